@@ -1,0 +1,188 @@
+"""THE SHARED WORDS: everything that travels between a node agent and the control plane.
+
+Belongs here: the message types, their version, their limits. Must not: behaviour.
+The control plane imports this module and nothing else of `agents`.
+
+Two kinds of content travel in one `Report`:
+
+* **telemetry** (`gpus`, `ranks`): the newest picture; may be lost, the next report replaces it;
+* **facts** (`facts`): things that happened once. The agent repeats a fact until a report that carried it was
+  acknowledged with HTTP 200; the control plane acknowledges only what its database holds, and knows a repeated
+  fact by its key. So every fact arrives at least once and counts exactly once.
+
+Times are seconds since the Unix epoch by the sending node's clock; durations are seconds.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+WIRE_VERSION = 1
+"""Version of every message here. The control plane refuses others by name (HTTP 400)."""
+
+REPORT_BYTES_MAX = 262_144
+"""A report above this size is refused (HTTP 413). 8 GPUs with 8 ranks' windows are about 3 KB."""
+
+FACTS_PER_REPORT_MAX = 256
+"""An agent with more unacknowledged facts sends them in several reports, oldest first."""
+
+STEPS_PER_WINDOW_MAX = 512
+GPUS_PER_NODE_MAX = 64
+RANKS_PER_NODE_MAX = 256
+TEXT_CHARACTERS_MAX = 2048
+
+
+class GpuStatus(StrEnum):
+    """What NVML answered when asked for this GPU."""
+
+    OK = "ok"
+    LOST = "lost"  # NVML_ERROR_GPU_IS_LOST (15)
+    RESET_REQUIRED = "reset_required"  # NVML_ERROR_RESET_REQUIRED (16)
+    UNREADABLE = "unreadable"  # any other error; `error` says which
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One GPU as NVML shows it now. A field that the GPU does not support is None."""
+
+    index: int
+    status: GpuStatus
+    uuid: str = ""
+    bus_id: str = ""  # "0000:1b:00.0": domain of four hex digits, lower case
+    serial: str = ""
+    name: str = ""
+    error: str = ""
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    clock_event_reasons: int | None = None  # bit mask, nvmlClocksEventReason*
+    utilization_percent: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    ecc_uncorrected: int | None = None  # volatile, since the driver was loaded
+    remapped_rows_pending: bool | None = None
+    remapped_rows_failed: bool | None = None
+    recovery_action: int | None = None  # NVML field 230; 0 = none
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+
+
+class RankWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The training steps that one rank finished since the agent's last report.
+
+    Steps are consecutive: the i-th entry of each list belongs to step `first_step + i`.
+    `self_seconds` is the step's duration less the time spent waiting in collectives: what this rank itself
+    took. In a synchronous job the wall time is equal on all ranks and names nobody; self time does.
+    """
+
+    job_id: int
+    restart_count: int  # SLURM_RESTART_COUNT: which attempt of the job
+    rank: int
+    world_size: int
+    gpu_index: int | None = None  # on this node; None where the rank uses no GPU
+    role: str = ""  # ranks are compared with peers of the same role only, such as a pipeline stage
+    first_step: int = 0
+    self_seconds: list[float] = []
+    wall_seconds: list[float] = []
+
+
+class KernelEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="kernel"):
+    """A line of the kernel log that the driver wrote about a GPU. Key: (node, boot_id, sequence)."""
+
+    boot_id: str
+    sequence: int  # of the kernel log record within this boot
+    at: float
+    text: str  # the message as logged, cut at TEXT_CHARACTERS_MAX
+    xid: int | None = None
+    bus_id: str = ""
+
+
+class RankStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="rank_started"):
+    """A rank of a gang said hello to its node's agent. Key: (job, restart_count, rank, started_at)."""
+
+    job_id: int
+    restart_count: int
+    rank: int
+    world_size: int
+    started_at: float  # when the rank's process was created, as the kernel tells
+    pid: int
+
+
+class FirstStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="first_step"):
+    """A rank finished the first step since its process started. Key: (job, restart_count, rank, step, at)."""
+
+    job_id: int
+    restart_count: int
+    rank: int
+    world_size: int
+    step: int
+    at: float
+
+
+class CheckpointShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="shard"):
+    """One rank wrote its part of a checkpoint. Key: (job, step, rank).
+
+    A checkpoint is complete when all `world_size` shards of one attempt are in. `path` is the directory that all
+    shards of the checkpoint share; `file` the shard within it.
+    """
+
+    job_id: int
+    restart_count: int
+    rank: int
+    world_size: int
+    step: int  # training continues with this step after a restore
+    path: str
+    file: str
+    size_bytes: int
+    sha256: str
+    at: float
+
+
+Fact = KernelEvent | RankStarted | FirstStep | CheckpointShard
+
+
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What an agent sends: about once a second, and at once when it has a new fact."""
+
+    version: int
+    cluster: str
+    node: str
+    boot_id: str
+    sequence: int  # counts up within one life of the agent process
+    agent_started_at: float
+    sent_at: float
+    driver_version: str = ""
+    gpus: list[Gpu] = []
+    ranks: list[RankWindow] = []
+    facts: list[Fact] = []
+    problems: list[str] = []  # what the agent could not read, in words
+
+
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """Answer to a report: all of its facts are in the database."""
+
+    facts: int
+
+
+class RestorePoint(msgspec.Struct, frozen=True):
+    """Answer to `GET /v1/restore-point`: where this attempt of the job goes on.
+
+    `path` is empty and `step` 0 when there is no complete checkpoint: start from the beginning. All ranks of an
+    attempt get the same answer, however often and whenever they ask.
+    """
+
+    job_id: int
+    restart_count: int
+    step: int
+    path: str
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Body of every 4xx answer: what happened, and what to do."""
+
+    error: str
+    hint: str = ""
