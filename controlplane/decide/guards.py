@@ -1,0 +1,54 @@
+"""NOT NOW, NOT SO MANY: what keeps a right decision from being carried out.
+
+Asked in the order of the list; the first that objects is the answer. A guard never turns one action into another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controlplane.config import Config, Mode
+from controlplane.fleet.decision import Because
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.snapshot import Snapshot
+
+HOUR_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    because: Because
+    words: str
+
+
+def quarantine_limit(snapshot: Snapshot, config: Config) -> int:
+    """How many nodes may be quarantined at once."""
+    share = int(config.guards.quarantined_share_max * len(snapshot.nodes))
+    return min(config.guards.quarantined_nodes_max, max(1, share))
+
+
+def object_to_any(snapshot: Snapshot) -> Objection | None:
+    """Guards that hold for every effect on Slurm."""
+    if snapshot.mode is Mode.OBSERVE:
+        return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
+    if snapshot.paused:
+        return Objection(Because.PAUSED, f"paused by an operator: {snapshot.paused}")
+    if snapshot.slurm_error or snapshot.slurm_read_at is None:
+        return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
+    return None
+
+
+def object_to_quarantine(snapshot: Snapshot, config: Config, already: int) -> Objection | None:
+    """`already`: quarantines decided in this same round."""
+    general = object_to_any(snapshot)
+    if general:
+        return general
+    held = already + sum(node.state is NodeState.QUARANTINED for node in snapshot.nodes.values())
+    limit = quarantine_limit(snapshot, config)
+    if held >= limit:
+        return Objection(Because.FLEET_BUDGET, f"{limit} nodes are quarantined already, which is the limit")
+    recent = already + sum(at > snapshot.now - HOUR_SECONDS for at in snapshot.quarantines)
+    if recent >= config.guards.quarantines_per_hour_max:
+        words = f"{config.guards.quarantines_per_hour_max} nodes were quarantined within the hour, which is the limit"
+        return Objection(Because.HOURLY_BUDGET, words)
+    return None

@@ -1,0 +1,78 @@
+"""Plans: the steps that carry a decision out, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controlplane.detect.administration import REASON_PREFIX
+from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.job import Job
+from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, StepName
+from controlplane.fleet.snapshot import Snapshot
+
+SWAP_STEPS = (
+    StepName.DRAIN_NODES,
+    StepName.HOLD_SEATS,
+    StepName.TAKE_SPARES,
+    StepName.BIND_JOB,
+    StepName.DOWN_NODES,
+    StepName.REQUEUE_JOB,
+    StepName.START_JOB,
+    StepName.RELEASE_SEATS,
+    StepName.AWAIT_PROCESSES,
+    StepName.AWAIT_FIRST_STEP,
+)
+"""Seats are held before the spares leave their pool, so that a spare is reserved at every moment, and before the
+requeue, because pending jobs would take them. A dead node is declared down before any requeue: down requeues the job
+by itself, and Slurm 22.05 spoils the record of a job that is requeued while a node of it does not answer."""
+
+
+def drain_reason(finding: Finding) -> str:
+    """At most 200 characters; begins with the prefix by which our drains are known."""
+    return f"{REASON_PREFIX} {finding.rule}: {finding.summary}".replace("'", "").replace('"', "")[:200]
+
+
+def quarantine_plan(finding: Finding, is_spare: bool) -> Plan:
+    """The node leaves service; nobody is moved."""
+    return Plan(
+        kind=RecoveryKind.QUARANTINE,
+        steps=(StepName.DRAIN_NODES, StepName.TAKE_SPARES) if is_spare else (StepName.DRAIN_NODES,),
+        failed_nodes=(finding.node,),
+        dead_nodes=(finding.node,) if finding.signal is Signal.NODE_DEAD else (),
+        spares=(finding.node,) if is_spare else (),
+        drain_reason=drain_reason(finding),
+    )
+
+
+def swap_plan(
+    snapshot: Snapshot, job: Job, findings: Sequence[Finding], seats: Sequence[str], spares: Sequence[str]
+) -> Plan:
+    """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised."""
+    earlier: Recovery | None = snapshot.recovery_of(job.key)
+    failed = tuple(finding.node for finding in findings)
+    dead = tuple(finding.node for finding in findings if finding.signal is Signal.NODE_DEAD)
+    if earlier:
+        failed = (*earlier.plan.failed_nodes, *failed)
+        dead = (*earlier.plan.dead_nodes, *dead)
+    kept = tuple(name for name in seats if name not in failed)
+    table = snapshot.tables.get(job.key)
+    last_step = int(table.last_step.max(initial=-1)) if table else -1
+    return Plan(
+        kind=RecoveryKind.POOL_SWAP,
+        steps=SWAP_STEPS,
+        failed_nodes=failed,
+        dead_nodes=dead,
+        spares=tuple(spares),
+        seats=(*kept, *spares),
+        job=job.key,
+        user=job.slurm.user,
+        submit_at=earlier.plan.submit_at if earlier else job.slurm.submit_at,
+        restart_count=earlier.plan.restart_count if earlier else job.slurm.restart_count,
+        last_step=earlier.plan.last_step if earlier else (last_step if last_step >= 0 else None),
+        supersedes=earlier.id if earlier else None,
+        drain_reason=drain_reason(findings[0]),
+    )
+
+
+def fill_pool_plan(wanted: Sequence[str]) -> Plan:
+    return Plan(kind=RecoveryKind.FILL_POOL, steps=(StepName.FILL_POOL,), spares=tuple(wanted))

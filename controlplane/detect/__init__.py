@@ -1,0 +1,26 @@
+"""EYES: what looks wrong in a snapshot. Pure functions, one module a kind of fault.
+
+Belongs here: `snapshot → findings`. Must not: what follows from a finding (`decide`), I/O, clock, randomness, logging.
+"""
+
+from __future__ import annotations
+
+from controlplane.config import Config
+from controlplane.detect.administration import administration
+from controlplane.detect.gpu_state import gpu_state
+from controlplane.detect.silence import silence
+from controlplane.detect.straggler import straggler
+from controlplane.detect.xid import xid
+from controlplane.fleet.finding import Finding
+from controlplane.fleet.snapshot import Snapshot
+
+
+def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
+    """All findings of this moment. What is still so is found again at the next."""
+    return [
+        *administration(snapshot),
+        *xid(snapshot),
+        *gpu_state(snapshot),
+        *silence(snapshot, config.silence),
+        *straggler(snapshot, config.straggler),
+    ]

@@ -1,0 +1,62 @@
+"""A decision is a value. "Nothing, because …" is one too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controlplane.fleet.finding import Finding, Json
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.recovery import Plan
+
+
+class Action(StrEnum):
+    NOTHING = "nothing"
+    QUARANTINE = "quarantine"  # take the node out of service, and move a gang of ours that runs there
+    FILL_POOL = "fill_pool"
+
+
+class Because(StrEnum):
+    """Why an action is, or is not, taken now. Part of what makes two decisions the same."""
+
+    RULE = "rule"  # the table says so
+    DRY_RUN = "dry_run"
+    PAUSED = "paused"
+    SLURM_UNREADABLE = "slurm_unreadable"
+    FLEET_BUDGET = "fleet_budget"
+    HOURLY_BUDGET = "hourly_budget"
+    JOB_BUDGET = "job_budget"
+    NO_SPARE = "no_spare"
+    MASS_SILENCE = "mass_silence"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    row: int  # number in `decide.table`
+    subject: str  # a node's name, or "fleet"
+    action: Action
+    because: Because
+    reason: str  # one line for people
+    to_state: NodeState | None = None  # None: the node stays what it is
+    finding: Finding | None = None
+    evidence: Mapping[str, Json] = field(default_factory=dict)
+    opens_incident: bool = False
+    plan: Plan | None = None  # only on a decision that acts
+
+    @property
+    def key(self) -> str:
+        """A decision with the key of one that already stands says nothing new and is not recorded again."""
+        parts = [self.subject, str(self.row), self.action.value, self.because.value]
+        if self.to_state is None and self.finding is not None:
+            parts += [
+                self.finding.rule,
+                str(self.evidence.get("boot_id", "")),
+                str(self.evidence.get("sequence", "")),
+            ]
+        return "|".join(parts)
+
+    @property
+    def once(self) -> bool:
+        """About an event, which happens once: said once as well, not each time it is looked at anew."""
+        return self.to_state is None and "sequence" in self.evidence

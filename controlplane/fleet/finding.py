@@ -1,0 +1,38 @@
+"""What detection says: this looks wrong, here, because of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controlplane.fleet.job import JobKey
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+class Signal(StrEnum):
+    """The meaning of a finding: what `decide.table` is entered with."""
+
+    HARDWARE_FAULT = "hardware_fault"  # a fact that acts alone
+    NODE_DEAD = "node_dead"  # agent and slurmd gone, and its job stands still
+    STRAGGLER_CONFIRMED = "straggler_confirmed"  # statistics and a second signal
+    STRAGGLER_SUSPECTED = "straggler_suspected"  # statistics alone
+    SILENT = "silent"  # the agent does not report
+    HEARD = "heard"  # the agent reports again
+    APPLICATION_FAULT = "application_fault"  # the program's doing
+    RECORDED = "recorded"  # worth keeping, nothing follows
+    DRAINED_BY_OTHERS = "drained_by_others"
+    DRAIN_LIFTED = "drain_lifted"  # a drain is gone that we did not lift
+    CLEAN = "clean"  # what made it suspect is no longer seen
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    signal: Signal
+    rule: str  # such as "xid.79": which detector, which row of its policy
+    node: str
+    at: float  # when it happened, as well as is known
+    summary: str  # for people, one line
+    evidence: Mapping[str, Json] = field(default_factory=dict)
+    job: JobKey | None = None

@@ -1,0 +1,71 @@
+"""Jobs and their attempts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from controlplane.fleet.slurm import SlurmJob
+
+
+class JobKey(NamedTuple):
+    """Slurm uses job ids again: cluster, id and submit time together name a job for good.
+
+    `submit_at` is the submit time as first seen: Slurm renews it with every requeue (see `identify`).
+    """
+
+    cluster: str
+    job_id: int
+    submit_at: int
+
+    def __str__(self) -> str:
+        return f"{self.cluster}/{self.job_id}@{self.submit_at}"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    key: JobKey
+    slurm: SlurmJob
+    managed: bool  # asked for us: ours to recover. Others are never touched
+
+    @property
+    def running(self) -> bool:
+        return self.slurm.state == "RUNNING"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownJob:
+    """What is remembered of the latest job of an id."""
+
+    row: int  # in the database
+    key: JobKey
+    restart_count: int
+
+
+def identify(cluster: str, slurm: SlurmJob, known: KnownJob | None) -> JobKey:
+    """Which job this is: the known one of its id, or a new one.
+
+    A requeue renews Slurm's submit time and raises the restart count; a new job of an old id has a later submit
+    time and a restart count of zero.
+    """
+    if known is not None:
+        same_submission = slurm.submit_at == known.key.submit_at
+        requeued = slurm.submit_at > known.key.submit_at and slurm.restart_count >= max(1, known.restart_count)
+        if same_submission or requeued:
+            return known.key
+    return JobKey(cluster, slurm.job_id, slurm.submit_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint of which all shards of one attempt's world are in."""
+
+    step: int  # training continues with this step
+    path: str
+    world_size: int
+    completed_at: float
+
+
+def opted_in(comment: str, word: str) -> bool:
+    """Whether `word` stands alone in the Slurm comment: "understudy", "team-a understudy", "understudy,x=1"."""
+    return word in comment.replace(",", " ").replace(";", " ").split()

@@ -1,0 +1,94 @@
+"""Plans, their journalled steps, and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from controlplane.fleet.job import JobKey
+
+
+class RecoveryKind(StrEnum):
+    POOL_SWAP = "pool"  # the gang moves to a spare from the pool
+    QUARANTINE = "quarantine"  # nodes leave service; no gang of ours is moved
+    FILL_POOL = "fill_pool"  # nodes join the spare pool
+
+
+class StepName(StrEnum):
+    """Imperatives, in the order in which plans use them."""
+
+    DRAIN_NODES = "drain_nodes"
+    HOLD_SEATS = "hold_seats"
+    TAKE_SPARES = "take_spares"
+    BIND_JOB = "bind_job"
+    DOWN_NODES = "down_nodes"
+    REQUEUE_JOB = "requeue_job"
+    START_JOB = "start_job"
+    RELEASE_SEATS = "release_seats"
+    AWAIT_PROCESSES = "await_processes"
+    AWAIT_FIRST_STEP = "await_first_step"
+    FILL_POOL = "fill_pool"
+
+
+class StepStatus(StrEnum):
+    PLANNED = "planned"
+    INTENDED = "intended"  # recorded before the effect: from here on the effect may have happened
+    DONE = "done"  # the effect was read back
+    FAILED = "failed"
+
+
+class RecoveryStatus(StrEnum):
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # needs a person
+    SUPERSEDED = "superseded"  # a newer plan for the same job goes on from here
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done about a decision: data only, written down before anything happens."""
+
+    kind: RecoveryKind
+    steps: tuple[StepName, ...]
+    failed_nodes: tuple[str, ...] = ()
+    dead_nodes: tuple[str, ...] = ()  # those of them that no longer answer Slurm
+    spares: tuple[str, ...] = ()
+    seats: tuple[str, ...] = ()  # where the gang is to run: its healthy nodes and the spares
+    job: JobKey | None = None
+    user: str = ""  # of the job
+    submit_at: int = 0  # as Slurm showed it when this was decided: a requeue changes it
+    restart_count: int = 0  # of the attempt that is given up
+    last_step: int | None = None  # the furthest step that attempt was seen to finish
+    supersedes: int | None = None  # id of an unfinished recovery of the same job
+    drain_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryStep:
+    position: int
+    name: StepName
+    status: StepStatus = StepStatus.PLANNED
+    attempts: int = 0  # reserved before acting; an attempt with an unknown outcome counts
+    intended_at: float | None = None  # of the latest attempt
+    done_at: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    id: int
+    plan: Plan
+    status: RecoveryStatus
+    decided_at: float
+    steps: tuple[RecoveryStep, ...]
+    fault_at: float = 0.0
+    detected_at: float = 0.0
+    ended_at: float | None = None
+    outcome: str = ""
+
+    @property
+    def open(self) -> bool:
+        return self.status is RecoveryStatus.RUNNING
+
+    def step(self, name: StepName) -> RecoveryStep | None:
+        return next((step for step in self.steps if step.name is name), None)

@@ -1,0 +1,82 @@
+"""What Slurm says of its nodes, jobs and reservations, as plain values.
+
+The field names are Slurm's where Slurm has one. Filled by `controlplane.slurm`, read by every pure room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """A node as `scontrol show node` tells it."""
+
+    name: str
+    address: str
+    port: int  # of slurmd
+    base_state: str  # "IDLE", "ALLOCATED", "MIXED", "DOWN", ...
+    flags: frozenset[str]  # "DRAIN", "COMPLETING", "NOT_RESPONDING", "RESERVED", ...
+    partitions: tuple[str, ...]
+    reason: str = ""
+    reason_user: str = ""
+    reason_at: str = ""  # as Slurm prints it; part of the proof that a drain is ours
+    gres: str = ""
+
+    @property
+    def draining(self) -> bool:
+        return "DRAIN" in self.flags
+
+    @property
+    def down(self) -> bool:
+        return self.base_state == "DOWN"
+
+    @property
+    def responding(self) -> bool:
+        return "NOT_RESPONDING" not in self.flags
+
+    @property
+    def usable(self) -> bool:
+        """Slurm would start a job here, if it were free."""
+        return not self.draining and not self.down and self.responding and "FAIL" not in self.flags
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A job as `scontrol show job` tells it. Job ids are used again: `submit_at` makes them unique."""
+
+    job_id: int
+    submit_at: int  # seconds since the epoch
+    user: str
+    name: str
+    partition: str
+    state: str  # "PENDING", "RUNNING", "COMPLETING", "COMPLETED", "FAILED", ...
+    restart_count: int
+    nodes: tuple[str, ...]  # empty while pending
+    node_count: int
+    comment: str
+    batch: bool
+    requeue: bool
+    reservation: str = ""
+    reason: str = ""
+    start_at: int | None = None  # for a pending job: not before
+    excluded_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmReservation:
+    name: str
+    nodes: tuple[str, ...]
+    users: tuple[str, ...]
+    flags: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmView:
+    """All of it, read one after the other within a few milliseconds."""
+
+    read_at: float
+    nodes: Mapping[str, SlurmNode]
+    jobs: Mapping[int, SlurmJob]  # by job id: Slurm knows one job of an id at a time
+    reservations: Mapping[str, SlurmReservation]

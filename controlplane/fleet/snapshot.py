@@ -1,0 +1,37 @@
+"""One consistent view of everything, at one moment. Detection and decision see this and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controlplane.config import Mode
+from controlplane.fleet.job import Job, JobKey
+from controlplane.fleet.node import NodeView
+from controlplane.fleet.recovery import Recovery
+from controlplane.fleet.slurm import SlurmReservation
+from controlplane.fleet.steps import StepTable
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    now: float
+    started_at: float  # of this control-plane process: nobody can have been heard before
+    mode: Mode
+    paused: str  # by whom and why; empty: not paused
+    slurm_read_at: float | None  # when the Slurm part was read; None: never yet
+    slurm_error: str  # of the latest attempt to read Slurm; empty: it went well
+    nodes: Mapping[str, NodeView]
+    jobs: Mapping[JobKey, Job]
+    reservations: Mapping[str, SlurmReservation]
+    recoveries: tuple[Recovery, ...] = ()  # the open ones
+    swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
+    quarantines: tuple[float, ...] = ()  # of the last hour: when decided
+    tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
+
+    def job_on(self, node: str) -> list[Job]:
+        """Running jobs on a node."""
+        return [job for job in self.jobs.values() if job.running and node in job.slurm.nodes]
+
+    def recovery_of(self, job: JobKey) -> Recovery | None:
+        return next((recovery for recovery in self.recoveries if recovery.plan.job == job), None)

@@ -1,0 +1,134 @@
+"""Builders of nouns for tests: say what matters, the rest is a healthy cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from agents.wire import WIRE_VERSION, Fact, Gpu, GpuStatus, KernelEvent, RankWindow, Report
+from controlplane.config import Config, Mode
+from controlplane.fleet.job import Job, JobKey
+from controlplane.fleet.node import NodeRecord, NodeState, NodeView, StoredKernelEvent
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from controlplane.fleet.snapshot import Snapshot
+from controlplane.fleet.steps import StepTable
+
+NOW = 1_000_000.0
+BOOT = "boot-1"
+CLUSTER = "testbed"
+
+
+def config(**sections: Any) -> Config:
+    return Config.model_validate({"cluster": CLUSTER, "mode": "act", **sections})
+
+
+def slurm_node(name: str, state: str = "IDLE", flags: Sequence[str] = (), reason: str = "", user: str = "") -> SlurmNode:
+    return SlurmNode(name, "127.0.0.1", 6818, state, frozenset(flags), ("train",), reason, user)
+
+
+def slurm_job(job_id: int = 7, nodes: Sequence[str] = ("n1", "n2", "n3", "n4"), **changes: Any) -> SlurmJob:
+    values: dict[str, Any] = {
+        "job_id": job_id,
+        "submit_at": 500,
+        "user": "researcher",
+        "name": "gang",
+        "partition": "train",
+        "state": "RUNNING",
+        "restart_count": 0,
+        "nodes": tuple(nodes),
+        "node_count": len(nodes),
+        "comment": "understudy",
+        "batch": True,
+        "requeue": True,
+    }
+    return SlurmJob(**(values | changes))
+
+
+def job(managed: bool = True, **changes: Any) -> Job:
+    slurm = slurm_job(**changes)
+    return Job(JobKey(CLUSTER, slurm.job_id, slurm.submit_at), slurm, managed)
+
+
+def gpu(index: int = 0, status: GpuStatus = GpuStatus.OK, **values: Any) -> Gpu:
+    return Gpu(index, status, uuid=f"GPU-{index}", bus_id=f"0000:{index + 1:02x}:00.0", **values)
+
+
+def xid_event(node: str, xid: int, at: float = NOW - 1, sequence: int = 1, boot_id: str = BOOT) -> StoredKernelEvent:
+    text = f"NVRM: Xid (PCI:0000:01:00): {xid}, pid=1, name=python, something"
+    event = KernelEvent(boot_id, sequence, at, text, xid, "0000:01:00.0")
+    return StoredKernelEvent(sequence, node, at, event)
+
+
+def node(
+    name: str,
+    state: NodeState = NodeState.IN_SERVICE,
+    slurm: SlurmNode | None = None,
+    heard_at: float | None = NOW - 0.5,
+    **values: Any,
+) -> NodeView:
+    record = values.pop("record", NodeRecord(name, state))
+    return NodeView(record, slurm or slurm_node(name), heard_at, boot_id=BOOT, **values)
+
+
+def snapshot(
+    *nodes: NodeView,
+    jobs: Sequence[Job] = (),
+    spares: Sequence[str] = (),
+    **values: Any,
+) -> Snapshot:
+    """Eight healthy nodes n1 to n8 unless replaced by `nodes`; `spares` are in the spare reservation."""
+    views = {f"n{i}": node(f"n{i}", is_spare=f"n{i}" in spares) for i in range(1, 9)}
+    views |= {view.name: view for view in nodes}
+    pool = SlurmReservation("understudy_spares", tuple(spares), ("root",), frozenset())
+    defaults: dict[str, Any] = {
+        "now": NOW,
+        "started_at": NOW - 1000,
+        "mode": Mode.ACT,
+        "paused": "",
+        "slurm_read_at": NOW - 0.2,
+        "slurm_error": "",
+        "nodes": views,
+        "jobs": {job.key: job for job in jobs},
+        "reservations": {pool.name: pool} if spares else {},
+    }
+    return Snapshot(**(defaults | values))
+
+
+def step_table(
+    self_seconds: Sequence[Sequence[float]],
+    nodes: Sequence[str] | None = None,
+    roles: Sequence[str] | None = None,
+    advanced_at: float = NOW - 0.1,
+) -> StepTable:
+    """One row of step times a rank; all ranks are equally far."""
+    values = np.array(self_seconds, dtype=np.float32)
+    ranks, steps = values.shape
+    return StepTable(
+        job=job().key,
+        restart_count=0,
+        first_step=0,
+        self_seconds=values,
+        last_step=np.full(ranks, steps - 1),
+        nodes=tuple(nodes or (f"n{rank + 1}" for rank in range(ranks))),
+        roles=tuple(roles or [""] * ranks),
+        gpus=(0,) * ranks,
+        advanced_at=advanced_at,
+    )
+
+
+def report(name: str = "n1", facts: Sequence[Fact] = (), ranks: Sequence[RankWindow] = (), **changes: Any) -> Report:
+    values: dict[str, Any] = {
+        "version": WIRE_VERSION,
+        "cluster": CLUSTER,
+        "node": name,
+        "boot_id": BOOT,
+        "sequence": 1,
+        "agent_started_at": NOW - 100,
+        "sent_at": NOW,
+        "gpus": [gpu(i) for i in range(8)],
+        "ranks": list(ranks),
+        "facts": list(facts),
+    }
+    return Report(**(values | changes))

@@ -1,0 +1,205 @@
+"""What judgement promises: the right row, the guards, the right plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from controlplane.config import Config, Mode
+from controlplane.decide.judge import decide
+from controlplane.decide.restore_point import choose
+from controlplane.decide.table import TABLE
+from controlplane.detect import detect
+from controlplane.fleet.decision import Action, Because, Decision
+from controlplane.fleet.finding import Signal
+from controlplane.fleet.job import Checkpoint
+from controlplane.fleet.node import NodeState, NodeView
+from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, StepName
+from controlplane.fleet.snapshot import Snapshot
+from tests import builders as b
+
+SPARES = ("n6", "n7", "n8")
+
+
+def decided(snapshot: Snapshot, config: Config | None = None) -> list[Decision]:
+    config = config or b.config()
+    return decide(snapshot, detect(snapshot, config), config)
+
+
+def broken(name: str, state: NodeState = NodeState.IN_SERVICE, **values: object) -> NodeView:
+    return b.node(name, state, events=(b.xid_event(name, 79),), **values)  # type: ignore[arg-type]
+
+
+def only(decisions: Sequence[Decision]) -> Decision:
+    assert len(decisions) == 1, decisions
+    return decisions[0]
+
+
+def plan_of(decision: Decision) -> Plan:
+    assert decision.plan is not None
+    return decision.plan
+
+
+class TestTable:
+    def test_row_numbers_are_unique(self) -> None:
+        numbers = [row.number for row in TABLE]
+        assert len(numbers) == len(set(numbers))
+
+    def test_a_state_and_a_signal_enter_one_row_at_most(self) -> None:
+        entries = [(state, row.signal) for row in TABLE for state in row.states]
+        assert len(entries) == len(set(entries))
+
+    @pytest.mark.parametrize("state", list(NodeState))
+    def test_every_state_can_be_reached_and_left(self, state: NodeState) -> None:
+        if state is not NodeState.IN_SERVICE:
+            assert [row for row in TABLE if row.to is state]
+        assert [row for row in TABLE if state in row.states and row.to not in (None, state)]
+
+
+class TestQuarantine:
+    def test_a_gang_on_a_broken_node_moves_to_a_spare(self) -> None:
+        decision = only(decided(b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES)))
+        plan = plan_of(decision)
+        assert (decision.row, decision.action, decision.to_state) == (10, Action.QUARANTINE, NodeState.QUARANTINED)
+        assert plan.kind is RecoveryKind.POOL_SWAP
+        assert plan.failed_nodes == ("n2",)
+        assert plan.spares == ("n6",)
+        assert plan.seats == ("n1", "n3", "n4", "n6")
+        assert plan.drain_reason.startswith("understudy: xid.79")
+
+    def test_seats_are_held_before_spares_leave_and_before_the_requeue(self) -> None:
+        steps = plan_of(only(decided(b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES)))).steps
+        assert steps.index(StepName.HOLD_SEATS) < steps.index(StepName.TAKE_SPARES) < steps.index(StepName.REQUEUE_JOB)
+        assert steps.index(StepName.DOWN_NODES) < steps.index(StepName.REQUEUE_JOB)
+
+    def test_two_broken_nodes_of_one_gang_are_one_plan(self) -> None:
+        decisions = decided(b.snapshot(broken("n2"), broken("n3"), jobs=[b.job()], spares=SPARES))
+        assert {decision.subject for decision in decisions} == {"n2", "n3"}
+        assert len({decision.plan for decision in decisions}) == 1
+        assert plan_of(decisions[0]).seats == ("n1", "n4", "n6", "n7")
+
+    def test_a_job_that_is_not_ours_is_not_moved(self) -> None:
+        decision = only(decided(b.snapshot(broken("n2"), jobs=[b.job(managed=False)], spares=SPARES)))
+        assert plan_of(decision).kind is RecoveryKind.QUARANTINE
+        assert plan_of(decision).job is None
+
+    @pytest.mark.parametrize("changes", [{"requeue": False}, {"batch": False}])
+    def test_a_job_that_cannot_be_requeued_is_not_moved(self, changes: dict[str, bool]) -> None:
+        decision = only(decided(b.snapshot(broken("n2"), jobs=[b.job(**changes)], spares=SPARES)))
+        assert plan_of(decision).steps == (StepName.DRAIN_NODES,)
+        assert "not submitted" in decision.reason
+
+    def test_without_a_spare_the_node_is_drained_and_the_gang_left_to_a_person(self) -> None:
+        decision = only(decided(b.snapshot(broken("n2"), jobs=[b.job()])))
+        assert (decision.because, plan_of(decision).steps) == (Because.NO_SPARE, (StepName.DRAIN_NODES,))
+
+    def test_a_broken_spare_leaves_the_pool_and_is_not_chosen(self) -> None:
+        decisions = decided(b.snapshot(broken("n6", is_spare=True), broken("n2"), jobs=[b.job()], spares=SPARES))
+        plans = {decision.subject: plan_of(decision) for decision in decisions}
+        assert plans["n6"].steps == (StepName.DRAIN_NODES, StepName.TAKE_SPARES)
+        assert plans["n2"].spares == ("n7",)
+
+    def test_a_dead_node_is_declared_down(self) -> None:
+        dead = b.node("n3", heard_at=b.NOW - 9, slurmd_silent_since=b.NOW - 4)
+        decision = only(decided(b.snapshot(dead, jobs=[b.job()], spares=SPARES)))
+        assert (decision.row, plan_of(decision).dead_nodes) == (11, ("n3",))
+
+    def test_a_second_failure_during_a_recovery_supersedes_it(self) -> None:
+        first = plan_of(only(decided(b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES))))
+        recovery = Recovery(41, first, RecoveryStatus.RUNNING, b.NOW - 1, ())
+        snapshot = b.snapshot(
+            broken("n2", NodeState.QUARANTINED),
+            broken("n3"),
+            jobs=[b.job(state="PENDING", nodes=())],
+            spares=SPARES[1:],
+            recoveries=(recovery,),
+        )
+        plan = plan_of(only(decided(snapshot)))
+        assert plan.supersedes == 41
+        assert plan.seats == ("n1", "n4", "n6", "n7")
+        assert plan.failed_nodes == ("n2", "n3")
+        assert plan.restart_count == first.restart_count
+
+
+class TestNothing:
+    """Nothing, because …"""
+
+    def test_a_node_somebody_else_drained_is_not_touched(self) -> None:
+        drained = b.slurm_node("n2", flags=["DRAIN"], reason="NHC: bad disk", user="root")
+        snapshot = b.snapshot(broken("n2", slurm=drained), jobs=[b.job()], spares=SPARES)
+        decision = only(decided(snapshot))
+        assert (decision.row, decision.to_state, decision.plan) == (40, NodeState.FOREIGN_DRAIN, None)
+        after = b.snapshot(broken("n2", NodeState.FOREIGN_DRAIN, slurm=drained), jobs=[b.job()], spares=SPARES)
+        assert (only(decided(after)).row, only(decided(after)).plan) == (42, None)
+
+    def test_an_application_fault_condemns_no_node(self) -> None:
+        faulty = b.node("n2", events=(b.xid_event("n2", 31),))
+        decision = only(decided(b.snapshot(faulty, jobs=[b.job()], spares=SPARES)))
+        assert (decision.row, decision.action, decision.to_state) == (60, Action.NOTHING, None)
+
+    def test_silence_alone_moves_nobody(self) -> None:
+        decision = only(decided(b.snapshot(b.node("n2", heard_at=b.NOW - 99), jobs=[b.job()], spares=SPARES)))
+        assert (decision.to_state, decision.plan) == (NodeState.UNKNOWN, None)
+
+    @pytest.mark.parametrize(
+        ("values", "because"),
+        [
+            ({"mode": Mode.OBSERVE}, Because.DRY_RUN),
+            ({"paused": "maintenance (alice)"}, Because.PAUSED),
+            ({"slurm_error": "timed out"}, Because.SLURM_UNREADABLE),
+            ({"quarantines": (b.NOW - 5,) * 8}, Because.HOURLY_BUDGET),
+        ],
+    )
+    def test_a_guard_holds_the_quarantine_back_and_says_why(
+        self, values: dict[str, object], because: Because
+    ) -> None:
+        snapshot = b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES, **values)  # type: ignore[arg-type]
+        decision = only(decided(snapshot))
+        assert (decision.action, decision.because, decision.plan) == (Action.NOTHING, because, None)
+        assert decision.to_state is None
+        assert decision.opens_incident
+
+    def test_a_wrong_rule_that_hits_every_node_drains_no_more_than_the_budget(self) -> None:
+        decisions = decided(b.snapshot(*(broken(f"n{i}") for i in range(1, 9))))
+        assert sum(decision.plan is not None for decision in decisions) == 4
+        assert sum(decision.because is Because.FLEET_BUDGET for decision in decisions) == 4
+
+    def test_a_job_moved_too_often_is_left_to_a_person(self) -> None:
+        swaps = ((b.NOW - 5, b.job().key),) * 6
+        decision = only(decided(b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES, swaps=swaps)))
+        assert decision.because is Because.JOB_BUDGET
+        assert plan_of(decision).kind is RecoveryKind.QUARANTINE
+
+
+class TestPool:
+    config = b.config(spares={"count": 3})
+
+    def test_an_empty_pool_is_filled_from_idle_nodes_last_by_name(self) -> None:
+        decision = only(decided(b.snapshot(jobs=[]), self.config))
+        assert (decision.action, plan_of(decision).spares) == (Action.FILL_POOL, ("n6", "n7", "n8"))
+
+    def test_a_full_pool_is_left_alone(self) -> None:
+        assert decided(b.snapshot(spares=SPARES), self.config) == []
+
+    def test_nodes_with_work_never_join_the_pool(self) -> None:
+        busy = [b.node(f"n{i}", slurm=b.slurm_node(f"n{i}", "ALLOCATED")) for i in range(1, 9)]
+        assert decided(b.snapshot(*busy), self.config) == []
+
+    def test_a_node_that_was_never_heard_does_not_join(self) -> None:
+        quiet = [b.node(f"n{i}", heard_at=None) for i in range(1, 9)]
+        assert decided(b.snapshot(*quiet, started_at=b.NOW - 1), self.config) == []
+
+    def test_in_observe_mode_the_pool_is_only_spoken_of(self) -> None:
+        decision = only(decided(b.snapshot(mode=Mode.OBSERVE), self.config))
+        assert (decision.because, decision.plan) == (Because.DRY_RUN, None)
+
+
+def test_the_furthest_complete_checkpoint_is_restored() -> None:
+    checkpoints = [Checkpoint(40, "/c/40", 4, 2.0), Checkpoint(60, "/c/60", 4, 3.0), Checkpoint(20, "/c/20", 4, 9.0)]
+    assert choose(checkpoints) == checkpoints[1]
+    assert choose([]) is None
+
+
+def test_every_signal_is_either_in_the_table_or_means_nothing() -> None:
+    assert {row.signal for row in TABLE} == set(Signal)

@@ -1,0 +1,153 @@
+"""What detection promises, one fault after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from agents.wire import GpuStatus
+from controlplane.config import Straggler
+from controlplane.detect import detect
+from controlplane.detect.straggler import slow_ranks
+from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.node import NodeRecord, NodeState
+from controlplane.fleet.snapshot import Snapshot
+from tests import builders as b
+
+
+def found(snapshot: Snapshot) -> list[Finding]:
+    return detect(snapshot, b.config())
+
+
+def signals(snapshot: Snapshot) -> set[tuple[str, Signal]]:
+    return {(finding.node, finding.signal) for finding in found(snapshot)}
+
+
+def test_a_healthy_fleet_has_no_findings() -> None:
+    assert found(b.snapshot(jobs=[b.job()])) == []
+
+
+@pytest.mark.parametrize("code", [48, 62, 64, 74, 79, 95, 119, 120, 140])
+def test_a_hardware_xid_is_a_hardware_fault_with_its_log_line(code: int) -> None:
+    (finding,) = found(b.snapshot(b.node("n2", events=(b.xid_event("n2", code),))))
+    assert (finding.node, finding.signal, finding.rule) == ("n2", Signal.HARDWARE_FAULT, f"xid.{code}")
+    assert f": {code}," in str(finding.evidence["kernel_log"])
+
+
+@pytest.mark.parametrize("code", [13, 31, 43])
+def test_a_program_error_is_an_application_fault(code: int) -> None:
+    assert signals(b.snapshot(b.node("n2", events=(b.xid_event("n2", code),)))) == {("n2", Signal.APPLICATION_FAULT)}
+
+
+def test_an_unlisted_xid_is_recorded_and_condemns_nobody() -> None:
+    assert signals(b.snapshot(b.node("n2", events=(b.xid_event("n2", 999),)))) == {("n2", Signal.RECORDED)}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"status": GpuStatus.LOST}, {"status": GpuStatus.RESET_REQUIRED}, {"recovery_action": 2}, {"remapped_rows_failed": True}],
+)
+def test_what_nvml_says_of_a_broken_gpu_is_a_hardware_fault(values: dict[str, object]) -> None:
+    snapshot = b.snapshot(b.node("n3", gpus=(b.gpu(0), b.gpu(1, **values))))  # type: ignore[arg-type]
+    assert signals(snapshot) == {("n3", Signal.HARDWARE_FAULT)}
+
+
+def test_a_gpu_that_cannot_be_read_is_not_called_broken() -> None:
+    assert found(b.snapshot(b.node("n3", gpus=(b.gpu(0, GpuStatus.UNREADABLE),)))) == []
+
+
+class TestSilence:
+    def test_a_silent_agent_is_unknown_not_dead(self) -> None:
+        snapshot = b.snapshot(b.node("n3", heard_at=b.NOW - 60))
+        assert signals(snapshot) == {("n3", Signal.SILENT)}
+
+    def test_a_node_is_dead_when_agent_and_slurmd_are_gone(self) -> None:
+        snapshot = b.snapshot(b.node("n3", heard_at=b.NOW - 8, slurmd_silent_since=b.NOW - 3))
+        assert signals(snapshot) == {("n3", Signal.NODE_DEAD)}
+
+    def test_a_node_whose_job_goes_on_is_not_dead(self) -> None:
+        table = b.step_table([[0.1] * 20] * 4, advanced_at=b.NOW - 0.1)
+        dead = b.node("n3", heard_at=b.NOW - 8, slurmd_silent_since=b.NOW - 3)
+        assert signals(b.snapshot(dead, jobs=[b.job()], tables={b.job().key: table})) == {("n3", Signal.SILENT)}
+
+    def test_a_node_whose_job_stopped_with_it_is_dead(self) -> None:
+        table = b.step_table([[0.1] * 20] * 4, advanced_at=b.NOW - 7.9)
+        dead = b.node("n3", heard_at=b.NOW - 8, slurmd_silent_since=b.NOW - 3)
+        assert signals(b.snapshot(dead, jobs=[b.job()], tables={b.job().key: table})) == {("n3", Signal.NODE_DEAD)}
+
+    def test_many_silent_at_once_means_our_own_fault(self) -> None:
+        silent = [b.node(f"n{i}", heard_at=b.NOW - 60, slurmd_silent_since=b.NOW - 50) for i in range(1, 5)]
+        assert {signal for _, signal in signals(b.snapshot(*silent))} == {Signal.SILENT}
+
+    def test_a_fresh_control_plane_waits_before_it_calls_anybody_silent(self) -> None:
+        snapshot = b.snapshot(b.node("n3", heard_at=None), started_at=b.NOW - 1)
+        assert found(snapshot) == []
+
+    def test_a_node_heard_again_is_no_longer_unknown(self) -> None:
+        assert signals(b.snapshot(b.node("n3", NodeState.UNKNOWN))) == {("n3", Signal.HEARD)}
+
+
+class TestAdministration:
+    def test_a_drain_of_somebody_else_is_seen(self) -> None:
+        drained = b.slurm_node("n3", flags=["DRAIN"], reason="NHC: disk full", user="root")
+        (finding,) = found(b.snapshot(b.node("n3", slurm=drained)))
+        assert finding.signal is Signal.DRAINED_BY_OTHERS
+        assert finding.evidence["reason"] == "NHC: disk full"
+
+    def test_a_drain_of_ours_is_no_news(self) -> None:
+        drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost")
+        assert found(b.snapshot(b.node("n3", NodeState.QUARANTINED, slurm=drained))) == []
+
+    def test_a_quarantined_node_that_a_person_resumed_is_noticed(self) -> None:
+        record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW - 100)
+        assert signals(b.snapshot(b.node("n3", record=record))) == {("n3", Signal.DRAIN_LIFTED)}
+
+    def test_a_drain_not_yet_carried_out_is_not_taken_for_lifted(self) -> None:
+        assert found(b.snapshot(b.node("n3", NodeState.QUARANTINED))) == []
+
+    def test_a_slurm_reading_from_before_the_drain_does_not_lift_it(self) -> None:
+        record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW)
+        assert found(b.snapshot(b.node("n3", record=record), slurm_read_at=b.NOW - 0.5)) == []
+
+
+class TestStraggler:
+    def slow_gang(self, factor: float) -> list[list[float]]:
+        rng = np.random.default_rng(5)
+        times = rng.lognormal(np.log(0.1), 0.015, size=(4, 40))
+        times[2] *= factor
+        return times.tolist()  # type: ignore[no-any-return]
+
+    def judged(self, factor: float, gpus: tuple[object, ...]) -> set[tuple[str, Signal]]:
+        tables = {b.job().key: b.step_table(self.slow_gang(factor))}
+        return signals(b.snapshot(b.node("n3", gpus=gpus), jobs=[b.job()], tables=tables))
+
+    def test_a_slow_rank_alone_is_a_suspect(self) -> None:
+        assert self.judged(1.5, (b.gpu(0),)) == {("n3", Signal.STRAGGLER_SUSPECTED)}
+
+    def test_a_slow_rank_with_throttled_clocks_is_confirmed(self) -> None:
+        assert self.judged(1.5, (b.gpu(0, clock_event_reasons=0x48),)) == {("n3", Signal.STRAGGLER_CONFIRMED)}
+
+    def test_throttled_clocks_without_a_slow_rank_are_nothing(self) -> None:
+        assert self.judged(1.0, (b.gpu(0, clock_event_reasons=0x48),)) == set()
+
+    def test_equal_ranks_are_no_suspects(self) -> None:
+        assert self.judged(1.0, (b.gpu(0),)) == set()
+
+    def test_a_gross_straggler_is_found_within_two_windows(self) -> None:
+        table = b.step_table([row[:20] for row in self.slow_gang(1.5)])
+        assert [slow.rank for slow in slow_ranks(table, Straggler())] == [2]
+
+    def test_ranks_of_different_roles_are_not_compared(self) -> None:
+        table = b.step_table([[0.1] * 40] * 3 + [[0.3] * 40] * 3, roles=["first"] * 3 + ["last"] * 3)
+        assert slow_ranks(table, Straggler()) == []
+
+    def test_two_ranks_accuse_nobody(self) -> None:
+        assert slow_ranks(b.step_table([[0.1] * 40, [0.3] * 40]), Straggler()) == []
+
+    def test_steps_that_were_never_reported_do_not_make_a_straggler(self) -> None:
+        times = [[0.1] * 40 for _ in range(4)]
+        times[1][5:25] = [float("nan")] * 20
+        assert slow_ranks(b.step_table(times), Straggler()) == []
+
+    def test_a_suspect_that_keeps_up_again_is_clean(self) -> None:
+        assert signals(b.snapshot(b.node("n3", NodeState.SUSPECT))) == {("n3", Signal.CLEAN)}
