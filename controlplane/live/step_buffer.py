@@ -1,0 +1,84 @@
+"""Step times of one attempt, kept in arrays: a ring of the last steps for every rank."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from agents.wire import RankWindow
+from controlplane.fleet.job import JobKey
+from controlplane.fleet.steps import StepTable
+
+STEPS_KEPT = 128
+
+
+class StepBuffer:
+    """`ring[rank, step % STEPS_KEPT]` is the self time of `step`; NaN where a step was not reported."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.advanced_at = 0.0
+        self.first_step: int | None = None  # of the attempt, as first reported by any rank
+        self.nodes = [""] * world_size
+        self.roles = [""] * world_size
+        self.gpus: list[int | None] = [None] * world_size
+        self._ring = np.full((world_size, STEPS_KEPT), np.nan, dtype=np.float32)
+        self._last = np.full(world_size, -1, dtype=np.int64)
+
+    def add(self, window: RankWindow, node: str, now: float) -> None:
+        """Steps that were seen already are ignored, missing ones stay NaN."""
+        rank = window.rank
+        self.nodes[rank] = node
+        self.roles[rank] = window.role
+        self.gpus[rank] = window.gpu_index
+        times = window.self_seconds
+        first, last = window.first_step, int(self._last[rank])
+        if first <= last:
+            times = times[last + 1 - first :]
+            first = last + 1
+        if not times:
+            return
+        if last >= 0 and first > last + 1:
+            self._forget(rank, last + 1, first)
+        times = times[-STEPS_KEPT:]
+        end = window.first_step + len(window.self_seconds)
+        start = (end - len(times)) % STEPS_KEPT
+        until_wrap = STEPS_KEPT - start
+        row = self._ring[rank]
+        if len(times) <= until_wrap:
+            row[start : start + len(times)] = times
+        else:
+            row[start:] = times[:until_wrap]
+            row[: len(times) - until_wrap] = times[until_wrap:]
+        self._last[rank] = end - 1
+        self.advanced_at = now
+        if self.first_step is None or first < self.first_step:
+            self.first_step = first
+
+    def table(self, job: JobKey, restart_count: int) -> StepTable:
+        """A copy of the last steps, oldest first."""
+        newest = int(self._last.max(initial=-1))
+        begin = max(newest + 1 - STEPS_KEPT, self.first_step or 0)
+        steps = np.arange(begin, newest + 1)
+        values = self._ring[:, steps % STEPS_KEPT].copy()
+        # A rank that is behind still has older steps in the slots of those it has not reached.
+        values[steps[None, :] > self._last[:, None]] = np.nan
+        return StepTable(
+            job=job,
+            restart_count=restart_count,
+            first_step=begin,
+            self_seconds=values,
+            last_step=self._last.copy(),
+            nodes=tuple(self.nodes),
+            roles=tuple(self.roles),
+            gpus=tuple(self.gpus),
+            advanced_at=self.advanced_at,
+        )
+
+    @property
+    def last_step(self) -> int:
+        """The furthest step that any rank has finished; -1: none."""
+        return int(self._last.max(initial=-1))
+
+    def _forget(self, rank: int, begin: int, end: int) -> None:
+        gap = np.arange(max(begin, end - STEPS_KEPT), end) % STEPS_KEPT
+        self._ring[rank, gap] = np.nan

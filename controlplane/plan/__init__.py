@@ -1,0 +1,1 @@
+"""CALCULATORS: figures from facts. Pure."""

@@ -1,0 +1,51 @@
+"""ETTR, the effective training time ratio: productive time over wall time.
+
+Productive is a step that was kept. Each counts with the healthy step time of the job, the smallest mean step time
+of its attempts, so that straggling counts as loss. Wall time runs from the first start to the last known step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptProgress:
+    """One attempt of a job. Steps count from 0; `first_step` is the first one finished in this attempt."""
+
+    running_at: float
+    first_step: int
+    first_step_at: float  # when it was finished
+    last_step: int
+    last_step_at: float
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Mean duration of a step; None with fewer than two steps."""
+        steps = self.last_step - self.first_step
+        return (self.last_step_at - self.first_step_at) / steps if steps > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ettr:
+    ratio: float  # 0..1
+    steps_kept: int
+    steps_lost: int  # done more than once
+    step_seconds: float
+    wall_seconds: float
+
+
+def ettr(attempts: Sequence[AttemptProgress]) -> Ettr | None:
+    """`attempts` in order. None while there is too little to tell."""
+    durations = [seconds for attempt in attempts if (seconds := attempt.step_seconds) is not None]
+    if not durations:
+        return None
+    step_seconds = min(durations)
+    done = sum(attempt.last_step - attempt.first_step + 1 for attempt in attempts)
+    kept = attempts[-1].last_step - attempts[0].first_step + 1
+    wall_seconds = attempts[-1].last_step_at - attempts[0].running_at
+    if wall_seconds <= 0:
+        return None
+    ratio = min(1.0, kept * step_seconds / wall_seconds)
+    return Ettr(ratio, kept, done - kept, step_seconds, wall_seconds)

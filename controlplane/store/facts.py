@@ -1,0 +1,145 @@
+"""Facts from agents: stored once each, however often they arrive."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Engine, Row, Table, delete, func, select
+
+from agents.wire import CheckpointShard, Fact, FirstStep, KernelEvent, RankStarted
+from controlplane.fleet.job import Checkpoint, JobKey
+from controlplane.fleet.node import StoredKernelEvent
+from controlplane.store import tables
+from controlplane.store.database import insert_new, reading
+
+JobFact = RankStarted | FirstStep | CheckpointShard
+JOB_FACT_TABLES: dict[type, Table] = {
+    RankStarted: tables.rank_start,
+    FirstStep: tables.first_step,
+    CheckpointShard: tables.checkpoint_shard,
+}
+
+
+class FactStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def record(self, node: str, facts: Iterable[Fact], now: float, job_row_of: Callable[[int], int | None]) -> None:
+        """One transaction: all of them or, with an exception, none. `job_row_of` maps a Slurm job id to `job.id`."""
+        with self._engine.begin() as connection:
+            for fact in facts:
+                if isinstance(fact, KernelEvent):
+                    row = msgspec.structs.asdict(fact) | {"node": node, "received_at": now}
+                    insert_new(connection, tables.kernel_event, [row])
+                else:
+                    self._record_job_fact(connection, node, fact, now, job_row_of(fact.job_id))
+
+    def attach_waiting(self, job_row_of: Callable[[int], int | None]) -> int:
+        """Give facts that waited for their job to it. Returns how many found theirs."""
+        with reading(self._engine) as connection:
+            waiting = connection.execute(select(tables.waiting_fact)).all()
+        found = [(row, job) for row in waiting if (job := job_row_of(row.job_id)) is not None]
+        if found:
+            with self._engine.begin() as connection:
+                for row, job in found:
+                    fact = msgspec.json.decode(row.fact, type=RankStarted | FirstStep | CheckpointShard)
+                    self._record_job_fact(connection, row.node, fact, row.received_at, job)
+                    connection.execute(delete(tables.waiting_fact).where(tables.waiting_fact.c.id == row.id))
+        return len(found)
+
+    @staticmethod
+    def _record_job_fact(connection: Connection, node: str, fact: JobFact, now: float, job_row: int | None) -> None:
+        if job_row is None:
+            text = msgspec.json.encode(fact).decode()
+            digest = hashlib.sha256(f"{node} {text}".encode()).hexdigest()
+            row = {"job_id": fact.job_id, "node": node, "received_at": now, "fact": text, "digest": digest}
+            insert_new(connection, tables.waiting_fact, [row])
+            return
+        values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": now}
+        del values["job_id"]
+        table = JOB_FACT_TABLES[type(fact)]
+        if "node" in table.c:
+            values["node"] = node
+        insert_new(connection, table, [values])
+
+    def kernel_events(self, after_id: int, since: float) -> list[StoredKernelEvent]:
+        """Events newer than the one with this id that happened at or after `since`, in the order of arrival."""
+        table = tables.kernel_event
+        query = select(table).where(table.c.id > after_id, table.c.at >= since).order_by(table.c.id)
+        with reading(self._engine) as connection:
+            return [_kernel_event(row) for row in connection.execute(query)]
+
+    def complete_checkpoints(self, job: JobKey) -> list[Checkpoint]:
+        """Checkpoints of which every rank of one attempt's world announced its shard, all under one path."""
+        shard = tables.checkpoint_shard
+        query = (
+            select(
+                shard.c.step,
+                shard.c.path,
+                shard.c.world_size,
+                func.max(shard.c.at).label("completed_at"),
+            )
+            .join(tables.job, tables.job.c.id == shard.c.job)
+            .where(
+                tables.job.c.cluster == job.cluster,
+                tables.job.c.job_id == job.job_id,
+                tables.job.c.submit_at == job.submit_at,
+                shard.c.rank < shard.c.world_size,
+            )
+            .group_by(shard.c.restart_count, shard.c.step, shard.c.path, shard.c.world_size)
+            .having(func.count(shard.c.rank.distinct()) == shard.c.world_size)
+            .order_by(shard.c.step)
+        )
+        with reading(self._engine) as connection:
+            return [Checkpoint(r.step, r.path, r.world_size, r.completed_at) for r in connection.execute(query)]
+
+    def processes(self, job: JobKey, restart_count: int) -> tuple[int, int, float | None]:
+        """How many ranks of the attempt said hello, how many there are, when the last one's process started."""
+        table = tables.rank_start
+        query = (
+            select(
+                func.count(table.c.rank.distinct()),
+                func.max(table.c.world_size),
+                func.max(table.c.started_at),
+            )
+            .join(tables.job, tables.job.c.id == table.c.job)
+            .where(
+                tables.job.c.cluster == job.cluster,
+                tables.job.c.job_id == job.job_id,
+                tables.job.c.submit_at == job.submit_at,
+                table.c.restart_count == restart_count,
+            )
+        )
+        with reading(self._engine) as connection:
+            count, world, started = connection.execute(query).one()
+        return count, world or 0, started
+
+    def first_step_at(self, job: JobKey, restart_count: int) -> tuple[int, float] | None:
+        """Step number and time of the first step that every rank of the attempt has finished; None: not yet."""
+        table = tables.first_step
+        query = (
+            select(
+                func.count(table.c.rank.distinct()),
+                func.max(table.c.world_size),
+                func.min(table.c.step),
+                func.max(table.c.at),
+            )
+            .join(tables.job, tables.job.c.id == table.c.job)
+            .where(
+                tables.job.c.cluster == job.cluster,
+                tables.job.c.job_id == job.job_id,
+                tables.job.c.submit_at == job.submit_at,
+                table.c.restart_count == restart_count,
+            )
+        )
+        with reading(self._engine) as connection:
+            count, world, step, at = connection.execute(query).one()
+        return (step, at) if world and count >= world else None
+
+
+def _kernel_event(row: Row[Any]) -> StoredKernelEvent:
+    event = KernelEvent(row.boot_id, row.sequence, row.at, row.text, row.xid, row.bus_id)
+    return StoredKernelEvent(row.id, row.node, row.received_at, event)

@@ -1,0 +1,168 @@
+"""Nodes, jobs and attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, Engine, Row, insert, select, update
+
+from controlplane.fleet.job import Job, JobKey, KnownJob
+from controlplane.fleet.node import NodeRecord, NodeState
+from controlplane.store import tables
+from controlplane.store.database import insert_new, reading
+
+
+class FleetStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def nodes(self) -> dict[str, NodeRecord]:
+        with reading(self._engine) as connection:
+            return {row.name: _node(row) for row in connection.execute(select(tables.node))}
+
+    def add_nodes(self, names: Iterable[str], now: float) -> None:
+        """New nodes are in service until something is known against them."""
+        rows = [
+            {
+                "name": name,
+                "state": NodeState.IN_SERVICE.value,
+                "since": now,
+                "table_row": 0,
+                "cleared_at": 0.0,
+                "drain_reason": "",
+            }
+            for name in names
+        ]
+        with self._engine.begin() as connection:
+            insert_new(connection, tables.node, rows)
+
+    def drained(self, node: str, at: float, reason: str) -> None:
+        """Our drain of this node was read back from Slurm, with this reason."""
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(tables.node)
+                .where(tables.node.c.name == node, tables.node.c.drained_at.is_(None))
+                .values(drained_at=at, drain_reason=reason)
+            )
+
+    def known_jobs(self, cluster: str) -> dict[int, KnownJob]:
+        """The latest job of each Slurm id."""
+        table = tables.job
+        query = select(table).where(table.c.cluster == cluster).order_by(table.c.id)
+        with reading(self._engine) as connection:
+            return {
+                row.job_id: KnownJob(row.id, JobKey(row.cluster, row.job_id, row.submit_at), row.restart_count)
+                for row in connection.execute(query)
+            }
+
+    def see_job(self, job: Job, now: float) -> KnownJob:
+        """Write down a job as Slurm shows it now."""
+        values = {
+            "user": job.slurm.user,
+            "name": job.slurm.name,
+            "managed": job.managed,
+            "state": job.slurm.state,
+            "restart_count": job.slurm.restart_count,
+            "seen_at": now,
+        }
+        with self._engine.begin() as connection:
+            insert_new(connection, tables.job, [job.key._asdict() | values])
+            connection.execute(update(tables.job).where(_is(job.key)).values(**values))
+            row = connection.execute(select(tables.job.c.id).where(_is(job.key))).scalar_one()
+        return KnownJob(row, job.key, job.slurm.restart_count)
+
+    def see_attempt(self, job_row: int, job: Job, now: float) -> None:
+        """A running job's attempt: made when first seen."""
+        row = {
+            "job": job_row,
+            "restart_count": job.slurm.restart_count,
+            "nodes": list(job.slurm.nodes),
+            "running_at": now,
+            "restore_path": "",
+        }
+        table = tables.attempt
+        with self._engine.begin() as connection:
+            insert_new(connection, table, [row])
+            connection.execute(
+                update(table)
+                .where(table.c.job == job_row, table.c.restart_count == job.slurm.restart_count)
+                .where(table.c.running_at.is_(None))
+                .values(nodes=row["nodes"], running_at=now)
+            )
+
+    def end_attempts(self, running: Mapping[int, int], now: float) -> None:
+        """Close open attempts that run no more. `running` maps job rows to their running restart count."""
+        table = tables.attempt
+        with reading(self._engine) as connection:
+            query = select(table.c.id, table.c.job, table.c.restart_count).where(
+                table.c.running_at.is_not(None), table.c.ended_at.is_(None)
+            )
+            over = [row.id for row in connection.execute(query) if running.get(row.job) != row.restart_count]
+        if over:
+            with self._engine.begin() as connection:
+                connection.execute(update(table).where(table.c.id.in_(over)).values(ended_at=now))
+
+    def note_progress(self, job_row: int, restart_count: int, step: int, at: float) -> None:
+        table = tables.attempt
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(table)
+                .where(table.c.job == job_row, table.c.restart_count == restart_count)
+                .values(last_step=step, last_step_at=at)
+            )
+
+    def restore_point(self, job_row: int, restart_count: int) -> tuple[int, str] | None:
+        """What this attempt was told to go on from; None: it has not been told anything."""
+        table = tables.attempt
+        query = select(table.c.restore_step, table.c.restore_path).where(
+            table.c.job == job_row, table.c.restart_count == restart_count
+        )
+        with reading(self._engine) as connection:
+            row = connection.execute(query).first()
+        return None if row is None or row.restore_step is None else (row.restore_step, row.restore_path)
+
+    def tell_restore_point(self, job_row: int, restart_count: int, step: int, path: str, now: float) -> None:
+        """Fix the attempt's restore point. The first one told stands: all ranks must hear the same."""
+        table = tables.attempt
+        with self._engine.begin() as connection:
+            row = {"job": job_row, "restart_count": restart_count, "nodes": [], "restore_path": ""}
+            insert_new(connection, table, [row])
+            connection.execute(
+                update(table)
+                .where(
+                    table.c.job == job_row,
+                    table.c.restart_count == restart_count,
+                    table.c.restore_step.is_(None),
+                )
+                .values(restore_step=step, restore_path=path, restore_at=now)
+            )
+
+    def pause(self) -> str:
+        """Who paused the control plane and why; empty: it is not paused."""
+        table = tables.operator_intent
+        query = select(table).where(table.c.verb.in_(("pause", "resume"))).order_by(table.c.id.desc()).limit(1)
+        with reading(self._engine) as connection:
+            row = connection.execute(query).first()
+        return f"{row.reason} ({row.by})" if row is not None and row.verb == "pause" else ""
+
+    def add_intent(self, verb: str, reason: str, by: str, now: float) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(insert(tables.operator_intent).values(at=now, verb=verb, reason=reason, by=by))
+
+
+def _is(key: JobKey) -> ColumnElement[bool]:
+    table = tables.job
+    return (table.c.cluster == key.cluster) & (table.c.job_id == key.job_id) & (table.c.submit_at == key.submit_at)
+
+
+def _node(row: Row[Any]) -> NodeRecord:
+    return NodeRecord(
+        name=row.name,
+        state=NodeState(row.state),
+        since=row.since,
+        table_row=row.table_row,
+        cleared_at=row.cleared_at,
+        drained_at=row.drained_at,
+        drain_reason=row.drain_reason,
+    )

@@ -1,0 +1,282 @@
+"""The journal: decisions, incidents, recoveries and their steps. Written before anything is done about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Engine, Row, insert, select, update
+
+from controlplane.fleet.decision import Decision
+from controlplane.fleet.finding import Finding
+from controlplane.fleet.job import JobKey
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.recovery import (
+    Plan,
+    Recovery,
+    RecoveryKind,
+    RecoveryStatus,
+    RecoveryStep,
+    StepName,
+    StepStatus,
+)
+from controlplane.store import tables
+from controlplane.store.database import insert_new, reading
+
+
+class Journal:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    # -- decisions ---------------------------------------------------------------------------------------------
+
+    def record(self, decisions: Sequence[Decision], now: float, job_rows: Mapping[JobKey, int]) -> None:
+        """Decisions with all that follows from them on paper, in one transaction: states, incidents, recoveries."""
+        planned: dict[Plan, int] = {}  # several decisions of one round may share a plan
+        with self._engine.begin() as connection:
+            for decision in decisions:
+                incident = self._incident(connection, decision, now)
+                recovery = self._plan(connection, decision, now, job_rows, planned)
+                if decision.to_state is not None:
+                    self._change_state(connection, decision, now)
+                connection.execute(
+                    insert(tables.decision).values(
+                        at=now,
+                        key=decision.key,
+                        table_row=decision.row,
+                        rule=decision.finding.rule if decision.finding else "",
+                        subject=decision.subject,
+                        action=decision.action.value,
+                        because=decision.because.value,
+                        reason=decision.reason,
+                        evidence=dict(decision.evidence),
+                        incident=incident,
+                        recovery=recovery,
+                    )
+                )
+
+    def keys_since(self, since: float) -> set[str]:
+        table = tables.decision
+        with reading(self._engine) as connection:
+            return set(connection.execute(select(table.c.key).where(table.c.at >= since)).scalars())
+
+    def quarantines_since(self, since: float) -> tuple[float, ...]:
+        table = tables.decision
+        query = select(table.c.at).where(table.c.at >= since, table.c.action == "quarantine")
+        with reading(self._engine) as connection:
+            return tuple(connection.execute(query).scalars())
+
+    # -- incidents ---------------------------------------------------------------------------------------------
+
+    def open_incidents(self) -> dict[str, int]:
+        """Node → id of its open incident."""
+        table = tables.incident
+        query = select(table.c.node, table.c.id).where(table.c.closed_at.is_(None)).order_by(table.c.id)
+        with reading(self._engine) as connection:
+            return {row.node: row.id for row in connection.execute(query)}
+
+    def add_evidence(self, found: Iterable[tuple[int, Finding]]) -> None:
+        """More findings on nodes with an open incident; each rule counts once an incident."""
+        rows = [
+            {
+                "incident": incident,
+                "rule": finding.rule,
+                "summary": finding.summary,
+                "evidence": dict(finding.evidence),
+                "at": finding.at,
+            }
+            for incident, finding in found
+        ]
+        if rows:
+            with self._engine.begin() as connection:
+                insert_new(connection, tables.incident_finding, rows)
+
+    # -- recoveries --------------------------------------------------------------------------------------------
+
+    def recoveries(self, only_open: bool = True, limit: int = 100) -> list[Recovery]:
+        """Open ones oldest first; all of them newest first."""
+        table = tables.recovery
+        query = select(table).limit(limit)
+        if only_open:
+            query = query.where(table.c.status == RecoveryStatus.RUNNING.value).order_by(table.c.id)
+        else:
+            query = query.order_by(table.c.id.desc())
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).all()
+            steps = self._steps(connection, [row.id for row in rows])
+        return [_recovery(row, steps.get(row.id, ())) for row in rows]
+
+    def recovery(self, recovery_id: int) -> Recovery:
+        """Raises sqlalchemy.exc.NoResultFound for an id that was never given."""
+        with reading(self._engine) as connection:
+            row = connection.execute(select(tables.recovery).where(tables.recovery.c.id == recovery_id)).one()
+            steps = self._steps(connection, [recovery_id])
+        return _recovery(row, steps.get(recovery_id, ()))
+
+    def swaps_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
+        table = tables.recovery
+        query = select(table.c.decided_at, table.c.plan).where(
+            table.c.decided_at >= since, table.c.kind == RecoveryKind.POOL_SWAP.value
+        )
+        with reading(self._engine) as connection:
+            plans = [(row.decided_at, _plan(row.plan)) for row in connection.execute(query)]
+        return tuple((at, plan.job) for at, plan in plans if plan.job is not None)
+
+    def intend(self, recovery: int, step: RecoveryStep, now: float) -> None:
+        """Before the effect. The attempt counts from here on, whatever becomes of it."""
+        self._update_step(recovery, step, status=StepStatus.INTENDED.value, attempts=step.attempts + 1, intended_at=now)
+
+    def done(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> None:
+        """After the effect was read back."""
+        self._update_step(recovery, step, status=StepStatus.DONE.value, done_at=now, detail=detail)
+
+    def step_failed(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> None:
+        self._update_step(recovery, step, status=StepStatus.FAILED.value, done_at=now, detail=detail)
+
+    def end(self, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:
+        with self._engine.begin() as connection:
+            self._end(connection, recovery, status, outcome, now)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _incident(connection: Connection, decision: Decision, now: float) -> int | None:
+        finding = decision.finding
+        table = tables.incident
+        query = select(table.c.id).where(table.c.node == decision.subject, table.c.closed_at.is_(None))
+        known: int | None = connection.execute(query).scalar()
+        if known is not None or not decision.opens_incident or finding is None:
+            return known
+        values = {
+            "node": finding.node,
+            "rule": finding.rule,
+            "signal": finding.signal.value,
+            "summary": finding.summary,
+            "evidence": dict(finding.evidence),
+            "fault_at": finding.at,
+            "opened_at": now,
+            "outcome": "",
+        }
+        new: int = connection.execute(insert(table).values(**values).returning(table.c.id)).scalar_one()
+        return new
+
+    def _plan(
+        self,
+        connection: Connection,
+        decision: Decision,
+        now: float,
+        job_rows: Mapping[JobKey, int],
+        planned: dict[Plan, int],
+    ) -> int | None:
+        plan = decision.plan
+        if plan is None:
+            return None
+        if plan in planned:
+            return planned[plan]
+        if plan.supersedes is not None:
+            outcome = "another node of the gang failed: a newer plan goes on from here"
+            self._end(connection, plan.supersedes, RecoveryStatus.SUPERSEDED, outcome, now)
+        table = tables.recovery
+        values = {
+            "kind": plan.kind.value,
+            "job": job_rows.get(plan.job) if plan.job else None,
+            "plan": msgspec.to_builtins(plan),
+            "status": RecoveryStatus.RUNNING.value,
+            "fault_at": decision.finding.at if decision.finding else now,
+            "detected_at": now,
+            "decided_at": now,
+            "outcome": "",
+        }
+        recovery: int = connection.execute(insert(table).values(**values).returning(table.c.id)).scalar_one()
+        steps = [
+            {
+                "recovery": recovery,
+                "position": position,
+                "name": name.value,
+                "status": StepStatus.PLANNED.value,
+                "attempts": 0,
+                "detail": "",
+            }
+            for position, name in enumerate(plan.steps)
+        ]
+        connection.execute(insert(tables.recovery_step), steps)
+        planned[plan] = recovery
+        return recovery
+
+    @staticmethod
+    def _change_state(connection: Connection, decision: Decision, now: float) -> None:
+        assert decision.to_state is not None
+        values: dict[str, Any] = {
+            "state": decision.to_state.value,
+            "since": now,
+            "table_row": decision.row,
+            "drained_at": None,
+            "drain_reason": "",
+        }
+        table = tables.node
+        before = connection.execute(select(table.c.state).where(table.c.name == decision.subject)).scalar()
+        if before in (NodeState.QUARANTINED.value, NodeState.FOREIGN_DRAIN.value):
+            values["cleared_at"] = now
+            incident = tables.incident
+            connection.execute(
+                update(incident)
+                .where(incident.c.node == decision.subject, incident.c.closed_at.is_(None))
+                .values(closed_at=now, outcome=decision.reason)
+            )
+        connection.execute(update(table).where(table.c.name == decision.subject).values(**values))
+
+    def _update_step(self, recovery: int, step: RecoveryStep, **values: Any) -> None:
+        table = tables.recovery_step
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(table).where(table.c.recovery == recovery, table.c.position == step.position).values(**values)
+            )
+
+    @staticmethod
+    def _end(connection: Connection, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:
+        table = tables.recovery
+        connection.execute(
+            update(table)
+            .where(table.c.id == recovery, table.c.status == RecoveryStatus.RUNNING.value)
+            .values(status=status.value, outcome=outcome, ended_at=now)
+        )
+
+    @staticmethod
+    def _steps(connection: Connection, recoveries: Sequence[int]) -> dict[int, tuple[RecoveryStep, ...]]:
+        table = tables.recovery_step
+        query = select(table).where(table.c.recovery.in_(recoveries)).order_by(table.c.recovery, table.c.position)
+        steps: dict[int, tuple[RecoveryStep, ...]] = {}
+        for row in connection.execute(query):
+            steps[row.recovery] = (*steps.get(row.recovery, ()), _step(row))
+        return steps
+
+
+def _step(row: Row[Any]) -> RecoveryStep:
+    return RecoveryStep(
+        position=row.position,
+        name=StepName(row.name),
+        status=StepStatus(row.status),
+        attempts=row.attempts,
+        intended_at=row.intended_at,
+        done_at=row.done_at,
+        detail=row.detail,
+    )
+
+
+def _plan(stored: Any) -> Plan:
+    return msgspec.convert(stored, Plan)
+
+
+def _recovery(row: Row[Any], steps: tuple[RecoveryStep, ...]) -> Recovery:
+    return Recovery(
+        id=row.id,
+        plan=_plan(row.plan),
+        status=RecoveryStatus(row.status),
+        decided_at=row.decided_at,
+        steps=steps,
+        fault_at=row.fault_at,
+        detected_at=row.detected_at,
+        ended_at=row.ended_at,
+        outcome=row.outcome,
+    )

@@ -1,0 +1,241 @@
+"""The tables. `migrations/` builds the same; a test holds the two together.
+
+Times are seconds since the Unix epoch (REAL). JSON columns hold evidence and plans: values that are shown and
+replayed, never searched by their inside.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+node = Table(
+    "node",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    Column("state", String(32), nullable=False),
+    Column("since", Double, nullable=False),
+    Column("table_row", Integer, nullable=False),
+    Column("cleared_at", Double, nullable=False),
+    Column("drained_at", Double),
+    Column("drain_reason", Text, nullable=False, default=""),
+)
+
+job = Table(
+    "job",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("cluster", String(255), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("submit_at", BigInteger, nullable=False),
+    Column("user", String(255), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("managed", Boolean, nullable=False),
+    Column("state", String(32), nullable=False),
+    Column("restart_count", Integer, nullable=False),
+    Column("seen_at", Double, nullable=False),
+    UniqueConstraint("cluster", "job_id", "submit_at"),
+)
+
+attempt = Table(
+    "attempt",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("restart_count", Integer, nullable=False),
+    Column("nodes", JSON, nullable=False, default=list),
+    Column("running_at", Double),  # first seen running in Slurm
+    Column("ended_at", Double),  # first seen not running any more
+    Column("restore_step", BigInteger),  # None: nobody asked
+    Column("restore_path", Text, nullable=False, default=""),
+    Column("restore_at", Double),
+    Column("last_step", BigInteger),
+    Column("last_step_at", Double),
+    UniqueConstraint("job", "restart_count"),
+)
+
+rank_start = Table(
+    "rank_start",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("restart_count", Integer, nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("world_size", Integer, nullable=False),
+    Column("node", String(255), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    UniqueConstraint("job", "restart_count", "rank", "started_at"),
+)
+
+first_step = Table(
+    "first_step",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("restart_count", Integer, nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("world_size", Integer, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    UniqueConstraint("job", "restart_count", "rank", "at"),
+)
+
+checkpoint_shard = Table(
+    "checkpoint_shard",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("restart_count", Integer, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("world_size", Integer, nullable=False),
+    Column("node", String(255), nullable=False),
+    Column("path", Text, nullable=False),
+    Column("file", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    UniqueConstraint("job", "restart_count", "step", "rank"),
+)
+
+kernel_event = Table(
+    "kernel_event",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("node", String(255), nullable=False),
+    Column("boot_id", String(64), nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    Column("xid", Integer),
+    Column("bus_id", String(32), nullable=False),
+    Column("text", Text, nullable=False),
+    UniqueConstraint("node", "boot_id", "sequence"),
+    Index("ix_kernel_event_at", "at"),
+)
+
+waiting_fact = Table(
+    "waiting_fact",
+    metadata,
+    # Facts about a job that Slurm has not named yet: kept as they came until it does.
+    Column("id", Integer, primary_key=True),
+    Column("job_id", BigInteger, nullable=False),
+    Column("node", String(255), nullable=False),
+    Column("received_at", Double, nullable=False),
+    Column("fact", Text, nullable=False),
+    Column("digest", String(64), nullable=False),  # of node and fact: the same one again is no news
+    UniqueConstraint("digest"),
+)
+
+incident = Table(
+    "incident",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("node", String(255), nullable=False),
+    Column("rule", String(64), nullable=False),
+    Column("signal", String(32), nullable=False),
+    Column("summary", Text, nullable=False),
+    Column("evidence", JSON, nullable=False),
+    Column("fault_at", Double, nullable=False),
+    Column("opened_at", Double, nullable=False),
+    Column("closed_at", Double),
+    Column("outcome", Text, nullable=False, default=""),
+    Index("ix_incident_node", "node"),
+)
+
+incident_finding = Table(
+    "incident_finding",
+    metadata,
+    # What else was found on the node while its incident was open.
+    Column("id", Integer, primary_key=True),
+    Column("incident", ForeignKey("incident.id"), nullable=False),
+    Column("rule", String(64), nullable=False),
+    Column("summary", Text, nullable=False),
+    Column("evidence", JSON, nullable=False),
+    Column("at", Double, nullable=False),
+    UniqueConstraint("incident", "rule"),
+)
+
+recovery = Table(
+    "recovery",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("kind", String(32), nullable=False),
+    Column("job", ForeignKey("job.id")),
+    Column("plan", JSON, nullable=False),
+    Column("status", String(32), nullable=False),
+    Column("fault_at", Double, nullable=False),
+    Column("detected_at", Double, nullable=False),
+    Column("decided_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("outcome", Text, nullable=False, default=""),
+    Index("ix_recovery_status", "status"),
+)
+
+recovery_step = Table(
+    "recovery_step",
+    metadata,
+    Column("recovery", ForeignKey("recovery.id"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("name", String(32), nullable=False),
+    Column("status", String(32), nullable=False),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("intended_at", Double),
+    Column("done_at", Double),
+    Column("detail", Text, nullable=False, default=""),
+)
+
+decision = Table(
+    "decision",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("table_row", Integer, nullable=False),
+    Column("rule", String(64), nullable=False),
+    Column("subject", String(255), nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("because", String(32), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("evidence", JSON, nullable=False),
+    Column("incident", ForeignKey("incident.id")),
+    Column("recovery", ForeignKey("recovery.id")),
+    Index("ix_decision_at", "at"),
+)
+
+operator_intent = Table(
+    "operator_intent",
+    metadata,
+    # What people told the control plane, newest last; never updated.
+    Column("id", Integer, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("verb", String(32), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("by", String(255), nullable=False),
+)

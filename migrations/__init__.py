@@ -1,0 +1,1 @@
+"""Alembic migrations of the fleet database: `understudy serve` runs them at its start."""
