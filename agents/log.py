@@ -1,0 +1,39 @@
+"""The agent's log: one event, one line, `key=value`, on stderr, where systemd's journal picks it up."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+log = logging.getLogger("understudy.agent")
+
+
+def fields(**values: object) -> dict[str, object]:
+    """For `extra=`: what the event is about, as `log.info("report_refused", extra=fields(status=400))`."""
+    return {"fields": values}
+
+
+class KeyValueFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        pairs: dict[str, object] = {"at": at, "level": record.levelname.lower(), "event": record.getMessage()}
+        pairs |= getattr(record, "fields", {})
+        if record.exc_info:
+            pairs["exception"] = self.formatException(record.exc_info)
+        return " ".join(f"{key}={_value(value)}" for key, value in pairs.items())
+
+
+def set_up_logging(level: str = "INFO") -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(KeyValueFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for noisy in ("httpx", "httpcore"):  # a line for every report
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    plain = text and not any(character in text for character in ' "=\n\t\\')
+    return text if plain else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,262 @@
+"""The local socket: ranks on this node say hello, report step times, announce checkpoints, ask where to go
+on.
+
+Any user's rank may connect, so everything is bounded and nothing a rank sends can do more than end its own
+connection. What is said here is passed on; the one thing checked is who speaks, which the kernel tells
+(SO_PEERCRED).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from agents.facts import FactQueue
+from agents.log import fields, log
+from agents.process import ProcessClock, peer_pid
+from agents.rank_messages import (
+    LINE_BYTES_MAX,
+    Acknowledged,
+    Answer,
+    ErrorAnswer,
+    FirstStepNotice,
+    Hello,
+    Message,
+    RestorePointAnswer,
+    RestorePointQuestion,
+    ShardNotice,
+    Steps,
+    decode,
+    encode,
+)
+from agents.uplink import RestorePointError
+from agents.windows import WindowBuffer
+from agents.wire import (
+    RANKS_PER_NODE_MAX,
+    TEXT_CHARACTERS_MAX,
+    CheckpointShard,
+    Fact,
+    FirstStep,
+    RankStarted,
+    RestorePoint,
+)
+
+ANSWER_BYTES_UNREAD_MAX = 262_144
+
+AskRestorePoint = Callable[[int, int], Awaitable[RestorePoint]]
+"""Given job id and restart count; raises RestorePointError."""
+
+
+class SocketInUseError(Exception):
+    """Another agent is alive on this socket."""
+
+
+class RefusedError(Exception):
+    """A rank said something that cannot be; the message goes back to it and its connection ends."""
+
+
+class RankServer:
+    """Everything of one event loop; `on_fact` is called after a fact was put into the queue."""
+
+    def __init__(
+        self,
+        path: Path,
+        facts: FactQueue,
+        windows: WindowBuffer,
+        ask_restore_point: AskRestorePoint,
+        on_fact: Callable[[], None],
+    ) -> None:
+        self._path = path
+        self.facts = facts
+        self.windows = windows
+        self.ask_restore_point = ask_restore_point
+        self.on_fact = on_fact
+        self.processes = ProcessClock()
+        self._conversations: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Raises SocketInUseError, or OSError where the socket cannot be made."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(_clear_stale_socket, self._path)
+        self._server = await asyncio.start_unix_server(self._converse, str(self._path), limit=LINE_BYTES_MAX)
+        self._path.chmod(0o666)
+
+    async def stop(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        for conversation in list(self._conversations):
+            conversation.cancel()
+        await asyncio.gather(*self._conversations, return_exceptions=True)
+        self._path.unlink(missing_ok=True)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._conversations.add(task)
+        rank = RankConnection(self, writer)
+        try:
+            self._check_room()
+            await rank.listen(reader)
+        except RefusedError as error:
+            log.warning("rank_refused", extra=fields(pid=rank.pid, error=error))
+            rank.answer(ErrorAnswer(error=str(error)))
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the rank ended, or the agent does: both are ordinary
+        finally:
+            rank.close()
+            writer.close()
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                await writer.wait_closed()
+            self._conversations.discard(task)
+
+    def _check_room(self) -> None:
+        if len(self._conversations) > RANKS_PER_NODE_MAX:
+            raise RefusedError(f"{RANKS_PER_NODE_MAX} ranks are connected already; this node takes no more")
+
+
+class RankConnection:
+    """One rank's side of the socket."""
+
+    def __init__(self, server: RankServer, writer: asyncio.StreamWriter) -> None:
+        self._server = server
+        self._writer = writer
+        self._hello: Hello | None = None
+        self._questions: set[asyncio.Task[None]] = set()
+        self.pid = peer_pid(writer.get_extra_info("socket"))
+
+    async def listen(self, reader: asyncio.StreamReader) -> None:
+        """Until the rank hangs up. Raises RefusedError and ConnectionError."""
+        while True:
+            try:
+                line = await reader.readline()
+            except ValueError as error:
+                raise RefusedError(f"a line may have at most {LINE_BYTES_MAX} bytes") from error
+            if not line.endswith(b"\n"):
+                return  # end of file; half a line is nobody's word
+            try:
+                message = decode(line)
+            except msgspec.MsgspecError as error:
+                raise RefusedError(f"not understood: {error}") from error
+            self._take(message)
+
+    def answer(self, answer: Answer) -> None:
+        """Dropped when the rank is gone. A rank that reads none of its answers is cut off."""
+        if self._writer.is_closing():
+            return
+        self._writer.write(encode(answer))
+        if self._writer.transport.get_write_buffer_size() > ANSWER_BYTES_UNREAD_MAX:
+            log.warning("rank_cut_off", extra=fields(pid=self.pid, reason="does not read its answers"))
+            self._writer.transport.abort()
+
+    def close(self) -> None:
+        for question in self._questions:
+            question.cancel()
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Hello):
+            self._take_hello(message)
+            return
+        hello = self._hello
+        if hello is None:
+            raise RefusedError("say hello first")
+        if isinstance(message, Steps):
+            if len(message.self_seconds) != len(message.wall_seconds):
+                raise RefusedError("self_seconds and wall_seconds must have the same length")
+            self._server.windows.add(hello, message)
+        elif isinstance(message, RestorePointQuestion):
+            question = asyncio.create_task(self._answer_restore_point(hello, message.id))
+            self._questions.add(question)
+            question.add_done_callback(self._questions.discard)
+        else:
+            self._announce(_fact(hello, message), message.id)
+
+    def _take_hello(self, hello: Hello) -> None:
+        if hello.rank >= hello.world_size:
+            raise RefusedError(f"rank {hello.rank} cannot be in a world of {hello.world_size}")
+        self._hello = hello
+        try:
+            started_at = self._server.processes.started_at(self.pid)
+        except ProcessLookupError as error:
+            # The rank runs in a process namespace of its own: it started a moment ago, more is not to be
+            # known.
+            log.warning("rank_start_unknown", extra=fields(job=hello.job_id, rank=hello.rank, error=error))
+            started_at = time.time()
+        self._announce(
+            RankStarted(
+                job_id=hello.job_id,
+                restart_count=hello.restart_count,
+                rank=hello.rank,
+                world_size=hello.world_size,
+                started_at=started_at,
+                pid=self.pid,
+            ),
+            None,
+        )
+
+    def _announce(self, fact: Fact, identifier: int | None) -> None:
+        def settle(error: str | None) -> None:
+            if identifier is None:
+                return
+            refused = None if error is None else ErrorAnswer(error=error[:TEXT_CHARACTERS_MAX], id=identifier)
+            self.answer(refused or Acknowledged(id=identifier))
+
+        self._server.facts.put(fact, settle)
+        self._server.on_fact()
+
+    async def _answer_restore_point(self, hello: Hello, identifier: int) -> None:
+        try:
+            point = await self._server.ask_restore_point(hello.job_id, hello.restart_count)
+        except RestorePointError as error:
+            log.warning("restore_point_unavailable", extra=fields(job=hello.job_id, rank=hello.rank, error=error))
+            self.answer(ErrorAnswer(error=str(error), id=identifier))
+            return
+        self.answer(RestorePointAnswer(id=identifier, step=point.step, path=point.path))
+
+
+def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice) -> Fact:
+    if isinstance(notice, FirstStepNotice):
+        return FirstStep(
+            job_id=hello.job_id,
+            restart_count=hello.restart_count,
+            rank=hello.rank,
+            world_size=hello.world_size,
+            step=notice.step,
+            at=notice.at,
+        )
+    return CheckpointShard(
+        job_id=hello.job_id,
+        restart_count=hello.restart_count,
+        rank=hello.rank,
+        world_size=hello.world_size,
+        step=notice.step,
+        path=notice.path,
+        file=notice.file,
+        size_bytes=notice.size_bytes,
+        sha256=notice.sha256,
+        at=notice.at,
+    )
+
+
+def _clear_stale_socket(path: Path) -> None:
+    """An agent that was killed leaves its socket behind; one that is alive keeps it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except FileNotFoundError:
+            return
+        except ConnectionRefusedError:
+            if not path.is_socket():
+                raise OSError(f"{path} is in the way and no socket; move it, or set another `socket`") from None
+            path.unlink()
+            return
+    raise SocketInUseError(f"{path}: another agent is listening there; stop it, or set another `socket`")

@@ -1,0 +1,70 @@
+"""Two stopwatches: for the step a rank is in, and for the part of it spent waiting for other ranks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import perf_counter
+from types import TracebackType
+
+
+class WaitingClock:
+    """Time during which at least one thread is waiting; nested and concurrent waits count once.
+
+    Collectives are waited for in several threads at a time: the training's own, and autograd's when a
+    communication hook runs during the backward pass.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._since = 0.0
+        self._total = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._waiting == 0:
+                self._since = perf_counter()
+            self._waiting += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._waiting -= 1
+            if self._waiting == 0:
+                self._total += perf_counter() - self._since
+
+    def restart(self, now: float) -> float:
+        """The time counted since the last restart."""
+        with self._lock:
+            total = self._total
+            if self._waiting:
+                total += now - self._since
+                self._since = now
+            self._total = 0.0
+            return total
+
+
+class StepTimer:
+    """Times one step and hands it on. A step that ends in an exception does not count."""
+
+    __slots__ = ("_done", "_number", "_started", "_waiting")
+
+    def __init__(self, number: int, waiting: WaitingClock, done: Callable[[int, float, float], None]) -> None:
+        self._number = number
+        self._waiting = waiting
+        self._done = done
+
+    def __enter__(self) -> None:
+        self._started = perf_counter()
+        self._waiting.restart(self._started)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        now = perf_counter()
+        waited = self._waiting.restart(now)
+        if kind is None:
+            wall = now - self._started
+            self._done(self._number, max(0.0, wall - waited), wall)

@@ -1,0 +1,47 @@
+"""Which rank of which job this process is, from the environment that torchrun or Slurm made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+DEFAULT_SOCKET = "/run/understudy/agent.sock"
+
+
+class Identity(NamedTuple):
+    job_id: int
+    restart_count: int
+    rank: int
+    world_size: int
+
+
+class IdentityError(Exception):
+    """The environment does not say which rank this is; the message names what is missing."""
+
+
+def read_identity(environment: Mapping[str, str]) -> Identity:
+    """Raises IdentityError."""
+    return Identity(
+        job_id=_number(environment, ("SLURM_JOB_ID",)),
+        restart_count=_number(environment, ("SLURM_RESTART_COUNT",), default=0),
+        rank=_number(environment, ("RANK", "SLURM_PROCID")),
+        world_size=_number(environment, ("WORLD_SIZE", "SLURM_NTASKS")),
+    )
+
+
+def socket_path(environment: Mapping[str, str], given: str | None) -> str:
+    """`%n` stands for the node's name, for machines that play several nodes."""
+    path = given or environment.get("UNDERSTUDY_SOCKET") or DEFAULT_SOCKET
+    return path.replace("%n", environment.get("SLURMD_NODENAME", ""))
+
+
+def _number(environment: Mapping[str, str], names: tuple[str, ...], default: int | None = None) -> int:
+    for name in names:
+        text = environment.get(name)
+        if text:
+            if not text.isdecimal():
+                raise IdentityError(f"{name}={text} is not a number")
+            return int(text)
+    if default is None:
+        raise IdentityError(f"{' or '.join(names)} is not set")
+    return default

@@ -1,0 +1,91 @@
+"""What waits to be told to the agent: finished steps, which may be lost, and notices, which may not.
+
+Filled by the training thread, emptied by the link's thread. Bounded: steps beyond the limit push out the
+oldest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+STEPS_HELD_MAX = 4096
+STEPS_PER_MESSAGE_MAX = 512  # what the agent takes in one line
+NOTICES_HELD_MAX = 1024
+
+Step = tuple[int, float, float]
+"""Number, seconds less waiting, seconds."""
+
+
+class Outbox:
+    def __init__(self) -> None:
+        self.steps: deque[Step] = deque(maxlen=STEPS_HELD_MAX)
+        """Appending to a deque needs no lock, and the training thread takes none."""
+        self._lock = threading.Lock()
+        self._notices: dict[int, dict[str, Any]] = {}
+        self._last_id = 0
+        self._empty = threading.Condition(self._lock)
+
+    def add_notice(self, notice: dict[str, Any]) -> int:
+        """Returns the id that the agent's answer will carry. Beyond the limit the oldest notice goes."""
+        with self._lock:
+            if len(self._notices) >= NOTICES_HELD_MAX:
+                del self._notices[next(iter(self._notices))]
+            self._last_id += 1
+            self._notices[self._last_id] = notice | {"id": self._last_id}
+            return self._last_id
+
+    def complete_notice(self, identifier: int, more: dict[str, Any]) -> None:
+        with self._lock:
+            if identifier in self._notices:
+                self._notices[identifier] |= more
+
+    def settle(self, identifier: int) -> dict[str, Any] | None:
+        """Forget a notice; returns it, or None when it was settled before."""
+        with self._lock:
+            notice = self._notices.pop(identifier, None)
+            self._empty.notify_all()
+            return notice
+
+    def ready_notices(self) -> list[dict[str, Any]]:
+        """In the order they were added; shards whose file is still being read are left out."""
+        with self._lock:
+            return [notice for notice in self._notices.values() if notice["type"] != "shard" or "sha256" in notice]
+
+    def wait_until_settled(self, timeout_seconds: float) -> bool:
+        with self._lock:
+            return self._empty.wait_for(lambda: not self._notices, timeout_seconds)
+
+    def take_steps(self) -> Iterator[dict[str, Any]]:
+        """Messages of consecutive steps, oldest first."""
+        run: list[Step] = []
+        while self.steps:
+            number, own, wall = self.steps.popleft()
+            # The number may come as a tensor: turning it into an int is not the training thread's work.
+            step = (int(number), own, wall)
+            if run and (step[0] != run[-1][0] + 1 or len(run) == STEPS_PER_MESSAGE_MAX):
+                yield _steps_message(run)
+                run = []
+            run.append(step)
+        if run:
+            yield _steps_message(run)
+
+
+def describe_file(directory: str, file: str) -> dict[str, Any]:
+    """Size and checksum of a shard. Raises OSError."""
+    with open(os.path.join(directory, file), "rb") as shard:  # noqa: PTH118, PTH123
+        digest = hashlib.file_digest(shard, "sha256").hexdigest()
+        return {"size_bytes": os.fstat(shard.fileno()).st_size, "sha256": digest}
+
+
+def _steps_message(run: list[Step]) -> dict[str, Any]:
+    return {
+        "type": "steps",
+        "first_step": run[0][0],
+        "self_seconds": [round(own, 6) for _, own, _ in run],
+        "wall_seconds": [round(wall, 6) for _, _, wall in run],
+    }

@@ -1,0 +1,174 @@
+"""A fake `libnvidia-ml.so.1` and the pen that writes its GPUs' state.
+
+Belongs here: the C source, how it is built, and the state file that it reads (`nvml.c` documents the format).
+Must not: anything that knows of agents, nodes' processes or the control plane.
+
+A program that is started with `LD_LIBRARY_PATH` set to the folder of the library and `FAKE_NVML_STATE` set to
+a state file sees the GPUs written there, through the genuine `pynvml`. Write the file and the hardware
+changes under it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+SOURCE = Path(__file__).parent / "nvml.c"
+LIBRARY_NAME = "libnvidia-ml.so.1"
+
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
+
+REASON_HW_SLOWDOWN = 0x8
+REASON_SW_THERMAL_SLOWDOWN = 0x20
+REASON_HW_THERMAL_SLOWDOWN = 0x40
+REASON_HW_POWER_BRAKE_SLOWDOWN = 0x80
+
+H100_BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
+DRIVER_VERSION = "570.124.06"
+
+
+class BuildError(Exception):
+    """The C source could not be compiled; the message carries what gcc said."""
+
+
+def build(directory: Path) -> Path:
+    """Compile the library into `directory` unless it is there, newer than its source. Returns its path."""
+    library = directory / LIBRARY_NAME
+    if library.exists() and library.stat().st_mtime >= SOURCE.stat().st_mtime:
+        return library
+    directory.mkdir(parents=True, exist_ok=True)
+    # Built aside and renamed: a running program may have the old one mapped.
+    descriptor, fresh = tempfile.mkstemp(dir=directory, prefix=".nvml-")
+    os.close(descriptor)
+    command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread"]
+    command += [f"-Wl,-soname,{LIBRARY_NAME}", "-o", fresh, str(SOURCE)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        Path(fresh).unlink()
+        raise BuildError("gcc is not installed: install it to build the fake NVML") from error
+    if done.returncode != 0:
+        Path(fresh).unlink()
+        raise BuildError(f"gcc could not build {SOURCE}:\n{done.stderr}")
+    Path(fresh).chmod(0o755)
+    Path(fresh).rename(library)
+    return library
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeGpu:
+    """One GPU of the state file; the defaults are a healthy, busy H100. None: the GPU does not support it."""
+
+    uuid: str
+    bus_id: str  # "0000:1b:00.0"
+    serial: str
+    name: str = "NVIDIA H100 80GB HBM3"
+    result: int = 0  # NVML error code that every call about this GPU returns
+    temperature_celsius: int | None = 58
+    power_milliwatts: int | None = 612_000
+    sm_clock_mhz: int | None = 1980
+    sm_clock_max_mhz: int | None = 1980
+    memory_clock_mhz: int | None = 2619
+    memory_clock_max_mhz: int | None = 2619
+    clock_event_reasons: int | None = 0
+    utilization_percent: int | None = 97
+    memory_used_bytes: int | None = 64 * 2**30
+    memory_total_bytes: int | None = 80 * 2**30
+    ecc_uncorrected: int | None = 0
+    ecc_corrected: int | None = 0
+    remapped_correctable: int | None = 0
+    remapped_uncorrectable: int | None = 0
+    remapped_pending: int | None = 0
+    remapped_failed: int | None = 0
+    recovery_action: int | None = 0
+    pcie_generation: int | None = 5
+    pcie_generation_max: int | None = 5
+    pcie_width: int | None = 16
+    pcie_width_max: int | None = 16
+
+
+IDENTITY = ("uuid", "bus_id", "serial", "name")
+
+
+def h100_node(node: str, gpu_count: int = 8) -> list[FakeGpu]:
+    """The GPUs of a healthy H100 node. Identities depend on the node's name, and on nothing else."""
+    if not 0 <= gpu_count <= len(H100_BUSES):
+        raise ValueError(f"{gpu_count} GPUs asked for; an H100 node has at most {len(H100_BUSES)}")
+    gpus = []
+    for index in range(gpu_count):
+        digest = hashlib.sha256(f"{node}/{index}".encode()).digest()
+        gpus.append(
+            FakeGpu(
+                uuid=f"GPU-{uuid.UUID(bytes=digest[:16])}",
+                bus_id=f"0000:{H100_BUSES[index]}:00.0",
+                serial=str(1_650_000_000_000 + int.from_bytes(digest[16:20], "big")),
+            )
+        )
+    return gpus
+
+
+class FakeGpus:
+    """The state file of one node. Every edit starts from the file, so several programs may make edits in
+    turn.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, gpus: Sequence[FakeGpu]) -> None:
+        """Replace the file at once; a reader sees the old state or the new, never half of one."""
+        lines = [f"driver_version={DRIVER_VERSION}"]
+        lines += [_line(index, gpu) for index, gpu in enumerate(gpus)]
+        descriptor, fresh = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}-")
+        with os.fdopen(descriptor, "w") as file:
+            file.write("\n".join(lines) + "\n")
+        Path(fresh).chmod(0o644)
+        Path(fresh).rename(self.path)
+
+    def read(self) -> list[FakeGpu]:
+        lines = [line for line in self.path.read_text().splitlines() if line.startswith("gpu=")]
+        return [_parse(line) for line in lines]
+
+    def change(self, gpu: int, **fields: str | int | None) -> None:
+        """Set fields of one GPU, named as in FakeGpu."""
+        gpus = self.read()
+        if not 0 <= gpu < len(gpus):
+            raise IndexError(f"{self.path} has no GPU {gpu}, only 0 to {len(gpus) - 1}")
+        known = {field.name: getattr(gpus[gpu], field.name) for field in dataclasses.fields(FakeGpu)}
+        gpus[gpu] = FakeGpu(**(known | fields))
+        self.write(gpus)
+
+    def lose(self, gpu: int) -> None:
+        """As after Xid 79: the GPU has fallen off the bus and every call about it says so."""
+        self.change(gpu, result=GPU_IS_LOST)
+
+    def slow_down(self, gpu: int, sm_clock_mhz: int = 990, reasons: int = REASON_HW_SLOWDOWN) -> None:
+        """Lower the SM clock; `reasons` is NVML's bit mask of clock event reasons."""
+        self.change(gpu, sm_clock_mhz=sm_clock_mhz, clock_event_reasons=reasons)
+
+    def heal(self, gpu: int) -> None:
+        """A healthy GPU again, the same one."""
+        gpus = self.read()
+        gpus[gpu] = FakeGpu(**{name: getattr(gpus[gpu], name) for name in IDENTITY})
+        self.write(gpus)
+
+
+def _line(index: int, gpu: FakeGpu) -> str:
+    values = ((field.name, getattr(gpu, field.name)) for field in dataclasses.fields(FakeGpu))
+    return "\t".join([f"gpu={index}", *(f"{name}={value}" for name, value in values if value is not None)])
+
+
+def _parse(line: str) -> FakeGpu:
+    given = dict(field.split("=", 1) for field in line.split("\t")[1:])
+    values: dict[str, str | int | None] = {}
+    for field in dataclasses.fields(FakeGpu):
+        text = given.get(field.name)
+        values[field.name] = text if text is None or field.name in IDENTITY else int(text, 0)
+    return FakeGpu(**values)  # type: ignore[arg-type]

@@ -1,0 +1,256 @@
+"""The fake library through the genuine bindings, in a process of its own as an agent is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agents.sample.nvml import Picture
+from agents.wire import GpuStatus
+from deploy.testbed.fake_nvml import (
+    DRIVER_VERSION,
+    REASON_HW_SLOWDOWN,
+    RESET_REQUIRED,
+    FakeGpus,
+    build,
+    h100_node,
+)
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import sys, msgspec
+from agents.sample.nvml import Nvml
+nvml = Nvml()
+for _ in sys.stdin:
+    print(msgspec.json.encode(nvml.read()).decode(), flush=True)
+"""
+
+THREADS = """
+import threading, pynvml
+pynvml.nvmlInit()
+handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(8)]
+failures = []
+def ask():
+    for _ in range(300):
+        for handle in handles:
+            if not pynvml.nvmlDeviceGetUUID(handle).startswith("GPU-"):
+                failures.append(handle)
+threads = [threading.Thread(target=ask) for _ in range(4)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(len(failures))
+"""
+
+RAW = """
+import pynvml
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+values = pynvml.nvmlDeviceGetFieldValues(handle, [230, 74])
+print([(v.fieldId, v.nvmlReturn, v.value.uiVal) for v in values])
+info = pynvml.nvmlDeviceGetPciInfo(handle)
+print(info.busId, info.bus)
+memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+print(memory.total == memory.used + memory.free)
+print(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(pynvml.nvmlDeviceGetUUID(handle))))
+"""
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+class Reader:
+    """The agent's sampler in a process whose NVML is the fake one."""
+
+    def __init__(self, library: Path, state: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env=environment(library, state),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def read(self) -> Picture:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("read\n")
+        self.process.stdin.flush()
+        return msgspec.json.decode(self.process.stdout.readline(), type=Picture)
+
+    def close(self) -> None:
+        self.process.communicate(timeout=10)
+
+
+def environment(library: Path, state: Path) -> dict[str, str]:
+    return os.environ | {
+        "LD_LIBRARY_PATH": str(library.parent),
+        "FAKE_NVML_STATE": str(state),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+def run(program: str, library: Path, state: Path) -> str:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, env=environment(library, state), capture_output=True, text=True, check=False, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> FakeGpus:
+    gpus = FakeGpus(tmp_path / "gpus")
+    gpus.write(h100_node("n1"))
+    return gpus
+
+
+@pytest.fixture
+def reader(library: Path, gpus: FakeGpus) -> Iterator[Reader]:
+    reader = Reader(library, gpus.path)
+    yield reader
+    reader.close()
+
+
+def test_a_healthy_node_shows_eight_whole_gpus(reader: Reader, gpus: FakeGpus) -> None:
+    picture = reader.read()
+    assert picture.driver_version == DRIVER_VERSION
+    assert picture.problems == ()
+    assert len(picture.gpus) == 8
+    for index, (gpu, fake) in enumerate(zip(picture.gpus, gpus.read(), strict=True)):
+        assert (gpu.index, gpu.status, gpu.error) == (index, GpuStatus.OK, "")
+        assert (gpu.uuid, gpu.bus_id, gpu.serial, gpu.name) == (fake.uuid, fake.bus_id, fake.serial, fake.name)
+        assert gpu.power_watts == 612.0
+        assert gpu.memory_total_bytes == 80 * 2**30
+        assert (gpu.remapped_rows_pending, gpu.remapped_rows_failed) == (False, False)
+        assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (5, 5, 16, 16)
+        assert [name for name in gpu.__struct_fields__ if getattr(gpu, name) is None] == []
+
+
+def test_a_lost_gpu_is_reported_as_lost_under_its_known_identity_and_comes_back(reader: Reader, gpus: FakeGpus) -> None:
+    before = reader.read().gpus[3]
+    gpus.lose(3)
+    after = reader.read().gpus
+    assert len(after) == 8
+    assert after[3].status == GpuStatus.LOST
+    assert (after[3].uuid, after[3].bus_id, after[3].serial) == (before.uuid, before.bus_id, before.serial)
+    assert after[3].temperature_celsius is None
+    assert "GPU is lost" in after[3].error
+    assert {gpu.status for gpu in after if gpu.index != 3} == {GpuStatus.OK}
+    gpus.heal(3)
+    assert reader.read().gpus[3] == before
+
+
+def test_a_gpu_that_was_lost_before_the_agent_started_is_in_the_list(library: Path, gpus: FakeGpus) -> None:
+    gpus.lose(0)
+    reader = Reader(library, gpus.path)
+    picture = reader.read()
+    reader.close()
+    assert len(picture.gpus) == 8
+    assert (picture.gpus[0].index, picture.gpus[0].status) == (0, GpuStatus.LOST)
+
+
+@pytest.mark.parametrize(
+    ("result", "status"), [(RESET_REQUIRED, GpuStatus.RESET_REQUIRED), (999, GpuStatus.UNREADABLE)]
+)
+def test_other_failures_are_told_apart(reader: Reader, gpus: FakeGpus, result: int, status: GpuStatus) -> None:
+    gpus.change(5, result=result)
+    gpu = reader.read().gpus[5]
+    assert gpu.status == status
+    assert str(result) in gpu.error
+
+
+def test_a_slow_gpu_shows_its_clock_and_the_reason(reader: Reader, gpus: FakeGpus) -> None:
+    gpus.slow_down(2, sm_clock_mhz=990, reasons=REASON_HW_SLOWDOWN)
+    gpu = reader.read().gpus[2]
+    assert (gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, gpu.clock_event_reasons) == (990, 1980, 8)
+    assert gpu.status == GpuStatus.OK
+
+
+def test_what_a_gpu_does_not_support_is_none(reader: Reader, gpus: FakeGpus) -> None:
+    gpus.change(1, recovery_action=None, ecc_uncorrected=None, remapped_pending=None, power_milliwatts=None)
+    gpu = reader.read().gpus[1]
+    assert gpu.status == GpuStatus.OK
+    assert (gpu.recovery_action, gpu.ecc_uncorrected, gpu.remapped_rows_pending) == (None, None, None)
+    assert gpu.power_watts is None
+    assert gpu.temperature_celsius == 58
+
+
+def test_the_recovery_action_is_read(reader: Reader, gpus: FakeGpus) -> None:
+    gpus.change(1, recovery_action=2)
+    assert reader.read().gpus[1].recovery_action == 2
+
+
+def test_without_a_driver_there_is_a_problem_and_no_gpu_until_it_is_loaded(library: Path, tmp_path: Path) -> None:
+    gpus = FakeGpus(tmp_path / "later")
+    reader = Reader(library, gpus.path)
+    picture = reader.read()
+    assert picture.gpus == ()
+    assert "Driver Not Loaded" in picture.problems[0]
+    gpus.write(h100_node("n1"))
+    assert len(reader.read().gpus) == 8
+    reader.close()
+
+
+def test_gpus_known_before_stay_in_the_list_when_the_driver_goes_away(reader: Reader, gpus: FakeGpus) -> None:
+    before = reader.read().gpus
+    gpus.path.unlink()
+    after = reader.read()
+    assert [gpu.uuid for gpu in after.gpus] == [gpu.uuid for gpu in before]
+    assert {gpu.status for gpu in after.gpus} == {GpuStatus.UNREADABLE}
+    assert after.problems
+
+
+def test_a_gpu_that_nvml_no_longer_lists_stays_in_the_list(reader: Reader, gpus: FakeGpus) -> None:
+    before = reader.read().gpus
+    remaining = gpus.read()
+    del remaining[3]
+    gpus.write(remaining)
+    after = reader.read().gpus
+    assert {gpu.uuid for gpu in after} == {gpu.uuid for gpu in before}
+    assert sorted(gpu.index for gpu in after) == list(range(8))
+    assert [gpu.uuid for gpu in after if gpu.status == GpuStatus.UNREADABLE] == [before[3].uuid]
+
+
+def test_without_the_library_there_is_a_problem_and_no_crash(tmp_path: Path) -> None:
+    reader = Reader(tmp_path / "nowhere" / "lib.so", tmp_path / "none")
+    assert "Library Not Found" in reader.read().problems[0]
+    reader.close()
+
+
+def test_a_state_file_with_a_mistake_fails_loudly(library: Path, gpus: FakeGpus) -> None:
+    gpus.path.write_text("gpu=0\tuuid=GPU-1\ttemprature=3\n")
+    program = "import pynvml\ntry: pynvml.nvmlInit()\nexcept pynvml.NVMLError as e: print(e.value)"
+    assert run(program, library, gpus.path).strip() == "999"
+
+
+def test_raw_structures_have_the_layout_that_the_bindings_expect(library: Path, gpus: FakeGpus) -> None:
+    gpus.change(0, recovery_action=1)
+    lines = run(RAW, library, gpus.path).splitlines()
+    assert lines == ["[(230, 0, 1), (74, 3, 0)]", "00000000:1B:00.0 27", "True", "0"]
+
+
+def test_many_threads_may_ask_at_once(library: Path, gpus: FakeGpus) -> None:
+    assert run(THREADS, library, gpus.path).strip() == "0"
+
+
+def test_every_node_has_gpus_of_its_own() -> None:
+    uuids = {gpu.uuid for node in ("n1", "n2", "n3") for gpu in h100_node(node)}
+    assert len(uuids) == 24
+    assert h100_node("n1") == h100_node("n1")
+
+
+def test_an_edit_survives_writing_and_reading(gpus: FakeGpus) -> None:
+    gpus.change(4, recovery_action=None, sm_clock_mhz=700)
+    gpu = gpus.read()[4]
+    assert (gpu.recovery_action, gpu.sm_clock_mhz) == (None, 700)
+    with pytest.raises(IndexError, match="no GPU 8"):
+        gpus.lose(8)
