@@ -24,7 +24,9 @@ def config(**sections: Any) -> Config:
     return Config.model_validate({"cluster": CLUSTER, "mode": "act", **sections})
 
 
-def slurm_node(name: str, state: str = "IDLE", flags: Sequence[str] = (), reason: str = "", user: str = "") -> SlurmNode:
+def slurm_node(
+    name: str, state: str = "IDLE", flags: Sequence[str] = (), reason: str = "", user: str = ""
+) -> SlurmNode:
     return SlurmNode(name, "127.0.0.1", 6818, state, frozenset(flags), ("train",), reason, user)
 
 

@@ -9,6 +9,11 @@ from controlplane.fleet.node import NodeState, NodeView
 from controlplane.fleet.snapshot import Snapshot
 
 
+STARTUP_GRACE_SECONDS = 10.0
+"""After a start the pool is not filled before every usable node was heard, or this has passed: else whoever reports
+first would become a spare."""
+
+
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Sort key: n9 before n10."""
     return tuple((int(part) if part.isdigit() else -1, part) for part in re.findall(r"\d+|\D+", name))
@@ -34,7 +39,7 @@ def pool_wanted(snapshot: Snapshot, policy: Spares) -> tuple[str, ...] | None:
     held = snapshot.reservations.get(policy.reservation)
     held_nodes = tuple(held.nodes) if held else ()
     missing = policy.count - len(held_nodes)
-    if missing <= 0:
+    if missing <= 0 or _still_gathering(snapshot):
         return None
     elsewhere = {name for reservation in snapshot.reservations.values() for name in reservation.nodes}
     taken = {name for recovery in snapshot.recoveries for name in (*recovery.plan.seats, *recovery.plan.failed_nodes)}
@@ -50,6 +55,11 @@ def pool_wanted(snapshot: Snapshot, policy: Spares) -> tuple[str, ...] | None:
     ]
     joining = sorted(idle, key=natural)[-missing:]
     return tuple(sorted({*held_nodes, *joining}, key=natural)) if joining else None
+
+
+def _still_gathering(snapshot: Snapshot) -> bool:
+    unheard = any(node.heard_at is None and node.slurm and node.slurm.usable for node in snapshot.nodes.values())
+    return unheard and snapshot.now - snapshot.started_at < STARTUP_GRACE_SECONDS
 
 
 def _fit(node: NodeView) -> bool:

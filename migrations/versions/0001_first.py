@@ -39,6 +39,7 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("managed", sa.Boolean(), nullable=False),
         sa.Column("state", sa.String(length=32), nullable=False),
+        sa.Column("restart_count", sa.Integer(), nullable=False),
         sa.Column("seen_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_job")),
         sa.UniqueConstraint("cluster", "job_id", "submit_at", name=op.f("uq_job_cluster_job_id_submit_at")),
@@ -126,11 +127,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job"], ["job.id"], name=op.f("fk_checkpoint_shard_job_job")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_checkpoint_shard")),
         sa.UniqueConstraint(
-            "job",
-            "restart_count",
-            "step",
-            "rank",
-            name=op.f("uq_checkpoint_shard_job_restart_count_step_rank"),
+            "job", "restart_count", "step", "rank", name=op.f("uq_checkpoint_shard_job_restart_count_step_rank")
         ),
     )
     op.create_table(
@@ -173,11 +170,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job"], ["job.id"], name=op.f("fk_rank_start_job_job")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_rank_start")),
         sa.UniqueConstraint(
-            "job",
-            "restart_count",
-            "rank",
-            "started_at",
-            name=op.f("uq_rank_start_job_restart_count_rank_started_at"),
+            "job", "restart_count", "rank", "started_at", name=op.f("uq_rank_start_job_restart_count_rank_started_at")
         ),
     )
     op.create_table(

@@ -151,10 +151,8 @@ class TestNothing:
             ({"quarantines": (b.NOW - 5,) * 8}, Because.HOURLY_BUDGET),
         ],
     )
-    def test_a_guard_holds_the_quarantine_back_and_says_why(
-        self, values: dict[str, object], because: Because
-    ) -> None:
-        snapshot = b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES, **values)  # type: ignore[arg-type]
+    def test_a_guard_holds_the_quarantine_back_and_says_why(self, values: dict[str, object], because: Because) -> None:
+        snapshot = b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES, **values)
         decision = only(decided(snapshot))
         assert (decision.action, decision.because, decision.plan) == (Action.NOTHING, because, None)
         assert decision.to_state is None

@@ -45,7 +45,12 @@ def test_an_unlisted_xid_is_recorded_and_condemns_nobody() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"status": GpuStatus.LOST}, {"status": GpuStatus.RESET_REQUIRED}, {"recovery_action": 2}, {"remapped_rows_failed": True}],
+    [
+        {"status": GpuStatus.LOST},
+        {"status": GpuStatus.RESET_REQUIRED},
+        {"recovery_action": 2},
+        {"remapped_rows_failed": True},
+    ],
 )
 def test_what_nvml_says_of_a_broken_gpu_is_a_hardware_fault(values: dict[str, object]) -> None:
     snapshot = b.snapshot(b.node("n3", gpus=(b.gpu(0), b.gpu(1, **values))))  # type: ignore[arg-type]

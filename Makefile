@@ -1,0 +1,32 @@
+# Two commands matter: `make demo` and `make test`. Both set up what they need and can be run again.
+PYTHON ?= /usr/bin/python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+.PHONY: demo test check bench setup format clean
+
+demo: setup
+	@$(RUN) -m deploy.demo
+
+test: check
+	@$(RUN) -m pytest -m cluster
+
+check: setup
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(RUN) -m mypy
+	@$(VENV)/bin/lint-imports
+	@$(RUN) -m pytest -m "not cluster" -q
+
+bench: setup
+	@$(RUN) -m tests.bench.ingest
+
+setup:
+	@PYTHON=$(PYTHON) VENV=$(VENV) deploy/testbed/setup.sh
+
+format: setup
+	@$(VENV)/bin/ruff check --fix-only .
+	@$(VENV)/bin/ruff format .
+
+clean:
+	@rm -rf $(VENV) build

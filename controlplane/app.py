@@ -1,0 +1,109 @@
+"""Composition: builds every part from the configuration and joins them. The only place that knows them all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI
+from sqlalchemy import Engine
+
+from controlplane.bookkeeper import Bookkeeper
+from controlplane.clock import Clock, SystemClock
+from controlplane.config import Config
+from controlplane.fleet.slurm import SlurmNode
+from controlplane.ingest.authority import read_token
+from controlplane.ingest.reports import Doors, reports_router
+from controlplane.live.directory import JobDirectory
+from controlplane.live.telemetry import Telemetry
+from controlplane.loop import Loop
+from controlplane.observer import Observer, Sources
+from controlplane.operate.intents import OperatorDoor, intents_router
+from controlplane.recover.restore import RestorePoints
+from controlplane.recover.runner import Runner, Stores
+from controlplane.slurm.protocol import Slurm
+from controlplane.store.database import open_database
+from controlplane.store.facts import FactStore
+from controlplane.store.fleet import FleetStore
+from controlplane.store.journal import Journal
+from controlplane.store.queries import Queries
+from controlplane.view.api import Windows, api_router, health_router
+from controlplane.view.metrics import metrics_router
+
+LOOP_END_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What the control plane touches, so that tests can put something else there.
+
+    `probe(node)` tells whether anybody answers at its slurmd's port.
+    """
+
+    slurm: Slurm
+    probe: Callable[[SlurmNode], bool]
+    clock: Clock = field(default_factory=SystemClock)
+    make_journal: Callable[[Engine], Journal] = Journal
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    app: FastAPI
+    loop: Loop
+    telemetry: Telemetry
+    stores: Stores
+
+
+def compose(config: Config, outside: Outside) -> ControlPlane:
+    """Raises ConfigError for tokens, SQLAlchemyError for the database. Nothing runs yet."""
+    agent_token = read_token(config.server.agent_token_file)
+    operator_file = config.server.operator_token_file
+    operator_token = read_token(operator_file) if operator_file else None
+    engine = open_database(config.server.database)
+    clock = outside.clock
+    stores = Stores(FactStore(engine), FleetStore(engine), outside.make_journal(engine))
+    telemetry = Telemetry()
+    telemetry.know(stores.fleet.nodes())
+    directory = JobDirectory(stores.fleet.known_jobs(config.cluster))
+    loop = _loop(config, outside, stores, telemetry, directory)
+    restore_points = RestorePoints(stores.facts, stores.fleet, clock)
+    doors = Doors(
+        cluster=config.cluster,
+        agent_token=agent_token,
+        telemetry=telemetry,
+        directory=directory,
+        facts=stores.facts,
+        clock=clock,
+        wake_loop=loop.wake,
+        tell_restore_point=lambda known, count: restore_points.tell(known.key, known.row, count),
+    )
+    windows = Windows(config, clock, telemetry, stores.fleet, stores.journal, Queries(engine), loop.pulse)
+    app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine), docs_url="/docs", redoc_url=None)
+    app.include_router(reports_router(doors))
+    app.include_router(api_router(windows))
+    app.include_router(health_router(windows))
+    app.include_router(metrics_router(windows))
+    app.include_router(intents_router(OperatorDoor(operator_token, stores.fleet, clock, loop.wake)))
+    return ControlPlane(app, loop, telemetry, stores)
+
+
+def _loop(config: Config, outside: Outside, stores: Stores, telemetry: Telemetry, directory: JobDirectory) -> Loop:
+    bookkeeper = Bookkeeper(config, stores.fleet, stores.facts, telemetry, directory)
+    sources = Sources(outside.slurm, stores, telemetry, bookkeeper, outside.probe, config, outside.clock)
+    runner = Runner(outside.slurm, stores, config, outside.clock)
+    return Loop(Observer(sources), stores.journal, directory, runner, config, outside.clock)
+
+
+def _lifespan(loop: Loop, engine: Engine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        thread = threading.Thread(target=loop.run, name="loop", daemon=True)
+        thread.start()
+        yield
+        loop.stop()
+        thread.join(LOOP_END_SECONDS)
+        engine.dispose()
+
+    return lifespan

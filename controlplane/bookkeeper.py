@@ -1,0 +1,79 @@
+"""Writes down what Slurm shows: nodes, jobs, attempts and how far they came. Judges nothing."""
+
+from __future__ import annotations
+
+from controlplane.config import Config
+from controlplane.fleet.job import Job, JobKey, KnownJob, identify, opted_in
+from controlplane.fleet.slurm import SlurmView
+from controlplane.live.directory import JobDirectory
+from controlplane.live.telemetry import Telemetry
+from controlplane.store.facts import FactStore
+from controlplane.store.fleet import FleetStore
+
+PROGRESS_INTERVAL_SECONDS = 2.0
+ALIVE = frozenset({"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED"})
+
+
+class Bookkeeper:
+    """Only changes are written: a fleet has thousands of jobs that stay as they are."""
+
+    def __init__(
+        self,
+        config: Config,
+        fleet: FleetStore,
+        facts: FactStore,
+        telemetry: Telemetry,
+        directory: JobDirectory,
+    ) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._facts = facts
+        self._telemetry = telemetry
+        self._directory = directory
+        self._seen: dict[JobKey, tuple[str, int, bool]] = {}
+        self._progress: dict[tuple[int, int], tuple[int, float]] = {}
+
+    def jobs(self, view: SlurmView) -> list[Job]:
+        return [
+            Job(
+                key=identify(self._config.cluster, slurm, self._directory.get(slurm.job_id)),
+                slurm=slurm,
+                managed=opted_in(slurm.comment, self._config.jobs.opt_in_word),
+            )
+            for slurm in view.jobs.values()
+        ]
+
+    def note(self, view: SlurmView, now: float) -> None:
+        new_nodes = view.nodes.keys() - self._fleet.nodes().keys()
+        if new_nodes:
+            self._fleet.add_nodes(new_nodes, now)
+        self._telemetry.know(view.nodes.keys())
+        jobs = [(self._note_job(job, now), job) for job in self.jobs(view)]
+        self._note_progress(now)
+        self._fleet.end_attempts({known.row: job.slurm.restart_count for known, job in jobs if job.running}, now)
+        self._telemetry.keep_jobs(
+            {job_id: job.restart_count for job_id, job in view.jobs.items() if job.state in ALIVE}
+        )
+        self._facts.attach_waiting(self._directory.row_of)
+        self._seen = {job.key: self._seen[job.key] for _, job in jobs}
+
+    def _note_job(self, job: Job, now: float) -> KnownJob:
+        known = self._directory.get(job.key.job_id)
+        seen = (job.slurm.state, job.slurm.restart_count, job.managed)
+        if known is None or known.key != job.key or self._seen.get(job.key) != seen:
+            known = self._fleet.see_job(job, now)
+            self._directory.put(known)
+            self._seen[job.key] = seen
+            if job.running:
+                self._fleet.see_attempt(known.row, job, now)
+        return known
+
+    def _note_progress(self, now: float) -> None:
+        progress = self._telemetry.progress()
+        for (job_id, restart_count), (step, at) in progress.items():
+            row = self._directory.row_of(job_id)
+            noted, noted_at = self._progress.get((job_id, restart_count), (-1, 0.0))
+            if row is not None and step > noted and now - noted_at >= PROGRESS_INTERVAL_SECONDS:
+                self._fleet.note_progress(row, restart_count, step, at)
+                self._progress[(job_id, restart_count)] = (step, now)
+        self._progress = {key: noted for key, noted in self._progress.items() if key in progress}

@@ -1,0 +1,191 @@
+"""The door for agents' reports: `POST /v1/reports`, and `GET /v1/restore-point` for their ranks.
+
+Telemetry goes to memory at once; facts go to SQL before they are acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+from fastapi import APIRouter, Request, Response
+from sqlalchemy.exc import SQLAlchemyError
+
+from agents.wire import (
+    FACTS_PER_REPORT_MAX,
+    GPUS_PER_NODE_MAX,
+    RANKS_PER_NODE_MAX,
+    REPORT_BYTES_MAX,
+    STEPS_PER_WINDOW_MAX,
+    WIRE_VERSION,
+    Acknowledgement,
+    CheckpointShard,
+    Report,
+    RestorePoint,
+)
+from controlplane.clock import Clock
+from controlplane.fleet.job import KnownJob
+from controlplane.ingest.answers import answer, refuse
+from controlplane.ingest.authority import Token
+from controlplane.live.directory import JobDirectory
+from controlplane.live.telemetry import Telemetry, TelemetryRefused, UnknownNode
+from controlplane.store.facts import FactStore
+
+log = structlog.get_logger()
+
+
+class _VersionOnly(msgspec.Struct):
+    version: int = 0
+
+
+_decoder = msgspec.json.Decoder(Report)
+_version_decoder = msgspec.json.Decoder(_VersionOnly)
+_NOTHING_TO_ACKNOWLEDGE = answer(Acknowledgement(0)).body
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """What the doors need. `tell_restore_point(job, restart_count)` gives step and path."""
+
+    cluster: str
+    agent_token: Token
+    telemetry: Telemetry
+    directory: JobDirectory
+    facts: FactStore
+    clock: Clock
+    wake_loop: Callable[[], None]
+    tell_restore_point: Callable[[KnownJob, int], tuple[int, str]]
+
+
+def reports_router(doors: Doors) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/reports")
+    async def receive_report(request: Request) -> Response:
+        if not doors.agent_token.admits(request.headers.get("authorization")):
+            return _not_an_agent()
+        body = await _read(request)
+        if body is None:
+            return refuse(
+                413,
+                f"a report has at most {REPORT_BYTES_MAX} bytes",
+                "send fewer steps or facts in one report",
+            )
+        try:
+            report = _decoder.decode(body)
+        except msgspec.MsgspecError as error:
+            return _not_understood(body, error)
+        objection = _objection(doors, report)
+        if objection is not None:
+            return objection
+        return await _take(doors, report)
+
+    @router.get("/v1/restore-point")
+    async def restore_point(request: Request, job_id: int, restart_count: int) -> Response:
+        if not doors.agent_token.admits(request.headers.get("authorization")):
+            return _not_an_agent()
+        known = doors.directory.get(job_id)
+        if known is None:
+            doors.wake_loop()
+            return refuse(404, f"Slurm has not named job {job_id} yet", "ask again in a second")
+        step, path = await asyncio.to_thread(doors.tell_restore_point, known, restart_count)
+        return answer(RestorePoint(job_id, restart_count, step, path))
+
+    return router
+
+
+def _not_an_agent() -> Response:
+    return refuse(401, "no agent's token", "the agent's token_file must hold what agent_token_file holds here")
+
+
+async def _read(request: Request) -> bytes | None:
+    """The body; None when it is too large, which is noticed before all of it is read."""
+    length = request.headers.get("content-length")
+    if length is not None and length.isdigit() and int(length) > REPORT_BYTES_MAX:
+        return None
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > REPORT_BYTES_MAX:
+            return None
+    return body
+
+
+def _not_understood(body: bytes, error: msgspec.MsgspecError) -> Response:
+    """A newer agent's report may not decode at all: then its version is what there is to say."""
+    try:
+        version = _version_decoder.decode(body).version
+    except msgspec.MsgspecError:
+        version = WIRE_VERSION
+    if version != WIRE_VERSION:
+        return _wrong_version(version)
+    return refuse(400, f"the report cannot be read: {error}", "compare the message with agents/wire.py")
+
+
+def _wrong_version(version: int) -> Response:
+    return refuse(
+        400,
+        f"wire version {version}; this control plane speaks {WIRE_VERSION}",
+        "install the same release of understudy on agents and control plane; update the control plane first",
+    )
+
+
+def _objection(doors: Doors, report: Report) -> Response | None:
+    if report.version != WIRE_VERSION:
+        return _wrong_version(report.version)
+    if report.cluster != doors.cluster:
+        return refuse(
+            400,
+            f"node {report.node} reports for cluster {report.cluster!r}; this is {doors.cluster!r}",
+            "set `cluster` in the agent's configuration to Slurm's ClusterName",
+        )
+    too_many = [
+        f"{count} {what}, at most {most}"
+        for what, count, most in (
+            ("GPUs", len(report.gpus), GPUS_PER_NODE_MAX),
+            ("ranks", len(report.ranks), RANKS_PER_NODE_MAX),
+            ("facts", len(report.facts), FACTS_PER_REPORT_MAX),
+            (
+                "steps of a rank",
+                max((len(w.self_seconds) for w in report.ranks), default=0),
+                STEPS_PER_WINDOW_MAX,
+            ),
+        )
+        if count > most
+    ]
+    if too_many:
+        return refuse(422, f"node {report.node} reports {'; '.join(too_many)}", "send it in several reports")
+    for fact in report.facts:
+        if isinstance(fact, CheckpointShard) and not 0 <= fact.rank < fact.world_size:
+            return refuse(
+                422,
+                f"shard of rank {fact.rank} in a world of {fact.world_size} (job {fact.job_id}, step {fact.step})",
+                "ranks count from 0 to world_size - 1",
+            )
+    return None
+
+
+async def _take(doors: Doors, report: Report) -> Response:
+    now = doors.clock.now()
+    try:
+        doors.telemetry.receive(report, now)
+    except UnknownNode:
+        return refuse(
+            404,
+            f"Slurm on cluster {doors.cluster!r} knows no node {report.node!r}",
+            "set `node` in the agent's configuration to the NodeName of slurm.conf",
+        )
+    except TelemetryRefused as error:
+        return refuse(422, str(error), "compare the training hook's rank and world size with the job's")
+    if not report.facts:
+        return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
+    try:
+        await asyncio.to_thread(doors.facts.record, report.node, report.facts, now, doors.directory.row_of)
+    except SQLAlchemyError as error:
+        log.exception("facts.not_stored", node=report.node, facts=len(report.facts))
+        return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
+    doors.wake_loop()
+    return answer(Acknowledgement(len(report.facts)))

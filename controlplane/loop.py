@@ -1,0 +1,119 @@
+"""The reconcile tick: look → detect → decide → record → advance. Nothing here judges or acts by itself."""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from controlplane.clock import Clock
+from controlplane.config import Config
+from controlplane.decide.guards import HOUR_SECONDS
+from controlplane.decide.judge import decide
+from controlplane.detect import detect
+from controlplane.fleet.decision import Decision
+from controlplane.fleet.finding import Finding
+from controlplane.fleet.job import JobKey
+from controlplane.fleet.snapshot import Snapshot
+from controlplane.live.directory import JobDirectory
+from controlplane.live.pulse import Pulse
+from controlplane.observer import Observer
+from controlplane.recover.runner import Runner
+from controlplane.store.journal import Journal
+
+log = structlog.get_logger()
+
+IDLE_TICK_SECONDS = 0.5
+RECOVERING_TICK_SECONDS = 0.1
+STANDING_SECONDS = 7 * 24 * HOUR_SECONDS
+"""How far back a fresh process looks for what was said already."""
+
+
+class Loop:
+    """One thread runs it. What it remembers between ticks can be read back from the database or from Slurm."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        journal: Journal,
+        directory: JobDirectory,
+        runner: Runner,
+        config: Config,
+        clock: Clock,
+    ) -> None:
+        self._observer = observer
+        self._journal = journal
+        self._directory = directory
+        self._runner = runner
+        self._config = config
+        self._clock = clock
+        self._standing: set[str] = journal.keys_since(clock.now() - STANDING_SECONDS)
+        self._said = set(self._standing)
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self.pulse = Pulse(slurm=observer.reading)
+
+    def run(self) -> None:
+        """Ticks until `stop`. A tick that fails is logged and shown by `/healthz`; the next one may work."""
+        recovering = False
+        while not self._stop.is_set():
+            try:
+                recovering = self.tick(recovering)
+            except Exception as error:
+                self.pulse.errors_total += 1
+                self.pulse.last_error = f"{type(error).__name__}: {error}"
+                log.exception("tick.failed")
+            self._wake.wait(RECOVERING_TICK_SECONDS if recovering else IDLE_TICK_SECONDS)
+            self._wake.clear()
+
+    def wake(self) -> None:
+        """Something happened: do not wait for the next tick's time."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._wake.set()
+
+    def tick(self, recovering: bool = False) -> bool:
+        """Returns whether recoveries are under way, so that the next tick should come soon."""
+        begun = self._clock.now()
+        snapshot = self._observer.look(
+            RECOVERING_TICK_SECONDS if recovering else self._config.slurm.poll_interval_seconds
+        )
+        self.pulse.snapshot = snapshot
+        findings = detect(snapshot, self._config)
+        decisions = decide(snapshot, findings, self._config)
+        self._record(decisions, findings, snapshot)
+        recoveries = self._journal.recoveries()
+        for recovery in recoveries:
+            self._runner.advance(recovery)
+        self.pulse.last_tick_at = self._clock.now()
+        self.pulse.tick_seconds = self.pulse.last_tick_at - begun
+        self.pulse.ticks_total += 1
+        self.pulse.last_error = ""
+        return bool(recoveries)
+
+    def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> None:
+        """What stands already is not written again; what acts or changes a state always is."""
+        known = [one.key in (self._said if one.once else self._standing) for one in decisions]
+        news = [one for one, old in zip(decisions, known, strict=True) if one.plan or one.to_state or not old]
+        if news:
+            rows: dict[JobKey, int] = {
+                key: row for key in snapshot.jobs if (row := self._directory.row_of(key.job_id)) is not None
+            }
+            self._journal.record(news, self._clock.now(), rows)
+        self._standing = {one.key for one in decisions}
+        self._said |= {one.key for one in decisions if one.once}
+        for one in news:
+            log.info(
+                "decision",
+                row=one.row,
+                subject=one.subject,
+                action=one.action.value,
+                because=one.because.value,
+                reason=one.reason,
+            )
+        incidents = self._journal.open_incidents()
+        self._journal.add_evidence(
+            (incidents[finding.node], finding) for finding in findings if finding.node in incidents
+        )

@@ -1,0 +1,27 @@
+"""The restore point of an attempt: chosen once, told to every rank that asks."""
+
+from __future__ import annotations
+
+from controlplane.clock import Clock
+from controlplane.decide import restore_point
+from controlplane.fleet.job import JobKey
+from controlplane.store.facts import FactStore
+from controlplane.store.fleet import FleetStore
+
+
+class RestorePoints:
+    def __init__(self, facts: FactStore, fleet: FleetStore, clock: Clock) -> None:
+        self._facts = facts
+        self._fleet = fleet
+        self._clock = clock
+
+    def tell(self, job: JobKey, job_row: int, restart_count: int) -> tuple[int, str]:
+        """Step and path; (0, "") to start from the beginning. Whoever asks first settles it for all."""
+        told = self._fleet.restore_point(job_row, restart_count)
+        if told is None:
+            chosen = restore_point.choose(self._facts.complete_checkpoints(job))
+            step, path = (chosen.step, chosen.path) if chosen else (0, "")
+            self._fleet.tell_restore_point(job_row, restart_count, step, path, self._clock.now())
+            told = self._fleet.restore_point(job_row, restart_count)
+        assert told is not None  # written and committed just above
+        return told

@@ -1,0 +1,94 @@
+"""What a step is, and what it may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controlplane.config import Config
+from controlplane.fleet.recovery import Plan, StepName
+from controlplane.fleet.slurm import SlurmJob, SlurmView
+from controlplane.slurm.protocol import Slurm
+
+
+@dataclass(frozen=True, slots=True)
+class GangFacts:
+    """What the ranks of the job's present attempt have told."""
+
+    hook_was_used: bool  # by the attempt that was given up: if not, nobody will say hello now either
+    ranks_started: int = 0
+    world_size: int = 0
+    last_started_at: float | None = None
+    first_step: tuple[int, float] | None = None  # step, when all ranks had finished it
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a step is judged by: Slurm as just read, and the gang's own word."""
+
+    plan: Plan
+    slurm: SlurmView
+    gang: Callable[[int], GangFacts]  # by restart count; asks the database
+    config: Config
+    now: float
+
+    @property
+    def job(self) -> SlurmJob | None:
+        """The plan's job; None when Slurm has forgotten it or gave its id to another.
+
+        A requeue raises the restart count and renews the submit time; another job of the same id starts at zero.
+        """
+        plan = self.plan
+        job = self.slurm.jobs.get(plan.job.job_id) if plan.job else None
+        if job is None or (job.submit_at != plan.submit_at and job.restart_count <= plan.restart_count):
+            return None
+        return job
+
+    @property
+    def seats_name(self) -> str:
+        assert self.plan.job is not None
+        return f"understudy_seats_{self.plan.job.job_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    detail: str = ""
+    at: float | None = None  # when it came about, where that is known better than "now"
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """The effect is not there and nothing is on its way: act."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """On its way, or somebody else's move."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It cannot come about any more."""
+
+    why: str
+
+
+Observation = Done | Todo | Wait | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`observe` is pure; `act` makes Slurm calls and may raise SlurmError or SlurmUnavailable."""
+
+    name: StepName
+    observe: Callable[[World], Observation]
+    act: Callable[[World, Slurm], None]
+
+
+def nothing_to_do(world: World, slurm: Slurm) -> None:
+    """The act of a step that only waits. Never called: such a step never observes Todo."""
+    raise AssertionError(f"nothing to do for {world.plan} on {slurm}")

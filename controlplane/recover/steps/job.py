@@ -1,0 +1,83 @@
+"""The job itself: requeued, and started without Slurm's customary two minutes of delay."""
+
+from __future__ import annotations
+
+from controlplane.fleet.recovery import StepName
+from controlplane.fleet.slurm import SlurmJob
+from controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
+from controlplane.slurm.protocol import Slurm
+
+BEGIN_TIME_SLACK_SECONDS = 1.0
+
+SAME_SECOND_MARGIN_SECONDS = 1.05
+"""Slurm fails a job that starts in the very second in which its last attempt was killed ("credential revoked"; it
+counts whole seconds). The requeue renews the submit time, so the job may start a second after that."""
+
+
+def ended(job: SlurmJob) -> bool:
+    return job.state not in {
+        "PENDING",
+        "RUNNING",
+        "COMPLETING",
+        "SUSPENDED",
+        "CONFIGURING",
+        "REQUEUED",
+        "RESIZING",
+    }
+
+
+def _over(job: SlurmJob | None) -> Failed | None:
+    if job is None:
+        return Failed("Slurm no longer knows the job")
+    return Failed(f"the job is over: {job.state}") if ended(job) else None
+
+
+def observe_requeued(world: World) -> Observation:
+    """The restart count goes up the moment Slurm accepts the requeue. Slurm's own requeue will do as well."""
+    job = world.job
+    if job is not None and job.restart_count > world.plan.restart_count:
+        return Done(f"restart {job.restart_count}")
+    over = _over(job)
+    if over or job is None:
+        return over or Failed("Slurm no longer knows the job")
+    dead = sorted(set(job.nodes) & set(world.plan.dead_nodes))
+    if dead:
+        return Wait(f"Slurm is about to requeue it by itself: {', '.join(dead)} went down")
+    return Todo(f"attempt {world.plan.restart_count} still holds its nodes")
+
+
+def requeue(world: World, slurm: Slurm) -> None:
+    assert world.plan.job is not None
+    slurm.requeue_job(world.plan.job.job_id)
+
+
+def observe_started(world: World) -> Observation:
+    job = world.job
+    if job is None:
+        return Failed("Slurm no longer knows the job")
+    if job.state == "COMPLETED":
+        return Done("the job has completed")
+    if job.state == "RUNNING" and job.restart_count > world.plan.restart_count:
+        elsewhere = sorted(set(job.nodes) - set(world.plan.seats))
+        note = f", of which {', '.join(elsewhere)} were not held for it" if elsewhere else ""
+        return Done(f"on {', '.join(job.nodes)}{note}")
+    return _over(job) or _on_its_way(job, world.now)
+
+
+def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait:
+    if job.state != "PENDING":
+        return Wait(f"the job is {job.state}")  # a start time set now would be lost
+    if now < job.submit_at + SAME_SECOND_MARGIN_SECONDS:
+        return Wait("requeued within this second")
+    if job.start_at is not None and job.start_at > now + BEGIN_TIME_SLACK_SECONDS:
+        return Todo(f"Slurm would start it in {job.start_at - now:.0f} s")
+    return Wait(f"pending: {job.reason or 'no reason given'}")
+
+
+def start(world: World, slurm: Slurm) -> None:
+    assert world.plan.job is not None
+    slurm.start_job_now(world.plan.job.job_id)
+
+
+REQUEUE_JOB = Step(StepName.REQUEUE_JOB, observe_requeued, requeue)
+START_JOB = Step(StepName.START_JOB, observe_started, start)

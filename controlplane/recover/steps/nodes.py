@@ -1,0 +1,47 @@
+"""Nodes leave service: drained, and declared down where they are dead."""
+
+from __future__ import annotations
+
+from controlplane.fleet.recovery import StepName
+from controlplane.fleet.slurm import SlurmNode
+from controlplane.recover.step import Done, Observation, Step, Todo, World
+from controlplane.slurm.protocol import Slurm
+
+
+def _open_for_work(world: World) -> list[SlurmNode]:
+    nodes = [world.slurm.nodes.get(name) for name in world.plan.failed_nodes]
+    return [node for node in nodes if node is not None and not node.draining and not node.down]
+
+
+def observe_drained(world: World) -> Observation:
+    """A node that somebody else drained or downed meanwhile is out of service as well: their reason stays."""
+    todo = _open_for_work(world)
+    if todo:
+        return Todo(f"{', '.join(node.name for node in todo)} still open for work")
+    reasons = [f"{name}: {node.reason}" for name in world.plan.failed_nodes if (node := world.slurm.nodes.get(name))]
+    return Done("; ".join(reasons))
+
+
+def drain(world: World, slurm: Slurm) -> None:
+    for node in _open_for_work(world):
+        slurm.drain_node(node.name, world.plan.drain_reason)
+
+
+def _not_down(world: World) -> list[str]:
+    nodes = [world.slurm.nodes.get(name) for name in world.plan.dead_nodes]
+    return [node.name for node in nodes if node is not None and not node.down]
+
+
+def observe_down(world: World) -> Observation:
+    """Slurm waits SlurmdTimeout for a dead node unless it is told. Down kills and requeues the job on it at once."""
+    todo = _not_down(world)
+    return Todo(f"{', '.join(todo)} not down in Slurm") if todo else Done(", ".join(world.plan.dead_nodes))
+
+
+def down(world: World, slurm: Slurm) -> None:
+    for name in _not_down(world):
+        slurm.down_node(name, world.plan.drain_reason)
+
+
+DRAIN_NODES = Step(StepName.DRAIN_NODES, observe_drained, drain)
+DOWN_NODES = Step(StepName.DOWN_NODES, observe_down, down)

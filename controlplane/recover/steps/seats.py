@@ -1,0 +1,56 @@
+"""The gang's seats: a reservation over its healthy nodes and the spares, from before the requeue until it runs."""
+
+from __future__ import annotations
+
+from controlplane.fleet.recovery import StepName
+from controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
+from controlplane.recover.steps.job import ended
+from controlplane.slurm.protocol import Slurm
+
+
+def observe_held(world: World) -> Observation:
+    held = world.slurm.reservations.get(world.seats_name)
+    if held is not None and set(held.nodes) == set(world.plan.seats):
+        return Done(f"{held.name}: {', '.join(held.nodes)}")
+    return Todo(f"seats not held: {', '.join(world.plan.seats)}")
+
+
+def hold(world: World, slurm: Slurm) -> None:
+    if world.seats_name in world.slurm.reservations:
+        slurm.set_reservation_nodes(world.seats_name, world.plan.seats)
+    else:
+        minutes = world.config.recovery.seats_minutes
+        slurm.create_reservation(world.seats_name, world.plan.seats, world.plan.user, minutes)
+
+
+def observe_bound(world: World) -> Observation:
+    job = world.job
+    if job is None or ended(job):
+        return Failed(f"the job is over ({job.state if job else 'unknown to Slurm'})")
+    return Done() if job.reservation == world.seats_name else Todo("the job is not bound to its seats")
+
+
+def bind(world: World, slurm: Slurm) -> None:
+    assert world.plan.job is not None
+    slurm.set_job_reservation(world.plan.job.job_id, world.seats_name)
+
+
+def observe_released(world: World) -> Observation:
+    job = world.job
+    if world.seats_name in world.slurm.reservations or (job and job.reservation == world.seats_name and not ended(job)):
+        return Todo("seats still held")
+    return Done()
+
+
+def release(world: World, slurm: Slurm) -> None:
+    """Unbind first: Slurm refuses to delete a reservation that a job uses."""
+    job = world.job
+    if job and job.reservation == world.seats_name and not ended(job):
+        slurm.set_job_reservation(job.job_id, "")
+    if world.seats_name in world.slurm.reservations:
+        slurm.delete_reservation(world.seats_name)
+
+
+HOLD_SEATS = Step(StepName.HOLD_SEATS, observe_held, hold)
+BIND_JOB = Step(StepName.BIND_JOB, observe_bound, bind)
+RELEASE_SEATS = Step(StepName.RELEASE_SEATS, observe_released, release)

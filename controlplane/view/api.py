@@ -1,0 +1,200 @@
+"""The REST windows: nodes, jobs, incidents, recoveries, checkpoints, decisions, the state of the whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+from sqlalchemy.exc import SQLAlchemyError
+
+from controlplane.clock import Clock
+from controlplane.config import Config
+from controlplane.fleet.recovery import Recovery, RecoveryKind
+from controlplane.fleet.snapshot import Snapshot
+from controlplane.live.pulse import Pulse
+from controlplane.live.telemetry import Telemetry
+from controlplane.plan.ettr import ettr
+from controlplane.store.fleet import FleetStore
+from controlplane.store.journal import Journal
+from controlplane.store.queries import Queries, Record
+from controlplane.view.timeline import phases_ms
+
+TICK_AGE_MAX_SECONDS = 15.0
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most this many, newest first.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What the windows look through. `pulse.snapshot` is the loop's latest."""
+
+    config: Config
+    clock: Clock
+    telemetry: Telemetry
+    fleet: FleetStore
+    journal: Journal
+    queries: Queries
+    pulse: Pulse
+
+
+def api_router(windows: Windows) -> APIRouter:
+    router = APIRouter(prefix="/v1")
+
+    @router.get("/status")
+    def status() -> Record:
+        """The whole at a glance."""
+        return describe_status(windows)
+
+    @router.get("/nodes")
+    def nodes() -> list[Record]:
+        """Every node: our state of it, Slurm's, its agent and GPUs."""
+        snapshot = windows.pulse.snapshot
+        return [_node(snapshot, name, windows) for name in snapshot.nodes] if snapshot else []
+
+    @router.get("/jobs")
+    def jobs(limit: Limit = 100) -> list[Record]:
+        """Jobs as Slurm showed them, with attempts and ETTR."""
+        records = windows.queries.jobs(limit)
+        for record in records:
+            result = ettr(windows.queries.progress(record.pop("id")))
+            record["ettr"] = msgspec.to_builtins(result)
+        return records
+
+    @router.get("/incidents")
+    def incidents(limit: Limit = 100) -> list[Record]:
+        """What went wrong, with evidence."""
+        return windows.queries.incidents(limit)
+
+    @router.get("/decisions")
+    def decisions(limit: Limit = 100) -> list[Record]:
+        """What was decided and why; "nothing, because …" too."""
+        return windows.queries.decisions(limit)
+
+    @router.get("/recoveries")
+    def recoveries(limit: Limit = 100) -> list[Record]:
+        """Plans, their steps, and the time each phase took."""
+        return [_recovery(windows, one) for one in windows.journal.recoveries(only_open=False, limit=limit)]
+
+    @router.get("/checkpoints")
+    def checkpoints(limit: Limit = 100) -> list[Record]:
+        """Announced checkpoints, complete or not."""
+        return windows.queries.checkpoints(limit)
+
+    return router
+
+
+def health_router(windows: Windows) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/healthz")
+    def healthz() -> Response:
+        """200 while the loop ticks and the database answers. Slurm being away is shown, but is not ill health."""
+        problems = _problems(windows)
+        body = {"ok": not problems, "problems": problems, "slurm_error": windows.pulse.slurm.error}
+        return Response(msgspec.json.encode(body), 503 if problems else 200, media_type="application/json")
+
+    return router
+
+
+def describe_status(windows: Windows) -> Record:
+    snapshot, pulse = windows.pulse.snapshot, windows.pulse
+    nodes = list(snapshot.nodes.values()) if snapshot else []
+    open_recoveries = windows.journal.recoveries()
+    return {
+        "cluster": windows.config.cluster,
+        "mode": windows.config.mode.value,
+        "paused": windows.fleet.pause(),
+        "slurm": {"read_at": pulse.slurm.at, "error": pulse.slurm.error},
+        "loop": {
+            "last_tick_at": pulse.last_tick_at,
+            "tick_seconds": pulse.tick_seconds,
+            "error": pulse.last_error,
+        },
+        "nodes": dict(Counter(node.state.value for node in nodes)),
+        "spares": {
+            "held": sorted(node.name for node in nodes if node.is_spare),
+            "wanted": windows.config.spares.count,
+        },
+        "incidents_open": len(windows.journal.open_incidents()),
+        "recoveries_running": [one.id for one in open_recoveries],
+        "problems": _problems(windows),
+    }
+
+
+def _problems(windows: Windows) -> list[str]:
+    problems: list[str] = []
+    age = windows.clock.now() - windows.pulse.last_tick_at
+    if age > TICK_AGE_MAX_SECONDS:
+        problems.append(f"the loop has not ticked for {age:.0f} s: {windows.pulse.last_error or 'it hangs'}")
+    elif windows.pulse.last_error:
+        problems.append(f"the last tick failed: {windows.pulse.last_error}")
+    try:
+        windows.queries.alive()
+    except SQLAlchemyError as error:
+        problems.append(f"the database does not answer: {type(error).__name__}")
+    return problems
+
+
+def _node(snapshot: Snapshot, name: str, windows: Windows) -> Record:
+    node = snapshot.nodes[name]
+    heard = windows.telemetry.heard().get(name)
+    slurm = node.slurm
+    return {
+        "name": name,
+        "state": node.state.value,
+        "since": node.record.since,
+        "row": node.record.table_row,
+        "spare": node.is_spare,
+        "boot_id": node.boot_id,
+        "heard_at": heard.at if heard else None,
+        "agent_problems": list(heard.report.problems) if heard else [],
+        "slurm": {
+            "state": slurm.base_state,
+            "flags": sorted(slurm.flags),
+            "reason": slurm.reason,
+            "reason_user": slurm.reason_user,
+        }
+        if slurm
+        else None,
+        "jobs": [job.key.job_id for job in snapshot.job_on(name)],
+        "gpus": [msgspec.to_builtins(gpu) for gpu in node.gpus],
+    }
+
+
+def _recovery(windows: Windows, recovery: Recovery) -> Record:
+    plan = recovery.plan
+    row: Record = {
+        "id": recovery.id,
+        "kind": plan.kind.value,
+        "status": recovery.status.value,
+        "outcome": recovery.outcome,
+        "job": plan.job._asdict() if plan.job else None,
+        "restart_count": plan.restart_count,
+        "nodes": list(plan.failed_nodes),
+        "spares": list(plan.spares),
+        "seats": list(plan.seats),
+        "fault_at": recovery.fault_at,
+        "detected_at": recovery.detected_at,
+        "decided_at": recovery.decided_at,
+        "ended_at": recovery.ended_at,
+        "phases_ms": phases_ms(recovery, recovery.fault_at),
+        "steps": [msgspec.to_builtins(step) for step in recovery.steps],
+    }
+    if plan.kind is RecoveryKind.POOL_SWAP:
+        row |= _progress_lost(windows, recovery)
+    return row
+
+
+def _progress_lost(windows: Windows, recovery: Recovery) -> dict[str, Any]:
+    """The furthest step of the attempt given up, where the next one began, and the steps done twice."""
+    job = recovery.plan.job
+    assert job is not None  # a swap moves a job
+    job_row = windows.queries.job_row(job.job_id, job.submit_at)
+    reached = windows.queries.last_step(job_row, recovery.plan.restart_count) if job_row else None
+    reached = max((step for step in (reached, recovery.plan.last_step) if step is not None), default=None)
+    told = windows.fleet.restore_point(job_row, recovery.plan.restart_count + 1) if job_row else None
+    restored = told[0] if told else None
+    lost = reached + 1 - restored if reached is not None and restored is not None else None
+    return {"last_step": reached, "restore_step": restored, "steps_lost": lost}

@@ -1,0 +1,272 @@
+"""A whole site on this machine: the Slurm cluster, the control plane, and an agent for each node with fake GPUs.
+
+Belongs here: starting all of it, breaking it from outside, and asking the control plane. Must not: telling a story
+(`deploy.demo`) or promising anything (`tests`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from deploy.testbed import fake_nvml
+from deploy.testbed.cluster import ClusterError, SlurmCluster
+from deploy.testbed.configuration import free_ports
+from deploy.testbed.processes import Process, is_running
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CLUSTER_NAME = "testbed"
+RESEARCHER = "nobody"
+"""The ordinary user whose jobs are ours to recover."""
+
+SERVE = ("-m", "controlplane", "serve")
+
+
+class Node:
+    """What a node shows of its hardware: files that its agent reads, and that faults are written into."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.directory = directory
+        self.gpus = fake_nvml.FakeGpus(directory / "gpus")
+        self.kernel_log = directory / "kmsg"
+        self.boot_id_file = directory / "boot_id"
+        self.socket = directory / "agent.sock"
+        self.config_file = directory / "agent.toml"
+        self._sequence = itertools.count(1)
+
+    def lay_out(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.gpus.write(fake_nvml.h100_node(self.name))
+        self.kernel_log.write_text("")
+        self.boot_id_file.write_text(f"{uuid.uuid4()}\n")
+
+    def log_kernel_message(self, text: str) -> float:
+        """Append a record as the kernel would; returns when."""
+        at = time.time()
+        microseconds = int(time.clock_gettime(time.CLOCK_MONOTONIC) * 1_000_000)
+        with self.kernel_log.open("a") as log:
+            log.write(f"3,{next(self._sequence)},{microseconds},-;{text}\n")
+        return at
+
+    def fail_gpu(self, gpu: int = 0, xid: int = 79) -> float:
+        """The GPU falls off the bus: NVML loses it, the driver logs the Xid. Returns when the line was written."""
+        bus = self.gpus.read()[gpu].bus_id.rsplit(".", 1)[0]
+        self.gpus.lose(gpu)
+        return self.log_kernel_message(
+            f"NVRM: Xid (PCI:{bus}): {xid}, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+        )
+
+    def throttle_gpu(self, gpu: int = 0, share: float = 2 / 3) -> float:
+        """Hardware slowdown: the GPU runs at this share of its clock and NVML says why. Returns when."""
+        full = self.gpus.read()[gpu].sm_clock_max_mhz or 0
+        self.gpus.slow_down(gpu, int(full * share), fake_nvml.REASON_HW_SLOWDOWN | fake_nvml.REASON_HW_THERMAL_SLOWDOWN)
+        return time.time()
+
+
+class Site:
+    """Use as a context manager. Everything lies in `directory`; every process below the cluster's supervisor."""
+
+    def __init__(self, directory: Path, nodes: int = 8, spares: int = 3, config_lines: Sequence[str] = ()) -> None:
+        self.cluster = SlurmCluster(directory, nodes=nodes, name=CLUSTER_NAME)
+        self.directory = self.cluster.directory
+        self.nodes = {name: Node(name, self.directory / "nodes" / name) for name in self.cluster.node_names}
+        self._port = free_ports(1)[0]
+        self._spares = spares
+        self._config_lines = tuple(config_lines)
+        self._agents: dict[str, Process] = {}
+        self._control_plane: Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        self._lay_out()
+        self.cluster.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cluster.stop()
+
+    # -- its parts ---------------------------------------------------------------------------------------------
+
+    def start_control_plane(self, program: Sequence[str] = SERVE, wait: bool = True) -> Process:
+        """`program` is what follows `python`; the configuration's path is added."""
+        arguments = [sys.executable, *program, "--config", str(self.config_file)]
+        log = self.cluster.layout.log_directory / "controlplane.log"
+        environment = {"PYTHONPATH": str(REPOSITORY)}
+        self._control_plane = self.cluster.spawn(arguments, log, environment)
+        if wait:
+            self.wait_for(self.healthy, 30, "the control plane is healthy")
+        return self._control_plane
+
+    def kill_control_plane(self) -> None:
+        """SIGKILL, as a crash."""
+        assert self._control_plane is not None
+        if is_running(self._control_plane):
+            os.kill(self._control_plane.pid, signal.SIGKILL)
+
+    def control_plane_runs(self) -> bool:
+        return self._control_plane is not None and is_running(self._control_plane)
+
+    def start_agents(self) -> None:
+        for name in self.nodes:
+            self.start_agent(name)
+
+    def start_agent(self, name: str) -> Process:
+        node = self.nodes[name]
+        environment = {
+            "PYTHONPATH": str(REPOSITORY),
+            "LD_LIBRARY_PATH": str(self.directory / "lib"),
+            "FAKE_NVML_STATE": str(node.gpus.path),
+            "SLURMD_NODENAME": name,
+        }
+        log = self.cluster.layout.log_directory / f"agent.{name}.log"
+        arguments = [sys.executable, "-m", "agents", "--config", str(node.config_file)]
+        self._agents[name] = self.cluster.spawn(arguments, log, environment)
+        return self._agents[name]
+
+    def kill_node(self, name: str) -> float:
+        """slurmd, agent, step daemons and ranks at once, with SIGKILL. Returns when."""
+        at = time.time()
+        self.cluster.kill_node(name)
+        return at
+
+    def submit(self, script: Path, *arguments: str, user: str = RESEARCHER, options: Sequence[str] = ()) -> int:
+        """sbatch with the environment that ranks on a testbed need. Returns the job id."""
+        export = f"--export=ALL,TESTBED={self.directory},PYTHONPATH={self.code},UNDERSTUDY_SOCKET={self.rank_socket}"
+        return self.cluster.sbatch(export, *options, str(script), *arguments, user=user)
+
+    @property
+    def code(self) -> Path:
+        """Copies of what jobs import, where ordinary users can read them."""
+        return self.directory / "code"
+
+    @property
+    def rank_socket(self) -> str:
+        return str(self.directory / "nodes" / "%n" / "agent.sock")
+
+    def job_python(self) -> Path:
+        """A Python with the development packages that an ordinary user can run, wherever the checkout lies."""
+        here = Path(sys.executable)
+        if self._can_run(here):
+            return here
+        copy = self.directory / "venv"
+        if not copy.exists():
+            linked = subprocess.run(["cp", "-al", str(here.parents[1]), str(copy)], capture_output=True, check=False)
+            if linked.returncode != 0:  # another file system: copy the bytes
+                shutil.rmtree(copy, ignore_errors=True)
+                subprocess.run(["cp", "-a", str(here.parents[1]), str(copy)], check=True)
+        python = copy / "bin" / "python"
+        if not self._can_run(python):
+            raise ClusterError(f"{RESEARCHER} cannot run {python}: is {python.resolve()} open to all users?")
+        return python
+
+    def _can_run(self, python: Path) -> bool:
+        try:
+            return self.cluster.run(str(python), "-c", "import torch", user=RESEARCHER).returncode == 0
+        except PermissionError:  # a folder above it is closed to other users
+            return False
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> Any:
+        response = httpx.get(f"{self.url}{path}", timeout=10)
+        response.raise_for_status()
+        return response.json()
+
+    def healthy(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def recoveries(self) -> list[dict[str, Any]]:
+        """Swaps, oldest first."""
+        return [one for one in reversed(self.get("/v1/recoveries")) if one["kind"] == "pool"]
+
+    def node(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(one for one in self.get("/v1/nodes") if one["name"] == name)
+        return found
+
+    def spares_held(self) -> list[str]:
+        held: list[str] = self.get("/v1/status")["spares"]["held"]
+        return held
+
+    def wait_for(self, predicate: Callable[[], object], timeout_seconds: float, what: str) -> None:
+        self.cluster.wait_until(predicate, timeout_seconds, what)
+
+    # -- its files ---------------------------------------------------------------------------------------------
+
+    @property
+    def config_file(self) -> Path:
+        return self.directory / "controlplane.toml"
+
+    @property
+    def agent_token_file(self) -> Path:
+        return self.directory / "agent.token"
+
+    @property
+    def operator_token_file(self) -> Path:
+        return self.directory / "operator.token"
+
+    def _lay_out(self) -> None:
+        """A site starts from nothing: what an earlier one left in the directory is removed."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True, mode=0o755)
+        for token in (self.agent_token_file, self.operator_token_file):
+            token.touch(mode=0o600)
+            token.write_text(secrets.token_urlsafe(32))
+        fake_nvml.build(self.directory / "lib")
+        shutil.copytree(REPOSITORY / "agents", self.code / "agents", ignore=shutil.ignore_patterns("__pycache__"))
+        self._write_config()
+        for node in self.nodes.values():
+            node.lay_out()
+            node.config_file.write_text(
+                "\n".join(
+                    (
+                        f'cluster = "{CLUSTER_NAME}"',
+                        f'control_plane_urls = ["{self.url}"]',
+                        f'token_file = "{self.agent_token_file}"',
+                        f'kernel_log = "{node.kernel_log}"',
+                        f'socket = "{node.socket}"',
+                        f'boot_id_file = "{node.boot_id_file}"',
+                        "",
+                    )
+                )
+            )
+
+    def _write_config(self) -> None:
+        self.config_file.write_text(
+            "\n".join(
+                (
+                    f'cluster = "{CLUSTER_NAME}"',
+                    'mode = "act"',
+                    "[server]",
+                    f"port = {self._port}",
+                    f'database = "sqlite:///{self.directory}/understudy.db"',
+                    f'agent_token_file = "{self.agent_token_file}"',
+                    f'operator_token_file = "{self.operator_token_file}"',
+                    "[spares]",
+                    f"count = {self._spares}",
+                    *self._config_lines,
+                    "",
+                )
+            )
+        )

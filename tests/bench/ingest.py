@@ -1,0 +1,109 @@
+"""How many full reports a second one core takes, beside an empty endpoint of the same server.
+
+Server and load generator have a core each. Detection runs all the while over the step times that arrive.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+
+from deploy.testbed.configuration import free_ports
+from tests.bench.ingest_load import CLUSTER, GPUS, NODES, write_script
+from tests.bench.result import result, write
+
+ROUNDS = 5
+ROUND_SECONDS = 4
+CONNECTIONS = 32
+SERVER_CORE, LOAD_CORE = 0, 1
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name:
+        directory = Path(name)
+        url, config = _configure(directory)
+        server = subprocess.Popen(
+            ["taskset", "-c", str(SERVER_CORE), sys.executable, "-m", "tests.bench.ingest_server", str(config)],
+            env={**os.environ, "PYTHONPATH": os.getcwd()},  # noqa: PTH109
+        )
+        try:
+            _wait_for(url, server)
+            reports, empty = _measure(directory, url)
+            body = httpx.get(f"{url}/v1/status", timeout=10).json()
+        finally:
+            server.terminate()
+            server.wait(20)
+    results = [result("ingest_full_reports", "1/s", reports, {"empty_endpoint": empty}, more_is_better=True)]
+    path = write("ingest", results)
+    rival = results[0].rivals["empty_endpoint"]
+    assert rival is not None
+    print(f"full reports {results[0].median:,.0f}/s, empty endpoint {rival:,.0f}/s: {results[0].median / rival:.2f} of it")
+    print(f"a tick with detection over {NODES * GPUS} ranks took {body['loop']['tick_seconds'] * 1000:.0f} ms; {path}")
+    return 0
+
+
+def _configure(directory: Path) -> tuple[str, Path]:
+    port = free_ports(1)[0]
+    token = directory / "token"
+    token.write_text("a-token-for-the-benchmark")
+    config = directory / "controlplane.toml"
+    config.write_text(
+        f'cluster = "{CLUSTER}"\n[server]\nport = {port}\n'
+        f'database = "sqlite:///{directory}/bench.db"\nagent_token_file = "{token}"\n'
+        # Between two rounds of reports the nodes are silent; that they are is not what is measured.
+        "[silence]\nsilent_after_seconds = 3600\n"
+    )
+    write_script(directory / "empty.lua", token.read_text(), full=False)
+    size = write_script(directory / "full.lua", token.read_text(), full=True)
+    print(f"a report has {size} bytes; {ROUNDS} rounds of {ROUND_SECONDS} s each, {CONNECTIONS} connections")
+    return f"http://127.0.0.1:{port}", config
+
+
+def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
+    for _ in range(200):
+        if server.poll() is not None:
+            raise SystemExit(f"the server ended at once with {server.returncode}")
+        try:
+            if httpx.get(f"{url}/healthz", timeout=1).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise SystemExit("the server did not become healthy within 20 s")
+
+
+def _measure(directory: Path, url: str) -> tuple[list[float], list[float]]:
+    reports: list[float] = []
+    empty: list[float] = []
+    for number in range(ROUNDS):
+        empty.append(_wrk(url, directory / "empty.lua"))
+        reports.append(_wrk(url, directory / "full.lua"))
+        print(f"round {number + 1} of {ROUNDS}: {reports[-1]:,.0f} reports/s, {empty[-1]:,.0f} empty/s")
+    return reports, empty
+
+
+def _wrk(url: str, script: Path) -> float:
+    """Requests a second. A refused request or a socket error fails the benchmark."""
+    done = subprocess.run(
+        ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{ROUND_SECONDS}s", "-s", script, url],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if "Non-2xx" in done.stdout or "Socket errors" in done.stdout:
+        raise SystemExit(f"requests failed:\n{done.stdout}")
+    found = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
+    if found is None:
+        raise SystemExit(f"wrk's output is not understood:\n{done.stdout}")
+    return float(found.group(1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""The server that `tests.bench.ingest` loads: the real control plane, on a Slurm that only says what there is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import uvicorn
+from fastapi import Response
+
+from controlplane.app import Outside, compose
+from controlplane.config import load_config
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from controlplane.serve import configure_logging
+from tests.bench.ingest_load import JOB_ID, NODES, node_name
+
+
+class StillSlurm:
+    """A cluster on which one gang runs on every node, and nothing ever changes. Refuses to act."""
+
+    def __init__(self) -> None:
+        self._names = tuple(node_name(i) for i in range(NODES))
+        self._submit_at = int(time.time())
+
+    def nodes(self) -> list[SlurmNode]:
+        return [SlurmNode(name, "127.0.0.1", 6818, "ALLOCATED", frozenset(), ("train",)) for name in self._names]
+
+    def jobs(self) -> list[SlurmJob]:
+        return [
+            SlurmJob(
+                JOB_ID, self._submit_at, "researcher", "gang", "train", "RUNNING", 0, self._names, NODES,
+                "understudy", batch=True, requeue=True,
+            )  # fmt: skip
+        ]
+
+    def reservations(self) -> list[SlurmReservation]:
+        return []
+
+    def _refuse(self, *arguments: object) -> None:
+        raise AssertionError(f"a benchmark must not act on Slurm: {arguments}")
+
+    def drain_node(self, node: str, reason: str) -> None:
+        self._refuse(node, reason)
+
+    def down_node(self, node: str, reason: str) -> None:
+        self._refuse(node, reason)
+
+    def resume_node(self, node: str) -> None:
+        self._refuse(node)
+
+    def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
+        self._refuse(name, nodes, user, duration_minutes)
+
+    def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
+        self._refuse(name, nodes)
+
+    def delete_reservation(self, name: str) -> None:
+        self._refuse(name)
+
+    def set_job_reservation(self, job_id: int, reservation: str) -> None:
+        self._refuse(job_id, reservation)
+
+    def requeue_job(self, job_id: int) -> None:
+        self._refuse(job_id)
+
+    def start_job_now(self, job_id: int) -> None:
+        self._refuse(job_id)
+
+
+def main() -> None:
+    from pathlib import Path
+
+    configure_logging()
+    config = load_config(Path(sys.argv[1]))
+    app = compose(config, Outside(StillSlurm(), probe=lambda _node: True)).app
+
+    @app.post("/empty")
+    async def empty() -> Response:
+        return Response(status_code=204)
+
+    uvicorn.run(app, host=config.server.host, port=config.server.port, log_level="warning", access_log=False)
+
+
+if __name__ == "__main__":
+    main()

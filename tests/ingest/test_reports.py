@@ -1,0 +1,205 @@
+"""What the door for reports promises: bad input gets a clear error and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import msgspec
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine, text
+
+from agents.wire import REPORT_BYTES_MAX, CheckpointShard, RankWindow, Report
+from controlplane.fleet.job import KnownJob
+from controlplane.ingest.authority import Token
+from controlplane.ingest.reports import Doors, reports_router
+from controlplane.live.directory import JobDirectory
+from controlplane.live.telemetry import Telemetry
+from controlplane.store.database import open_database
+from controlplane.store.facts import FactStore
+from controlplane.store.fleet import FleetStore
+from tests import builders as b
+
+SECRET = "a-secret-that-only-agents-know"
+HEADERS = {"Authorization": f"Bearer {SECRET}"}
+
+
+@dataclass
+class Door:
+    client: TestClient
+    engine: Engine
+    telemetry: Telemetry
+    directory: JobDirectory
+    woken: list[float] = field(default_factory=list)
+
+    def post(self, content: bytes | Report, headers: dict[str, str] = HEADERS) -> httpx.Response:
+        body = msgspec.json.encode(content) if isinstance(content, Report) else content
+        return self.client.post("/v1/reports", content=body, headers=headers)
+
+    @property
+    def events_stored(self) -> int:
+        return len(FactStore(self.engine).kernel_events(0, 0.0))
+
+
+class Still:
+    def now(self) -> float:
+        return b.NOW
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    engine = open_database(f"sqlite:///{tmp_path}/fleet.db")
+    telemetry = Telemetry()
+    telemetry.know(["n1", "n2"])
+    known = FleetStore(engine).see_job(b.job(), b.NOW)
+    directory = JobDirectory({known.key.job_id: known})
+    woken: list[float] = []
+
+    def tell(known: KnownJob, restart_count: int) -> tuple[int, str]:
+        return (20, f"/c/20/{known.row}/{restart_count}")
+
+    doors = Doors(
+        b.CLUSTER, Token(SECRET), telemetry, directory, FactStore(engine), Still(), lambda: woken.append(b.NOW), tell
+    )
+    app = FastAPI()
+    app.include_router(reports_router(doors))
+    with TestClient(app) as client:
+        yield Door(client, engine, telemetry, directory, woken)
+    engine.dispose()
+
+
+def refused(response: httpx.Response, status: int, *words: str) -> None:
+    assert response.status_code == status, response.text
+    body = response.json()
+    for word in words:
+        assert word in body["error"] + body["hint"]
+
+
+def window(**changes: Any) -> RankWindow:
+    values = {"job_id": 7, "restart_count": 0, "rank": 0, "world_size": 4, "first_step": 0, "self_seconds": [0.1, 0.2]}
+    return RankWindow(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_a_good_report_is_heard_and_acknowledged(door: Door) -> None:
+    response = door.post(b.report("n1", ranks=[window()]))
+    assert (response.status_code, response.json()) == (200, {"facts": 0})
+    assert door.telemetry.heard()["n1"].at == b.NOW
+    assert door.woken == []
+
+
+def test_a_fact_is_in_the_database_when_it_is_acknowledged_and_wakes_the_loop(door: Door) -> None:
+    response = door.post(b.report("n1", facts=[b.xid_event("n1", 79).event]))
+    assert response.json() == {"facts": 1}
+    assert door.events_stored == 1
+    assert door.woken
+
+
+def test_a_repeated_fact_is_acknowledged_again_and_counts_once(door: Door) -> None:
+    for _ in range(2):
+        assert door.post(b.report("n1", facts=[b.xid_event("n1", 79).event])).status_code == 200
+    assert door.events_stored == 1
+
+
+def test_a_report_of_an_unknown_node_is_refused_by_name_and_leaves_nothing(door: Door) -> None:
+    refused(door.post(b.report("n99", facts=[b.xid_event("n99", 79).event])), 404, "n99", "NodeName")
+    assert door.events_stored == 0
+    assert "n99" not in door.telemetry.heard()
+
+
+def test_without_the_token_nobody_is_heard(door: Door) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}):
+        refused(door.post(b.report("n1"), headers), 401, "token")
+    assert door.telemetry.heard() == {}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"version": 1}', b'{"version": "one"}', b"null"])
+def test_a_malformed_report_is_refused_with_the_reason(door: Door, body: bytes) -> None:
+    refused(door.post(body), 400, "cannot be read")
+
+
+def test_a_report_with_an_unknown_field_is_refused_by_its_name(door: Door) -> None:
+    body = msgspec.json.decode(msgspec.json.encode(b.report("n1"))) | {"surprise": 1}
+    refused(door.post(msgspec.json.encode(body)), 400, "surprise")
+
+
+def test_an_unknown_wire_version_is_named_whatever_else_is_in_the_report(door: Door) -> None:
+    refused(door.post(b'{"version": 7, "something": "new"}'), 400, "wire version 7", "speaks 1")
+
+
+def test_an_oversized_report_is_refused(door: Door) -> None:
+    refused(door.post(b'{"version": 1, "node": "' + b"x" * REPORT_BYTES_MAX + b'"}'), 413, str(REPORT_BYTES_MAX))
+
+
+def test_an_oversized_report_without_a_length_is_refused_before_it_is_read(door: Door) -> None:
+    pulled = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal pulled
+        for _ in range(100):
+            pulled += 1
+            yield b"x" * 65_536
+
+    response = door.client.post("/v1/reports", content=endless(), headers=HEADERS)
+    assert response.status_code == 413
+
+
+def test_a_report_for_another_cluster_is_refused(door: Door) -> None:
+    refused(door.post(b.report("n1", cluster="elsewhere")), 400, "elsewhere", "ClusterName")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rank": 4}, {"rank": -1}, {"world_size": 0}, {"world_size": 10**9}, {"first_step": -1}]
+)
+def test_a_window_that_contradicts_itself_is_refused_and_nothing_of_the_report_taken(
+    door: Door, changes: dict[str, int]
+) -> None:
+    refused(door.post(b.report("n1", ranks=[window(**changes)])), 422, "job 7")
+    assert door.telemetry.heard() == {}
+
+
+def test_a_window_that_contradicts_its_gang_is_refused(door: Door) -> None:
+    door.post(b.report("n1", ranks=[window()]))
+    refused(door.post(b.report("n2", ranks=[window(rank=1, world_size=8)])), 422, "has 4 ranks")
+
+
+def test_too_many_facts_are_refused_as_a_whole(door: Door) -> None:
+    facts = [b.xid_event("n1", 79, sequence=i).event for i in range(257)]
+    refused(door.post(b.report("n1", facts=facts)), 422, "257 facts")
+    assert door.events_stored == 0
+
+
+def test_a_shard_of_a_rank_outside_its_world_is_refused(door: Door) -> None:
+    shard = CheckpointShard(7, 0, 4, 4, 20, "/c", "rank-4", 1, "0" * 64, b.NOW)
+    refused(door.post(b.report("n1", facts=[shard])), 422, "rank 4")
+
+
+def test_a_fact_that_cannot_be_stored_is_not_acknowledged(door: Door) -> None:
+    with door.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE kernel_event RENAME TO elsewhere"))
+    refused(door.post(b.report("n1", facts=[b.xid_event("n1", 79).event])), 503, "repeat")
+    with door.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE elsewhere RENAME TO kernel_event"))
+    assert door.post(b.report("n1", facts=[b.xid_event("n1", 79).event])).status_code == 200
+    assert door.events_stored == 1
+
+
+class TestRestorePoint:
+    def ask(self, door: Door, job_id: int, headers: dict[str, str] = HEADERS) -> httpx.Response:
+        query = {"job_id": str(job_id), "restart_count": "1"}
+        return door.client.get("/v1/restore-point", params=query, headers=headers)
+
+    def test_ranks_are_told_where_to_go_on(self, door: Door) -> None:
+        told = self.ask(door, 7)
+        assert told.json() == {"job_id": 7, "restart_count": 1, "step": 20, "path": "/c/20/1/1"}
+
+    def test_a_job_that_slurm_has_not_named_is_asked_for_again(self, door: Door) -> None:
+        refused(self.ask(door, 8), 404, "job 8")
+        assert door.woken
+
+    def test_only_agents_are_told(self, door: Door) -> None:
+        refused(self.ask(door, 7, {}), 401)

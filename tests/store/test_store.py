@@ -1,0 +1,184 @@
+"""What the store promises: each fact once, half a checkpoint is none, the journal survives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine
+
+from agents.wire import CheckpointShard, FirstStep, KernelEvent, RankStarted
+from controlplane.decide.judge import decide
+from controlplane.detect import detect
+from controlplane.fleet.job import JobKey, identify
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.recovery import RecoveryStatus, StepStatus
+from controlplane.store.database import open_database
+from controlplane.store.facts import FactStore
+from controlplane.store.fleet import FleetStore
+from controlplane.store.journal import Journal
+from controlplane.store.tables import metadata
+from tests import builders as b
+
+JOB = b.job()
+
+
+def shard(rank: int, step: int = 20, restart_count: int = 0, world_size: int = 4) -> CheckpointShard:
+    return CheckpointShard(
+        JOB.key.job_id, restart_count, rank, world_size, step, f"/c/{step}", f"rank-{rank}", 10, "0" * 64, b.NOW
+    )
+
+
+@pytest.fixture
+def job_row(engine: Engine) -> int:
+    return FleetStore(engine).see_job(JOB, b.NOW).row
+
+
+def record(engine: Engine, row: int | None, *facts: CheckpointShard | KernelEvent | RankStarted | FirstStep) -> None:
+    FactStore(engine).record("n1", facts, b.NOW, lambda _: row)
+
+
+def test_the_migrated_schema_is_the_declared_one(engine: Engine) -> None:
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_a_commit_is_on_disk_when_it_returns(engine: Engine) -> None:
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
+
+
+def test_a_database_can_be_opened_again(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/deep/fleet.db"
+    first = open_database(url)
+    FleetStore(first).add_nodes(["n1"], b.NOW)
+    first.dispose()
+    assert set(FleetStore(open_database(url)).nodes()) == {"n1"}
+
+
+def test_a_kernel_event_counts_once_however_often_it_arrives(engine: Engine) -> None:
+    event = b.xid_event("n1", 79).event
+    for _ in range(3):
+        record(engine, None, event)
+    assert [one.event for one in FactStore(engine).kernel_events(0, 0.0)] == [event]
+
+
+def test_the_same_sequence_of_another_boot_is_another_event(engine: Engine) -> None:
+    record(engine, None, b.xid_event("n1", 79).event, b.xid_event("n1", 79, boot_id="boot-2").event)
+    assert len(FactStore(engine).kernel_events(0, 0.0)) == 2
+
+
+class TestCheckpoints:
+    def test_half_of_the_ranks_make_no_checkpoint(self, engine: Engine, job_row: int) -> None:
+        record(engine, job_row, shard(0), shard(1))
+        assert FactStore(engine).complete_checkpoints(JOB.key) == []
+
+    def test_all_ranks_make_one(self, engine: Engine, job_row: int) -> None:
+        record(engine, job_row, *(shard(rank) for rank in range(4)))
+        (checkpoint,) = FactStore(engine).complete_checkpoints(JOB.key)
+        assert (checkpoint.step, checkpoint.path, checkpoint.world_size) == (20, "/c/20", 4)
+
+    def test_one_rank_that_repeats_itself_is_still_one(self, engine: Engine, job_row: int) -> None:
+        record(engine, job_row, shard(0), shard(0), shard(0), shard(0))
+        assert FactStore(engine).complete_checkpoints(JOB.key) == []
+
+    def test_shards_of_different_attempts_do_not_add_up(self, engine: Engine, job_row: int) -> None:
+        record(engine, job_row, shard(0), shard(1), shard(2, restart_count=1), shard(3, restart_count=1))
+        assert FactStore(engine).complete_checkpoints(JOB.key) == []
+
+    def test_a_rank_outside_its_world_completes_nothing(self, engine: Engine, job_row: int) -> None:
+        record(engine, job_row, shard(0), shard(1), shard(2), shard(7))
+        assert FactStore(engine).complete_checkpoints(JOB.key) == []
+
+    def test_shards_that_come_before_their_job_is_known_wait_for_it(self, engine: Engine) -> None:
+        for _ in range(2):
+            record(engine, None, *(shard(rank) for rank in range(4)))
+        facts = FactStore(engine)
+        assert facts.attach_waiting(lambda _: None) == 0
+        row = FleetStore(engine).see_job(JOB, b.NOW).row
+        assert facts.attach_waiting(lambda _: row) == 4
+        assert len(facts.complete_checkpoints(JOB.key)) == 1
+        assert facts.attach_waiting(lambda _: row) == 0
+
+
+def test_a_restore_point_once_told_stands(engine: Engine, job_row: int) -> None:
+    fleet = FleetStore(engine)
+    assert fleet.restore_point(job_row, 1) is None
+    fleet.tell_restore_point(job_row, 1, 20, "/c/20", b.NOW)
+    fleet.tell_restore_point(job_row, 1, 40, "/c/40", b.NOW)
+    assert fleet.restore_point(job_row, 1) == (20, "/c/20")
+
+
+def test_the_gang_has_taken_its_first_step_when_every_rank_has(engine: Engine, job_row: int) -> None:
+    facts = FactStore(engine)
+    steps = [FirstStep(JOB.key.job_id, 1, rank, 2, 20, b.NOW + rank) for rank in range(2)]
+    record(engine, job_row, steps[0])
+    assert facts.first_step_at(JOB.key, 1) is None
+    record(engine, job_row, steps[1])
+    assert facts.first_step_at(JOB.key, 1) == (20, b.NOW + 1)
+    assert facts.first_step_at(JOB.key, 0) is None
+
+
+class TestIdentity:
+    """Slurm uses job ids again, and renews the submit time with every requeue."""
+
+    def known(self, engine: Engine) -> tuple[FleetStore, JobKey]:
+        fleet = FleetStore(engine)
+        fleet.see_job(JOB, b.NOW)
+        return fleet, JOB.key
+
+    def test_a_requeued_job_stays_the_same_job(self, engine: Engine) -> None:
+        fleet, key = self.known(engine)
+        requeued = b.slurm_job(submit_at=900, restart_count=1)
+        assert identify(b.CLUSTER, requeued, fleet.known_jobs(b.CLUSTER)[7]) == key
+
+    def test_a_new_job_of_an_old_id_is_another_job(self, engine: Engine) -> None:
+        fleet, key = self.known(engine)
+        other = b.slurm_job(submit_at=900, restart_count=0)
+        assert identify(b.CLUSTER, other, fleet.known_jobs(b.CLUSTER)[7]) != key
+
+    def test_a_new_job_of_the_id_of_a_job_that_was_requeued_often_is_another_job(self, engine: Engine) -> None:
+        fleet = FleetStore(engine)
+        fleet.see_job(b.job(restart_count=3), b.NOW)
+        other = b.slurm_job(submit_at=900, restart_count=1)
+        assert identify(b.CLUSTER, other, fleet.known_jobs(b.CLUSTER)[7]) != JOB.key
+
+
+class TestJournal:
+    def swap(self, engine: Engine, job_row: int) -> Journal:
+        FleetStore(engine).add_nodes([f"n{i}" for i in range(1, 9)], b.NOW)
+        broken = b.node("n2", events=(b.xid_event("n2", 79),))
+        snapshot = b.snapshot(broken, jobs=[JOB], spares=["n6", "n7"])
+        decisions = decide(snapshot, detect(snapshot, b.config()), b.config())
+        journal = Journal(engine)
+        journal.record(decisions, b.NOW, {JOB.key: job_row})
+        return journal
+
+    def test_a_decision_leaves_state_incident_and_plan_in_one_go(self, engine: Engine, job_row: int) -> None:
+        journal = self.swap(engine, job_row)
+        (recovery,) = journal.recoveries()
+        assert recovery.plan.seats == ("n1", "n3", "n4", "n6")
+        assert recovery.plan.job == JOB.key
+        assert {step.status for step in recovery.steps} == {StepStatus.PLANNED}
+        assert FleetStore(engine).nodes()["n2"].state is NodeState.QUARANTINED
+        assert set(journal.open_incidents()) == {"n2"}
+        assert journal.swaps_since(0) == ((b.NOW, JOB.key),)
+        assert journal.quarantines_since(0) == (b.NOW,)
+
+    def test_an_intent_counts_as_an_attempt_before_anything_happened(self, engine: Engine, job_row: int) -> None:
+        journal = self.swap(engine, job_row)
+        recovery = journal.recoveries()[0]
+        journal.intend(recovery.id, recovery.steps[0], b.NOW + 1)
+        step = Journal(engine).recovery(recovery.id).steps[0]
+        assert (step.status, step.attempts, step.intended_at) == (StepStatus.INTENDED, 1, b.NOW + 1)
+
+    def test_a_recovery_ends_once(self, engine: Engine, job_row: int) -> None:
+        journal = self.swap(engine, job_row)
+        (recovery,) = journal.recoveries()
+        journal.end(recovery.id, RecoveryStatus.SUCCEEDED, "", b.NOW + 1)
+        journal.end(recovery.id, RecoveryStatus.FAILED, "too late", b.NOW + 2)
+        assert journal.recoveries() == []
+        assert journal.recovery(recovery.id).status is RecoveryStatus.SUCCEEDED
