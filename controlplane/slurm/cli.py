@@ -1,0 +1,155 @@
+"""Slurm through its command line: `scontrol`, the tool that has stayed the same over versions.
+
+Belongs here: calling it and telling its failures apart. Must not: reading its output (`parse`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from controlplane.slurm.hostlist import compress
+from controlplane.slurm.parse import ambiguous_job_ids, parse_jobs, parse_nodes, parse_reservations
+from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
+
+_UNAVAILABLE = re.compile(
+    r"Unable to contact slurm controller|Socket timed out|Connection refused|Connection timed out|connect failure"
+    r"|Zero Bytes were transmitted|standby mode|Unexpected message received|Protocol authentication error"
+    r"|Unable to establish a? ?connection|Resource temporarily unavailable",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
+
+
+class CommandLineSlurm:
+    """Implements `Slurm`. `environment` is the child's whole environment; None means this process's own."""
+
+    def __init__(
+        self,
+        scontrol: str = "scontrol",
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = 10,
+    ) -> None:
+        self._scontrol = scontrol
+        self._timeout_seconds = timeout_seconds
+        self._environment = {
+            **(os.environ if environment is None else environment),
+            # scontrol prints and reads local time, without a zone: here it is UTC.
+            "TZ": "UTC",
+            "SLURM_TIME_FORMAT": "standard",
+            "LC_ALL": "C",
+        }
+
+    def nodes(self) -> list[SlurmNode]:
+        return parse_nodes(self._run("--all", "show", "nodes", "--oneliner"))
+
+    def jobs(self) -> list[SlurmJob]:
+        jobs = parse_jobs(self._run("--all", "show", "jobs", "--oneliner"))
+        ambiguous = ambiguous_job_ids(jobs)
+        if not ambiguous:
+            return jobs
+        # A job name or comment with a line break imitates another job. Asked for by its id, each job comes first.
+        alone = [self._jobs_claiming(job_id)[:1] for job_id in sorted(ambiguous)]
+        return [job for job in jobs if job.job_id not in ambiguous] + [job for found in alone for job in found]
+
+    def reservations(self) -> list[SlurmReservation]:
+        return parse_reservations(self._run("--all", "show", "reservations", "--oneliner"))
+
+    def drain_node(self, node: str, reason: str) -> None:
+        self._run("update", f"NodeName={_name(node)}", "State=DRAIN", f"Reason={_reason(reason)}")
+
+    def down_node(self, node: str, reason: str) -> None:
+        self._run("update", f"NodeName={_name(node)}", "State=DOWN", f"Reason={_reason(reason)}")
+
+    def resume_node(self, node: str) -> None:
+        self._run("update", f"NodeName={_name(node)}", "State=RESUME")
+
+    def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
+        self._run(
+            "create",
+            "reservation",
+            f"ReservationName={_name(name)}",
+            f"Nodes={_node_list(name, nodes)}",
+            f"Users={_name(user)}",
+            "StartTime=now",
+            f"Duration={int(duration_minutes)}",
+            # OVERLAP: over the spare pool, which gives its node up a moment later, so that it is never unreserved.
+            # No FLEX: it allows the job nodes outside the reservation.
+            "Flags=IGNORE_JOBS,OVERLAP",
+        )
+
+    def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
+        self._run("update", f"ReservationName={_name(name)}", f"Nodes={_node_list(name, nodes)}")
+
+    def delete_reservation(self, name: str) -> None:
+        self._run("delete", f"ReservationName={_name(name)}")
+
+    def set_job_reservation(self, job_id: int, reservation: str) -> None:
+        value = _name(reservation) if reservation else ""
+        self._run("update", f"JobId={int(job_id)}", f"ReservationName={value}")
+
+    def requeue_job(self, job_id: int) -> None:
+        self._run("requeue", str(int(job_id)))
+
+    def start_job_now(self, job_id: int) -> None:
+        self._run("update", f"JobId={int(job_id)}", "StartTime=now")
+
+    def _jobs_claiming(self, job_id: int) -> list[SlurmJob]:
+        try:
+            return parse_jobs(self._run("--all", "show", "job", "--oneliner", str(job_id)))
+        except SlurmUnavailable:
+            raise
+        except SlurmError:
+            return []  # there is no such job: the record was an imitation
+
+    def _run(self, *arguments: str) -> str:
+        command = " ".join([self._scontrol, *arguments])
+        try:
+            done = subprocess.run(
+                [self._scontrol, *arguments],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=self._timeout_seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SlurmUnavailable(
+                f"`{command}` did not end within {self._timeout_seconds} s: is slurmctld up?"
+            ) from error
+        except OSError as error:
+            raise SlurmError(
+                f"`{command}` cannot be run ({error}): install Slurm's client commands or set the path of scontrol"
+            ) from error
+        if done.returncode == 0:
+            return done.stdout
+        said = " ".join(f"{done.stderr} {done.stdout}".split())
+        kind = SlurmUnavailable if _UNAVAILABLE.search(said) else SlurmError
+        raise kind(f"`{command}` failed with exit code {done.returncode}: {said or 'it said nothing'}")
+
+
+def _name(text: str) -> str:
+    """Names go into `Key=value` arguments, where scontrol would read a comma or a blank as more than a name."""
+    if not _NAME.fullmatch(text):
+        raise SlurmError(f"{text!r} is not a name that Slurm takes for a node, a user or a reservation")
+    return text
+
+
+def _node_list(reservation: str, nodes: Sequence[str]) -> str:
+    if not nodes:
+        # Slurm 22.05 answers an empty list with success and leaves the reservation as it was.
+        raise SlurmError(f"reservation {reservation} must keep a node: delete it instead of emptying it")
+    return compress(_name(node) for node in nodes)
+
+
+def _reason(text: str) -> str:
+    """On one line, or scontrol's own output could not be taken apart again."""
+    reason = " ".join(text.split())
+    if not reason:
+        raise SlurmError("Slurm takes a node out of service only with a reason")
+    return reason

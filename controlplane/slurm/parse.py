@@ -1,0 +1,175 @@
+"""What `scontrol show nodes|jobs|reservations -o` prints, as values. Pure.
+
+One object a line, `Key=value` pairs, no quoting: a value may contain blanks, `=`, even line breaks, where a user or
+admin chose it (job name, comment, reason). So the text of users is never searched for Slurm's own fields: those
+are read from the stretch of the record that Slurm writes alone. A job whose owner's text makes that stretch
+ambiguous is left out; it is nobody's to act on.
+
+Expects the times in UTC: call scontrol with TZ=UTC and SLURM_TIME_FORMAT=standard.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import UTC, datetime
+
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from controlplane.slurm.hostlist import HostListError, expand
+from controlplane.slurm.protocol import SlurmError
+
+_PAIR = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
+_JOB_START = re.compile(r"JobId=\d+ ")
+_OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\(\d+\) GroupId=")
+_USER_TEXT = re.compile(r" (?:Network|Command|WorkDir|AdminComment)=")
+_ADMIN_COMMENT = re.compile(r" AdminComment=")
+_COMMENT = re.compile(
+    r" Comment=(.*?)(?=\s+(?:StdErr|StdIn|StdOut|Power|TresPer\w+|MailUser|NtasksPerTRES)=|\s*$)", re.DOTALL
+)
+_NODE_REASON = re.compile(r"\sReason=(?P<text>.*)\s\[(?P<user>[^\s\[\]@]+)@(?P<at>[\dT:-]+)\]", re.DOTALL)
+_STATE_SUFFIXES = "*~#!%$@^-"
+
+
+def parse_nodes(text: str) -> list[SlurmNode]:
+    return [_node(record) for record in _records(text, re.compile("NodeName="))]
+
+
+def parse_jobs(text: str) -> list[SlurmJob]:
+    """Ids come twice where a user's text imitates a record: see `ambiguous_job_ids`."""
+    return [job for record in _records(text, _JOB_START) if (job := _job(record)) is not None]
+
+
+def parse_reservations(text: str) -> list[SlurmReservation]:
+    return [_reservation(record) for record in _records(text, re.compile("ReservationName="))]
+
+
+def ambiguous_job_ids(jobs: list[SlurmJob]) -> set[int]:
+    """Ids that more than one record claims."""
+    claims = Counter(job.job_id for job in jobs)
+    return {job_id for job_id, count in claims.items() if count > 1}
+
+
+def epoch_seconds(text: str) -> int | None:
+    """None for "Unknown", "None", "N/A" and the like."""
+    try:
+        return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        return None
+
+
+def _records(text: str, start: re.Pattern[str]) -> list[str]:
+    records: list[str] = []
+    for line in text.split("\n"):
+        if start.match(line):
+            records.append(line)
+        elif records and line.strip():
+            records[-1] += f"\n{line}"  # a value with a line break in it
+    return records
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """The first of equal keys counts: what Slurm writes alone stands before what others chose."""
+    found: dict[str, str] = {}
+    for match in _PAIR.finditer(text):
+        found.setdefault(match[1], "" if match[2] == "(null)" else match[2])
+    return found
+
+
+def _need(pairs: dict[str, str], key: str, record: str) -> str:
+    try:
+        return pairs[key]
+    except KeyError:
+        raise SlurmError(f"scontrol printed no {key} in {record[:120]!r}: a Slurm version not known here?") from None
+
+
+def _number(pairs: dict[str, str], key: str, record: str) -> int:
+    text = _need(pairs, key, record)
+    match = re.match(r"\d+", text)
+    if match is None:
+        raise SlurmError(f"scontrol printed {key}={text!r}, which is no number, in {record[:120]!r}")
+    return int(match[0])  # of "4-8", the nodes wanted, the lower bound
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    try:
+        return expand(text)
+    except HostListError as error:
+        raise SlurmError(f"scontrol printed a host list not known here: {error}") from error
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(item for item in text.split(",") if item)
+
+
+def _node(record: str) -> SlurmNode:
+    pairs = _pairs(record)
+    base, *flags = _need(pairs, "State", record).split("+")
+    if "*" in base:
+        flags.append("NOT_RESPONDING")  # as sinfo and some versions of scontrol spell it
+    reason = _NODE_REASON.search(record)
+    return SlurmNode(
+        name=pairs["NodeName"],
+        address=pairs.get("NodeAddr") or pairs["NodeName"],
+        port=int(pairs.get("Port") or 6818),  # printed only where it is not the default, in old versions
+        base_state=base.rstrip(_STATE_SUFFIXES),
+        flags=frozenset(flag.rstrip(_STATE_SUFFIXES) for flag in flags),
+        partitions=_list(pairs.get("Partitions", "")),
+        reason=reason["text"] if reason else pairs.get("Reason", ""),
+        reason_user=reason["user"] if reason else "",
+        reason_at=reason["at"] if reason else "",
+        gres=pairs.get("Gres", ""),
+    )
+
+
+def _job(record: str) -> SlurmJob | None:
+    owners = list(_OWNER.finditer(record))
+    if len(owners) != 1:
+        return None  # somebody's job name or comment imitates Slurm's fields
+    owner = owners[0]
+    user_text = _USER_TEXT.search(record, owner.end())
+    if user_text is None:
+        return None
+    pairs = _pairs(record[owner.start() : user_text.start()])
+    state = _need(pairs, "JobState", record)
+    submit_at = epoch_seconds(_need(pairs, "SubmitTime", record))
+    if submit_at is None:
+        raise SlurmError(f"scontrol printed no usable SubmitTime in {record[:120]!r}")
+    return SlurmJob(
+        job_id=_number(_pairs(record[: owner.start()]), "JobId", record),
+        submit_at=submit_at,
+        user=owner["user"],
+        name=record[: owner.start()].partition(" JobName=")[2],
+        partition=pairs.get("Partition", ""),
+        state=state,
+        restart_count=_number(pairs, "Restarts", record),
+        # While pending, Slurm may still show the nodes of the attempt before.
+        nodes=() if state == "PENDING" else _hosts(pairs.get("NodeList", "")),
+        node_count=_number(pairs, "NumNodes", record),
+        comment=_comment(record, user_text.start()),
+        batch=pairs.get("BatchFlag", "0") != "0",
+        requeue=pairs.get("Requeue") == "1",
+        reservation=pairs.get("Reservation", ""),
+        reason="" if pairs.get("Reason") == "None" else pairs.get("Reason", ""),
+        start_at=epoch_seconds(pairs.get("StartTime", "")),
+        excluded_nodes=_hosts(pairs.get("ExcNodeList", "")),
+    )
+
+
+def _comment(record: str, start: int) -> str:
+    """The job's own comment. An admin's stands before it and may contain anything: the last one counts."""
+    rest = record[start:]
+    if _ADMIN_COMMENT.search(rest):
+        position = rest.rfind(" Comment=")
+        rest = rest[position:] if position >= 0 else ""
+    match = _COMMENT.search(rest)
+    return match[1] if match else ""
+
+
+def _reservation(record: str) -> SlurmReservation:
+    pairs = _pairs(record)
+    return SlurmReservation(
+        name=pairs["ReservationName"],
+        nodes=_hosts(pairs.get("Nodes", "")),
+        users=_list(pairs.get("Users", "")),
+        flags=frozenset(_list(pairs.get("Flags", ""))),
+    )

@@ -1,0 +1,1 @@
+"""One suite for all implementations of a protocol: what passes here may stand in for the others."""

@@ -1,0 +1,159 @@
+"""The two sides that the Slurm contract is held against: the fake, and the command line on a real cluster.
+
+Belongs here: what the suite needs of a cluster besides the protocol: users who submit jobs, nodes that die, time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from controlplane.slurm.cli import CommandLineSlurm
+from controlplane.slurm.protocol import Slurm, SlurmJob, SlurmNode
+from deploy.testbed.cluster import SlurmCluster
+from tests.fakes.slurm import FakeSlurm
+
+NODES = tuple(f"n{number}" for number in range(1, 9))
+SLOW_TO_DIE_SECONDS = 2.0
+
+
+class Side(Protocol):
+    """A cluster of the eight NODES, all idle, nobody's job on them, no reservation."""
+
+    @property
+    def slurm(self) -> Slurm: ...
+
+    def now(self) -> float: ...
+
+    def submit(
+        self, user: str, node_count: int, comment: str = "", requeue: bool = True, kill_seconds: float = 0.0
+    ) -> int:
+        """A job that runs on until it is killed; `kill_seconds` is how long it takes to die then."""
+        ...
+
+    def wait(self, seconds: float) -> None: ...
+
+    def kill_node(self, node: str) -> None: ...
+
+    def start_node(self, node: str) -> None: ...
+
+    def cancel(self, job_id: int) -> None: ...
+
+
+class FakeSide:
+    def __init__(self) -> None:
+        self.fake = FakeSlurm(NODES)
+
+    @property
+    def slurm(self) -> Slurm:
+        return self.fake
+
+    def now(self) -> float:
+        return self.fake.now
+
+    def submit(
+        self, user: str, node_count: int, comment: str = "", requeue: bool = True, kill_seconds: float = 0.0
+    ) -> int:
+        return self.fake.submit(user, node_count, "job", comment, requeue, kill_seconds or 0.1)
+
+    def wait(self, seconds: float) -> None:
+        self.fake.advance(seconds)
+
+    def kill_node(self, node: str) -> None:
+        self.fake.kill_node(node)
+
+    def start_node(self, node: str) -> None:
+        self.fake.start_node(node)
+
+    def cancel(self, job_id: int) -> None:
+        self.fake.cancel(job_id)
+
+
+class RealSide:
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self._cluster = cluster
+        self.slurm: Slurm = CommandLineSlurm(environment=cluster.environment)
+
+    def now(self) -> float:
+        return time.time()
+
+    def submit(
+        self, user: str, node_count: int, comment: str = "", requeue: bool = True, kill_seconds: float = 0.0
+    ) -> int:
+        trap = f"trap 'sleep {kill_seconds}; exit 1' TERM" if kill_seconds else "true"
+        return self._cluster.sbatch(
+            f"--nodes={node_count}",
+            "--requeue" if requeue else "--no-requeue",
+            f"--comment={comment}",
+            "--job-name=job",
+            user=user,
+            script=f"#!/bin/sh\n{trap}\nwhile :; do sleep 0.1; done\n",
+        )
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def kill_node(self, node: str) -> None:
+        self._cluster.kill_node(node)
+
+    def start_node(self, node: str) -> None:
+        self._cluster.start_node(node)
+
+    def cancel(self, job_id: int) -> None:
+        self._cluster.run("scancel", str(job_id))
+
+    def clear(self) -> None:
+        """Make the cluster what `Side` promises."""
+        self._cluster.run("scancel", "--user=nobody")
+        self._cluster.run("scancel", "--user=games")
+        until(self, lambda: all(job.state in ENDED for job in self.slurm.jobs()), "all jobs are over")
+        for reservation in self.slurm.reservations():
+            self.slurm.delete_reservation(reservation.name)
+        for node in self.slurm.nodes():
+            if not self._cluster.node_pids(node.name):
+                self._cluster.start_node(node.name)
+            if node.draining or node.down:
+                self.slurm.resume_node(node.name)
+        until(self, lambda: all(_idle(node) for node in self.slurm.nodes()), "all nodes are idle")
+
+
+ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"})
+
+
+def job_of(side: Side, job_id: int) -> SlurmJob:
+    return next(job for job in side.slurm.jobs() if job.job_id == job_id)
+
+
+def node_of(side: Side, name: str) -> SlurmNode:
+    return next(node for node in side.slurm.nodes() if node.name == name)
+
+
+def until(side: Side, predicate: Callable[[], bool], what: str, timeout_seconds: float = 20.0) -> None:
+    deadline = side.now() + timeout_seconds
+    while not predicate():
+        assert side.now() < deadline, f"not within {timeout_seconds} s: {what}; jobs: {side.slurm.jobs()}"
+        side.wait(0.05)
+
+
+def running(side: Side, job_id: int) -> SlurmJob:
+    """Wait until the job runs."""
+    until(side, lambda: job_of(side, job_id).state == "RUNNING", f"job {job_id} runs")
+    return job_of(side, job_id)
+
+
+def pending(side: Side, job_id: int) -> SlurmJob:
+    """Wait until the job is back in the queue."""
+    until(side, lambda: job_of(side, job_id).state == "PENDING", f"job {job_id} is pending")
+    return job_of(side, job_id)
+
+
+def start(side: Side, job_id: int) -> None:
+    """Start a requeued job, not in the second of its requeue: Slurm fails a job for that."""
+    submit_at = job_of(side, job_id).submit_at
+    until(side, lambda: side.now() > submit_at + 1.05, "the second of the requeue is over")
+    side.slurm.start_job_now(job_id)
+
+
+def _idle(node: SlurmNode) -> bool:
+    return node.base_state == "IDLE" and not node.flags

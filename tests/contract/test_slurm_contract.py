@@ -1,0 +1,248 @@
+"""What every implementation of the Slurm protocol promises, held against the fake and a real cluster alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from controlplane.slurm.protocol import SlurmError
+from tests.contract.slurm_sides import (
+    NODES,
+    SLOW_TO_DIE_SECONDS,
+    FakeSide,
+    RealSide,
+    Side,
+    job_of,
+    node_of,
+    pending,
+    running,
+    start,
+    until,
+)
+
+REASON = "understudy: GPU [0000:1b:00.0] lost, xid=79 (rule 7)"
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.cluster)])
+def side(request: pytest.FixtureRequest) -> Iterator[Side]:
+    if request.param == "fake":
+        yield FakeSide()
+        return
+    real = RealSide(request.getfixturevalue("slurm_cluster"))
+    real.clear()
+    yield real
+    real.clear()
+
+
+def refused(call: Callable[..., None], *arguments: object) -> str:
+    with pytest.raises(SlurmError) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+def nodes_of(side: Side, reservation: str) -> tuple[str, ...] | None:
+    return {found.name: found.nodes for found in side.slurm.reservations()}.get(reservation)
+
+
+def hold_all_but(side: Side, *free: str) -> None:
+    """Leave only `free` to jobs that are bound to no reservation."""
+    side.slurm.create_reservation("rest", [node for node in NODES if node not in free], "root", 60)
+
+
+def test_a_healthy_node_is_told_with_address_partition_and_gpus(side: Side) -> None:
+    nodes = side.slurm.nodes()
+    assert [node.name for node in nodes] == list(NODES)
+    for node in nodes:
+        assert (node.base_state, node.usable, node.reason) == ("IDLE", True, "")
+        assert (node.address, node.partitions, node.gres) == ("127.0.0.1", ("train",), "gpu:8")
+        assert node.port > 0
+
+
+def test_a_job_is_told_with_owner_and_all_it_asked_for(side: Side) -> None:
+    before = int(side.now())
+    job_id = side.submit("nobody", 2, comment="team-a understudy, note=x y")
+    job = running(side, job_id)
+    assert (job.user, job.name, job.partition) == ("nobody", "job", "train")
+    assert (job.comment, job.batch, job.requeue) == ("team-a understudy, note=x y", True, True)
+    assert (job.restart_count, job.node_count, len(set(job.nodes))) == (0, 2, 2)
+    assert (job.reservation, job.reason) == ("", "")
+    assert before <= job.submit_at <= side.now()
+    assert job.start_at is not None
+    assert job.submit_at <= job.start_at <= side.now()
+
+
+def test_a_cluster_without_jobs_or_reservations_has_none(side: Side) -> None:
+    assert side.slurm.reservations() == []
+    assert [job for job in side.slurm.jobs() if job.state in ("PENDING", "RUNNING", "COMPLETING")] == []
+
+
+def test_a_drained_node_keeps_its_job_takes_no_other_and_says_why(side: Side) -> None:
+    hold_all_but(side, "n1")
+    job_id = side.submit("nobody", 1)
+    assert running(side, job_id).nodes == ("n1",)
+    side.slurm.drain_node("n1", REASON)
+
+    node = node_of(side, "n1")
+    assert (node.draining, node.usable, node.down) == (True, False, False)
+    assert (node.reason, node.reason_user) == (REASON, "root")
+    at = datetime.strptime(node.reason_at, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
+    assert abs(at - side.now()) < 5
+    assert job_of(side, job_id).state == "RUNNING"
+
+    side.cancel(job_id)
+    waiting = side.submit("games", 1)
+    side.wait(2.5)
+    assert job_of(side, waiting).state == "PENDING"
+
+    side.slurm.resume_node("n1")
+    node = node_of(side, "n1")
+    assert (node.draining, node.reason, node.reason_user) == (False, "", "")
+    assert running(side, waiting).nodes == ("n1",)
+
+
+def test_a_node_leaves_service_only_with_a_reason(side: Side) -> None:
+    refused(side.slurm.drain_node, "n1", "")
+    refused(side.slurm.down_node, "n1", " ")
+    assert node_of(side, "n1").usable
+
+
+def test_a_reason_on_several_lines_is_read_back_on_one(side: Side) -> None:
+    side.slurm.drain_node("n1", "first\n  second")
+    assert node_of(side, "n1").reason == "first second"
+
+
+def test_a_dead_node_set_down_lets_its_job_go_at_once(side: Side) -> None:
+    job_id = side.submit("nobody", 2)
+    dead, alive = running(side, job_id).nodes[1], job_of(side, job_id).nodes[0]
+    side.kill_node(dead)
+    side.wait(0.5)
+    assert job_of(side, job_id).state == "RUNNING", "Slurm takes minutes to notice by itself"
+
+    side.slurm.down_node(dead, REASON)
+    assert job_of(side, job_id).restart_count == 1
+    until(side, lambda: job_of(side, job_id).state == "PENDING", "the job is requeued", timeout_seconds=5)
+    assert (node_of(side, dead).down, node_of(side, dead).reason) == (True, REASON)
+    assert node_of(side, alive).usable
+
+    start(side, job_id)
+    assert dead not in running(side, job_id).nodes
+
+
+def test_a_reservation_holds_exactly_its_nodes_down_to_the_last(side: Side) -> None:
+    side.slurm.create_reservation("pool", ["n8", "n6", "n7"], "root", 60)
+    reservation = side.slurm.reservations()[0]
+    assert (reservation.name, set(reservation.nodes), reservation.users) == ("pool", {"n6", "n7", "n8"}, ("root",))
+    assert "IGNORE_JOBS" in reservation.flags
+
+    side.slurm.set_reservation_nodes("pool", ["n8"])
+    assert nodes_of(side, "pool") == ("n8",)
+    refused(side.slurm.set_reservation_nodes, "pool", [])
+    assert nodes_of(side, "pool") == ("n8",)
+    side.slurm.set_reservation_nodes("pool", ["n5", "n8"])
+    assert nodes_of(side, "pool") == ("n5", "n8")
+
+    side.slurm.delete_reservation("pool")
+    assert side.slurm.reservations() == []
+
+
+def test_a_reservation_takes_no_name_twice_and_no_unknown_node(side: Side) -> None:
+    side.slurm.create_reservation("pool", ["n8"], "root", 60)
+    refused(side.slurm.create_reservation, "pool", ["n7"], "root", 60)
+    refused(side.slurm.create_reservation, "other", ["n7", "n99"], "root", 60)
+    refused(side.slurm.create_reservation, "other", [], "root", 60)
+    assert nodes_of(side, "pool") == ("n8",)
+    assert nodes_of(side, "other") is None
+
+
+def test_a_gang_comes_back_on_exactly_the_seats_held_for_it(side: Side) -> None:
+    hold_all_but(side, "n1", "n2", "n3")
+    gang = side.submit("nobody", 2)
+    bad, good = running(side, gang).nodes
+    filler = side.submit("games", 1)
+    running(side, filler)
+    rivals = [side.submit("games", 1), side.submit("nobody", 1)]
+
+    side.slurm.drain_node(bad, REASON)
+    side.slurm.create_reservation("seats", [good, "n4"], "nobody", 60)  # n4 is still in the rest
+    side.slurm.set_reservation_nodes("rest", ["n5", "n6", "n7", "n8"])
+    side.slurm.set_job_reservation(gang, "seats")
+    side.slurm.requeue_job(gang)
+    assert pending(side, gang).reservation == "seats"
+    start(side, gang)
+
+    job = running(side, gang)
+    assert set(job.nodes) == {good, "n4"}
+    assert job.restart_count == 1
+    assert [job_of(side, rival).state for rival in rivals] == ["PENDING", "PENDING"]
+
+    assert "use" in refused(side.slurm.delete_reservation, "seats")
+    side.slurm.set_job_reservation(gang, "")
+    side.slurm.delete_reservation("seats")
+    assert job_of(side, gang).reservation == ""
+    assert job_of(side, gang).state == "RUNNING"
+    assert nodes_of(side, "seats") is None
+
+
+def test_a_requeued_job_counts_up_at_once_and_waits_until_told_to_start(side: Side) -> None:
+    job_id = side.submit("nobody", 1)
+    running(side, job_id)
+    side.slurm.requeue_job(job_id)
+    assert job_of(side, job_id).restart_count == 1
+
+    job = pending(side, job_id)
+    assert (job.restart_count, job.nodes, job.reason) == (1, (), "BeginTime")
+    assert job.start_at is not None
+    assert 100 < job.start_at - side.now() < 130
+
+    refused(side.slurm.requeue_job, job_id)  # pending already: it changes nothing
+    assert job_of(side, job_id).restart_count == 1
+    start(side, job_id)
+    assert running(side, job_id).restart_count == 1
+
+
+def test_a_start_time_set_while_the_job_is_completing_is_lost(side: Side) -> None:
+    job_id = side.submit("nobody", 1, kill_seconds=SLOW_TO_DIE_SECONDS)
+    running(side, job_id)
+    side.wait(0.5)  # until its script has set its trap
+    side.slurm.requeue_job(job_id)
+    assert job_of(side, job_id).state == "COMPLETING"
+    refused(side.slurm.requeue_job, job_id)
+    side.slurm.start_job_now(job_id)
+    job = pending(side, job_id)
+    assert job.start_at is not None
+    assert job.start_at - side.now() > 100
+    assert job.restart_count == 1
+
+
+def test_a_job_that_does_not_allow_it_is_not_requeued(side: Side) -> None:
+    job_id = side.submit("nobody", 1, requeue=False)
+    assert not running(side, job_id).requeue
+    refused(side.slurm.requeue_job, job_id)
+    job = job_of(side, job_id)
+    assert (job.state, job.restart_count) == ("RUNNING", 0)
+
+
+def test_a_job_is_bound_and_unbound_in_any_state_but_the_last(side: Side) -> None:
+    side.slurm.create_reservation("seats", ["n3"], "nobody", 60)
+    job_id = side.submit("nobody", 1)
+    running(side, job_id)
+    for reservation in ("seats", "seats", "", ""):
+        side.slurm.set_job_reservation(job_id, reservation)
+        assert job_of(side, job_id).reservation == reservation
+    refused(side.slurm.set_job_reservation, job_id, "nowhere")
+    side.cancel(job_id)
+    until(side, lambda: job_of(side, job_id).state == "CANCELLED", "the job is over")
+    refused(side.slurm.set_job_reservation, job_id, "seats")
+
+
+def test_what_slurm_does_not_know_is_refused_by_name(side: Side) -> None:
+    assert "n99" in refused(side.slurm.drain_node, "n99", REASON)
+    assert "n99" in refused(side.slurm.down_node, "n99", REASON)
+    assert "n99" in refused(side.slurm.resume_node, "n99")
+    assert "nowhere" in refused(side.slurm.set_reservation_nodes, "nowhere", ["n1"])
+    assert "nowhere" in refused(side.slurm.delete_reservation, "nowhere")
+    assert "4711" in refused(side.slurm.requeue_job, 4711)
+    assert "4711" in refused(side.slurm.start_job_now, 4711)
+    assert "4711" in refused(side.slurm.set_job_reservation, 4711, "")

@@ -1,0 +1,348 @@
+"""An in-memory Slurm with the manners of the real one, on a clock that the test advances.
+
+Its manners are those seen on Slurm 22.05: a requeue passes through COMPLETING, renews the submit time and puts the
+begin time two minutes off; a begin time set while COMPLETING is lost; a job started in the second of its kill
+fails; a dead node holds its job COMPLETING until it is set DOWN, and a job requeued before that fails for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from controlplane.slurm.protocol import SlurmError
+
+REQUEUE_DELAY_SECONDS = 121
+SLURMD_TIMEOUT_SECONDS = 300
+MIN_JOB_AGE_SECONDS = 300
+OVER = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"})
+
+
+@dataclass
+class _Node:
+    name: str
+    drained: bool = False
+    down: bool = False
+    reason: str = ""
+    reason_user: str = ""
+    reason_at: str = ""
+    dead_since: float | None = None
+    quiet_until: float = 0.0  # after a resume, until it is heard of again
+
+    def usable(self, now: float) -> bool:
+        return not self.drained and not self.down and now >= self.quiet_until
+
+
+@dataclass
+class _Job:
+    job_id: int
+    submit_at: int
+    user: str
+    name: str
+    comment: str
+    node_count: int
+    requeue: bool
+    kill_seconds: float
+    state: str = "PENDING"
+    restart_count: int = 0
+    nodes: list[str] = field(default_factory=list)
+    reservation: str = ""
+    begin_at: float | None = None
+    started_at: float | None = None
+    killed_at: float | None = None
+    ended_at: float | None = None
+    next_state: str = ""  # after COMPLETING
+    broken: bool = False  # Slurm's record of it is: its next start fails
+
+
+class FakeSlurm:
+    """Implements `Slurm`; beside it stand what users, time and misfortune do."""
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        now: float = 1_700_000_000.0,
+        partition: str = "train",
+        scheduler_tick_seconds: float = 1.0,
+    ) -> None:
+        self.now = now
+        self._partition = partition
+        self._tick_seconds = scheduler_tick_seconds
+        self._nodes = {name: _Node(name) for name in nodes}
+        self._jobs: dict[int, _Job] = {}
+        self._reservations: dict[str, SlurmReservation] = {}
+        self._reservation_ends: dict[str, float] = {}
+        self._next_job_id = 1
+
+    # -- what the test does ------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        user: str,
+        node_count: int,
+        name: str = "job",
+        comment: str = "",
+        requeue: bool = True,
+        kill_seconds: float = 0.1,
+    ) -> int:
+        """`kill_seconds`: how long its processes take to die when they are told to."""
+        job = _Job(self._next_job_id, int(self.now), user, name, comment, node_count, requeue, kill_seconds)
+        self._next_job_id += 1
+        self._jobs[job.job_id] = job
+        return job.job_id
+
+    def cancel(self, job_id: int) -> None:
+        job = self._job(job_id)
+        if job.state in ("RUNNING", "COMPLETING"):
+            self._kill(job, "CANCELLED")
+        elif job.state == "PENDING":
+            self._end(job, "CANCELLED")
+
+    def end(self, job_id: int, state: str = "COMPLETED") -> None:
+        """The job's script ends by itself."""
+        self._end(self._job(job_id), state)
+
+    def kill_node(self, name: str) -> None:
+        """The node falls silent. Nobody tells Slurm."""
+        self._node(name).dead_since = self.now
+
+    def start_node(self, name: str) -> None:
+        self._node(name).dead_since = None
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, in steps small enough for everything to happen in order."""
+        until = self.now + seconds
+        while self.now < until:
+            before = self.now
+            self.now = min(until, before + 0.05)
+            self._time_out_nodes()
+            self._finish_completing()
+            if before // self._tick_seconds != self.now // self._tick_seconds:
+                self._schedule()
+            self._forget()
+
+    # -- Slurm -------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[SlurmNode]:
+        return [self._shown_node(node) for node in self._nodes.values()]
+
+    def jobs(self) -> list[SlurmJob]:
+        return [self._shown_job(job) for job in self._jobs.values()]
+
+    def reservations(self) -> list[SlurmReservation]:
+        return list(self._reservations.values())
+
+    def drain_node(self, node: str, reason: str) -> None:
+        self._set_reason(self._node(node), reason, "root")
+        self._nodes[node].drained = True
+
+    def down_node(self, node: str, reason: str) -> None:
+        self._down(self._node(node), reason, "root")
+
+    def resume_node(self, node: str) -> None:
+        found = self._node(node)
+        if not found.drained and not found.down:
+            raise SlurmError(f"resume {node}: Invalid node state specified")
+        self._nodes[node] = _Node(node, dead_since=found.dead_since, quiet_until=self.now + 1.0)
+
+    def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
+        if name in self._reservations:
+            raise SlurmError(f"create reservation {name}: Requested reservation overlaps with another reservation")
+        self._check_nodes(name, nodes)
+        flags = frozenset({"IGNORE_JOBS", "OVERLAP", "SPEC_NODES"})
+        self._reservations[name] = SlurmReservation(name, tuple(sorted(set(nodes))), (user,), flags)
+        self._reservation_ends[name] = self.now + duration_minutes * 60
+
+    def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
+        reservation = self._reservation(name)
+        self._check_nodes(name, nodes)
+        self._reservations[name] = replace(reservation, nodes=tuple(sorted(set(nodes))))
+
+    def delete_reservation(self, name: str) -> None:
+        self._reservation(name)
+        if any(job.reservation == name and job.state not in OVER for job in self._jobs.values()):
+            raise SlurmError(f"delete reservation {name}: Requested reservation is in use")
+        del self._reservations[name]
+
+    def set_job_reservation(self, job_id: int, reservation: str) -> None:
+        job = self._job(job_id)
+        if job.state in OVER:
+            raise SlurmError(f"Job has already finished for job {job_id}")
+        if reservation:
+            self._reservation(reservation)
+        job.reservation = reservation
+
+    def requeue_job(self, job_id: int) -> None:
+        job = self._job(job_id)
+        if not job.requeue:
+            raise SlurmError(f"Requested operation is presently disabled for job {job_id}")
+        if job.state in ("PENDING", "COMPLETING"):
+            raise SlurmError(f"Job is pending execution for job {job_id}")
+        job.restart_count += 1
+        if job.state == "RUNNING":
+            self._kill(job, "PENDING")
+        else:
+            self._pend(job)
+
+    def start_job_now(self, job_id: int) -> None:
+        job = self._job(job_id)
+        if job.state in OVER:
+            raise SlurmError(f"Job has already finished for job {job_id}")
+        if job.state == "PENDING":  # accepted in any other state, too, and lost
+            job.begin_at = None
+
+    # -- how it goes on ----------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        for job in sorted(self._jobs.values(), key=lambda job: job.job_id):
+            if job.state != "PENDING" or (job.begin_at is not None and job.begin_at > self.now):
+                continue
+            seats = self._seats_for(job)
+            if len(seats) >= job.node_count:
+                self._start(job, seats[: job.node_count])
+
+    def _seats_for(self, job: _Job) -> list[str]:
+        taken = {name for other in self._jobs.values() if other.state not in OVER for name in other.nodes}
+        free = [node.name for node in self._nodes.values() if node.usable(self.now) and node.name not in taken]
+        if job.reservation:
+            reservation = self._reservations.get(job.reservation)
+            if reservation is None or job.user not in reservation.users:
+                return []
+            return [name for name in free if name in reservation.nodes]
+        reserved = {name for reservation in self._reservations.values() for name in reservation.nodes}
+        return [name for name in free if name not in reserved]
+
+    def _start(self, job: _Job, seats: list[str]) -> None:
+        job.nodes, job.started_at, job.begin_at = seats, self.now, None
+        same_second = job.killed_at is not None and int(job.killed_at) == int(self.now)
+        if job.broken or same_second:  # same second: "Job credential revoked"
+            self._end(job, "FAILED")
+        else:
+            job.state = "RUNNING"
+
+    def _kill(self, job: _Job, next_state: str) -> None:
+        job.state, job.next_state, job.killed_at = "COMPLETING", next_state, self.now
+
+    def _finish_completing(self) -> None:
+        for job in self._jobs.values():
+            if job.state != "COMPLETING" or self.now < (job.killed_at or 0.0) + job.kill_seconds:
+                continue
+            job.nodes = [name for name in job.nodes if self._holds_up(self._nodes[name])]
+            if job.nodes:
+                continue
+            if job.next_state == "PENDING":
+                self._pend(job)
+            else:
+                self._end(job, job.next_state)
+
+    def _holds_up(self, node: _Node) -> bool:
+        return node.dead_since is not None and not node.down
+
+    def _pend(self, job: _Job) -> None:
+        job.state, job.nodes, job.started_at, job.ended_at = "PENDING", [], None, None
+        job.submit_at = int(self.now)
+        job.begin_at = int(self.now) + REQUEUE_DELAY_SECONDS
+
+    def _end(self, job: _Job, state: str) -> None:
+        job.state, job.nodes, job.ended_at = state, [], self.now
+
+    def _down(self, node: _Node, reason: str, user: str) -> None:
+        self._set_reason(node, reason, user)
+        node.down = True
+        for job in self._jobs.values():
+            if node.name not in job.nodes:
+                continue
+            if job.state == "RUNNING":
+                job.nodes.remove(node.name)
+                job.restart_count += 1 if job.requeue else 0
+                self._kill(job, "PENDING" if job.requeue else "NODE_FAIL")
+            elif job.state == "COMPLETING" and job.nodes == [node.name]:
+                # Slurm forgets half of the requeue: no delay, the old submit time, and a record that cannot start.
+                job.broken = job.next_state == "PENDING"
+                job.state, job.nodes, job.started_at = job.next_state, [], None
+
+    def _time_out_nodes(self) -> None:
+        for node in self._nodes.values():
+            silent_since = node.dead_since
+            if silent_since is not None and not node.down and self.now - silent_since >= SLURMD_TIMEOUT_SECONDS:
+                self._down(node, "Not responding", "slurm")
+
+    def _forget(self) -> None:
+        for name in [name for name in self._reservations if self._reservation_ends[name] <= self.now]:
+            del self._reservations[name]
+        for job in list(self._jobs.values()):
+            if job.state in OVER and job.ended_at is not None and self.now - job.ended_at > MIN_JOB_AGE_SECONDS:
+                del self._jobs[job.job_id]
+
+    def _set_reason(self, node: _Node, reason: str, user: str) -> None:
+        if not reason.strip():
+            raise SlurmError(f"{node.name}: You must specify a reason when DOWNING or DRAINING a node")
+        at = datetime.fromtimestamp(self.now, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        node.reason, node.reason_user, node.reason_at = " ".join(reason.split()), user, at
+
+    # -- what it shows -----------------------------------------------------------------------------------------
+
+    def _shown_node(self, node: _Node) -> SlurmNode:
+        working = [job for job in self._jobs.values() if node.name in job.nodes and job.state not in OVER]
+        allocated = any(job.state == "RUNNING" for job in working)
+        flags: list[tuple[str, bool]] = [
+            ("DRAIN", node.drained),
+            ("COMPLETING", any(job.state == "COMPLETING" for job in working)),
+            ("NOT_RESPONDING", self.now < node.quiet_until),
+            ("RESERVED", any(node.name in reservation.nodes for reservation in self._reservations.values())),
+        ]
+        return SlurmNode(
+            name=node.name,
+            address="127.0.0.1",
+            port=6818,
+            base_state="DOWN" if node.down else "ALLOCATED" if allocated else "IDLE",
+            flags=frozenset(flag for flag, shown in flags if shown),
+            partitions=(self._partition,),
+            reason=node.reason,
+            reason_user=node.reason_user,
+            reason_at=node.reason_at,
+            gres="gpu:8",
+        )
+
+    def _shown_job(self, job: _Job) -> SlurmJob:
+        begin_at = int(job.begin_at) if job.begin_at is not None else None
+        return SlurmJob(
+            job_id=job.job_id,
+            submit_at=job.submit_at,
+            user=job.user,
+            name=job.name,
+            partition=self._partition,
+            state=job.state,
+            restart_count=job.restart_count,
+            nodes=tuple(job.nodes),
+            node_count=job.node_count,
+            comment=job.comment,
+            batch=True,
+            requeue=job.requeue,
+            reservation=job.reservation,
+            reason=("BeginTime" if begin_at else "Resources") if job.state == "PENDING" else "",
+            start_at=int(job.started_at) if job.started_at is not None else begin_at,
+        )
+
+    def _check_nodes(self, reservation: str, nodes: Sequence[str]) -> None:
+        if not nodes:
+            raise SlurmError(f"reservation {reservation} must keep a node: delete it instead of emptying it")
+        for name in nodes:
+            self._node(name)
+
+    def _node(self, name: str) -> _Node:
+        if name not in self._nodes:
+            raise SlurmError(f"Invalid node name specified: {name}")
+        return self._nodes[name]
+
+    def _job(self, job_id: int) -> _Job:
+        if job_id not in self._jobs:
+            raise SlurmError(f"Invalid job id specified: {job_id}")
+        return self._jobs[job_id]
+
+    def _reservation(self, name: str) -> SlurmReservation:
+        if name not in self._reservations:
+            raise SlurmError(f"Requested reservation is invalid: {name}")
+        return self._reservations[name]

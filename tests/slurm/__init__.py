@@ -1,0 +1,1 @@
+"""Promises of the Slurm gate that need no Slurm: reading its output, and telling its failures apart."""

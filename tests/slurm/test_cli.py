@@ -1,0 +1,121 @@
+"""The command line's failures are told apart, and nothing that people wrote becomes an option.
+
+Played against a small program in scontrol's place that says what the test wants.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from controlplane.slurm.cli import CommandLineSlurm
+from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
+
+PROGRAM = """#!{python}
+import json, os, sys, time
+with open({calls!r}, "a") as calls:
+    calls.write(json.dumps([sys.argv[1:], dict(os.environ)]) + "\\n")
+time.sleep({seconds})
+print({out!r})
+print({err!r}, file=sys.stderr)
+sys.exit({code})
+"""
+
+Make = Callable[..., CommandLineSlurm]
+
+
+class Calls:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self) -> list[tuple[list[str], dict[str, str]]]:
+        return [tuple(json.loads(line)) for line in self.path.read_text().splitlines()] if self.path.exists() else []
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Calls:
+    return Calls(tmp_path / "calls")
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path, calls: Calls) -> Make:
+    def make(out: str = "", err: str = "", code: int = 0, seconds: float = 0, timeout: float = 10) -> CommandLineSlurm:
+        program = tmp_path / "scontrol"
+        said = {"out": out, "err": err, "code": code, "seconds": seconds}
+        program.write_text(PROGRAM.format(python=sys.executable, calls=str(calls.path), **said))
+        program.chmod(0o755)
+        return CommandLineSlurm(str(program), {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/somewhere"}, timeout)
+
+    return make
+
+
+def test_times_are_asked_for_and_given_in_utc(scontrol: Make, calls: Calls) -> None:
+    assert scontrol(out="No jobs in the system").jobs() == []
+    ((arguments, environment),) = calls()
+    assert arguments == ["--all", "show", "jobs", "--oneliner"]
+    assert (environment["TZ"], environment["LC_ALL"]) == ("UTC", "C")
+    assert environment["SLURM_TIME_FORMAT"] == "standard"
+    assert environment["SLURM_CONF"] == "/somewhere"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "slurm_load_node error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_node error: Socket timed out on send/recv operation",
+        "Unexpected message received for job 1",
+    ],
+)
+def test_a_controller_that_does_not_answer_is_unavailable_not_wrong(scontrol: Make, said: str) -> None:
+    with pytest.raises(SlurmUnavailable, match=said[:20]):
+        scontrol(err=said, code=1).nodes()
+
+
+def test_a_command_that_hangs_is_given_up(scontrol: Make) -> None:
+    with pytest.raises(SlurmUnavailable, match=r"requeue 7.*0.2 s"):
+        scontrol(seconds=30, timeout=0.2).requeue_job(7)
+
+
+def test_a_refusal_says_what_was_run_how_it_ended_and_what_it_said(scontrol: Make) -> None:
+    with pytest.raises(SlurmError, match=r"requeue 7` failed with exit code 3: Job is pending") as caught:
+        scontrol(err="Job is pending execution for job 7", code=3).requeue_job(7)
+    assert not isinstance(caught.value, SlurmUnavailable)
+
+
+def test_a_missing_scontrol_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(SlurmError, match="install Slurm's client commands"):
+        CommandLineSlurm("/nowhere/scontrol").nodes()
+
+
+@pytest.mark.parametrize("name", ["--help", "-n1", "n1,n2", "n1 State=DOWN", "", "n[1-3]", "n1\n", "a=b"])
+def test_what_is_no_name_never_reaches_a_command(scontrol: Make, calls: Calls, name: str) -> None:
+    slurm = scontrol()
+    attempts: list[Callable[[], None]] = [
+        lambda: slurm.drain_node(name, "reason"),
+        lambda: slurm.resume_node(name),
+        lambda: slurm.create_reservation(name, ["n1"], "root", 5),
+        lambda: slurm.create_reservation("pool", [name], "root", 5),
+        lambda: slurm.create_reservation("pool", ["n1"], name, 5),
+        lambda: slurm.delete_reservation(name),
+    ]
+    for attempt in attempts:
+        with pytest.raises(SlurmError, match="is not a name"):
+            attempt()
+    assert calls() == []
+
+
+def test_a_reason_is_one_argument_on_one_line(scontrol: Make, calls: Calls) -> None:
+    scontrol().down_node("n1", "--now\n State=RESUME; $(reboot)")
+    assert calls()[0][0] == ["update", "NodeName=n1", "State=DOWN", "Reason=--now State=RESUME; $(reboot)"]
+
+
+def test_an_imitated_job_is_asked_for_by_its_id(scontrol: Make, calls: Calls) -> None:
+    lines = (Path(__file__).parent / "data" / "jobs-22.05.txt").read_text().split("\n")
+    line = next(line for line in lines if line.startswith("JobId=5 "))
+    jobs = scontrol(out=f"{line}\n{line.replace('PENDING', 'FAILED', 1)}").jobs()
+    assert [(job.job_id, job.state) for job in jobs] == [(5, "PENDING")]
+    assert [arguments for arguments, _ in calls()][1] == ["--all", "show", "job", "--oneliner", "5"]

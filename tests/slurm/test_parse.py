@@ -1,0 +1,144 @@
+"""What scontrol printed on a real cluster is read as it was meant, whatever people wrote into it.
+
+The files in `data` are recorded with `scontrol --all show KIND -o` under TZ=UTC, unchanged.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.fleet.slurm import SlurmJob
+from controlplane.slurm.parse import ambiguous_job_ids, epoch_seconds, parse_jobs, parse_nodes, parse_reservations
+from controlplane.slurm.protocol import SlurmError
+
+DATA = Path(__file__).parent / "data"
+
+
+def recorded(kind: str) -> str:
+    return (DATA / f"{kind}-22.05.txt").read_text(encoding="utf-8")
+
+
+def job_line(job_id: int) -> str:
+    return next(line for line in recorded("jobs").split("\n") if line.startswith(f"JobId={job_id} "))
+
+
+def job(text: str) -> SlurmJob:
+    (found,) = parse_jobs(text)
+    return found
+
+
+def test_nodes_are_read_with_state_reason_and_address() -> None:
+    nodes = {node.name: node for node in parse_nodes(recorded("nodes"))}
+    assert list(nodes) == [f"n{number}" for number in range(1, 9)]
+    assert (nodes["n1"].base_state, set(nodes["n1"].flags)) == ("ALLOCATED", {"RESERVED"})
+    assert (nodes["n1"].address, nodes["n1"].port, nodes["n1"].partitions) == ("127.0.0.1", 30775, ("train",))
+    assert nodes["n1"].gres == "gpu:8"
+    assert nodes["n8"].down
+    assert (nodes["n8"].reason, nodes["n8"].reason_user) == ("dead", "root")
+
+
+def test_a_reason_keeps_its_brackets_and_equals_signs_and_loses_only_who_and_when() -> None:
+    node = parse_nodes(recorded("nodes"))[1]
+    assert node.reason == "understudy: xid 79 on 0000:1b:00.0 [rule 7] key=v State=IDLE a@b"
+    assert (node.reason_user, node.reason_at) == ("root", "2026-11-21T12:38:36")
+    assert (node.base_state, set(node.flags)) == ("ALLOCATED", {"DRAIN"})
+
+
+@pytest.mark.parametrize(
+    ("state", "base", "flags"),
+    [
+        ("IDLE", "IDLE", set()),
+        ("IDLE*", "IDLE", {"NOT_RESPONDING"}),
+        ("DOWN*+DRAIN", "DOWN", {"DRAIN", "NOT_RESPONDING"}),
+        ("DOWN+DRAIN+NOT_RESPONDING", "DOWN", {"DRAIN", "NOT_RESPONDING"}),
+        ("MIXED+CLOUD+POWERING_UP", "MIXED", {"CLOUD", "POWERING_UP"}),
+    ],
+)
+def test_every_spelling_of_a_node_state_is_understood(state: str, base: str, flags: set[str]) -> None:
+    (node,) = parse_nodes(f"NodeName=n1 NodeAddr=10.0.0.1 Port=6818 State={state} Partitions=a,b Owner=N/A\n")
+    assert (node.base_state, set(node.flags)) == (base, flags)
+    assert node.partitions == ("a", "b")
+
+
+def test_jobs_are_read_with_nodes_times_and_reservation() -> None:
+    jobs = {job.job_id: job for job in parse_jobs(recorded("jobs"))}
+    gang = jobs[1]
+    assert (gang.user, gang.state, gang.nodes, gang.node_count) == ("nobody", "RUNNING", ("n4", "n5"), 2)
+    assert (gang.batch, gang.requeue, gang.restart_count, gang.reason) == (True, True, 0, "")
+    assert (gang.submit_at, gang.start_at) == (1795264709, 1795264712)
+    assert (jobs[2].reservation, jobs[2].excluded_nodes) == ("seats", ("n4", "n5"))
+    assert (jobs[5].state, jobs[5].nodes, jobs[5].start_at, jobs[5].reason) == ("PENDING", (), None, "Resources")
+
+
+def test_text_of_users_is_not_taken_for_fields() -> None:
+    gang = parse_jobs(recorded("jobs"))[0]
+    assert gang.name == "a name = odd  Comment=x"
+    assert gang.comment == "understudy note=a b, JobState=FAILED"
+    assert gang.state == "RUNNING"
+
+
+def test_a_comment_with_a_line_break_makes_no_second_job() -> None:
+    jobs = {job.job_id: job for job in parse_jobs(recorded("jobs"))}
+    assert 77 not in jobs
+    assert (jobs[2].name, jobs[2].user) == ("two\nlines", "games")
+
+
+def test_a_job_whose_name_imitates_an_owner_is_left_out() -> None:
+    assert 3 not in {job.job_id for job in parse_jobs(recorded("jobs"))}
+
+
+def test_a_whole_imitated_record_is_noticed_by_its_id() -> None:
+    forged = job_line(5).replace("StdErr=", f"Comment=x StdErr= \n{job_line(1)} StdErr=", 1)
+    jobs = parse_jobs(forged + "\n" + job_line(1) + "\n")
+    assert ambiguous_job_ids(jobs) == {1}
+    assert ambiguous_job_ids(parse_jobs(recorded("jobs"))) == set()
+
+
+def test_reservations_are_read_with_nodes_users_and_flags() -> None:
+    spares, seats = parse_reservations(recorded("reservations"))
+    assert (spares.name, spares.nodes, spares.users) == ("understudy_spares", ("n6", "n7", "n8"), ("root",))
+    assert spares.flags == {"IGNORE_JOBS", "OVERLAP", "SPEC_NODES"}
+    assert (seats.nodes, seats.users) == (("n1", "n3"), ("nobody", "games"))
+
+
+def test_an_empty_cluster_has_no_jobs_and_no_reservations() -> None:
+    assert parse_jobs("No jobs in the system\n") == []
+    assert parse_reservations("No reservations in the system\n") == []
+    assert parse_nodes("") == []
+
+
+def test_fields_of_other_versions_are_passed_over() -> None:
+    line = job_line(5).replace(" JobState=", " Container=(null) SLUID=s4TB JobState=").replace(" Power=", " Segment=4")
+    assert job(line) == job(job_line(5))
+
+
+def test_a_pending_job_shows_no_nodes_though_slurm_still_prints_the_old_ones() -> None:
+    assert job(job_line(5).replace("NodeList= ", "NodeList=n[1-4] ")).nodes == ()
+
+
+def test_a_missing_field_is_an_error_that_names_it() -> None:
+    with pytest.raises(SlurmError, match="Restarts"):
+        parse_jobs(job_line(1).replace(" Restarts=0", ""))
+    with pytest.raises(SlurmError, match="SubmitTime"):
+        parse_jobs(job_line(1).replace("SubmitTime=2026-11-21T12:38:29", "SubmitTime=Unknown"))
+    with pytest.raises(SlurmError, match="State"):
+        parse_nodes("NodeName=n1 NodeAddr=10.0.0.1\n")
+
+
+def test_a_time_is_read_as_utc_and_no_time_as_none() -> None:
+    assert epoch_seconds("1970-01-02T00:00:00") == 86_400
+    assert epoch_seconds("Unknown") is None
+    assert epoch_seconds("N/A") is None
+
+
+@given(st.text(st.characters(exclude_characters="\0\r"), max_size=60))
+def test_no_comment_moves_a_job_to_another_owner_or_node(comment: str) -> None:
+    text = job_line(5).replace(" StdErr=", f" Comment={comment}  StdErr=", 1)
+    plain = job(job_line(5))
+    for found in parse_jobs(text):
+        assert (found.job_id, found.user, found.state, found.nodes) == (5, "games", "PENDING", ())
+        assert found.submit_at == plain.submit_at
