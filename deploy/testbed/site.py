@@ -80,13 +80,13 @@ class Node:
 class Site:
     """Use as a context manager. Everything lies in `directory`; every process below the cluster's supervisor."""
 
-    def __init__(self, directory: Path, nodes: int = 8, spares: int = 3, config_lines: Sequence[str] = ()) -> None:
+    def __init__(self, directory: Path, nodes: int = 8, spares: int = 3, mode: str = "act") -> None:
         self.cluster = SlurmCluster(directory, nodes=nodes, name=CLUSTER_NAME)
         self.directory = self.cluster.directory
         self.nodes = {name: Node(name, self.directory / "nodes" / name) for name in self.cluster.node_names}
         self._port = free_ports(1)[0]
-        self._spares = spares
-        self._config_lines = tuple(config_lines)
+        self.spares_wanted = spares
+        self._mode = mode
         self._agents: dict[str, Process] = {}
         self._control_plane: Process | None = None
 
@@ -257,15 +257,14 @@ class Site:
             "\n".join(
                 (
                     f'cluster = "{CLUSTER_NAME}"',
-                    'mode = "act"',
+                    f'mode = "{self._mode}"',
                     "[server]",
                     f"port = {self._port}",
                     f'database = "sqlite:///{self.directory}/understudy.db"',
                     f'agent_token_file = "{self.agent_token_file}"',
                     f'operator_token_file = "{self.operator_token_file}"',
                     "[spares]",
-                    f"count = {self._spares}",
-                    *self._config_lines,
+                    f"count = {self.spares_wanted}",
                     "",
                 )
             )

@@ -1,0 +1,125 @@
+"""The configuration files of a testbed cluster.
+
+Belongs here: the text of slurm.conf and gres.conf, and the choice of ports. Must not: starting anything.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+_PORTS = range(10_000, 32_000)  # below Linux' range for outgoing connections, which could take one meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a testbed cluster consists of."""
+
+    directory: Path
+    name: str
+    node_names: tuple[str, ...]
+    gpus_per_node: int
+    controller_port: int
+    node_ports: tuple[int, ...]
+    extra_lines: tuple[str, ...] = ()
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.directory / "slurm.conf"
+
+    @property
+    def munge_directory(self) -> Path:
+        return self.directory / "munge"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.munge_directory / "socket"
+
+    @property
+    def log_directory(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def device_directory(self) -> Path:
+        return self.directory / "dev"
+
+    def node_log(self, node: str) -> Path:
+        return self.log_directory / f"slurmd.{node}.log"
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """TCP ports on which nothing listens now."""
+    found: list[int] = []
+    for port in random.sample(_PORTS, k=len(_PORTS)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("0.0.0.0", port))  # noqa: S104 - Slurm's daemons listen on all addresses, too
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return tuple(found)
+    raise OSError(f"fewer than {count} free TCP ports between {_PORTS.start} and {_PORTS.stop}")
+
+
+def slurm_conf(layout: Layout) -> str:
+    """Defaults wherever the machine allows them: what is measured here must hold on an untuned cluster."""
+    directory = layout.directory
+    lines = [
+        f"ClusterName={layout.name}",
+        f"SlurmctldHost={socket.gethostname().partition('.')[0]}(127.0.0.1)",
+        f"SlurmctldPort={layout.controller_port}",
+        "SlurmUser=root",
+        "SlurmdUser=root",
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={layout.munge_socket}",
+        "CredType=cred/munge",
+        f"StateSaveLocation={directory}/state",
+        f"SlurmdSpoolDir={directory}/spool/%n",
+        f"SlurmctldPidFile={directory}/slurmctld.pid",
+        f"SlurmdPidFile={directory}/slurmd.%n.pid",
+        f"SlurmctldLogFile={layout.log_directory}/slurmctld.log",
+        f"SlurmdLogFile={layout.log_directory}/slurmd.%n.log",
+        "LogTimeFormat=iso8601_ms",
+        # Several slurmds share one machine: no cgroups of their own, no check of the real hardware.
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "JobAcctGatherType=jobacct_gather/none",
+        "SlurmdParameters=config_overrides",
+        "MailProg=/bin/true",
+        # With an epilog, as production clusters have one, each node reports its own end of a job. Without, slurmctld
+        # hears of nodes whose tasks had ended before only after its message to a dead node of the job timed out.
+        "Epilog=/bin/true",
+        "MpiDefault=none",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core",
+        *([] if layout.gpus_per_node == 0 else ["GresTypes=gpu"]),
+        *layout.extra_lines,
+        *(_node_line(layout, name, port) for name, port in zip(layout.node_names, layout.node_ports, strict=True)),
+        "PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=EXCLUSIVE State=UP",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def gres_conf(layout: Layout) -> str:
+    if layout.gpus_per_node == 0:
+        return ""
+    files = f"{layout.device_directory}/nvidia[0-{layout.gpus_per_node - 1}]"
+    return "".join(f"NodeName={name} Name=gpu File={files}\n" for name in layout.node_names)
+
+
+def node_names(prefix: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{prefix}{number}" for number in range(1, count + 1))
+
+
+def _node_line(layout: Layout, name: str, port: int) -> str:
+    gres = f" Gres=gpu:{layout.gpus_per_node}" if layout.gpus_per_node else ""
+    return f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=16 RealMemory=1024{gres}"
+
+
+def write(layout: Layout) -> None:
+    layout.slurm_conf.write_text(slurm_conf(layout), encoding="utf-8")
+    (layout.directory / "gres.conf").write_text(gres_conf(layout), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Promises of the testbed: what it plays, it plays as the real thing would."""

@@ -1,0 +1,193 @@
+"""The testbed's Slurm is a real one, dies like real nodes do, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.testbed.cluster import ClusterError, SlurmCluster
+from deploy.testbed.processes import Process, descendants, marked, read_process, sweep
+
+pytestmark = pytest.mark.cluster
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUN_ON = "trap '' TERM INT; setsid sleep 1000 & sleep 1000"
+STARTER = """
+import sys, time
+from pathlib import Path
+from deploy.testbed.cluster import SlurmCluster
+cluster = SlurmCluster(Path(sys.argv[1]), nodes=2)
+cluster.start()
+cluster.sbatch("--nodes=2", "--export=NONE", "--wrap", "/usr/bin/srun /usr/bin/sleep 1000")
+print("started", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="understudy-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+        sweep(Path(name))
+
+
+@pytest.fixture
+def cluster(directory: Path) -> Iterator[SlurmCluster]:
+    with SlurmCluster(directory, nodes=3) as started:
+        yield started
+
+
+def wait_for_text(cluster: SlurmCluster, path: Path, lines: int) -> list[str]:
+    cluster.wait_until(lambda: path.exists() and path.read_text().count("\n") >= lines, 20, f"{lines} lines in {path}")
+    return path.read_text().splitlines()
+
+
+def run_gang(cluster: SlurmCluster) -> None:
+    """A job on all nodes whose tasks ignore what asks them to end, and start others that leave their session."""
+    out = cluster.user_directory("nobody") / "out"
+    count = len(cluster.node_names)
+    task = f"echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES >> {out}; {RUN_ON}"
+    cluster.sbatch(f"--nodes={count}", "--gres=gpu:8", script=f'#!/bin/sh\nsrun sh -c "{_escaped(task)}"\n')
+    wait_for_text(cluster, out, count)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("$", "\\$")
+
+
+def sleepers(cluster: SlurmCluster, node: str) -> list[Process]:
+    found = (read_process(pid) for pid in cluster.node_pids(node))
+    return [process for process in found if process is not None and process.name == "sleep"]
+
+
+def test_an_ordinary_users_job_runs_on_every_node_and_sees_its_gpus(cluster: SlurmCluster) -> None:
+    run_gang(cluster)
+    lines = (cluster.user_directory("nobody") / "out").read_text().splitlines()
+    assert sorted(lines) == [f"{node} 0,1,2,3,4,5,6,7" for node in cluster.node_names]
+
+
+def test_a_killed_node_loses_all_its_processes_at_once_and_the_others_none(cluster: SlurmCluster) -> None:
+    run_gang(cluster)
+    cluster.wait_until(lambda: all(len(sleepers(cluster, node)) == 2 for node in cluster.node_names), 5, "tasks")
+    before = {node: cluster.node_pids(node) for node in cluster.node_names}
+
+    killed = cluster.kill_node("n2")
+
+    assert set(killed) == set(before["n2"])
+    assert cluster.node_pids("n2") == []
+    assert set(before["n1"]) <= set(cluster.node_pids("n1"))
+    assert len(sleepers(cluster, "n3")) == 2
+    state = cluster.run("scontrol", "show", "node", "n2", "--oneliner").stdout
+    assert "State=ALLOCATED " in state, "nobody has told Slurm"
+
+    cluster.start_node("n2")
+    cluster.wait_until(lambda: cluster.node_pids("n2"), 5, "n2 has a slurmd again")
+
+
+def test_a_program_of_the_node_that_was_started_elsewhere_dies_with_it(cluster: SlurmCluster) -> None:
+    agents = [
+        subprocess.Popen(["sleep", "1000"], env={**cluster.environment, "SLURMD_NODENAME": node})
+        for node in ("n1", "n2")
+    ]
+    assert agents[0].pid in cluster.kill_node("n1")
+    assert agents[0].wait(5) == -signal.SIGKILL
+    assert agents[1].poll() is None
+    agents[1].kill()
+    agents[1].wait(5)
+
+
+def test_stopping_leaves_no_process_and_starting_again_works(directory: Path) -> None:
+    cluster = SlurmCluster(directory, nodes=2)
+    cluster.start()
+    run_gang(cluster)
+    everything = marked(directory)
+    assert len([process for process in everything if process.name == "sleep"]) == 4
+    cluster.stop()
+    cluster.stop()
+    assert marked(directory) == []
+    assert not [process for process in everything if (now := read_process(process.pid)) and now == process]
+    cluster.start()
+    try:
+        assert cluster.run("sinfo", "--noheader", "--format=%D %T").stdout.split() == ["2", "idle"]
+    finally:
+        cluster.stop()
+
+
+def start_elsewhere(directory: Path) -> subprocess.Popen[str]:
+    program = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(directory)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "started\n"
+    deadline = time.monotonic() + 15
+    while "sleep" not in {process.name for process in marked(directory)}:
+        assert time.monotonic() < deadline, "the job does not run"
+        time.sleep(0.1)
+    return program
+
+
+def finish(program: subprocess.Popen[str]) -> None:
+    program.kill()
+    program.wait(5)
+    assert program.stdout is not None
+    program.stdout.close()
+
+
+def test_a_cluster_whose_starter_is_killed_ends_itself(directory: Path) -> None:
+    finish(start_elsewhere(directory))
+    deadline = time.monotonic() + 10
+    while left := marked(directory):
+        assert time.monotonic() < deadline, f"left behind: {left}"
+        time.sleep(0.1)
+
+
+def test_what_outlived_even_its_supervisor_is_swept_and_nothing_else(directory: Path) -> None:
+    bystander = subprocess.Popen(["sleep", "1000"], env={"UNDERSTUDY_TESTBED": f"{directory}2"})
+    program = start_elsewhere(directory)
+    supervisors = descendants([program.pid], {process.pid: process for process in marked(directory)})
+    supervisor = min(supervisors)
+    os.kill(supervisor, signal.SIGKILL)
+    finish(program)
+    time.sleep(0.3)
+    assert "slurmd" not in {process.name for process in marked(directory)}, "daemons end with their supervisor"
+
+    swept = sweep(directory)
+
+    assert {"slurmstepd", "sleep"} <= {process.name for process in swept}
+    assert marked(directory) == []
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait(5)
+
+
+def test_two_clusters_know_nothing_of_each_other(cluster: SlurmCluster) -> None:
+    with tempfile.TemporaryDirectory(prefix="understudy-") as name:
+        Path(name).chmod(0o755)
+        with SlurmCluster(Path(name), nodes=1, gpus_per_node=0, node_prefix="x") as other:
+            assert other.run("sinfo", "--noheader", "--Node", "--format=%N").stdout.split() == ["x1"]
+            assert other.sbatch("--wrap", "true") == 1
+        assert cluster.run("squeue", "--noheader").stdout == ""
+        assert len(cluster.node_pids("n1")) == 1
+
+
+def test_waiting_in_vain_says_for_what_and_shows_the_logs(cluster: SlurmCluster) -> None:
+    with pytest.raises(ClusterError, match=r"(?s)not within 0.1 s: pigs fly.*slurmctld.log.*slurmd.n3.log"):
+        cluster.wait_until(lambda: False, 0.1, "pigs fly")
+
+
+def test_a_refused_job_says_why(cluster: SlurmCluster) -> None:
+    with pytest.raises(ClusterError, match=r"sbatch --partition=nowhere .*invalid partition"):
+        cluster.sbatch("--partition=nowhere", "--wrap", "true")
