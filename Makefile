@@ -3,7 +3,7 @@ PYTHON ?= /usr/bin/python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test check bench setup format clean
+.PHONY: demo test check bench docs setup format clean
 
 demo: setup
 	@$(RUN) -m deploy.demo
@@ -20,6 +20,9 @@ check: setup
 
 bench: setup
 	@$(RUN) -m tests.bench.ingest
+
+docs: setup
+	@$(RUN) -m docs.generate
 
 setup:
 	@PYTHON=$(PYTHON) VENV=$(VENV) deploy/testbed/setup.sh

@@ -77,12 +77,12 @@ class Loop:
     def tick(self, recovering: bool = False) -> bool:
         """Returns whether recoveries are under way, so that the next tick should come soon."""
         begun = self._clock.now()
-        snapshot = self._observer.look(
+        snapshot, findings, decisions = self._judge(
             RECOVERING_TICK_SECONDS if recovering else self._config.slurm.poll_interval_seconds
         )
-        self.pulse.snapshot = snapshot
-        findings = detect(snapshot, self._config)
-        decisions = decide(snapshot, findings, self._config)
+        if any(one.plan for one in decisions) and (snapshot.slurm_read_at or 0.0) < begun:
+            # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
+            snapshot, findings, decisions = self._judge(0.0)
         self._record(decisions, findings, snapshot)
         recoveries = self._journal.recoveries()
         for recovery in recoveries:
@@ -92,6 +92,12 @@ class Loop:
         self.pulse.ticks_total += 1
         self.pulse.last_error = ""
         return bool(recoveries)
+
+    def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
+        snapshot = self._observer.look(slurm_age_max_seconds)
+        self.pulse.snapshot = snapshot
+        findings = detect(snapshot, self._config)
+        return snapshot, findings, decide(snapshot, findings, self._config)
 
     def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> None:
         """What stands already is not written again; what acts or changes a state always is."""

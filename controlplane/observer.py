@@ -144,7 +144,7 @@ class Observer:
     def _probe_silent(self, records: dict[str, NodeRecord], heard: dict[str, Heard], now: float) -> dict[str, float]:
         """Since when nobody answers at the slurmd ports of silent nodes.
 
-        Not asked when so many are silent that nothing will follow from it, and not of nodes out of service already.
+        Not asked when so many are silent that nothing will follow from it, and not of empty nodes out of service.
         """
         policy = self._sources.config.silence
         slurm_nodes = self._view.nodes if self._view else {}
@@ -154,7 +154,11 @@ class Observer:
             for name in records
             if max(heard[name].at if name in heard else 0.0, self._started_at) < quiet_since and name in slurm_nodes
         ]
-        asked = [slurm_nodes[name] for name in silent if records[name].state is not NodeState.QUARANTINED]
+        asked = [
+            slurm_nodes[name]
+            for name in silent
+            if records[name].state is not NodeState.QUARANTINED or slurm_nodes[name].base_state != "IDLE"
+        ]
         if is_mass_silence(len(silent), len(records), policy):
             asked = []
         with ThreadPoolExecutor(max_workers=PROBES_AT_ONCE) as pool:

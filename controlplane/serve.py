@@ -34,7 +34,9 @@ def real_outside(config: Config) -> Outside:
     def probe(node: SlurmNode) -> bool:
         return slurmd_answers(node.address, node.port, config.slurm.probe_timeout_seconds)
 
-    return Outside(CommandLineSlurm(scontrol=config.slurm.scontrol, timeout_seconds=config.slurm.timeout_seconds), probe)
+    return Outside(
+        CommandLineSlurm(scontrol=config.slurm.scontrol, timeout_seconds=config.slurm.timeout_seconds), probe
+    )
 
 
 def serve(config: Config, outside: Outside | None = None) -> None:

@@ -14,6 +14,10 @@ from controlplane.fleet.snapshot import Snapshot
 
 HOUR_SECONDS = 3600.0
 
+STARTUP_GRACE_SECONDS = 10.0
+"""After a start nothing is done before every usable node was heard, or this has passed: whoever happens to report
+first would be taken for all there is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Objection:
@@ -27,6 +31,11 @@ def quarantine_limit(snapshot: Snapshot, config: Config) -> int:
     return min(config.guards.quarantined_nodes_max, max(1, share))
 
 
+def still_gathering(snapshot: Snapshot) -> bool:
+    unheard = any(node.heard_at is None and node.slurm and node.slurm.usable for node in snapshot.nodes.values())
+    return unheard and snapshot.now - snapshot.started_at < STARTUP_GRACE_SECONDS
+
+
 def object_to_any(snapshot: Snapshot) -> Objection | None:
     """Guards that hold for every effect on Slurm."""
     if snapshot.mode is Mode.OBSERVE:
@@ -35,6 +44,8 @@ def object_to_any(snapshot: Snapshot) -> Objection | None:
         return Objection(Because.PAUSED, f"paused by an operator: {snapshot.paused}")
     if snapshot.slurm_error or snapshot.slurm_read_at is None:
         return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
+    if still_gathering(snapshot):
+        return Objection(Because.GATHERING, "this control plane has just started and not yet heard every node")
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from controlplane.config import Config
 from controlplane.decide import guards, plans, spares
@@ -20,6 +21,7 @@ GRAVITY = (
     Signal.HARDWARE_FAULT,
     Signal.NODE_DEAD,
     Signal.STRAGGLER_CONFIRMED,
+    Signal.GANG_STRANDED,
     Signal.STRAGGLER_SUSPECTED,
     Signal.SILENT,
     Signal.HEARD,
@@ -28,10 +30,22 @@ GRAVITY = (
 """One state change a node and round: the first of these that has a row. What is left is found again next round."""
 
 
+Condemned = tuple[Row, Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What becomes of a gang; without a plan it stays where it is, for the reason given."""
+
+    plan: Plan | None
+    because: Because
+    words: str
+
+
 def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> list[Decision]:
     """Decisions of this round, those that act with a plan. Repetitions are the caller's to leave out."""
     decisions: list[Decision] = []
-    condemned: list[tuple[Row, Finding]] = []
+    condemned: list[Condemned] = []
     for node in snapshot.nodes.values():
         own = [finding for finding in findings if finding.node == node.name]
         decisions += _remarks(node, own)
@@ -39,11 +53,11 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         if chosen is None:
             continue
         row, finding = chosen
-        if row.action is Action.QUARANTINE:
+        if row.action in (Action.QUARANTINE, Action.MOVE_GANG):
             condemned.append((row, finding))
         else:
             decisions.append(_plain(row, finding))
-    decisions += _quarantines(snapshot, condemned, config)
+    decisions += _condemnations(snapshot, condemned, config)
     decisions += _fill_pool(snapshot, config)
     return decisions
 
@@ -77,38 +91,38 @@ def _plain(row: Row, finding: Finding) -> Decision:
     )
 
 
-def _quarantines(snapshot: Snapshot, condemned: Sequence[tuple[Row, Finding]], config: Config) -> list[Decision]:
-    """Each condemned node is asked for at the guards; those let through are planned job by job."""
+def _condemnations(snapshot: Snapshot, condemned: Sequence[Condemned], config: Config) -> list[Decision]:
+    """Each condemned node is asked for at the guards; those let through are planned gang by gang."""
     decisions: list[Decision] = []
-    allowed: list[tuple[Row, Finding]] = []
-    for row, finding in condemned:
-        objection = guards.object_to_quarantine(snapshot, config, already=len(allowed))
+    allowed: list[Condemned] = []
+    for one in condemned:
+        new = sum(row.action is Action.QUARANTINE for row, _ in allowed)
+        objection = (
+            guards.object_to_quarantine(snapshot, config, already=new)
+            if one[0].action is Action.QUARANTINE
+            else guards.object_to_any(snapshot)
+        )
         if objection is None:
-            allowed.append((row, finding))
+            allowed.append(one)
         else:
-            decisions.append(_held_back(row, finding, objection))
-    planned: dict[str, tuple[Plan, Because, str]] = {}
-    spare_nodes = spares.free_spares(snapshot)
-    bad = {finding.node for _, finding in allowed}
+            decisions.append(_held_back(one, objection))
+    moves = _moves(snapshot, [finding for _, finding in allowed], config)
+    return decisions + [_act(snapshot, one, moves.get(one[1].node)) for one in allowed]
+
+
+def _moves(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> dict[str, Move]:
+    """Node → what becomes of the gang that has a seat there. A node without one is not in it."""
+    moves: dict[str, Move] = {}
+    bad = {finding.node for finding in findings}
+    free = [name for name in spares.free_spares(snapshot) if name not in bad]
     for job in _gangs(snapshot, bad):
         seats = _seats(snapshot, job)
-        own = [finding for _, finding in allowed if finding.node in seats]
-        plan, because, words = _move(
-            snapshot, job, own, seats, [name for name in spare_nodes if name not in bad], config
-        )
-        if plan is None:
-            planned.update((finding.node, (_quarantine(snapshot, finding), because, words)) for finding in own)
-            continue
-        spare_nodes = [name for name in spare_nodes if name not in plan.spares]
-        planned.update((finding.node, (plan, because, words)) for finding in own)
-    for row, finding in allowed:
-        plan, because, words = planned.get(finding.node) or (
-            _quarantine(snapshot, finding),
-            Because.RULE,
-            "no gang of ours runs there",
-        )
-        decisions.append(_quarantine_decision(row, finding, plan, because, words))
-    return decisions
+        own = [finding for finding in findings if finding.node in seats]
+        move = _move(snapshot, job, own, seats, free, config)
+        if move.plan is not None:
+            free = [name for name in free if name not in move.plan.spares]
+        moves.update((finding.node, move) for finding in own)
+    return moves
 
 
 def _gangs(snapshot: Snapshot, bad: set[str]) -> list[Job]:
@@ -130,34 +144,32 @@ def _move(
     seats: Sequence[str],
     free: Sequence[str],
     config: Config,
-) -> tuple[Plan | None, Because, str]:
+) -> Move:
     if not job.slurm.batch or not job.slurm.requeue:
-        return None, Because.RULE, f"job {job.key.job_id} was not submitted as a batch job with --requeue"
+        return Move(None, Because.RULE, f"job {job.key.job_id} was not submitted as a batch job with --requeue")
     if sum(key == job.key for _, key in snapshot.swaps) >= config.jobs.swaps_per_hour_max:
-        return (
-            None,
-            Because.JOB_BUDGET,
-            f"job {job.key.job_id} was moved too often within the hour: left to a person",
-        )
+        words = f"job {job.key.job_id} was moved too often within the hour: left to a person"
+        return Move(None, Because.JOB_BUDGET, words)
     if len(free) < len(findings):
-        words = f"no spare for job {job.key.job_id}: {len(free)} free, {len(findings)} needed; left to a person"
-        return None, Because.NO_SPARE, words
+        words = f"no spare for job {job.key.job_id}: {len(free)} free, {len(findings)} needed; it stays until there is"
+        return Move(None, Because.NO_SPARE, words)
     chosen = free[: len(findings)]
     plan = plans.swap_plan(snapshot, job, findings, seats, chosen)
-    return plan, Because.RULE, f"job {job.key.job_id} moves to {', '.join(chosen)}"
+    return Move(plan, Because.RULE, f"job {job.key.job_id} moves to {', '.join(chosen)}")
 
 
-def _quarantine(snapshot: Snapshot, finding: Finding) -> Plan:
-    return plans.quarantine_plan(finding, snapshot.nodes[finding.node].is_spare)
-
-
-def _quarantine_decision(row: Row, finding: Finding, plan: Plan, because: Because, words: str) -> Decision:
+def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decision:
+    row, finding = condemned
+    move = move or Move(None, Because.RULE, "no gang of ours runs there")
+    plan = move.plan
+    if plan is None and row.action is Action.QUARANTINE:
+        plan = plans.quarantine_plan(finding, snapshot.nodes[finding.node].is_spare)
     return Decision(
         row=row.number,
         subject=finding.node,
-        action=Action.QUARANTINE,
-        because=because,
-        reason=f"{finding.summary}: {row.why}; {words}",
+        action=row.action if plan else Action.NOTHING,
+        because=move.because,
+        reason=f"{finding.summary}: {row.why}; {move.words}",
         to_state=row.to,
         finding=finding,
         evidence=finding.evidence,
@@ -166,7 +178,8 @@ def _quarantine_decision(row: Row, finding: Finding, plan: Plan, because: Becaus
     )
 
 
-def _held_back(row: Row, finding: Finding, objection: guards.Objection) -> Decision:
+def _held_back(condemned: Condemned, objection: guards.Objection) -> Decision:
+    row, finding = condemned
     return Decision(
         row=row.number,
         subject=finding.node,

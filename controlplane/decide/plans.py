@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controlplane.detect.administration import REASON_PREFIX
-from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.finding import Finding
 from controlplane.fleet.job import Job
 from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, StepName
 from controlplane.fleet.snapshot import Snapshot
@@ -38,7 +38,7 @@ def quarantine_plan(finding: Finding, is_spare: bool) -> Plan:
         kind=RecoveryKind.QUARANTINE,
         steps=(StepName.DRAIN_NODES, StepName.TAKE_SPARES) if is_spare else (StepName.DRAIN_NODES,),
         failed_nodes=(finding.node,),
-        dead_nodes=(finding.node,) if finding.signal is Signal.NODE_DEAD else (),
+        dead_nodes=(finding.node,) if finding.dead else (),
         spares=(finding.node,) if is_spare else (),
         drain_reason=drain_reason(finding),
     )
@@ -50,7 +50,7 @@ def swap_plan(
     """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised."""
     earlier: Recovery | None = snapshot.recovery_of(job.key)
     failed = tuple(finding.node for finding in findings)
-    dead = tuple(finding.node for finding in findings if finding.signal is Signal.NODE_DEAD)
+    dead = tuple(finding.node for finding in findings if finding.dead)
     if earlier:
         failed = (*earlier.plan.failed_nodes, *failed)
         dead = (*earlier.plan.dead_nodes, *dead)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 
 from controlplane.config import Spares
+from controlplane.decide.guards import still_gathering
 from controlplane.fleet.node import NodeState, NodeView
 from controlplane.fleet.snapshot import Snapshot
-
-
-STARTUP_GRACE_SECONDS = 10.0
-"""After a start the pool is not filled before every usable node was heard, or this has passed: else whoever reports
-first would become a spare."""
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
@@ -39,7 +35,7 @@ def pool_wanted(snapshot: Snapshot, policy: Spares) -> tuple[str, ...] | None:
     held = snapshot.reservations.get(policy.reservation)
     held_nodes = tuple(held.nodes) if held else ()
     missing = policy.count - len(held_nodes)
-    if missing <= 0 or _still_gathering(snapshot):
+    if missing <= 0 or still_gathering(snapshot):
         return None
     elsewhere = {name for reservation in snapshot.reservations.values() for name in reservation.nodes}
     taken = {name for recovery in snapshot.recoveries for name in (*recovery.plan.seats, *recovery.plan.failed_nodes)}
@@ -55,11 +51,6 @@ def pool_wanted(snapshot: Snapshot, policy: Spares) -> tuple[str, ...] | None:
     ]
     joining = sorted(idle, key=natural)[-missing:]
     return tuple(sorted({*held_nodes, *joining}, key=natural)) if joining else None
-
-
-def _still_gathering(snapshot: Snapshot) -> bool:
-    unheard = any(node.heard_at is None and node.slurm and node.slurm.usable for node in snapshot.nodes.values())
-    return unheard and snapshot.now - snapshot.started_at < STARTUP_GRACE_SECONDS
 
 
 def _fit(node: NodeView) -> bool:

@@ -59,6 +59,14 @@ TABLE: tuple[Row, ...] = (
         "slow by its own time, and its GPU says so too: the whole gang runs at its pace",
     ),
     Row(
+        13,
+        (QUARANTINED,),
+        Signal.GANG_STRANDED,
+        None,
+        Action.MOVE_GANG,
+        "a gang that could not be moved when its node was quarantined is moved as soon as it can be",
+    ),
+    Row(
         20,
         (IN_SERVICE,),
         Signal.STRAGGLER_SUSPECTED,

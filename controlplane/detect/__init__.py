@@ -10,6 +10,7 @@ from controlplane.detect.administration import administration
 from controlplane.detect.gpu_state import gpu_state
 from controlplane.detect.silence import silence
 from controlplane.detect.straggler import straggler
+from controlplane.detect.stranded import stranded
 from controlplane.detect.xid import xid
 from controlplane.fleet.finding import Finding
 from controlplane.fleet.snapshot import Snapshot
@@ -22,5 +23,6 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *xid(snapshot),
         *gpu_state(snapshot),
         *silence(snapshot, config.silence),
+        *stranded(snapshot),
         *straggler(snapshot, config.straggler),
     ]

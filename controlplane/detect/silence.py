@@ -71,6 +71,7 @@ def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: b
             since,
             f"dead: agent silent for {seconds:.1f} s and nobody answers at its slurmd's port",
             evidence,
+            dead=True,
         )
     rule = "silence.mass" if mass else "silence.agent"
     return Finding(Signal.SILENT, rule, node.name, since, f"the agent is silent; {because}", evidence)

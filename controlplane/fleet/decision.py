@@ -14,6 +14,7 @@ from controlplane.fleet.recovery import Plan
 class Action(StrEnum):
     NOTHING = "nothing"
     QUARANTINE = "quarantine"  # take the node out of service, and move a gang of ours that runs there
+    MOVE_GANG = "move_gang"  # the node is out of service already; the gang on it is not safe yet
     FILL_POOL = "fill_pool"
 
 
@@ -24,11 +25,11 @@ class Because(StrEnum):
     DRY_RUN = "dry_run"
     PAUSED = "paused"
     SLURM_UNREADABLE = "slurm_unreadable"
+    GATHERING = "gathering"
     FLEET_BUDGET = "fleet_budget"
     HOURLY_BUDGET = "hourly_budget"
     JOB_BUDGET = "job_budget"
     NO_SPARE = "no_spare"
-    MASS_SILENCE = "mass_silence"
 
 
 @dataclass(frozen=True, slots=True)

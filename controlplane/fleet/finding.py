@@ -23,6 +23,7 @@ class Signal(StrEnum):
     APPLICATION_FAULT = "application_fault"  # the program's doing
     RECORDED = "recorded"  # worth keeping, nothing follows
     DRAINED_BY_OTHERS = "drained_by_others"
+    GANG_STRANDED = "gang_stranded"  # a gang of ours runs on a node that we took out of service
     DRAIN_LIFTED = "drain_lifted"  # a drain is gone that we did not lift
     CLEAN = "clean"  # what made it suspect is no longer seen
 
@@ -36,3 +37,4 @@ class Finding:
     summary: str  # for people, one line
     evidence: Mapping[str, Json] = field(default_factory=dict)
     job: JobKey | None = None
+    dead: bool = False  # the node answers nobody: Slurm has to be told

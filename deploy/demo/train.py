@@ -83,7 +83,10 @@ def main() -> None:
 
 
 def sum_in_rank_order(bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """DDP communication hook (`bucket` is a GradBucket, which torch does not export to type checkers): the mean of all ranks' gradients, summed 0, 1, 2, … on every rank alike."""
+    """DDP communication hook: the mean of all ranks' gradients, summed 0, 1, 2, … on every rank alike.
+
+    `bucket` is a torch.distributed.GradBucket, which torch does not export to type checkers.
+    """
     gradient = bucket.buffer()
     parts = [torch.empty_like(gradient) for _ in range(dist.get_world_size())]
     with monitor.waiting():

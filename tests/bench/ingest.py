@@ -44,7 +44,9 @@ def main() -> int:
     path = write("ingest", results)
     rival = results[0].rivals["empty_endpoint"]
     assert rival is not None
-    print(f"full reports {results[0].median:,.0f}/s, empty endpoint {rival:,.0f}/s: {results[0].median / rival:.2f} of it")
+    print(
+        f"full reports {results[0].median:,.0f}/s, empty endpoint {rival:,.0f}/s: {results[0].median / rival:.2f} of it"
+    )
     print(f"a tick with detection over {NODES * GPUS} ranks took {body['loop']['tick_seconds'] * 1000:.0f} ms; {path}")
     return 0
 

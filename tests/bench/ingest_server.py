@@ -27,12 +27,21 @@ class StillSlurm:
         return [SlurmNode(name, "127.0.0.1", 6818, "ALLOCATED", frozenset(), ("train",)) for name in self._names]
 
     def jobs(self) -> list[SlurmJob]:
-        return [
-            SlurmJob(
-                JOB_ID, self._submit_at, "researcher", "gang", "train", "RUNNING", 0, self._names, NODES,
-                "understudy", batch=True, requeue=True,
-            )  # fmt: skip
-        ]
+        job = SlurmJob(
+            job_id=JOB_ID,
+            submit_at=self._submit_at,
+            user="researcher",
+            name="gang",
+            partition="train",
+            state="RUNNING",
+            restart_count=0,
+            nodes=self._names,
+            node_count=NODES,
+            comment="understudy",
+            batch=True,
+            requeue=True,
+        )
+        return [job]
 
     def reservations(self) -> list[SlurmReservation]:
         return []

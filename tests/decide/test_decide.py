@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -122,6 +123,35 @@ class TestQuarantine:
         assert plan.restart_count == first.restart_count
 
 
+class TestStranded:
+    """A gang on a node that was quarantined before the gang could be moved."""
+
+    node = b.node("n2", NodeState.QUARANTINED, slurm=b.slurm_node("n2", "ALLOCATED", ["DRAIN"], "understudy: x"))
+
+    def test_it_moves_as_soon_as_there_is_a_spare(self) -> None:
+        without = only(decided(b.snapshot(self.node, jobs=[b.job()])))
+        assert (without.row, without.action, without.because) == (13, Action.NOTHING, Because.NO_SPARE)
+        with_one = only(decided(b.snapshot(self.node, jobs=[b.job()], spares=SPARES)))
+        assert (with_one.row, with_one.action, with_one.to_state) == (13, Action.MOVE_GANG, None)
+        assert plan_of(with_one).seats == ("n1", "n3", "n4", "n6")
+
+    def test_it_is_not_moved_twice(self) -> None:
+        plan = plan_of(only(decided(b.snapshot(self.node, jobs=[b.job()], spares=SPARES))))
+        under_way = Recovery(3, plan, RecoveryStatus.RUNNING, b.NOW, ())
+        assert decided(b.snapshot(self.node, jobs=[b.job()], spares=SPARES, recoveries=(under_way,))) == []
+
+    def test_the_budget_of_quarantines_does_not_hold_it_back(self) -> None:
+        full = b.snapshot(self.node, jobs=[b.job()], spares=SPARES, quarantines=(b.NOW - 5,) * 8)
+        assert only(decided(full)).action is Action.MOVE_GANG
+
+    def test_a_dead_node_is_declared_down(self) -> None:
+        dead = dataclasses.replace(self.node, slurmd_silent_since=b.NOW - 9)
+        assert plan_of(only(decided(b.snapshot(dead, jobs=[b.job()], spares=SPARES)))).dead_nodes == ("n2",)
+
+    def test_somebody_elses_job_stays(self) -> None:
+        assert decided(b.snapshot(self.node, jobs=[b.job(managed=False)], spares=SPARES)) == []
+
+
 class TestNothing:
     """Nothing, because …"""
 
@@ -157,6 +187,14 @@ class TestNothing:
         assert (decision.action, decision.because, decision.plan) == (Action.NOTHING, because, None)
         assert decision.to_state is None
         assert decision.opens_incident
+
+    def test_a_fresh_control_plane_does_nothing_before_it_has_heard_every_node(self) -> None:
+        unheard = b.node("n7", heard_at=None, is_spare=True)
+        young = b.snapshot(broken("n2"), unheard, jobs=[b.job()], spares=SPARES, started_at=b.NOW - 2)
+        assert only(decided(young)).because is Because.GATHERING
+        older = b.snapshot(broken("n2"), unheard, jobs=[b.job()], spares=SPARES, started_at=b.NOW - 11)
+        moved = [one for one in decided(older) if one.subject == "n2"]
+        assert plan_of(only(moved)).kind is RecoveryKind.POOL_SWAP
 
     def test_a_wrong_rule_that_hits_every_node_drains_no_more_than_the_budget(self) -> None:
         decisions = decided(b.snapshot(*(broken(f"n{i}") for i in range(1, 9))))

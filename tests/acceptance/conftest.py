@@ -1,0 +1,28 @@
+"""A whole site for each test: real Slurm, the control plane, an agent a node. A few seconds each."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from deploy.testbed.site import Site
+
+MakeSite = Callable[..., Site]
+
+
+@pytest.fixture
+def make_site() -> Iterator[MakeSite]:
+    """Starts sites; ends them, and removes their files, after the test."""
+    with ExitStack() as stack:
+
+        def make(nodes: int = 8, spares: int = 3, mode: str = "act") -> Site:
+            directory = Path(tempfile.mkdtemp(prefix="us-"))  # short: sockets lie below it
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            return stack.enter_context(Site(directory, nodes=nodes, spares=spares, mode=mode))
+
+        yield make

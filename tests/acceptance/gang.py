@@ -1,0 +1,53 @@
+"""A gang without PyTorch: four nodes that sleep. Recovered like any other, by Slurm's word alone."""
+
+from __future__ import annotations
+
+from deploy.testbed.site import RESEARCHER, Site
+
+SLEEP = "#!/bin/bash\nsrun sleep 3600\n"
+
+
+def start_site(site: Site) -> None:
+    """Control plane and agents, until the pool is filled."""
+    site.start_control_plane()
+    site.start_agents()
+    site.wait_for(lambda: len(site.spares_held()) == site.spares_wanted, 30, "the pool is filled")
+
+
+def submit(site: Site, *options: str, nodes: int = 4, comment: str = "understudy", user: str = RESEARCHER) -> int:
+    return site.cluster.sbatch(
+        f"--nodes={nodes}", "--gres=gpu:8", "--requeue", f"--comment={comment}", *options, script=SLEEP, user=user
+    )
+
+
+def job_fields(site: Site, job: int) -> dict[str, str]:
+    done = site.cluster.run("scontrol", "show", "job", "-o", str(job))
+    return dict(part.split("=", 1) for part in done.stdout.split() if "=" in part)
+
+
+def state(site: Site, job: int) -> str:
+    return job_fields(site, job).get("JobState", "")
+
+
+def wait_running(site: Site, job: int, restarts: int = 0) -> None:
+    def running() -> bool:
+        fields = job_fields(site, job)
+        return fields.get("JobState") == "RUNNING" and fields.get("Restarts") == str(restarts)
+
+    site.wait_for(running, 40, f"job {job} runs with {restarts} restarts")
+
+
+def nodes_of(site: Site, job: int) -> list[str]:
+    done = site.cluster.run("scontrol", "show", "hostnames", job_fields(site, job)["NodeList"])
+    return done.stdout.split()
+
+
+def reservations(site: Site) -> dict[str, list[str]]:
+    done = site.cluster.run("scontrol", "show", "reservation", "-o")
+    found: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        fields = dict(part.split("=", 1) for part in line.split() if "=" in part)
+        if "ReservationName" in fields:
+            hosts = site.cluster.run("scontrol", "show", "hostnames", fields["Nodes"]).stdout.split()
+            found[fields["ReservationName"]] = hosts
+    return found

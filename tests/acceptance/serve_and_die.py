@@ -1,0 +1,142 @@
+"""The control plane, killed with SIGKILL at every moment that matters, once each.
+
+A moment is a journal entry just committed, or an effect on Slurm just made and not yet recorded. The file beside the
+configuration remembers which moments have been died at, so the next life comes one further.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from controlplane.app import Outside
+from controlplane.config import load_config
+from controlplane.fleet.decision import Decision
+from controlplane.fleet.job import JobKey
+from controlplane.fleet.recovery import RecoveryStatus, RecoveryStep
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from controlplane.serve import real_outside, serve
+from controlplane.slurm.protocol import Slurm
+from controlplane.store.journal import Journal
+
+DEATHS_FILE = "deaths"
+EFFECTS_FILE = "effects"
+
+
+class Reaper:
+    def __init__(self, directory: Path) -> None:
+        self._deaths = directory / DEATHS_FILE
+        self._effects = directory / EFFECTS_FILE
+        self._died_at = set(self._deaths.read_text().splitlines()) if self._deaths.exists() else set()
+
+    def moment(self, name: str) -> None:
+        if name not in self._died_at:
+            _append(self._deaths, name)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def effect(self, name: str) -> None:
+        _append(self._effects, name)
+        self.moment(f"effect {name}")
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class MortalJournal(Journal):
+    def __init__(self, engine: Engine, reaper: Reaper) -> None:
+        super().__init__(engine)
+        self._reaper = reaper
+
+    def record(self, decisions: Sequence[Decision], now: float, job_rows: Mapping[JobKey, int]) -> None:
+        super().record(decisions, now, job_rows)
+        for kind in sorted({one.plan.kind.value for one in decisions if one.plan}):
+            self._reaper.moment(f"decided {kind}")
+
+    def intend(self, recovery: int, step: RecoveryStep, now: float) -> None:
+        super().intend(recovery, step, now)
+        self._reaper.moment(f"intended {step.name.value}")
+
+    def done(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> None:
+        super().done(recovery, step, now, detail)
+        self._reaper.moment(f"done {step.name.value}")
+
+    def end(self, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:
+        super().end(recovery, status, outcome, now)
+        self._reaper.moment(f"ended {recovery} {status.value}")
+
+
+class MortalSlurm:
+    """Real Slurm; each effect is noted, and died after before anybody could record it."""
+
+    def __init__(self, slurm: Slurm, reaper: Reaper) -> None:
+        self._slurm = slurm
+        self._reaper = reaper
+
+    def nodes(self) -> list[SlurmNode]:
+        return self._slurm.nodes()
+
+    def jobs(self) -> list[SlurmJob]:
+        return self._slurm.jobs()
+
+    def reservations(self) -> list[SlurmReservation]:
+        return self._slurm.reservations()
+
+    def drain_node(self, node: str, reason: str) -> None:
+        self._slurm.drain_node(node, reason)
+        self._reaper.effect(f"drain {node}")
+
+    def down_node(self, node: str, reason: str) -> None:
+        self._slurm.down_node(node, reason)
+        self._reaper.effect(f"down {node}")
+
+    def resume_node(self, node: str) -> None:
+        self._slurm.resume_node(node)
+        self._reaper.effect(f"resume {node}")
+
+    def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
+        self._slurm.create_reservation(name, nodes, user, duration_minutes)
+        self._reaper.effect(f"create {name}")
+
+    def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
+        self._slurm.set_reservation_nodes(name, nodes)
+        self._reaper.effect(f"set {name} {','.join(nodes)}")
+
+    def delete_reservation(self, name: str) -> None:
+        self._slurm.delete_reservation(name)
+        self._reaper.effect(f"delete {name}")
+
+    def set_job_reservation(self, job_id: int, reservation: str) -> None:
+        self._slurm.set_job_reservation(job_id, reservation)
+        self._reaper.effect(f"bind {job_id} to {reservation or 'nothing'}")
+
+    def requeue_job(self, job_id: int) -> None:
+        self._slurm.requeue_job(job_id)
+        self._reaper.effect(f"requeue {job_id}")
+
+    def start_job_now(self, job_id: int) -> None:
+        self._slurm.start_job_now(job_id)
+        self._reaper.effect(f"start {job_id}")
+
+
+def main() -> None:
+    config_file = Path(sys.argv[sys.argv.index("--config") + 1])
+    config = load_config(config_file)
+    reaper = Reaper(config_file.parent)
+    real = real_outside(config)
+    outside = Outside(
+        MortalSlurm(real.slurm, reaper), real.probe, make_journal=lambda engine: MortalJournal(engine, reaper)
+    )
+    serve(config, outside)
+
+
+if __name__ == "__main__":
+    main()

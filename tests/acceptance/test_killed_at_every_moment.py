@@ -1,0 +1,76 @@
+"""Nothing is done twice and nothing is forgotten, whenever the control plane is killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import httpx
+import pytest
+
+from controlplane.decide.plans import SWAP_STEPS
+from controlplane.fleet.recovery import StepName
+from deploy.testbed.site import Site
+from tests.acceptance import gang
+from tests.acceptance.conftest import MakeSite
+from tests.acceptance.serve_and_die import DEATHS_FILE, EFFECTS_FILE
+
+MORTAL = ("-m", "tests.acceptance.serve_and_die")
+WITHOUT_EFFECT = {StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP}
+
+pytestmark = pytest.mark.cluster
+
+
+def deaths(site: Site) -> set[str]:
+    return set((site.directory / DEATHS_FILE).read_text().splitlines())
+
+
+def keep_alive_until(site: Site, predicate: object, what: str) -> None:
+    """Start the control plane again whenever it has died, as systemd would."""
+    assert callable(predicate)
+
+    def there() -> bool:
+        if not site.control_plane_runs():
+            site.start_control_plane(MORTAL, wait=False)
+            return False
+        try:
+            return site.healthy() and bool(predicate())
+        except httpx.TransportError:  # it died while it was asked
+            return False
+
+    site.wait_for(there, 200, what)
+
+
+@pytest.mark.parametrize("fault", ["xid", "dead_node"])
+def test_a_recovery_survives_a_kill_after_every_journal_entry_and_every_effect(make_site: MakeSite, fault: str) -> None:
+    site = make_site()
+    site.start_agents()
+    keep_alive_until(site, lambda: len(site.spares_held()) == 3, "the pool is filled, over several lives")
+    job = gang.submit(site)
+    gang.wait_running(site, job)
+    hungry = gang.submit(site, nodes=2, comment="none", user="games")
+    assert gang.nodes_of(site, job) == ["n1", "n2", "n3", "n4"]
+
+    site.nodes["n2"].fail_gpu() if fault == "xid" else site.kill_node("n2")
+    keep_alive_until(
+        site,
+        lambda: [one for one in site.recoveries() if f"ended {one['id']} {one['status']}" in deaths(site)],
+        "the gang is recovered, over many lives",
+    )
+
+    (recovery,) = site.recoveries()
+    assert recovery["status"] == "succeeded", recovery
+    assert (recovery["nodes"], recovery["spares"]) == (["n2"], ["n6"])
+    fields = gang.job_fields(site, job)
+    assert (fields["JobState"], fields["Restarts"]) == ("RUNNING", "1")
+    assert gang.nodes_of(site, job) == ["n1", "n3", "n4", "n6"]
+    assert gang.state(site, hungry) == "PENDING"
+    assert gang.reservations(site) == {"understudy_spares": ["n5", "n7", "n8"]}  # idle n5 has joined the pool
+    assert site.node("n2")["state"] == "quarantined"
+    assert site.node("n2")["slurm"]["reason"].startswith("understudy:")
+    assert len(site.get("/v1/incidents")) == 1
+
+    effects = Counter((site.directory / EFFECTS_FILE).read_text().splitlines())
+    assert [effect for effect, count in effects.items() if count > 1] == []
+    assert {f"done {step.value}" for step in SWAP_STEPS} <= deaths(site)
+    idle = WITHOUT_EFFECT | ({StepName.DOWN_NODES} if fault == "xid" else {StepName.REQUEUE_JOB})
+    assert {f"intended {step.value}" for step in SWAP_STEPS if step not in idle} <= deaths(site)

@@ -1,0 +1,110 @@
+"""Never touch what is not ours, and when in doubt do nothing."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.acceptance import gang
+from tests.acceptance.conftest import MakeSite
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_job_that_is_not_ours_stays_where_it_is_when_its_node_is_drained(make_site: MakeSite) -> None:
+    site = make_site(nodes=4, spares=1)
+    gang.start_site(site)
+    job = gang.submit(site, nodes=2, comment="somebody else's")
+    gang.wait_running(site, job)
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: site.node("n2")["state"] == "quarantined", 10, "n2 is quarantined")
+    site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 10, "n2 is drained")
+    fields = gang.job_fields(site, job)
+    assert (fields["JobState"], fields["Restarts"]) == ("RUNNING", "0")
+    assert gang.nodes_of(site, job) == ["n1", "n2"]
+    assert site.recoveries() == []
+
+
+def test_a_node_that_somebody_else_drained_is_not_touched(make_site: MakeSite) -> None:
+    site = make_site(nodes=4, spares=1)
+    gang.start_site(site)
+    job = gang.submit(site, nodes=2)
+    gang.wait_running(site, job)
+    site.cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=NHC: disk full")
+    site.wait_for(lambda: site.node("n2")["state"] == "foreign_drain", 10, "the drain is noticed")
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: [one for one in site.get("/v1/decisions") if one["table_row"] == 42], 10, "row 42 is decided")
+    assert site.node("n2")["slurm"]["reason"] == "NHC: disk full"
+    assert (gang.state(site, job), gang.job_fields(site, job)["Restarts"]) == ("RUNNING", "0")
+    site.cluster.run("scontrol", "update", "NodeName=n2", "State=RESUME")
+    site.wait_for(lambda: site.node("n2")["state"] == "in_service", 10, "the node is back as its drainer wished")
+
+
+def test_in_observe_mode_everything_is_said_and_nothing_done(make_site: MakeSite) -> None:
+    site = make_site(nodes=4, spares=1, mode="observe")
+    site.start_control_plane()
+    site.start_agents()
+    job = gang.submit(site, nodes=2)
+    gang.wait_running(site, job)
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: site.get("/v1/incidents"), 10, "the incident is recorded")
+    site.wait_for(
+        lambda: [one for one in site.get("/v1/decisions") if one["because"] == "dry_run" and one["subject"] == "n2"],
+        10,
+        "it is said what would have been done",
+    )
+    assert site.node("n2")["slurm"]["flags"] == []
+    assert gang.reservations(site) == {}
+    assert gang.state(site, job) == "RUNNING"
+    assert site.get("/v1/recoveries") == []
+
+
+def test_a_pause_holds_everything_back_until_somebody_resumes(make_site: MakeSite) -> None:
+    site = make_site(nodes=4, spares=1)
+    gang.start_site(site)
+    headers = {"Authorization": f"Bearer {site.operator_token_file.read_text()}"}
+    intent = {"reason": "switch maintenance", "by": "alice"}
+    assert httpx.post(f"{site.url}/v1/pause", json=intent).status_code == 401
+    httpx.post(f"{site.url}/v1/pause", json=intent, headers=headers).raise_for_status()
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(
+        lambda: [one for one in site.get("/v1/decisions") if one["because"] == "paused"], 10, "it waits for alice"
+    )
+    assert site.node("n2")["slurm"]["flags"] == []
+    httpx.post(f"{site.url}/v1/resume", json=intent, headers=headers).raise_for_status()
+    site.wait_for(lambda: site.node("n2")["state"] == "quarantined", 10, "work is taken up again")
+
+
+def test_a_job_cancelled_in_the_middle_of_its_recovery_ends_it_and_frees_the_seats(make_site: MakeSite) -> None:
+    site = make_site(nodes=6, spares=1)
+    gang.start_site(site)
+    job = gang.submit(site, "--begin=now")
+    gang.wait_running(site, job)
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 10, "the job is requeued")
+    site.cluster.run("scancel", str(job))
+    site.wait_for(
+        lambda: [one for one in site.recoveries() if one["status"] != "running"], 30, "the recovery has ended"
+    )
+    (recovery,) = site.recoveries()
+    assert gang.state(site, job) == "CANCELLED"
+    assert recovery["status"] == "failed"
+    assert "CANCELLED" in recovery["outcome"]
+    assert "understudy_seats_1" not in gang.reservations(site)
+
+
+def test_a_second_node_lost_during_a_recovery_is_replaced_as_well(make_site: MakeSite) -> None:
+    site = make_site()
+    gang.start_site(site)
+    job = gang.submit(site)
+    gang.wait_running(site, job)
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 10, "the job is requeued")
+    site.nodes["n3"].fail_gpu()
+    site.wait_for(
+        lambda: gang.state(site, job) == "RUNNING" and "n3" not in gang.nodes_of(site, job), 60, "it moved on"
+    )
+    site.wait_for(lambda: all(one["status"] != "running" for one in site.recoveries()), 30, "all is done")
+    assert site.recoveries()[-1]["status"] == "succeeded"
+    assert gang.nodes_of(site, job) == ["n1", "n4", "n6", "n7"]
+    assert set(gang.reservations(site)) == {"understudy_spares"}
