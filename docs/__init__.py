@@ -1,0 +1,1 @@
+"""Documents, and `generate.py`, which makes those that follow from the code."""

@@ -1,0 +1,133 @@
+"""Writes the documents that are made from the code: `make docs`. A test compares them with what stands there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from controlplane.config import Config
+from controlplane.decide.table import FILL_POOL_ROW, TABLE, Row
+from controlplane.detect.xid import XID_POLICY
+from controlplane.fleet.decision import Because
+
+HERE = Path(__file__).parent
+GENERATED = "<!-- Made from the code by `make docs`. Change the code, not this. -->"
+
+GUARDS = {
+    Because.DRY_RUN: 'the control plane only observes: `mode = "observe"`, as a fresh install does',
+    Because.PAUSED: "an operator has paused it; recoveries under way go on to their end",
+    Because.SLURM_UNREADABLE: "Slurm cannot be read, so nothing is known for sure",
+    Because.GATHERING: "the control plane has just started and not every node was heard yet (10 s at most)",
+    Because.FLEET_BUDGET: "as many nodes are quarantined as may be at once",
+    Because.HOURLY_BUDGET: "as many nodes were quarantined within the hour as may be",
+    Because.JOB_BUDGET: "this job was moved too often within the hour: a person has to look at it",
+    Because.NO_SPARE: "no spare is free: the node leaves service, the gang moves as soon as there is one",
+}
+
+
+def configuration() -> str:
+    lines = [
+        "# Configuration of the control plane",
+        "",
+        GENERATED,
+        "",
+        "One TOML file, `/etc/understudy/controlplane.toml` or what `--config` names. It is checked whole at start;",
+        "unknown keys are refused. `understudy check-config` says whether it is good.",
+        "",
+        *_section("", Config),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
+    yield f"## `[{name}]`" if name else "## Top level"
+    yield ""
+    yield "| key | default | meaning |"
+    yield "|---|---|---|"
+    inner: list[tuple[str, type[BaseModel]]] = []
+    for key, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            inner.append((key, annotation))
+            continue
+        default = "required" if field.default is PydanticUndefined else f"`{_toml(field.default)}`"
+        yield f"| `{key}` | {default} | {field.description} |"
+    yield ""
+    for key, section in inner:
+        yield from _section(key, section)
+
+
+def _toml(value: object) -> str:
+    if value is None:
+        return "(none)"
+    return str(value) if isinstance(value, int | float) else f'"{value}"'
+
+
+def decisions() -> str:
+    lines = [
+        "# How decisions are made",
+        "",
+        GENERATED,
+        "",
+        "Each round, detection gives findings; each finding has a signal; the table is entered with the node's state",
+        "and the signal. A pair that is not in the table means nothing. Of several findings on one node the gravest",
+        "counts. The row's number stands in the decision, in the log and in `/v1/decisions`.",
+        "",
+        "## The table",
+        "",
+        "| row | in state | signal | becomes | action | why |",
+        "|---|---|---|---|---|---|",
+        *(_row(row) for row in TABLE),
+        f"| {FILL_POOL_ROW.number} | (the pool) | | | {FILL_POOL_ROW.action.value} | {FILL_POOL_ROW.why} |",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        "    [*] --> in_service",
+        *(
+            f"    {state.value} --> {row.to.value}: {row.number} {row.signal.value}"
+            for row in TABLE
+            for state in row.states
+            if row.to is not None and row.to is not state
+        ),
+        "```",
+        "",
+        "## Guards",
+        "",
+        "What keeps a right decision from being carried out; it is recorded as `nothing`, with the reason:",
+        "",
+        "| because | meaning |",
+        "|---|---|",
+        *(f"| `{because.value}` | {words} |" for because, words in GUARDS.items()),
+        "",
+        "## Xid codes",
+        "",
+        "A code that is not here is recorded and condemns nobody.",
+        "",
+        "| Xid | signal | meaning |",
+        "|---|---|---|",
+        *(f"| {code} | `{row.signal.value}` | {row.meaning} |" for code, row in sorted(XID_POLICY.items())),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(row: Row) -> str:
+    states = ", ".join(f"`{state.value}`" for state in row.states) if len(row.states) < 5 else "any"
+    becomes = f"`{row.to.value}`" if row.to else "stays"
+    return f"| {row.number} | {states} | `{row.signal.value}` | {becomes} | {row.action.value} | {row.why} |"
+
+
+DOCUMENTS = {"configuration.md": configuration, "decisions.md": decisions}
+
+
+def main() -> None:
+    for name, make in DOCUMENTS.items():
+        (HERE / name).write_text(make())
+        sys.stdout.write(f"wrote docs/{name}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Documents tell the truth: those made from the code are up to date, the others name what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from controlplane.fleet.decision import Because
+from controlplane.fleet.recovery import StepName
+from docs.generate import DOCUMENTS, GUARDS
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+REPOSITORY = DOCS.parent
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_generated_document_is_what_the_code_says(name: str) -> None:
+    assert (DOCS / name).read_text() == DOCUMENTS[name](), "run `make docs`"
+
+
+def test_every_guard_is_explained() -> None:
+    assert set(GUARDS) == set(Because) - {Because.RULE}
+
+
+def test_every_recovery_step_is_explained() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    assert [step for step in StepName if step is not StepName.FILL_POOL and f"`{step.value}`" not in text] == []
+
+
+def test_every_room_is_described() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    rooms = [path.parent.name for path in (REPOSITORY / "controlplane").glob("*/__init__.py")]
+    assert [room for room in rooms if f"`{room}/`" not in text] == []
+
+
+def test_every_metric_is_documented() -> None:
+    names = set(re.findall(r'"(understudy_\w+)"', (REPOSITORY / "controlplane/view/metrics.py").read_text()))
+    text = (DOCS / "api.md").read_text()
+    assert sorted(name for name in names if f"`{name}`" not in text) == []
+
+
+def test_every_route_is_documented() -> None:
+    sources = [*(REPOSITORY / "controlplane").glob("*/*.py")]
+    found = {
+        (method.upper(), path)
+        for source in sources
+        for method, path in re.findall(r'@router\.(get|post)\("([^"]+)"', source.read_text())
+    }
+    text = (DOCS / "api.md").read_text()
+    assert found
+    assert sorted(path for method, path in found if f"{method} " not in text or f"{path}`" not in text) == []
+
+
+@pytest.mark.parametrize("document", sorted([*DOCS.glob("**/*.md"), *REPOSITORY.glob("*.md")]))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text())
+    broken = [link for link in links if "://" not in link and not (document.parent / link).exists()]
+    assert broken == []
