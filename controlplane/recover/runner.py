@@ -11,7 +11,7 @@ from controlplane.clock import Clock
 from controlplane.config import Config
 from controlplane.fleet.recovery import Recovery, RecoveryStatus, RecoveryStep, StepName, StepStatus
 from controlplane.fleet.slurm import SlurmView
-from controlplane.recover.step import Done, Failed, GangFacts, Observation, Todo, Wait, World
+from controlplane.recover.step import Done, Failed, GangFacts, Todo, Wait, World
 from controlplane.recover.steps import STEPS
 from controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_view
 from controlplane.store.facts import FactStore
@@ -69,11 +69,11 @@ class Runner:
             case Failed(why):
                 self._fail(recovery, step, why)
                 return True
+            case Todo(why) | Wait(why) if self._late(recovery, step):
+                self._fail(recovery, step, f"not done after {self._timeout(step.name):.0f} s: {why}")
+                return True
             case Todo() if self._may_act(step):
                 return self._act(recovery, step, world)
-        if self._late(recovery, step):
-            self._fail(recovery, step, f"not done after {self._timeout(step.name):.0f} s: {_why(observation)}")
-            return True
         return False
 
     def _act(self, recovery: Recovery, step: RecoveryStep, world: World) -> bool:
@@ -156,7 +156,3 @@ def _next_step(recovery: Recovery) -> RecoveryStep | None:
     if failed:
         left = [step for step in left if step.name is StepName.RELEASE_SEATS]
     return left[0] if left else None
-
-
-def _why(observation: Observation) -> str:
-    return observation.why if isinstance(observation, Todo | Wait | Failed) else observation.detail

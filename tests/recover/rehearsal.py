@@ -1,0 +1,180 @@
+"""A whole control plane on a fake Slurm and a virtual clock: minutes pass in milliseconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agents.wire import Fact
+from controlplane.app import ControlPlane, Outside, compose
+from controlplane.config import Config
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
+from controlplane.fleet.slurm import SlurmNode
+from controlplane.slurm.protocol import SlurmError
+from tests import builders as b
+from tests.fakes.slurm import FakeSlurm
+
+NODES = tuple(f"n{i}" for i in range(1, 9))
+TICK_SECONDS = 0.2
+PATIENT_TICK_SECONDS = 3.0
+EFFECTS = {
+    "drain_node",
+    "down_node",
+    "resume_node",
+    "create_reservation",
+    "set_reservation_nodes",
+    "delete_reservation",
+    "set_job_reservation",
+    "requeue_job",
+    "start_job_now",
+}
+
+
+class Line:
+    """The wire to Slurm: counts effects that were carried out, and can be cut, or lose answers."""
+
+    def __init__(self, fake: FakeSlurm) -> None:
+        self._fake = fake
+        self.effects: Counter[str] = Counter()
+        self.before: Callable[[str], None] = lambda _name: None
+        self.after: Callable[[str], None] = lambda _name: None
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._fake, name)
+
+        def over_the_line(*arguments: object) -> object:
+            self.before(name)
+            answer = call(*arguments)
+            if name in EFFECTS:
+                self.effects[" ".join([name, *(str(one) for one in arguments[:1])])] += 1
+                self.after(name)
+            return answer
+
+        return over_the_line
+
+
+class VirtualClock:
+    def __init__(self, fake: FakeSlurm) -> None:
+        self._fake = fake
+
+    def now(self) -> float:
+        return self._fake.now
+
+
+class Rehearsal:
+    """Eight nodes with agents, three spares held, a gang of ours on n1 to n4, and a hungry job of somebody else."""
+
+    def __init__(self, directory: Path, **config: Any) -> None:
+        self.fake = FakeSlurm(NODES)
+        self.line = Line(self.fake)
+        self._config = self._write(directory, config)
+        self.silent: set[str] = set()
+        self.facts: dict[str, list[Fact]] = {}
+        self.control_plane = self._compose()
+        self.run(3)
+        assert self.pool() == ["n6", "n7", "n8"]
+        self.gang = self.fake.submit("researcher", 4, comment="understudy")
+        self.run(2)
+        self.hungry = self.fake.submit("somebody", 2)
+        self.run(2)
+        assert self.gang_nodes() == ["n1", "n2", "n3", "n4"]
+        self.line.effects.clear()
+
+    # -- what happens ------------------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        until = self.fake.now + seconds
+        self.run_until(lambda: self.fake.now >= until, seconds + 10)
+
+    def run_until(self, predicate: Callable[[], object], seconds: float = 60) -> None:
+        """Ticks come slower when nothing has happened for a while: virtual minutes are not what is tested."""
+        begun = self.fake.now
+        while not predicate():
+            assert self.fake.now < begun + seconds, f"not within {seconds} s; {self.describe()}"
+            self.fake.advance(TICK_SECONDS if self.fake.now < begun + 10 else PATIENT_TICK_SECONDS)
+            self._report()
+            self.control_plane.loop.tick()
+
+    def fail(self, node: str, xid: int = 79) -> None:
+        event = b.xid_event(node, xid, at=self.fake.now, boot_id=f"boot of {node}", sequence=int(self.fake.now * 10))
+        self.control_plane.stores.facts.record(node, [event.event], self.fake.now, lambda _: None)
+
+    def kill_node(self, node: str) -> None:
+        self.fake.kill_node(node)
+        self.silent.add(node)
+
+    def restart_control_plane(self) -> None:
+        self.control_plane = self._compose()
+
+    # -- what is seen ------------------------------------------------------------------------------------------
+
+    def recoveries(self) -> list[Recovery]:
+        """Of the gang, oldest first."""
+        journal = self.control_plane.stores.journal
+        return [one for one in reversed(journal.recoveries(only_open=False)) if one.plan.kind is RecoveryKind.POOL_SWAP]
+
+    def ended(self) -> bool:
+        recoveries = self.recoveries()
+        return bool(recoveries) and all(one.status is not RecoveryStatus.RUNNING for one in recoveries)
+
+    def gang_nodes(self) -> list[str]:
+        return sorted(next(job.nodes for job in self.fake.jobs() if job.job_id == self.gang))
+
+    def gang_state(self) -> tuple[str, int]:
+        job = next(job for job in self.fake.jobs() if job.job_id == self.gang)
+        return job.state, job.restart_count
+
+    def hungry_state(self) -> str:
+        return next(job.state for job in self.fake.jobs() if job.job_id == self.hungry)
+
+    def pool(self) -> list[str]:
+        return sorted(next((r.nodes for r in self.fake.reservations() if r.name == "understudy_spares"), ()))
+
+    def reservation_names(self) -> set[str]:
+        return {reservation.name for reservation in self.fake.reservations()}
+
+    def state_of(self, node: str) -> NodeState:
+        return self.control_plane.stores.fleet.nodes()[node].state
+
+    def describe(self) -> str:
+        steps = [
+            (one.status.value, [(s.name.value, s.status.value, s.detail) for s in one.steps])
+            for one in self.recoveries()
+        ]
+        return f"gang {self.gang_state()} on {self.gang_nodes()}; recoveries {steps}"
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _compose(self) -> ControlPlane:
+        return compose(self._config, Outside(self.line, self._probe, VirtualClock(self.fake)))
+
+    def _probe(self, node: SlurmNode) -> bool:
+        return node.name not in self.silent
+
+    def _report(self) -> None:
+        for name in NODES:
+            if name not in self.silent and name in self.control_plane.stores.fleet.nodes():
+                self.control_plane.telemetry.receive(b.report(name, boot_id=f"boot of {name}"), self.fake.now)
+
+    @staticmethod
+    def _write(directory: Path, sections: dict[str, Any]) -> Config:
+        token = directory / "token"
+        token.write_text("a-token-for-a-rehearsal")
+        defaults: dict[str, Any] = {
+            "server": {"database": f"sqlite:///{directory}/fleet.db", "agent_token_file": str(token)},
+            "spares": {"count": 3},
+        }
+        return b.config(**(defaults | sections))
+
+
+def refuse(*names: str) -> Callable[[str], None]:
+    """For `Line.before`: Slurm says no to these calls."""
+
+    def before(name: str) -> None:
+        if name in names:
+            raise SlurmError(f"{name}: Access/permission denied")
+
+    return before

@@ -1,0 +1,191 @@
+"""What recovery promises, on a virtual cluster: whatever Slurm and people do meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.recovery import RecoveryStatus, StepName
+from controlplane.slurm.protocol import SlurmUnavailable
+from tests.recover.rehearsal import EFFECTS, Rehearsal, refuse
+
+
+@pytest.fixture
+def rehearsal(tmp_path: Path) -> Rehearsal:
+    return Rehearsal(tmp_path)
+
+
+def assert_gang_is_back(rehearsal: Rehearsal, nodes: list[str], restarts: int = 1) -> None:
+    assert rehearsal.gang_state() == ("RUNNING", restarts), rehearsal.describe()
+    assert rehearsal.gang_nodes() == nodes
+    assert rehearsal.hungry_state() == "PENDING"
+    assert rehearsal.reservation_names() <= {"understudy_spares"}
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_the_gang_is_back_on_a_spare_and_nobody_took_its_seats(rehearsal: Rehearsal, kill: bool) -> None:
+    rehearsal.kill_node("n3") if kill else rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+    (recovery,) = rehearsal.recoveries()
+    assert recovery.status is RecoveryStatus.SUCCEEDED
+    assert rehearsal.state_of("n3") is NodeState.QUARANTINED
+
+
+def test_every_effect_is_made_once(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    twice = {effect for effect, count in rehearsal.line.effects.items() if count > 1}
+    # Bound and unbound, taken from the pool and filled up again: these are two effects each.
+    assert twice <= {f"set_job_reservation {rehearsal.gang}", "set_reservation_nodes understudy_spares"}
+    assert rehearsal.line.effects[f"requeue_job {rehearsal.gang}"] == 1
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_an_effect_whose_answer_is_lost_is_not_made_again(rehearsal: Rehearsal, kill: bool) -> None:
+    """Every call is carried out, and every one looks as if it had timed out."""
+
+    def lose_answer(name: str) -> None:
+        raise SlurmUnavailable(f"{name}: Socket timed out on send/recv operation")
+
+    rehearsal.line.after = lose_answer
+    rehearsal.kill_node("n3") if kill else rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+    assert rehearsal.line.effects["requeue_job 1"] == (0 if kill else 1)
+    assert rehearsal.line.effects["drain_node n3"] == 1
+    assert rehearsal.line.effects["create_reservation understudy_seats_1"] == 1
+
+
+@pytest.mark.parametrize("effect", sorted(EFFECTS - {"resume_node", "down_node"}))
+def test_slurm_away_for_five_minutes_at_any_step_delays_the_recovery_and_no_more(
+    rehearsal: Rehearsal, effect: str
+) -> None:
+    away_until: list[float] = []
+
+    def away(name: str) -> None:
+        if name == effect and not away_until:
+            away_until.append(rehearsal.fake.now + 300)
+        if away_until and rehearsal.fake.now < away_until[0]:
+            raise SlurmUnavailable("Unable to contact slurm controller (connect failure)")
+
+    rehearsal.line.before = away
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 400)
+    assert away_until, f"{effect} was never tried"
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.4, 0.6, 1.0, 1.6, 2.4, 3.2])
+def test_a_control_plane_that_starts_anew_in_the_middle_goes_on(rehearsal: Rehearsal, seconds: float) -> None:
+    rehearsal.fail("n3")
+    rehearsal.run(seconds)
+    rehearsal.restart_control_plane()
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+    assert len(rehearsal.recoveries()) == 1
+    assert rehearsal.line.effects["requeue_job 1"] == 1
+
+
+def test_what_slurm_refuses_for_good_fails_the_recovery_and_leaves_the_job_running(rehearsal: Rehearsal) -> None:
+    rehearsal.line.before = refuse("create_reservation")
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 200)
+    recovery = rehearsal.recoveries()[0]
+    assert recovery.status is RecoveryStatus.FAILED
+    assert "hold_seats" in recovery.outcome
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+
+
+def test_a_refusal_after_the_seats_were_held_gives_them_back(rehearsal: Rehearsal) -> None:
+    rehearsal.line.before = refuse("requeue_job")
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 200)
+    recovery = rehearsal.recoveries()[0]
+    assert recovery.status is RecoveryStatus.FAILED
+    assert "understudy_seats_1" not in rehearsal.reservation_names()
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+
+
+def test_a_gang_whose_recovery_failed_is_tried_again_within_its_budget(rehearsal: Rehearsal) -> None:
+    rehearsal.line.before = refuse("requeue_job")
+    rehearsal.fail("n3")
+    rehearsal.run(1500)
+    assert len(rehearsal.recoveries()) == 6  # swaps_per_hour_max
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+
+
+def test_a_job_cancelled_in_the_middle_ends_the_recovery_and_frees_the_seats(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state()[1] == 1)
+    rehearsal.fake.cancel(rehearsal.gang)
+    rehearsal.run_until(rehearsal.ended)
+    (recovery,) = rehearsal.recoveries()
+    assert recovery.status is RecoveryStatus.FAILED
+    assert "CANCELLED" in recovery.outcome
+    assert "understudy_seats_1" not in rehearsal.reservation_names()
+
+
+def test_a_job_that_ends_by_itself_before_the_requeue_is_left_alone(rehearsal: Rehearsal) -> None:
+    rehearsal.line.before = refuse("set_job_reservation")
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: "understudy_seats_1" in rehearsal.reservation_names())
+    rehearsal.fake.end(rehearsal.gang)
+    rehearsal.line.before = lambda _name: None
+    rehearsal.run_until(rehearsal.ended)
+    assert rehearsal.gang_state() == ("COMPLETED", 0)
+    assert rehearsal.reservation_names() <= {"understudy_spares"}
+    assert rehearsal.line.effects["requeue_job 1"] == 0
+
+
+def test_a_spare_that_breaks_before_the_gang_starts_is_replaced(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: "understudy_seats_1" in rehearsal.reservation_names())
+    rehearsal.fail("n6")
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n7"])
+    assert [one.status for one in rehearsal.recoveries()] == [RecoveryStatus.SUPERSEDED, RecoveryStatus.SUCCEEDED]
+
+
+def test_a_second_failure_later_is_a_recovery_of_its_own(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    rehearsal.run(30)
+    rehearsal.fail("n1")
+    rehearsal.run_until(lambda: len(rehearsal.recoveries()) == 2 and rehearsal.ended())
+    assert_gang_is_back(rehearsal, ["n2", "n4", "n5", "n6"], restarts=2)  # n5 had joined the pool
+
+
+def test_without_a_spare_the_gang_stays_and_moves_when_there_is_one(rehearsal: Rehearsal) -> None:
+    for spare in ("n6", "n7", "n8"):
+        rehearsal.fake.drain_node(spare, "maintenance")
+    rehearsal.run(2)
+    rehearsal.fail("n3")
+    rehearsal.run(20)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert rehearsal.state_of("n3") is NodeState.QUARANTINED
+    rehearsal.fake.resume_node("n7")
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n7"])
+
+
+def test_a_node_that_a_person_resumes_is_trusted_again_and_its_old_fault_forgotten(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    rehearsal.fake.resume_node("n3")
+    rehearsal.run(20)
+    assert rehearsal.state_of("n3") is NodeState.IN_SERVICE
+    assert rehearsal.line.effects["drain_node n3"] == 1
+    assert rehearsal.control_plane.stores.journal.open_incidents() == {}
+
+
+def test_every_step_of_a_plan_is_done_in_order_and_timed(rehearsal: Rehearsal) -> None:
+    rehearsal.kill_node("n3")
+    rehearsal.run_until(rehearsal.ended)
+    (recovery,) = rehearsal.recoveries()
+    times = [step.done_at for step in recovery.steps]
+    assert None not in times
+    assert times == sorted(times)  # type: ignore[type-var]
+    assert recovery.steps[0].name is StepName.DRAIN_NODES
