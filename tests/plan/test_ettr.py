@@ -1,0 +1,43 @@
+"""ETTR by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.plan.ettr import AttemptProgress, ettr
+
+
+def test_a_run_without_interruption_loses_only_its_start() -> None:
+    result = ettr([AttemptProgress(running_at=0, first_step=0, first_step_at=11, last_step=89, last_step_at=100)])
+    assert result is not None
+    assert (result.steps_kept, result.steps_lost, result.step_seconds) == (90, 0, 1.0)
+    assert result.ratio == pytest.approx(0.90)
+
+
+def test_steps_done_twice_and_the_time_between_attempts_are_lost() -> None:
+    result = ettr(
+        [
+            AttemptProgress(running_at=0, first_step=0, first_step_at=1, last_step=49, last_step_at=50),
+            AttemptProgress(running_at=60, first_step=40, first_step_at=61, last_step=99, last_step_at=120),
+        ]
+    )
+    assert result is not None
+    assert (result.steps_kept, result.steps_lost) == (100, 10)
+    assert result.ratio == pytest.approx(100 / 120)
+
+
+def test_straggling_counts_as_loss() -> None:
+    result = ettr(
+        [
+            AttemptProgress(running_at=0, first_step=0, first_step_at=2, last_step=50, last_step_at=102),
+            AttemptProgress(running_at=102, first_step=51, first_step_at=103, last_step=101, last_step_at=153),
+        ]
+    )
+    assert result is not None
+    assert result.step_seconds == 1.0
+    assert result.ratio == pytest.approx(102 / 153)
+
+
+@pytest.mark.parametrize("attempts", [[], [AttemptProgress(0, 0, 1, 0, 1)]])
+def test_too_little_to_tell_is_none(attempts: list[AttemptProgress]) -> None:
+    assert ettr(attempts) is None

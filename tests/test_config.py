@@ -1,0 +1,65 @@
+"""What the configuration promises: checked whole, and every complaint names file, key and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.config import ConfigError, Mode, load_config, parse_config
+from controlplane.ingest.authority import read_token
+
+
+def complaint(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "site.toml")
+    return str(caught.value)
+
+
+def test_a_fresh_install_only_observes() -> None:
+    assert parse_config('cluster = "c"', "site.toml").mode is Mode.OBSERVE
+
+
+def test_an_unknown_key_is_refused_with_the_key_that_was_meant() -> None:
+    assert complaint('cluster = "c"\nmoed = "act"') == "site.toml: unknown key 'moed'; did you mean 'mode'?"
+
+
+def test_an_unknown_key_in_a_section_is_refused_too() -> None:
+    assert "unknown key 'spares.cuont'; did you mean 'count'?" in complaint('cluster = "c"\n[spares]\ncuont = 1')
+
+
+def test_an_unknown_key_that_resembles_nothing_brings_the_list_of_keys() -> None:
+    assert "known keys: cluster, mode, server" in complaint('cluster = "c"\nxyzzy = 1')
+
+
+def test_all_complaints_come_at_once() -> None:
+    text = complaint('mode = "sometimes"\n[guards]\nquarantined_share_max = 3')
+    assert "cluster" in text
+    assert "mode" in text
+    assert "guards.quarantined_share_max" in text
+
+
+def test_what_is_not_toml_is_said_so() -> None:
+    assert "not valid TOML" in complaint("cluster = ")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read"):
+        load_config(tmp_path / "nowhere.toml")
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    config = parse_config('cluster = "c"', "site.toml")
+    with pytest.raises(ValueError, match="frozen"):
+        config.mode = Mode.ACT  # type: ignore[misc]
+
+
+def test_a_missing_token_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="head -c 32"):
+        read_token(tmp_path / "agent.token")
+
+
+def test_a_token_that_anybody_could_guess_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    with pytest.raises(ConfigError, match="at least 16"):
+        read_token(tmp_path / "token")
