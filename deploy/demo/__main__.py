@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import sys
 import time
@@ -29,6 +30,12 @@ def main() -> int:
     def say(line: str) -> None:
         console.print(f"[dim]{time.monotonic() - begun:6.1f} s[/]  {line}")
 
+    lock = DIRECTORY.with_suffix(".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it, however this process ends
+    except BlockingIOError:
+        console.print(f"another demo runs on this machine (it holds {lock.name}); wait for it, or end it")
+        return 1
     RESULT.unlink(missing_ok=True)
     try:
         say("starting munge, slurmctld and 8 slurmds with 8 GPUs each")

@@ -1,0 +1,107 @@
+"""`make demo` keeps its promises, in time, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from deploy.demo.__main__ import DIRECTORY, RESULT
+from deploy.testbed.processes import MARK, all_processes, environment_of
+from deploy.testbed.site import REPOSITORY
+
+pytestmark = pytest.mark.cluster
+
+DEMO_SECONDS = 300
+DEMO = [sys.executable, "-m", "deploy.demo"]
+
+
+def leftovers() -> list[str]:
+    """Processes of a demo that still run."""
+    return [
+        f"{process.pid} {process.name}"
+        for process in all_processes().values()
+        if environment_of(process.pid).get(MARK) == str(DIRECTORY)
+    ]
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    done = subprocess.run(DEMO, cwd=REPOSITORY, timeout=DEMO_SECONDS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result: dict[str, Any] = json.loads(RESULT.read_text())
+    return result
+
+
+def of(told: dict[str, Any], fault: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in told["recoveries"] if one["fault"] == fault)
+    return found
+
+
+def test_the_final_weights_are_those_of_a_run_without_faults(told: dict[str, Any]) -> None:
+    assert told["weights_identical"] is True
+
+
+def test_three_faults_are_recovered_each_on_a_spare_of_its_own(told: dict[str, Any]) -> None:
+    assert [one["fault"] for one in told["recoveries"]] == ["xid", "dead_node", "straggler"]
+    assert {one["path"] for one in told["recoveries"]} == {"pool"}
+    assert len({one["spare"] for one in told["recoveries"]}) == 3
+    assert 0 < told["ettr"] < 1
+    assert all(one["steps_lost"] >= 0 for one in told["recoveries"])
+
+
+def test_phases_follow_each_other(told: dict[str, Any]) -> None:
+    for one in told["recoveries"]:
+        times = list(one["phases_ms"].values())
+        assert list(one["phases_ms"]) == [
+            "detected",
+            "decided",
+            "drained",
+            "seats_held",
+            "requeued",
+            "running",
+            "first_step",
+        ]
+        assert times == sorted(times)
+
+
+def test_an_xid_is_a_drain_within_a_second(told: dict[str, Any]) -> None:
+    assert of(told, "xid")["phases_ms"]["drained"] < 1000
+
+
+def test_the_gangs_processes_are_started_within_ten_seconds_of_the_drain(told: dict[str, Any]) -> None:
+    for one in told["recoveries"]:
+        assert one["phases_ms"]["running"] - one["phases_ms"]["drained"] < 10_000, one
+
+
+def test_a_dead_node_is_acted_on_within_fifteen_seconds(told: dict[str, Any]) -> None:
+    assert of(told, "dead_node")["phases_ms"]["drained"] < 15_000
+
+
+def test_the_demo_leaves_no_process(told: dict[str, Any]) -> None:
+    assert told
+    assert leftovers() == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_demo_leaves_no_process(how: signal.Signals) -> None:
+    demo = subprocess.Popen(DEMO, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if "spares held" in line:
+            break
+    assert leftovers()
+    os.kill(demo.pid, how)
+    code = demo.wait(30)
+    assert code == (-signal.SIGKILL if how is signal.SIGKILL else 130)
+    demo.stdout.close()
+    deadline = time.monotonic() + 10
+    while leftovers() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert leftovers() == []
