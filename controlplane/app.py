@@ -22,13 +22,14 @@ from controlplane.loop import Loop
 from controlplane.observer import Observer, Sources
 from controlplane.operate.intents import OperatorDoor, intents_router
 from controlplane.recover.restore import RestorePoints
-from controlplane.recover.runner import Runner, Stores
+from controlplane.recover.runner import Runner
 from controlplane.slurm.protocol import Slurm
 from controlplane.store.database import open_database
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 from controlplane.store.journal import Journal
 from controlplane.store.queries import Queries
+from controlplane.store.stores import Stores
 from controlplane.view.api import Windows, api_router, health_router
 from controlplane.view.metrics import metrics_router
 

@@ -19,8 +19,8 @@ from controlplane.fleet.slurm import SlurmNode, SlurmView
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.pulse import SlurmReading
 from controlplane.live.telemetry import Heard, Telemetry
-from controlplane.recover.runner import Stores
 from controlplane.slurm.protocol import Slurm, SlurmError, read_view
+from controlplane.store.stores import Stores
 
 log = structlog.get_logger()
 

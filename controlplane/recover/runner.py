@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 
@@ -14,21 +13,12 @@ from controlplane.fleet.slurm import SlurmView
 from controlplane.recover.step import Done, Failed, GangFacts, Todo, Wait, World
 from controlplane.recover.steps import STEPS
 from controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_view
-from controlplane.store.facts import FactStore
-from controlplane.store.fleet import FleetStore
-from controlplane.store.journal import Journal
+from controlplane.store.stores import Stores
 
 log = structlog.get_logger()
 
 OBSERVATIONS_PER_ADVANCE_MAX = 50
 """Bound on the work of one call: a plan has about ten steps, each observed at most a few times."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stores:
-    facts: FactStore
-    fleet: FleetStore
-    journal: Journal
 
 
 class Runner:

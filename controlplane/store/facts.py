@@ -14,6 +14,7 @@ from controlplane.fleet.job import Checkpoint, JobKey
 from controlplane.fleet.node import StoredKernelEvent
 from controlplane.store import tables
 from controlplane.store.database import insert_new, reading
+from controlplane.store.fleet import is_job
 
 JobFact = RankStarted | FirstStep | CheckpointShard
 JOB_FACT_TABLES: dict[type, Table] = {
@@ -83,12 +84,7 @@ class FactStore:
                 func.max(shard.c.at).label("completed_at"),
             )
             .join(tables.job, tables.job.c.id == shard.c.job)
-            .where(
-                tables.job.c.cluster == job.cluster,
-                tables.job.c.job_id == job.job_id,
-                tables.job.c.submit_at == job.submit_at,
-                shard.c.rank < shard.c.world_size,
-            )
+            .where(is_job(job), shard.c.rank < shard.c.world_size)
             .group_by(shard.c.restart_count, shard.c.step, shard.c.path, shard.c.world_size)
             .having(func.count(shard.c.rank.distinct()) == shard.c.world_size)
             .order_by(shard.c.step)
@@ -106,12 +102,7 @@ class FactStore:
                 func.max(table.c.started_at),
             )
             .join(tables.job, tables.job.c.id == table.c.job)
-            .where(
-                tables.job.c.cluster == job.cluster,
-                tables.job.c.job_id == job.job_id,
-                tables.job.c.submit_at == job.submit_at,
-                table.c.restart_count == restart_count,
-            )
+            .where(is_job(job), table.c.restart_count == restart_count)
         )
         with reading(self._engine) as connection:
             count, world, started = connection.execute(query).one()
@@ -128,12 +119,7 @@ class FactStore:
                 func.max(table.c.at),
             )
             .join(tables.job, tables.job.c.id == table.c.job)
-            .where(
-                tables.job.c.cluster == job.cluster,
-                tables.job.c.job_id == job.job_id,
-                tables.job.c.submit_at == job.submit_at,
-                table.c.restart_count == restart_count,
-            )
+            .where(is_job(job), table.c.restart_count == restart_count)
         )
         with reading(self._engine) as connection:
             count, world, step, at = connection.execute(query).one()

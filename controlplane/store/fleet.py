@@ -68,8 +68,8 @@ class FleetStore:
         }
         with self._engine.begin() as connection:
             insert_new(connection, tables.job, [job.key._asdict() | values])
-            connection.execute(update(tables.job).where(_is(job.key)).values(**values))
-            row = connection.execute(select(tables.job.c.id).where(_is(job.key))).scalar_one()
+            connection.execute(update(tables.job).where(is_job(job.key)).values(**values))
+            row = connection.execute(select(tables.job.c.id).where(is_job(job.key))).scalar_one()
         return KnownJob(row, job.key, job.slurm.restart_count)
 
     def see_attempt(self, job_row: int, job: Job, now: float) -> None:
@@ -151,7 +151,8 @@ class FleetStore:
             connection.execute(insert(tables.operator_intent).values(at=now, verb=verb, reason=reason, by=by))
 
 
-def _is(key: JobKey) -> ColumnElement[bool]:
+def is_job(key: JobKey) -> ColumnElement[bool]:
+    """For the table `job`: this one."""
     table = tables.job
     return (table.c.cluster == key.cluster) & (table.c.job_id == key.job_id) & (table.c.submit_at == key.submit_at)
 
