@@ -12,10 +12,13 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 _STARTTIME_FIELD = 22  # of /proc/PID/stat, counted from 1, in clock ticks since boot
 
 
-def peer_pid(connection: socket.socket) -> int:
-    """The pid of the process that connected, 0 when it lives in a process namespace that we cannot see."""
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Pid and user id of the process that connected. The pid is 0 when it lives in a process namespace that we cannot
+    see.
+    """
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    return int(_UCRED.unpack(raw)[0])
+    pid, user_id, _ = _UCRED.unpack(raw)
+    return int(pid), int(user_id)
 
 
 class ProcessClock:

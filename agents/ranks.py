@@ -21,7 +21,7 @@ import msgspec
 
 from agents.facts import FactQueue
 from agents.log import fields, log
-from agents.process import ProcessClock, peer_pid
+from agents.process import ProcessClock, peer
 from agents.rank_messages import (
     LINE_BYTES_MAX,
     Acknowledged,
@@ -131,7 +131,7 @@ class RankConnection:
         self._writer = writer
         self._hello: Hello | None = None
         self._questions: set[asyncio.Task[None]] = set()
-        self.pid = peer_pid(writer.get_extra_info("socket"))
+        self.pid, self.user_id = peer(writer.get_extra_info("socket"))
 
     async def listen(self, reader: asyncio.StreamReader) -> None:
         """Until the rank hangs up. Raises RefusedError and ConnectionError."""
@@ -171,13 +171,13 @@ class RankConnection:
         if isinstance(message, Steps):
             if len(message.self_seconds) != len(message.wall_seconds):
                 raise RefusedError("self_seconds and wall_seconds must have the same length")
-            self._server.windows.add(hello, message)
+            self._server.windows.add(hello, message, self.user_id)
         elif isinstance(message, RestorePointQuestion):
             question = asyncio.create_task(self._answer_restore_point(hello, message.id))
             self._questions.add(question)
             question.add_done_callback(self._questions.discard)
         else:
-            self._announce(_fact(hello, message), message.id)
+            self._announce(_fact(hello, message, self.user_id), message.id)
 
     def _take_hello(self, hello: Hello) -> None:
         if hello.rank >= hello.world_size:
@@ -198,6 +198,7 @@ class RankConnection:
                 world_size=hello.world_size,
                 started_at=started_at,
                 pid=self.pid,
+                user_id=self.user_id,
             ),
             None,
         )
@@ -222,7 +223,7 @@ class RankConnection:
         self.answer(RestorePointAnswer(id=identifier, step=point.step, path=point.path))
 
 
-def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice) -> Fact:
+def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice, user_id: int) -> Fact:
     if isinstance(notice, FirstStepNotice):
         return FirstStep(
             job_id=hello.job_id,
@@ -231,6 +232,7 @@ def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice) -> Fact:
             world_size=hello.world_size,
             step=notice.step,
             at=notice.at,
+            user_id=user_id,
         )
     return CheckpointShard(
         job_id=hello.job_id,
@@ -243,6 +245,7 @@ def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice) -> Fact:
         size_bytes=notice.size_bytes,
         sha256=notice.sha256,
         at=notice.at,
+        user_id=user_id,
     )
 
 

@@ -16,7 +16,7 @@ import msgspec
 from agents.config import ConfigError
 from agents.facts import FactQueue
 from agents.log import fields, log
-from agents.wire import FACTS_PER_REPORT_MAX, REPORT_BYTES_MAX, Fact, Report, RestorePoint
+from agents.wire import FACTS_PER_REPORT_MAX, REPORT_BYTES_MAX, Acknowledgement, Fact, Report, RestorePoint
 
 RESTORE_POINT_WAIT_SECONDS = 30.0
 RESTORE_POINT_RETRY_SECONDS = 0.25
@@ -59,6 +59,7 @@ class Uplink:
         self._client = httpx.AsyncClient(timeout=request_timeout_seconds, trust_env=False)
         self._sequence = 0
         self._trouble = ""
+        self._dropped = ""
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -71,7 +72,7 @@ class Uplink:
         batch = self._facts.oldest(FACTS_PER_REPORT_MAX)
         try:
             body, batch = self._encode(report, batch)
-            await self._post(body)
+            self._note_dropped(await self._request("POST", "/v1/reports", body))
         except UnreachableError as error:
             self._note_trouble("control_plane_unreachable", error)
             return False
@@ -104,6 +105,16 @@ class Uplink:
                     waited = f"nothing within {RESTORE_POINT_WAIT_SECONDS:g} s"
                     raise RestorePointError(f"{waited}, at last: {error}") from error
             await asyncio.sleep(RESTORE_POINT_RETRY_SECONDS)
+
+    def _note_dropped(self, answer: bytes) -> None:
+        """What the control plane did not believe: said when it changes, a line a second would drown the log."""
+        try:
+            dropped = "; ".join(msgspec.json.decode(answer, type=Acknowledgement).dropped)
+        except msgspec.MsgspecError as error:
+            dropped = f"the acknowledgement is not understood: {error}"
+        if dropped and dropped != self._dropped:
+            log.warning("not_believed", extra=fields(what=dropped))
+        self._dropped = dropped
 
     async def _isolate(self, report: Report, batch: list[Fact]) -> None:
         """Find the fact that the control plane refuses and drop it, so that it does not hold up the others.

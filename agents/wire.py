@@ -10,14 +10,19 @@ Two kinds of content travel in one `Report`:
   acknowledged with HTTP 200; the control plane acknowledges only what its database holds, and knows a repeated
   fact by its key. So every fact arrives at least once and counts exactly once.
 
+A rank is a process of any user. The agent takes its user id from the kernel; the control plane believes a rank only
+what concerns a job of that user.
+
 Times are seconds since the Unix epoch by the sending node's clock; durations are seconds.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 WIRE_VERSION = 1
 """Version of every message here. The control plane refuses others by name (HTTP 400)."""
@@ -32,6 +37,14 @@ STEPS_PER_WINDOW_MAX = 512
 GPUS_PER_NODE_MAX = 64
 RANKS_PER_NODE_MAX = 256
 TEXT_CHARACTERS_MAX = 2048
+
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Size = Annotated[int, Meta(ge=0, le=2**62)]
+Step = Annotated[int, Meta(ge=0, le=2**53)]
+World = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class GpuStatus(StrEnum):
@@ -79,13 +92,14 @@ class RankWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     took. In a synchronous job the wall time is equal on all ranks and names nobody; self time does.
     """
 
-    job_id: int
-    restart_count: int  # SLURM_RESTART_COUNT: which attempt of the job
-    rank: int
-    world_size: int
+    job_id: Count
+    restart_count: Count  # SLURM_RESTART_COUNT: which attempt of the job
+    rank: Count
+    world_size: World
     gpu_index: int | None = None  # on this node; None where the rank uses no GPU
-    role: str = ""  # ranks are compared with peers of the same role only, such as a pipeline stage
-    first_step: int = 0
+    user_id: Count = 0  # of the rank's process, as the kernel tells
+    role: Text = ""  # ranks are compared with peers of the same role only, such as a pipeline stage
+    first_step: Step = 0
     self_seconds: list[float] = []
     wall_seconds: list[float] = []
 
@@ -94,9 +108,9 @@ class KernelEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """A line of the kernel log that the driver wrote about a GPU. Key: (node, boot_id, sequence)."""
 
     boot_id: str
-    sequence: int  # of the kernel log record within this boot
+    sequence: Size  # of the kernel log record within this boot
     at: float
-    text: str  # the message as logged, cut at TEXT_CHARACTERS_MAX
+    text: Text  # the message as logged, cut at TEXT_CHARACTERS_MAX
     xid: int | None = None
     bus_id: str = ""
 
@@ -104,42 +118,45 @@ class KernelEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 class RankStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="rank_started"):
     """A rank of a gang said hello to its node's agent. Key: (job, restart_count, rank, started_at)."""
 
-    job_id: int
-    restart_count: int
-    rank: int
-    world_size: int
+    job_id: Count
+    restart_count: Count
+    rank: Count
+    world_size: World
     started_at: float  # when the rank's process was created, as the kernel tells
-    pid: int
+    pid: Count
+    user_id: Count = 0  # of that process, as the kernel tells
 
 
 class FirstStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="first_step"):
     """A rank finished the first step since its process started. Key: (job, restart_count, rank, step, at)."""
 
-    job_id: int
-    restart_count: int
-    rank: int
-    world_size: int
-    step: int
+    job_id: Count
+    restart_count: Count
+    rank: Count
+    world_size: World
+    step: Step
     at: float
+    user_id: Count = 0
 
 
 class CheckpointShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="shard"):
-    """One rank wrote its part of a checkpoint. Key: (job, step, rank).
+    """One rank wrote its part of a checkpoint. Key: (job, restart_count, step, rank, path).
 
     A checkpoint is complete when all `world_size` shards of one attempt are in. `path` is the directory that all
     shards of the checkpoint share; `file` the shard within it.
     """
 
-    job_id: int
-    restart_count: int
-    rank: int
-    world_size: int
-    step: int  # training continues with this step after a restore
-    path: str
-    file: str
-    size_bytes: int
+    job_id: Count
+    restart_count: Count
+    rank: Count
+    world_size: World
+    step: Step  # training continues with this step after a restore
+    path: Text
+    file: Text
+    size_bytes: Size
     sha256: str
     at: float
+    user_id: Count = 0
 
 
 Fact = KernelEvent | RankStarted | FirstStep | CheckpointShard
@@ -149,10 +166,10 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """What an agent sends: about once a second, and at once when it has a new fact."""
 
     version: int
-    cluster: str
-    node: str
-    boot_id: str
-    sequence: int  # counts up within one life of the agent process
+    cluster: Name
+    node: Name
+    boot_id: Name
+    sequence: Size  # counts up within one life of the agent process
     agent_started_at: float
     sent_at: float
     driver_version: str = ""
@@ -162,10 +179,11 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     problems: list[str] = []  # what the agent could not read, in words
 
 
-class Acknowledgement(msgspec.Struct, frozen=True):
-    """Answer to a report: all of its facts are in the database."""
+class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Answer to a report: all of its facts are in the database, but for those named in `dropped`."""
 
     facts: int
+    dropped: list[str] = []  # what was not believed, and why
 
 
 class RestorePoint(msgspec.Struct, frozen=True):
@@ -175,9 +193,9 @@ class RestorePoint(msgspec.Struct, frozen=True):
     attempt get the same answer, however often and whenever they ask.
     """
 
-    job_id: int
-    restart_count: int
-    step: int
+    job_id: Count
+    restart_count: Count
+    step: Step
     path: str
 
 

@@ -7,13 +7,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from sqlalchemy import Engine
+from starlette.exceptions import HTTPException
 
 from controlplane.bookkeeper import Bookkeeper
 from controlplane.clock import Clock, SystemClock
 from controlplane.config import Config
 from controlplane.fleet.slurm import SlurmNode
+from controlplane.ingest.answers import refuse
 from controlplane.ingest.authority import read_token
 from controlplane.ingest.reports import Doors, reports_router
 from controlplane.live.directory import JobDirectory
@@ -81,7 +84,9 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         tell_restore_point=lambda known, count: restore_points.tell(known.key, known.row, count),
     )
     windows = Windows(config, clock, telemetry, stores.fleet, stores.journal, Queries(engine), loop.pulse)
-    app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine), docs_url="/docs", redoc_url=None)
+    app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine), docs_url=None, redoc_url=None)
+    app.add_exception_handler(HTTPException, _refuse_request)
+    app.add_exception_handler(RequestValidationError, _refuse_request)
     app.include_router(reports_router(doors))
     app.include_router(api_router(windows))
     app.include_router(health_router(windows))
@@ -90,10 +95,19 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     return ControlPlane(app, loop, telemetry, stores)
 
 
+async def _refuse_request(_request: Request, error: Exception) -> Response:
+    """FastAPI's own refusals in the form of all others."""
+    if isinstance(error, RequestValidationError):
+        said = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
+        return refuse(422, said, "docs/api.md lists the parameters")
+    assert isinstance(error, HTTPException)
+    return refuse(error.status_code, str(error.detail), "docs/api.md lists the routes")
+
+
 def _loop(config: Config, outside: Outside, stores: Stores, telemetry: Telemetry, directory: JobDirectory) -> Loop:
     bookkeeper = Bookkeeper(config, stores.fleet, stores.facts, telemetry, directory)
     sources = Sources(outside.slurm, stores, telemetry, bookkeeper, outside.probe, config, outside.clock)
-    runner = Runner(outside.slurm, stores, config, outside.clock)
+    runner = Runner(outside.slurm, outside.probe, stores, config, outside.clock)
     return Loop(Observer(sources), stores.journal, directory, runner, config, outside.clock)
 
 

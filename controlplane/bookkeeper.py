@@ -6,12 +6,11 @@ from controlplane.config import Config
 from controlplane.fleet.job import Job, JobKey, KnownJob, identify, opted_in
 from controlplane.fleet.slurm import SlurmView
 from controlplane.live.directory import JobDirectory
-from controlplane.live.telemetry import Telemetry
+from controlplane.live.telemetry import ExpectedJob, Telemetry
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 
 PROGRESS_INTERVAL_SECONDS = 2.0
-ALIVE = frozenset({"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED"})
 
 
 class Bookkeeper:
@@ -51,10 +50,14 @@ class Bookkeeper:
         jobs = [(self._note_job(job, now), job) for job in self.jobs(view)]
         self._note_progress(now)
         self._fleet.end_attempts({known.row: job.slurm.restart_count for known, job in jobs if job.running}, now)
-        self._telemetry.keep_jobs(
-            {job_id: job.restart_count for job_id, job in view.jobs.items() if job.state in ALIVE}
+        self._telemetry.expect(
+            {
+                job_id: ExpectedJob(job.restart_count, job.user_id, frozenset(job.nodes))
+                for job_id, job in view.jobs.items()
+                if job.state == "RUNNING"
+            }
         )
-        self._facts.attach_waiting(self._directory.row_of)
+        self._facts.attach_waiting(self._directory.get, now)
         self._seen = {job.key: self._seen[job.key] for _, job in jobs}
 
     def _note_job(self, job: Job, now: float) -> KnownJob:
@@ -63,9 +66,9 @@ class Bookkeeper:
         if known is None or known.key != job.key or self._seen.get(job.key) != seen:
             known = self._fleet.see_job(job, now)
             self._directory.put(known)
-            self._seen[job.key] = seen
             if job.running:
                 self._fleet.see_attempt(known.row, job, now)
+            self._seen[job.key] = seen  # last: what could not be written is tried again
         return known
 
     def _note_progress(self, now: float) -> None:

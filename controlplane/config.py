@@ -10,9 +10,9 @@ import difflib
 import tomllib
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 
 class ConfigError(Exception):
@@ -92,7 +92,10 @@ class Silence(Section):
     dead_after_seconds: float = Field(
         6.0,
         ge=1,
-        description="A silent node whose slurmd answers nobody for this long is dead, unless its job goes on.",
+        description="A node silent for this long, whose slurmd answers nobody either, is dead, unless its job goes on.",
+    )
+    slurmd_silent_seconds: float = Field(
+        1.0, ge=0, description="So long nobody must answer at the slurmd's port: a single lost answer is none."
     )
     mass_nodes_min: int = Field(3, ge=2, description="This many nodes silent at once, and the share below: our fault.")
     mass_share: float = Field(
@@ -101,6 +104,12 @@ class Silence(Section):
         le=1,
         description="With this share of nodes silent at once nothing is concluded from silence.",
     )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.dead_after_seconds < self.silent_after_seconds:
+            raise ValueError("dead_after_seconds must not be less than silent_after_seconds")
+        return self
 
 
 class Straggler(Section):
@@ -112,6 +121,12 @@ class Straggler(Section):
     peers_few: int = Field(8, ge=2, description="With fewer peers than this the ratio below is asked for.")
     ratio_few_peers: float = Field(1.15, gt=1, description="Ratio asked for with few peers.")
     ratio_gross: float = Field(1.3, gt=1, description="Two windows in a row above this make a suspect at once.")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.windows_slow_min > self.windows:
+            raise ValueError("windows_slow_min must not be more than windows")
+        return self
 
 
 class Recovery(Section):
@@ -156,9 +171,9 @@ def parse_config(text: str, origin: str) -> Config:
 def load_config(path: Path) -> Config:
     """Raises ConfigError when the file is missing, unreadable or wrong."""
     try:
-        text = path.read_text()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give another with --config") from error
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); give another with --config") from error
     return parse_config(text, str(path))
 
 

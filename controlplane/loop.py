@@ -7,13 +7,15 @@ import threading
 import structlog
 
 from controlplane.clock import Clock
-from controlplane.config import Config
+from controlplane.config import Config, Mode
 from controlplane.decide.guards import HOUR_SECONDS
 from controlplane.decide.judge import decide
 from controlplane.detect import detect
 from controlplane.fleet.decision import Decision
-from controlplane.fleet.finding import Finding
+from controlplane.fleet.finding import ACCUSING, Finding
 from controlplane.fleet.job import JobKey
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.recovery import Recovery
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.directory import JobDirectory
 from controlplane.live.pulse import Pulse
@@ -85,13 +87,23 @@ class Loop:
             snapshot, findings, decisions = self._judge(0.0)
         self._record(decisions, findings, snapshot)
         recoveries = self._journal.recoveries()
-        for recovery in recoveries:
-            self._runner.advance(recovery)
+        if snapshot.mode is Mode.ACT and not snapshot.slurm_error:
+            # In mode observe a recovery begun before stays where it is, and is shown as running.
+            all(self._advance(recovery) for recovery in recoveries)
         self.pulse.last_tick_at = self._clock.now()
         self.pulse.tick_seconds = self.pulse.last_tick_at - begun
         self.pulse.ticks_total += 1
         self.pulse.last_error = ""
         return bool(recoveries)
+
+    def _advance(self, recovery: Recovery) -> bool:
+        """Whether to go on with others: a recovery that runs into something unforeseen does not hold them up."""
+        try:
+            return self._runner.advance(recovery)
+        except Exception:
+            self.pulse.errors_total += 1
+            log.exception("recovery.stumbled", recovery=recovery.id)
+            return True
 
     def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
         snapshot = self._observer.look(slurm_age_max_seconds)
@@ -119,7 +131,25 @@ class Loop:
                 because=one.because.value,
                 reason=one.reason,
             )
+        self._note_incidents(findings, snapshot)
+
+    def _note_incidents(self, findings: list[Finding], snapshot: Snapshot) -> None:
+        """More evidence for open incidents; the end of those whose node is in service and no longer at fault.
+
+        Silence clears nothing: a kernel event counts until the node has booted anew, and a node that is not heard is
+        not called well.
+        """
         incidents = self._journal.open_incidents()
         self._journal.add_evidence(
             (incidents[finding.node], finding) for finding in findings if finding.node in incidents
+        )
+        accused = {finding.node for finding in findings if finding.signal in ACCUSING}
+        well = [
+            node.name
+            for node in snapshot.nodes.values()
+            if node.state is NodeState.IN_SERVICE and node.heard_at is not None and node.name not in accused
+        ]
+        over = [incidents[name] for name in well if name in incidents]
+        self._journal.close_incidents(
+            over, "the fault is no longer seen, and nothing had been done about it", snapshot.now
         )

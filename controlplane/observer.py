@@ -12,7 +12,6 @@ from controlplane.bookkeeper import Bookkeeper
 from controlplane.clock import Clock
 from controlplane.config import Config
 from controlplane.decide.guards import HOUR_SECONDS
-from controlplane.detect.silence import is_mass_silence
 from controlplane.fleet.job import Job
 from controlplane.fleet.node import NodeRecord, NodeState, NodeView, StoredKernelEvent
 from controlplane.fleet.slurm import SlurmNode, SlurmView
@@ -28,6 +27,7 @@ EVENTS_REMEMBERED_SECONDS = 7 * 24 * HOUR_SECONDS
 """Kernel events older than this condemn nobody who has not been condemned by then."""
 
 PROBES_AT_ONCE = 16
+AGENTS_NOTED_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,9 @@ class Observer:
         self._started_at = sources.clock.now()
         self._view: SlurmView | None = None
         self._last_event_id = 0
-        self._events: list[StoredKernelEvent] = []
+        self._events: dict[str, dict[tuple[str, int | None, str], StoredKernelEvent]] = {}
+        self._agents_noted_at = 0.0
+        self._agents_noted: set[str] = set()
         self._slurmd_silent_since: dict[str, float] = {}
         self.reading = SlurmReading()
 
@@ -82,9 +84,10 @@ class Observer:
 
     def _read_slurm(self, age_max_seconds: float) -> None:
         now = self._sources.clock.now()
-        if self._view and now - self._view.read_at < age_max_seconds:
+        if self._view and 0 <= now - self._view.read_at < age_max_seconds:  # negative: the clock was set back
             return
         try:
+            self._check_cluster()
             view = read_view(self._sources.slurm, now)
         except SlurmError as error:
             if not self.reading.error:
@@ -97,13 +100,21 @@ class Observer:
         self._sources.bookkeeper.note(view, now)
         self._view = view
 
+    def _check_cluster(self) -> None:
+        """Once: a control plane that was pointed at another cluster must not act on it. Raises SlurmError."""
+        if self._view is None:
+            name, ours = self._sources.slurm.cluster_name(), self._sources.config.cluster
+            if name.casefold() != ours.casefold():  # Slurm itself makes no difference of case
+                raise SlurmError(f"this Slurm's ClusterName is {name!r}, but the configuration says {ours!r}")
+
     def _nodes(self, now: float) -> dict[str, NodeView]:
         """Nodes that Slurm knows; while it has never been read, those in the database."""
         heard = self._sources.telemetry.heard()
         records = self._sources.stores.fleet.nodes()
         if self._view:
             records = {name: record for name, record in records.items() if name in self._view.nodes}
-        silent_since = self._probe_silent(records, heard, now)
+        self._note_agents(heard, now)
+        silent_since = self._ask_slurmds(records, heard, now)
         events = self._open_events(now)
         return {
             name: self._node(record, heard.get(name), events.get(name, []), silent_since.get(name))
@@ -125,47 +136,57 @@ class Observer:
             heard_at=heard.at if heard else None,
             boot_id=boot_id,
             gpus=tuple(heard.report.gpus) if heard else (),
-            events=tuple(one for one in events if one.event.boot_id == boot_id and one.event.at > record.cleared_at),
+            events=tuple(one for one in events if one.event.boot_id == boot_id and one.received_at > record.cleared_at),
             is_spare=pool is not None and record.name in pool.nodes,
             slurmd_silent_since=slurmd_silent,
         )
 
     def _open_events(self, now: float) -> dict[str, list[StoredKernelEvent]]:
+        """Of each kind (boot, code, GPU) on a node the latest: a storm of them is one fact, not thousands."""
         horizon = now - EVENTS_REMEMBERED_SECONDS
-        fresh = self._sources.stores.facts.kernel_events(self._last_event_id, horizon)
-        if fresh:
-            self._last_event_id = fresh[-1].id
-            self._events = [event for event in self._events if event.event.at >= horizon] + fresh
-        by_node: dict[str, list[StoredKernelEvent]] = {}
-        for event in self._events:
-            by_node.setdefault(event.node, []).append(event)
-        return by_node
+        for event in self._sources.stores.facts.kernel_events(self._last_event_id, horizon):
+            self._last_event_id = event.id
+            kind = (event.event.boot_id, event.event.xid, event.event.bus_id)
+            self._events.setdefault(event.node, {})[kind] = event
+        return {
+            node: [event for event in kinds.values() if event.received_at >= horizon]
+            for node, kinds in self._events.items()
+        }
 
-    def _probe_silent(self, records: dict[str, NodeRecord], heard: dict[str, Heard], now: float) -> dict[str, float]:
+    def _ask_slurmds(self, records: dict[str, NodeRecord], heard: dict[str, Heard], now: float) -> dict[str, float]:
         """Since when nobody answers at the slurmd ports of silent nodes.
 
-        Not asked when so many are silent that nothing will follow from it, and not of empty nodes out of service.
+        Only a node whose slurmd has answered us once is asked so: elsewhere a firewall may be in the way. Each node is
+        tried for that when it is first heard. Nodes that are out of service and empty are left in peace.
         """
-        policy = self._sources.config.silence
         slurm_nodes = self._view.nodes if self._view else {}
-        quiet_since = now - policy.silent_after_seconds
-        silent = [
-            name
-            for name in records
-            if max(heard[name].at if name in heard else 0.0, self._started_at) < quiet_since and name in slurm_nodes
-        ]
-        asked = [
-            slurm_nodes[name]
-            for name in silent
-            if records[name].state is not NodeState.QUARANTINED or slurm_nodes[name].base_state != "IDLE"
-        ]
-        if is_mass_silence(len(silent), len(records), policy):
-            asked = []
+        quiet_before = now - self._sources.config.silence.silent_after_seconds
+        silent: list[SlurmNode] = []
+        new: list[SlurmNode] = []
+        for name, record in records.items():
+            slurm = slurm_nodes.get(name)
+            if slurm is None or slurm.on_leave:
+                continue
+            if record.slurmd_seen_at is None:
+                new += [slurm] if name in heard else []
+            elif max(heard[name].at if name in heard else 0.0, self._started_at) < quiet_before:
+                idle = record.state is NodeState.QUARANTINED and slurm.base_state in ("IDLE", "DOWN")
+                silent += [] if idle else [slurm]
+        new = new[:PROBES_AT_ONCE]
+        if not silent and not new:
+            self._slurmd_silent_since = {}
+            return {}
         with ThreadPoolExecutor(max_workers=PROBES_AT_ONCE) as pool:
-            answers = list(pool.map(self._sources.probe, asked))
+            answers = dict(zip([*silent, *new], pool.map(self._sources.probe, [*silent, *new]), strict=True))
+        self._sources.stores.fleet.note_seen((), [node.name for node in new if answers[node]], now)
         self._slurmd_silent_since = {
-            node.name: self._slurmd_silent_since.get(node.name, now)
-            for node, answered in zip(asked, answers, strict=True)
-            if not answered
+            node.name: self._slurmd_silent_since.get(node.name, now) for node in silent if not answers[node]
         }
         return self._slurmd_silent_since
+
+    def _note_agents(self, heard: dict[str, Heard], now: float) -> None:
+        """To the minute: whether a node ever had an agent must be known after a restart as well."""
+        fresh = heard.keys() - self._agents_noted
+        if fresh or not 0 <= now - self._agents_noted_at < AGENTS_NOTED_SECONDS:
+            self._agents_noted_at, self._agents_noted = now, set(heard)
+            self._sources.stores.fleet.note_seen(heard, (), now)

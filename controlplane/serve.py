@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import sys
+from pathlib import Path
+from typing import IO
 
 import structlog
 import uvicorn
 
 from controlplane.app import Outside, compose
-from controlplane.config import Config
+from controlplane.config import Config, ConfigError
 from controlplane.fleet.slurm import SlurmNode
 from controlplane.slurm.cli import CommandLineSlurm
 from controlplane.slurm.probe import slurmd_answers
+from controlplane.store.database import StoreError, make_url
 
 
 def configure_logging() -> None:
@@ -39,10 +43,31 @@ def real_outside(config: Config) -> Outside:
     )
 
 
+def hold_database(url: str) -> IO[str] | None:
+    """A second control plane on the same SQLite file would act on the same recoveries: it is kept out by a lock that
+    the kernel lets go of when its holder ends, however it does. Raises ConfigError when another holds it.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return None
+    path = Path(f"{parsed.database}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigError(f"{path}: another control plane runs on this database; end it first") from error
+    return lock
+
+
 def serve(config: Config, outside: Outside | None = None) -> None:
-    """Runs until SIGTERM or SIGINT."""
+    """Runs until SIGTERM or SIGINT. Raises ConfigError when the configuration cannot be lived with here."""
     configure_logging()
-    control_plane = compose(config, outside or real_outside(config))
+    try:
+        lock = hold_database(config.server.database)  # held as long as this frame lives
+        control_plane = compose(config, outside or real_outside(config))
+    except (OSError, StoreError) as error:
+        raise ConfigError(f"database {config.server.database}: cannot be used: {error}") from error
     structlog.get_logger().info(
         "serve",
         cluster=config.cluster,
@@ -58,3 +83,4 @@ def serve(config: Config, outside: Outside | None = None) -> None:
         access_log=False,
         timeout_graceful_shutdown=5,
     )
+    structlog.get_logger().info("stopped", database_lock=lock.name if lock else "none")

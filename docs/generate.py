@@ -6,9 +6,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from agents.config import Config as AgentConfig
 from controlplane.config import Config
 from controlplane.decide.table import FILL_POOL_ROW, TABLE, Row
 from controlplane.detect.xid import XID_POLICY
@@ -39,8 +41,35 @@ def configuration() -> str:
         "unknown keys are refused. `understudy check-config` says whether it is good.",
         "",
         *_section("", Config),
+        *_agent(),
     ]
     return "\n".join(lines) + "\n"
+
+
+AGENT_KEYS = {
+    "cluster": "ClusterName of slurm.conf",
+    "control_plane_urls": "base addresses; reports go to the first that answers",
+    "node": "NodeName in Slurm; empty: SLURMD_NODENAME, or the short host name",
+    "token_file": "file with the bearer token that the control plane expects of agents",
+    "report_interval_seconds": "how often GPUs are read and reported; a new fact goes out at once",
+    "request_timeout_seconds": "after this a control plane counts as not answering",
+    "kernel_log": "/dev/kmsg, or a plain file of the same records",
+    "socket": "where ranks on this node talk to the agent",
+    "boot_id_file": "where the kernel says which boot this is",
+    "nvml": "section with `enabled`: false on nodes without GPUs",
+}
+
+
+def _agent() -> Iterator[str]:
+    yield "# Configuration of the agent"
+    yield ""
+    yield "`/etc/understudy/agent.toml` or what `--config` names; `understudy agent --check-config` reads it only."
+    yield ""
+    yield "| key | default | meaning |"
+    yield "|---|---|---|"
+    for field in msgspec.structs.fields(AgentConfig):
+        default = "required" if field.required else "" if field.name == "nvml" else f"`{_toml(field.default)}`"
+        yield f"| `{field.name}` | {default} | {AGENT_KEYS[field.name]} |"
 
 
 def _section(name: str, model: type[BaseModel]) -> Iterator[str]:

@@ -35,6 +35,7 @@ def slurm_job(job_id: int = 7, nodes: Sequence[str] = ("n1", "n2", "n3", "n4"), 
         "job_id": job_id,
         "submit_at": 500,
         "user": "researcher",
+        "user_id": 1000,
         "name": "gang",
         "partition": "train",
         "state": "RUNNING",
@@ -70,7 +71,7 @@ def node(
     heard_at: float | None = NOW - 0.5,
     **values: Any,
 ) -> NodeView:
-    record = values.pop("record", NodeRecord(name, state))
+    record = values.pop("record", NodeRecord(name, state, agent_seen_at=NOW - 500, slurmd_seen_at=NOW - 500))
     return NodeView(record, slurm or slurm_node(name), heard_at, boot_id=BOOT, **values)
 
 

@@ -22,6 +22,7 @@ GRAVITY = (
     Signal.NODE_DEAD,
     Signal.STRAGGLER_CONFIRMED,
     Signal.GANG_STRANDED,
+    Signal.UNDRAINED,
     Signal.STRAGGLER_SUSPECTED,
     Signal.SILENT,
     Signal.HEARD,
@@ -53,12 +54,13 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         if chosen is None:
             continue
         row, finding = chosen
-        if row.action in (Action.QUARANTINE, Action.MOVE_GANG):
+        if row.action is not Action.NOTHING:
             condemned.append((row, finding))
         else:
             decisions.append(_plain(row, finding))
     decisions += _condemnations(snapshot, condemned, config)
-    decisions += _fill_pool(snapshot, config)
+    if not any(one.plan for one in decisions):  # one thing after the other: a swap takes spares
+        decisions += _fill_pool(snapshot, {finding.node for _, finding in condemned}, config)
     return decisions
 
 
@@ -106,16 +108,19 @@ def _condemnations(snapshot: Snapshot, condemned: Sequence[Condemned], config: C
             allowed.append(one)
         else:
             decisions.append(_held_back(one, objection))
-    moves = _moves(snapshot, [finding for _, finding in allowed], config)
+    bad = {finding.node for _, finding in condemned}
+    moves = _moves(snapshot, [finding for _, finding in allowed], bad, config)
     return decisions + [_act(snapshot, one, moves.get(one[1].node)) for one in allowed]
 
 
-def _moves(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> dict[str, Move]:
-    """Node → what becomes of the gang that has a seat there. A node without one is not in it."""
+def _moves(snapshot: Snapshot, findings: Sequence[Finding], bad: set[str], config: Config) -> dict[str, Move]:
+    """Node → what becomes of the gang that has a seat there. A node without one is not in it.
+
+    `bad` are all nodes condemned in this round, also those that a guard holds back: none of them is a spare.
+    """
     moves: dict[str, Move] = {}
-    bad = {finding.node for finding in findings}
     free = [name for name in spares.free_spares(snapshot) if name not in bad]
-    for job in _gangs(snapshot, bad):
+    for job in _gangs(snapshot, {finding.node for finding in findings}):
         seats = _seats(snapshot, job)
         own = [finding for finding in findings if finding.node in seats]
         move = _move(snapshot, job, own, seats, free, config)
@@ -132,7 +137,8 @@ def _gangs(snapshot: Snapshot, bad: set[str]) -> list[Job]:
 
 def _seats(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
     recovery = snapshot.recovery_of(job.key)
-    if recovery and recovery.plan.kind is RecoveryKind.POOL_SWAP:
+    started_anew = recovery is not None and job.slurm.restart_count > recovery.plan.restart_count
+    if recovery and recovery.plan.kind is RecoveryKind.POOL_SWAP and not (job.running and started_anew):
         return recovery.plan.seats
     return job.slurm.nodes if job.running else ()
 
@@ -150,9 +156,23 @@ def _move(
     if sum(key == job.key for _, key in snapshot.swaps) >= config.jobs.swaps_per_hour_max:
         words = f"job {job.key.job_id} was moved too often within the hour: left to a person"
         return Move(None, Because.JOB_BUDGET, words)
+    free = [name for name in free if spares.suits(snapshot.nodes[name], job, snapshot.nodes[findings[0].node])]
     if len(free) < len(findings):
-        words = f"no spare for job {job.key.job_id}: {len(free)} free, {len(findings)} needed; it stays until there is"
+        words = (
+            f"no fitting spare for job {job.key.job_id}: {len(free)} free, {len(findings)} needed; it stays until then"
+        )
         return Move(None, Because.NO_SPARE, words)
+    others = [
+        other.key.job_id
+        for finding in findings
+        if finding.dead
+        for other in snapshot.job_on(finding.node)
+        if not other.managed
+    ]
+    if others:
+        # A dead node has to be declared down before the gang can be requeued, and that would end these as well.
+        words = f"job {others[0]}, which is not ours, has the dead node too: left to Slurm's own timeout"
+        return Move(None, Because.RULE, words)
     chosen = free[: len(findings)]
     plan = plans.swap_plan(snapshot, job, findings, seats, chosen)
     return Move(plan, Because.RULE, f"job {job.key.job_id} moves to {', '.join(chosen)}")
@@ -162,7 +182,7 @@ def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decisio
     row, finding = condemned
     move = move or Move(None, Because.RULE, "no gang of ours runs there")
     plan = move.plan
-    if plan is None and row.action is Action.QUARANTINE:
+    if plan is None and row.action in (Action.QUARANTINE, Action.DRAIN_AGAIN):
         plan = plans.quarantine_plan(finding, snapshot.nodes[finding.node].is_spare)
     return Decision(
         row=row.number,
@@ -192,11 +212,11 @@ def _held_back(condemned: Condemned, objection: guards.Objection) -> Decision:
     )
 
 
-def _fill_pool(snapshot: Snapshot, config: Config) -> list[Decision]:
-    if config.spares.count == 0 or any(r.plan.kind is RecoveryKind.FILL_POOL for r in snapshot.recoveries):
+def _fill_pool(snapshot: Snapshot, bad: set[str], config: Config) -> list[Decision]:
+    if config.spares.count == 0 or snapshot.recoveries:
         return []
-    wanted = spares.pool_wanted(snapshot, config.spares)
-    if wanted is None:
+    wanted = spares.joining_pool(snapshot, bad, config.spares)
+    if not wanted:
         return []
     objection = guards.object_to_any(snapshot)
     names = ", ".join(wanted)
@@ -206,9 +226,9 @@ def _fill_pool(snapshot: Snapshot, config: Config) -> list[Decision]:
             subject="fleet",
             action=Action.NOTHING if objection else Action.FILL_POOL,
             because=objection.because if objection else Because.RULE,
-            reason=f"spare pool should hold {names}: {FILL_POOL_ROW.why}"
+            reason=f"{names} should join the spare pool: {FILL_POOL_ROW.why}"
             + (f"; but nothing is done, because {objection.words}" if objection else ""),
-            evidence={"wanted": list(wanted)},
+            evidence={"joining": list(wanted)},
             plan=None if objection else plans.fill_pool_plan(wanted),
         )
     ]

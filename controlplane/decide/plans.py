@@ -49,6 +49,8 @@ def swap_plan(
 ) -> Plan:
     """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised."""
     earlier: Recovery | None = snapshot.recovery_of(job.key)
+    # A job that pends is on its way from the attempt that the earlier plan gave up; one that runs is given up now.
+    on_its_way = earlier.plan if earlier and not job.running else None
     failed = tuple(finding.node for finding in findings)
     dead = tuple(finding.node for finding in findings if finding.dead)
     if earlier:
@@ -66,9 +68,9 @@ def swap_plan(
         seats=(*kept, *spares),
         job=job.key,
         user=job.slurm.user,
-        submit_at=earlier.plan.submit_at if earlier else job.slurm.submit_at,
-        restart_count=earlier.plan.restart_count if earlier else job.slurm.restart_count,
-        last_step=earlier.plan.last_step if earlier else (last_step if last_step >= 0 else None),
+        submit_at=on_its_way.submit_at if on_its_way else job.slurm.submit_at,
+        restart_count=on_its_way.restart_count if on_its_way else job.slurm.restart_count,
+        last_step=on_its_way.last_step if on_its_way else (last_step if last_step >= 0 else None),
         supersedes=earlier.id if earlier else None,
         drain_reason=drain_reason(findings[0]),
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from controlplane.config import Spares
 from controlplane.decide.guards import still_gathering
+from controlplane.fleet.job import Job
 from controlplane.fleet.node import NodeState, NodeView
 from controlplane.fleet.snapshot import Snapshot
 
@@ -26,19 +28,27 @@ def free_spares(snapshot: Snapshot) -> list[str]:
     return sorted(fit, key=natural)
 
 
-def pool_wanted(snapshot: Snapshot, policy: Spares) -> tuple[str, ...] | None:
-    """The pool's node list as it should be; None: it is as it should be, or cannot be bettered now.
+def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
+    """The job could start there: the partition, the devices of the node it leaves, and not excluded by its user."""
+    if spare.slurm is None or failed.slurm is None:
+        return False
+    return (
+        bool(set(spare.slurm.partitions) & set(job.slurm.partition.split(",")))
+        and spare.slurm.gres == failed.slurm.gres
+        and spare.name not in job.slurm.excluded_nodes
+    )
 
-    Only idle nodes join, last by name first, so that the pool stays together. A spare that is out of service keeps
-    its place in the reservation until it is drained: taking it out is the quarantine's step, not the pool's.
+
+def joining_pool(snapshot: Snapshot, bad: Collection[str], policy: Spares) -> tuple[str, ...]:
+    """Nodes that should join the spare pool now. Only fit spares count as held; `bad` nodes are condemned just now.
+
+    Only idle nodes join, last by name first, so that the pool stays together.
     """
-    held = snapshot.reservations.get(policy.reservation)
-    held_nodes = tuple(held.nodes) if held else ()
-    missing = policy.count - len(held_nodes)
+    held = sum(node.is_spare and _fit(node) for node in snapshot.nodes.values())
+    missing = policy.count - held
     if missing <= 0 or still_gathering(snapshot):
-        return None
+        return ()
     elsewhere = {name for reservation in snapshot.reservations.values() for name in reservation.nodes}
-    taken = {name for recovery in snapshot.recoveries for name in (*recovery.plan.seats, *recovery.plan.failed_nodes)}
     idle = [
         name
         for name, node in snapshot.nodes.items()
@@ -47,10 +57,10 @@ def pool_wanted(snapshot: Snapshot, policy: Spares) -> tuple[str, ...] | None:
         and node.slurm.base_state == "IDLE"
         and not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
         and (not policy.partition or policy.partition in node.slurm.partitions)
-        and name not in elsewhere | taken
+        and name not in elsewhere
+        and name not in bad
     ]
-    joining = sorted(idle, key=natural)[-missing:]
-    return tuple(sorted({*held_nodes, *joining}, key=natural)) if joining else None
+    return tuple(sorted(idle, key=natural)[-missing:])
 
 
 def _fit(node: NodeView) -> bool:

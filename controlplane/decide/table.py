@@ -66,6 +66,7 @@ TABLE: tuple[Row, ...] = (
         Action.MOVE_GANG,
         "a gang that could not be moved when its node was quarantined is moved as soon as it can be",
     ),
+    Row(14, (QUARANTINED,), Signal.UNDRAINED, None, Action.DRAIN_AGAIN, "the drain was refused and is tried again"),
     Row(
         20,
         (IN_SERVICE,),

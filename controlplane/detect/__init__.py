@@ -6,7 +6,7 @@ Belongs here: `snapshot → findings`. Must not: what follows from a finding (`d
 from __future__ import annotations
 
 from controlplane.config import Config
-from controlplane.detect.administration import administration
+from controlplane.detect.administration import administration, undrained
 from controlplane.detect.gpu_state import gpu_state
 from controlplane.detect.silence import silence
 from controlplane.detect.straggler import straggler
@@ -23,6 +23,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *xid(snapshot),
         *gpu_state(snapshot),
         *silence(snapshot, config.silence),
+        *undrained(snapshot),
         *stranded(snapshot),
         *straggler(snapshot, config.straggler),
     ]

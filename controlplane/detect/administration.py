@@ -20,12 +20,12 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _judge(node: NodeView, read_at: float) -> Iterator[Finding]:
-    slurm = node.slurm
+    slurm, record = node.slurm, node.record
     if slurm is None:
         return
     ours = slurm.reason.startswith(REASON_PREFIX)
-    record = node.record
-    if slurm.draining and not ours:
+    out_of_service = slurm.draining or (slurm.down and not slurm.lost)
+    if out_of_service and not ours:
         if node.state not in (NodeState.FOREIGN_DRAIN, NodeState.QUARANTINED):
             yield Finding(
                 Signal.DRAINED_BY_OTHERS,
@@ -35,10 +35,8 @@ def _judge(node: NodeView, read_at: float) -> Iterator[Finding]:
                 f"drained by {slurm.reason_user or 'somebody else'}: {slurm.reason or 'no reason given'}",
                 {"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at},
             )
-    elif slurm.draining or slurm.down:
-        return
-    elif node.state is NodeState.FOREIGN_DRAIN or (
-        node.state is NodeState.QUARANTINED and record.drained_at is not None and read_at > record.drained_at
+    elif (
+        not slurm.draining and not slurm.down and (node.state is NodeState.FOREIGN_DRAIN or _was_drained(node, read_at))
     ):
         yield Finding(
             Signal.DRAIN_LIFTED,
@@ -48,3 +46,24 @@ def _judge(node: NodeView, read_at: float) -> Iterator[Finding]:
             "the node was resumed in Slurm",
             {"our_reason": record.drain_reason},
         )
+
+
+def _was_drained(node: NodeView, read_at: float) -> bool:
+    """Our drain was carried out, and this reading of Slurm is younger."""
+    at = node.record.drained_at
+    return node.state is NodeState.QUARANTINED and at is not None and read_at > at
+
+
+def undrained(snapshot: Snapshot) -> Iterator[Finding]:
+    """Nodes that we decided to take out of service, and Slurm never did: the drain was refused. It is tried again."""
+    under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.failed_nodes}
+    for node in snapshot.nodes.values():
+        never = node.state is NodeState.QUARANTINED and node.record.drained_at is None
+        if never and node.name not in under_way and node.slurm is not None and not node.slurm.draining:
+            yield Finding(
+                Signal.UNDRAINED,
+                "administration.undrained",
+                node.name,
+                snapshot.now,
+                "quarantined, but Slurm has not drained it",
+            )

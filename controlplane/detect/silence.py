@@ -6,7 +6,7 @@ on. Many silent at once is our own fault or the network's: then nothing is concl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from controlplane.config import Silence
 from controlplane.fleet.finding import Finding, Signal
@@ -14,73 +14,97 @@ from controlplane.fleet.node import NodeState, NodeView
 from controlplane.fleet.snapshot import Snapshot
 
 PROGRESS_MARGIN_SECONDS = 2.0
-"""A job whose ranks finished steps this long after its node fell silent goes on there: the node lives."""
+"""A job whose ranks finished steps this long after its node fell silent went on there."""
+
+PROGRESS_AGE_MAX_SECONDS = 5.0
+"""... and it does so still if the last of those steps is no older than this."""
+
+RECENT_SECONDS = 120.0
+"""Nodes that fell silent within this of each other, up to now, may have one cause. Older silence is another matter."""
 
 
-def silent_seconds(node: NodeView, snapshot: Snapshot) -> float:
-    """How long nothing was heard of the node, by the control plane's clock."""
-    return snapshot.now - max(node.heard_at or 0.0, snapshot.started_at)
+def silent_since(node: NodeView, started_at: float) -> float | None:
+    """Since when nothing is heard of the node, by the control plane's clock; None: it never had an agent.
+
+    A node that had one before this process started is given the time since that start.
+    """
+    if node.heard_at is not None:
+        return node.heard_at
+    return started_at if node.record.agent_seen_at is not None else None
 
 
 def is_mass_silence(silent: int, watched: int, policy: Silence) -> bool:
     return silent >= policy.mass_nodes_min and silent >= policy.mass_share * watched
 
 
+def mass_silence(nodes: Iterable[NodeView], now: float, started_at: float, policy: Silence) -> bool:
+    """So many nodes fell silent together that it is our own fault, or the network's. Nodes that are out of service
+    already, or never had an agent, do not count either way.
+    """
+    watched = [node for node in nodes if node.state not in (NodeState.QUARANTINED, NodeState.FOREIGN_DRAIN)]
+    since = [at for node in watched if (at := silent_since(node, started_at)) is not None]
+    silent = [at for at in since if policy.silent_after_seconds < now - at < RECENT_SECONDS]
+    return is_mass_silence(len(silent), len(since), policy)
+
+
 def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
-    silent = [node for node in snapshot.nodes.values() if silent_seconds(node, snapshot) > policy.silent_after_seconds]
-    mass = is_mass_silence(len(silent), len(snapshot.nodes), policy)
-    for node in silent:
-        yield _dead_or_silent(node, snapshot, policy, mass)
-    quiet = {node.name for node in silent}
+    mass = mass_silence(snapshot.nodes.values(), snapshot.now, snapshot.started_at, policy)
     for node in snapshot.nodes.values():
-        if node.state is NodeState.UNKNOWN and node.name not in quiet:
-            yield Finding(
-                Signal.HEARD,
-                "silence.heard",
-                node.name,
-                node.heard_at or snapshot.now,
-                "the agent reports again",
-            )
+        since = silent_since(node, snapshot.started_at)
+        if snapshot.now - (snapshot.started_at if since is None else since) > policy.silent_after_seconds:
+            yield _dead_or_silent(node, snapshot, policy, mass, since)
+        elif node.state is NodeState.UNKNOWN and node.heard_at is not None:
+            yield Finding(Signal.HEARD, "silence.heard", node.name, node.heard_at, "the agent reports again")
 
 
-def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool) -> Finding:
-    seconds = silent_seconds(node, snapshot)
-    since = snapshot.now - seconds
+def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, since: float | None) -> Finding:
+    at = snapshot.started_at if since is None else since
     evidence = {
-        "silent_seconds": round(seconds, 3),
+        "silent_seconds": round(snapshot.now - at, 3),
         "slurmd_silent_since": node.slurmd_silent_since,
         "slurm_state": node.slurm.base_state if node.slurm else None,
         "mass_silence": mass,
     }
-    slurm_agrees = node.slurmd_silent_since is not None or (node.slurm is not None and node.slurm.down)
-    if mass:
-        because = "so do many others: taken for a fault of ours or of the network"
-    elif seconds <= policy.dead_after_seconds:
-        because = "not for long enough to mean anything"
-    elif not slurm_agrees:
-        because = "its slurmd answers"
-    elif _job_goes_on(node, snapshot, since):
-        because = "its job goes on"
-    elif node.heard_at is None and snapshot.now - snapshot.started_at < 3 * policy.dead_after_seconds:
-        because = "never heard since the control plane started"
-    else:
-        return Finding(
-            Signal.NODE_DEAD,
-            "silence.node_dead",
-            node.name,
-            since,
-            f"dead: agent silent for {seconds:.1f} s and nobody answers at its slurmd's port",
-            evidence,
-            dead=True,
-        )
-    rule = "silence.mass" if mass else "silence.agent"
-    return Finding(Signal.SILENT, rule, node.name, since, f"the agent is silent; {because}", evidence)
+    because = _why_not_dead(node, snapshot, policy, mass, since)
+    if because:
+        rule = "silence.mass" if mass else "silence.agent"
+        return Finding(Signal.SILENT, rule, node.name, at, f"the agent is silent; {because}", evidence)
+    return Finding(
+        Signal.NODE_DEAD,
+        "silence.node_dead",
+        node.name,
+        at,
+        f"dead: agent silent for {snapshot.now - at:.1f} s and nobody answers at its slurmd's port",
+        evidence,
+        dead=True,
+    )
+
+
+def _why_not_dead(node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, since: float | None) -> str:
+    """Why silence is not taken for death; empty: it is."""
+    slurm = node.slurm
+    silent_for = snapshot.now - (since or snapshot.started_at)
+    slurmd_silent_for = snapshot.now - node.slurmd_silent_since if node.slurmd_silent_since is not None else 0.0
+    patience = policy.dead_after_seconds if node.heard_at is not None else 3 * policy.dead_after_seconds
+    reasons = (
+        (mass, "so do many others: taken for a fault of ours or of the network"),
+        (since is None, "it never had an agent"),
+        (slurm is None or slurm.on_leave, "Slurm has it off, rebooting or in maintenance"),
+        (silent_for <= patience, "not for long enough to mean anything"),
+        (
+            slurmd_silent_for < policy.slurmd_silent_seconds and not (slurm is not None and slurm.lost),
+            "its slurmd answers, or did so a moment ago",
+        ),
+        (_job_goes_on(node, snapshot, since or 0.0), "its job goes on"),
+    )
+    return next((words for holds, words in reasons if holds), "")
 
 
 def _job_goes_on(node: NodeView, snapshot: Snapshot, since: float) -> bool:
     """A synchronous gang cannot finish steps without its ranks on this node."""
     return any(
         table.advanced_at > since + PROGRESS_MARGIN_SECONDS
+        and snapshot.now - table.advanced_at < PROGRESS_AGE_MAX_SECONDS
         for table in snapshot.tables.values()
         if node.name in table.nodes
     )

@@ -26,6 +26,9 @@ MAD_TO_SIGMA = 1.4826
 MAD_FLOOR_SHARE = 0.01
 """Peers that agree better than this share of their median are not made suspicious by their agreement."""
 
+SELF_SECONDS_MIN = 1e-3
+"""Steps shorter than this are noise: nobody is slow in them."""
+
 SLOWDOWN_REASONS = {
     0x08: "hardware slowdown",
     0x20: "software thermal",
@@ -86,10 +89,11 @@ def _slow_peers(
     """`medians` has shape (ranks, windows)."""
     middle = np.nanmedian(medians, axis=0)
     spread = np.maximum(MAD_TO_SIGMA * np.nanmedian(np.abs(medians - middle), axis=0), MAD_FLOOR_SHARE * middle)
-    ratio = medians / middle
-    z = (medians - middle) / spread
+    with np.errstate(divide="ignore", invalid="ignore"):  # peers that take no time at all: excluded below
+        ratio = medians / middle
+        z = (medians - middle) / spread
     ratio_asked = policy.ratio if len(ranks) >= policy.peers_few else policy.ratio_few_peers
-    slow = (ratio > ratio_asked) & (z > policy.robust_z)
+    slow = (ratio > ratio_asked) & (z > policy.robust_z) & (middle > SELF_SECONDS_MIN)
     gross = slow & (ratio > policy.ratio_gross)
     windows = slow.shape[1]
     enough = slow.sum(axis=1) >= policy.windows_slow_min

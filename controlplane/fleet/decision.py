@@ -14,6 +14,7 @@ from controlplane.fleet.recovery import Plan
 class Action(StrEnum):
     NOTHING = "nothing"
     QUARANTINE = "quarantine"  # take the node out of service, and move a gang of ours that runs there
+    DRAIN_AGAIN = "drain_again"
     MOVE_GANG = "move_gang"  # the node is out of service already; the gang on it is not safe yet
     FILL_POOL = "fill_pool"
 
@@ -50,14 +51,10 @@ class Decision:
         """A decision with the key of one that already stands says nothing new and is not recorded again."""
         parts = [self.subject, str(self.row), self.action.value, self.because.value]
         if self.to_state is None and self.finding is not None:
-            parts += [
-                self.finding.rule,
-                str(self.evidence.get("boot_id", "")),
-                str(self.evidence.get("sequence", "")),
-            ]
+            parts += [self.finding.rule, str(self.evidence.get("boot_id", ""))]
         return "|".join(parts)
 
     @property
     def once(self) -> bool:
-        """About an event, which happens once: said once as well, not each time it is looked at anew."""
+        """About events of one boot of a node: said once for all of a kind, not each time they are looked at anew."""
         return self.to_state is None and "sequence" in self.evidence

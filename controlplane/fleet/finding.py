@@ -24,8 +24,13 @@ class Signal(StrEnum):
     RECORDED = "recorded"  # worth keeping, nothing follows
     DRAINED_BY_OTHERS = "drained_by_others"
     GANG_STRANDED = "gang_stranded"  # a gang of ours runs on a node that we took out of service
+    UNDRAINED = "undrained"  # our drain was refused
     DRAIN_LIFTED = "drain_lifted"  # a drain is gone that we did not lift
     CLEAN = "clean"  # what made it suspect is no longer seen
+
+
+ACCUSING = frozenset({Signal.HARDWARE_FAULT, Signal.NODE_DEAD, Signal.STRAGGLER_CONFIRMED, Signal.GANG_STRANDED})
+"""Signals that say that a node is at fault, and open an incident."""
 
 
 @dataclass(frozen=True, slots=True)

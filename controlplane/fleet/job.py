@@ -40,17 +40,22 @@ class KnownJob:
     row: int  # in the database
     key: JobKey
     restart_count: int
+    user_id: int
+
+    def believes(self, user_id: int) -> bool:
+        """Whether a process of this user may speak for the job: its owner's, or root's."""
+        return user_id in (0, self.user_id)
 
 
 def identify(cluster: str, slurm: SlurmJob, known: KnownJob | None) -> JobKey:
     """Which job this is: the known one of its id, or a new one.
 
-    A requeue renews Slurm's submit time and raises the restart count; a new job of an old id has a later submit
-    time and a restart count of zero.
+    A requeue renews Slurm's submit time and raises the restart count; a new job of an old id has another submit time
+    and a restart count of zero. Times are slurmctld's, whose clock may step: only their being equal is looked at.
     """
     if known is not None:
         same_submission = slurm.submit_at == known.key.submit_at
-        requeued = slurm.submit_at > known.key.submit_at and slurm.restart_count >= max(1, known.restart_count)
+        requeued = slurm.restart_count >= max(1, known.restart_count)
         if same_submission or requeued:
             return known.key
     return JobKey(cluster, slurm.job_id, slurm.submit_at)

@@ -27,9 +27,11 @@ class NodeRecord:
     state: NodeState = NodeState.IN_SERVICE
     since: float = 0.0
     table_row: int = 0  # number of the transition that led here
-    cleared_at: float = 0.0  # events up to here count no more: somebody vouched for the node since
+    cleared_at: float = 0.0  # events received up to here count no more: somebody vouched for the node since
     drained_at: float | None = None  # when our drain was read back from Slurm
-    drain_reason: str = ""  # as read back: proof that the drain is ours
+    drain_reason: str = ""  # as read back then
+    agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
+    slurmd_seen_at: float | None = None  # when its slurmd's port first answered us
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+ON_LEAVE = frozenset(
+    {
+        "POWERED_DOWN",
+        "POWERING_DOWN",
+        "POWERING_UP",
+        "POWER_DOWN",
+        "POWER_UP",
+        "REBOOT_ISSUED",
+        "REBOOT_REQUESTED",
+        "REBOOT",
+        "MAINT",
+        "MAINTENANCE",
+        "FUTURE",
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
@@ -37,9 +53,21 @@ class SlurmNode:
         return "NOT_RESPONDING" not in self.flags
 
     @property
+    def on_leave(self) -> bool:
+        """Slurm, or an administrator through it, has the node away on purpose."""
+        return bool(self.flags & ON_LEAVE) or self.base_state in ("FUTURE", "PLANNED_DOWN")
+
+    @property
+    def lost(self) -> bool:
+        """Slurm itself says that the node does not answer it."""
+        return not self.responding or (self.down and self.reason.startswith("Not responding"))
+
+    @property
     def usable(self) -> bool:
         """Slurm would start a job here, if it were free."""
-        return not self.draining and not self.down and self.responding and "FAIL" not in self.flags
+        return (
+            not self.draining and not self.down and not self.on_leave and self.responding and "FAIL" not in self.flags
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +77,7 @@ class SlurmJob:
     job_id: int
     submit_at: int  # seconds since the epoch
     user: str
+    user_id: int
     name: str
     partition: str
     state: str  # "PENDING", "RUNNING", "COMPLETING", "COMPLETED", "FAILED", ...

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 from fastapi import APIRouter, Request, Response
-from sqlalchemy.exc import SQLAlchemyError
 
 from agents.wire import (
     FACTS_PER_REPORT_MAX,
@@ -22,7 +21,7 @@ from agents.wire import (
     STEPS_PER_WINDOW_MAX,
     WIRE_VERSION,
     Acknowledgement,
-    CheckpointShard,
+    KernelEvent,
     Report,
     RestorePoint,
 )
@@ -31,10 +30,13 @@ from controlplane.fleet.job import KnownJob
 from controlplane.ingest.answers import answer, refuse
 from controlplane.ingest.authority import Token
 from controlplane.live.directory import JobDirectory
-from controlplane.live.telemetry import Telemetry, TelemetryRefused, UnknownNode
+from controlplane.live.telemetry import Telemetry, UnknownNode
+from controlplane.store.database import StoreError
 from controlplane.store.facts import FactStore
 
 log = structlog.get_logger()
+
+DROPPED_SHOWN_MAX = 8
 
 
 class _VersionOnly(msgspec.Struct):
@@ -88,9 +90,11 @@ def reports_router(doors: Doors) -> APIRouter:
         if not doors.agent_token.admits(request.headers.get("authorization")):
             return _not_an_agent()
         known = doors.directory.get(job_id)
-        if known is None:
+        if known is None or restart_count > known.restart_count:
             doors.wake_loop()
-            return refuse(404, f"Slurm has not named job {job_id} yet", "ask again in a second")
+            return refuse(
+                404, f"Slurm has not named attempt {restart_count} of job {job_id} yet", "ask again in a second"
+            )
         step, path = await asyncio.to_thread(doors.tell_restore_point, known, restart_count)
         return answer(RestorePoint(job_id, restart_count, step, path))
 
@@ -159,11 +163,9 @@ def _objection(doors: Doors, report: Report) -> Response | None:
     if too_many:
         return refuse(422, f"node {report.node} reports {'; '.join(too_many)}", "send it in several reports")
     for fact in report.facts:
-        if isinstance(fact, CheckpointShard) and not 0 <= fact.rank < fact.world_size:
+        if not isinstance(fact, KernelEvent) and fact.rank >= fact.world_size:
             return refuse(
-                422,
-                f"shard of rank {fact.rank} in a world of {fact.world_size} (job {fact.job_id}, step {fact.step})",
-                "ranks count from 0 to world_size - 1",
+                422, f"rank {fact.rank} in a world of {fact.world_size} (job {fact.job_id})", "ranks count from 0"
             )
     return None
 
@@ -171,21 +173,22 @@ def _objection(doors: Doors, report: Report) -> Response | None:
 async def _take(doors: Doors, report: Report) -> Response:
     now = doors.clock.now()
     try:
-        doors.telemetry.receive(report, now)
+        dropped = doors.telemetry.receive(report, now)
     except UnknownNode:
         return refuse(
             404,
             f"Slurm on cluster {doors.cluster!r} knows no node {report.node!r}",
             "set `node` in the agent's configuration to the NodeName of slurm.conf",
         )
-    except TelemetryRefused as error:
-        return refuse(422, str(error), "compare the training hook's rank and world size with the job's")
-    if not report.facts:
+    if report.facts:
+        try:
+            dropped += await asyncio.to_thread(doors.facts.record, report.node, report.facts, now, doors.directory.get)
+        except StoreError as error:
+            log.exception("facts.not_stored", node=report.node, facts=len(report.facts))
+            return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
+        doors.wake_loop()
+    elif not dropped:
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
-    try:
-        await asyncio.to_thread(doors.facts.record, report.node, report.facts, now, doors.directory.row_of)
-    except SQLAlchemyError as error:
-        log.exception("facts.not_stored", node=report.node, facts=len(report.facts))
-        return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
-    doors.wake_loop()
-    return answer(Acknowledgement(len(report.facts)))
+    if dropped:
+        log.warning("report.not_believed", node=report.node, dropped=dropped[:DROPPED_SHOWN_MAX])
+    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX]))

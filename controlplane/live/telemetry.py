@@ -6,21 +6,26 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from agents.wire import RankWindow, Report
+from agents.wire import RANKS_PER_NODE_MAX, RankWindow, Report
 from controlplane.fleet.job import JobKey
 from controlplane.fleet.steps import StepTable
 from controlplane.live.step_buffer import StepBuffer
 
-WORLD_SIZE_MAX = 131_072
-"""Larger gangs than this are refused: a rank's ring of steps takes half a KiB."""
+STEP_SECONDS_MAX = 1e6
 
 
 class UnknownNode(Exception):
     """A report from a node that Slurm does not know."""
 
 
-class TelemetryRefused(Exception):
-    """A rank's window contradicts itself or what is known of its gang."""
+@dataclass(frozen=True, slots=True)
+class ExpectedJob:
+    """What Slurm says of a job whose ranks may report. Any user's process can claim to be a rank: only windows of an
+    attempt that Slurm knows, from a node that it runs on, are kept."""
+
+    restart_count: int
+    user_id: int
+    nodes: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,9 @@ class Telemetry:
         self._known: frozenset[str] = frozenset()
         self._heard: dict[str, Heard] = {}
         self._steps: dict[tuple[int, int], StepBuffer] = {}
+        self._expected: dict[int, ExpectedJob] = {}
         self.reports_total = 0
+        self.windows_dropped_total = 0
 
     def know(self, nodes: Collection[str]) -> None:
         """From now on these nodes exist, and no others."""
@@ -46,29 +53,38 @@ class Telemetry:
             for gone in self._heard.keys() - self._known:
                 del self._heard[gone]
 
-    def receive(self, report: Report, now: float) -> None:
-        """Raises UnknownNode or TelemetryRefused; then nothing of the report was taken."""
+    def receive(self, report: Report, now: float) -> list[str]:
+        """Takes the report, but for windows that cannot be believed: these are returned, in words.
+
+        One rank's nonsense is no reason to close the ears to its node. Raises UnknownNode; then nothing was taken.
+        """
         with self._lock:
             if report.node not in self._known:
                 raise UnknownNode(report.node)
-            for window in report.ranks:
-                self._check(window)
             self._heard[report.node] = Heard(report, now)
-            for window in report.ranks:
-                self._buffer(window).add(window, report.node, now)
             self.reports_total += 1
+            dropped: list[str] = []
+            for window in report.ranks:
+                doubt = self._doubt(window, report.node)
+                if doubt:
+                    dropped.append(f"step times of rank {window.rank} of job {window.job_id}: {doubt}")
+                else:
+                    self._buffer(window).add(window, report.node, now)
+            self.windows_dropped_total += len(dropped)
+            return dropped
 
     def heard(self) -> dict[str, Heard]:
         with self._lock:
             return dict(self._heard)
 
-    def keep_jobs(self, jobs: Mapping[int, int]) -> None:
-        """Forget step times of other jobs, and of attempts before the given restart count (job id → count)."""
+    def expect(self, jobs: Mapping[int, ExpectedJob]) -> None:
+        """These jobs run now, by job id. Step times of all others, and of earlier attempts, are forgotten."""
         with self._lock:
-            for key in list(self._steps):
-                job_id, restart_count = key
-                if restart_count < jobs.get(job_id, restart_count + 1):
-                    del self._steps[key]
+            self._expected = dict(jobs)
+            for job_id, restart_count in list(self._steps):
+                expected = self._expected.get(job_id)
+                if expected is None or expected.restart_count != restart_count:
+                    del self._steps[job_id, restart_count]
 
     def progress(self) -> dict[tuple[int, int], tuple[int, float]]:
         """(job id, restart count) → furthest step finished by any rank, and when that was reported."""
@@ -80,22 +96,22 @@ class Telemetry:
             buffer = self._steps.get((job.job_id, restart_count))
             return buffer.table(job, restart_count) if buffer else None
 
-    def _check(self, window: RankWindow) -> None:
-        if not 0 < window.world_size <= WORLD_SIZE_MAX:
-            raise TelemetryRefused(
-                f"world_size {window.world_size} of job {window.job_id} is not in 1..{WORLD_SIZE_MAX}"
-            )
-        if not 0 <= window.rank < window.world_size:
-            raise TelemetryRefused(
-                f"rank {window.rank} of job {window.job_id} is outside its world of {window.world_size}"
-            )
-        if window.first_step < 0:
-            raise TelemetryRefused(f"first_step {window.first_step} of job {window.job_id} is negative")
+    def _doubt(self, window: RankWindow, node: str) -> str:
+        """Why the window is not to be believed; empty: it is."""
+        job = self._expected.get(window.job_id)
+        if job is None or node not in job.nodes or window.restart_count != job.restart_count:
+            return f"Slurm knows of no attempt {window.restart_count} running on {node} now"
+        if window.user_id not in (0, job.user_id):
+            return f"they come from user {window.user_id}"
+        if window.rank >= window.world_size or window.world_size > len(job.nodes) * RANKS_PER_NODE_MAX:
+            return f"it cannot be in a world of {window.world_size} on {len(job.nodes)} nodes"
+        times = window.self_seconds
+        if times and not (min(times) >= 0 and max(times) < STEP_SECONDS_MAX):
+            return "they are impossible"
         known = self._steps.get((window.job_id, window.restart_count))
         if known is not None and known.world_size != window.world_size:
-            raise TelemetryRefused(
-                f"job {window.job_id} has {known.world_size} ranks; rank {window.rank} says {window.world_size}"
-            )
+            return f"the gang has {known.world_size} ranks, it says {window.world_size}"
+        return ""
 
     def _buffer(self, window: RankWindow) -> StepBuffer:
         key = (window.job_id, window.restart_count)

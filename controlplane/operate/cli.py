@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import httpx
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from controlplane.config import ConfigError, load_config
@@ -18,9 +19,13 @@ DEFAULT_CONFIG = Path("/etc/understudy/controlplane.toml")
 DEFAULT_URL = "http://127.0.0.1:7117"
 TIMEOUT_SECONDS = 10.0
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hot spares for gang jobs on Slurm.")
-console = Console()
-complaint = Console(stderr=True)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Hot spares for gang jobs on Slurm. On compute nodes: `understudy agent --help`.",
+)
+console = Console(highlight=False)
+complaint = Console(stderr=True, soft_wrap=True)
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The control plane's configuration file.")]
 UrlOption = Annotated[str, typer.Option("--url", envvar="UNDERSTUDY_URL", help="Where the control plane listens.")]
@@ -61,7 +66,7 @@ def status(url: UrlOption = DEFAULT_URL) -> None:
     """The fleet at a glance."""
     whole, nodes = _get(url, "/v1/status"), _get(url, "/v1/nodes")
     paused = f"PAUSED: {whole['paused']}" if whole["paused"] else "not paused"
-    console.print(f"[bold]{whole['cluster']}[/]  mode [bold]{whole['mode']}[/]  {paused}", highlight=False)
+    console.print(f"[bold]{escape(whole['cluster'])}[/]  mode [bold]{whole['mode']}[/]  {escape(paused)}")
     spares = whole["spares"]
     console.print(
         f"spares {len(spares['held'])} of {spares['wanted']}  open incidents {whole['incidents_open']}  "
@@ -69,7 +74,7 @@ def status(url: UrlOption = DEFAULT_URL) -> None:
         highlight=False,
     )
     for problem in whole["problems"] + ([whole["slurm"]["error"]] if whole["slurm"]["error"] else []):
-        console.print(f"[red]problem:[/] {problem}", highlight=False)
+        console.print(f"[red]problem:[/] {escape(problem)}")
     table = Table("node", "state", "slurm", "GPUs", "jobs", "reason", box=None, header_style="bold")
     for node in nodes:
         table.add_row(*_node_row(node))
@@ -95,12 +100,12 @@ def _node_row(node: dict[str, Any]) -> list[str]:
     state = "spare" if node["spare"] and node["state"] == "in_service" else node["state"]
     colour = {"in_service": "green", "spare": "cyan", "quarantined": "red"}.get(state, "yellow")
     return [
-        node["name"],
+        escape(node["name"]),
         f"[{colour}]{state}[/]",
         "+".join([slurm["state"], *slurm["flags"]]),
         f"{good}/{len(node['gpus'])}",
         " ".join(str(job) for job in node["jobs"]),
-        slurm["reason"],
+        escape(slurm["reason"]),
     ]
 
 
@@ -117,7 +122,7 @@ def _print_recoveries(recoveries: list[dict[str, Any]]) -> None:
             " ".join(one["nodes"]),
             " ".join(one["spares"]),
             str(one["job"]["job_id"]) if one["job"] else "",
-            str(one.get("steps_lost", "")),
+            "" if one.get("steps_lost") is None else str(one["steps_lost"]),
             f"{took / 1000:.1f} s" if took is not None else "",
         )
     console.print(table)
@@ -126,29 +131,35 @@ def _print_recoveries(recoveries: list[dict[str, Any]]) -> None:
 def _intend(url: str, verb: str, reason: str, token_file: Path) -> None:
     try:
         token = token_file.read_text().strip()
-    except OSError as error:
-        _fail(f"{token_file}: {error.strerror}; give the operator's token with --token-file", 2)
+    except (OSError, UnicodeDecodeError) as error:
+        _fail(f"{token_file}: {error}; give the operator's token with --token-file", 2)
         return
     by = os.environ.get("SUDO_USER") or getpass.getuser()
     response = _ask("POST", url, f"/v1/{verb}", json={"reason": reason, "by": by}, token=token)
-    state = response.json()["paused"]
-    console.print(f"paused: {state}" if state else "not paused", highlight=False)
+    state = response["paused"]
+    console.print(f"paused: {escape(state)}" if state else "not paused")
 
 
 def _get(url: str, path: str) -> Any:
-    return _ask("GET", url, path).json()
+    return _ask("GET", url, path)
 
 
-def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") -> httpx.Response:
+def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") -> Any:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         response = httpx.request(method, url + path, json=json, headers=headers, timeout=TIMEOUT_SECONDS)
     except httpx.HTTPError as error:
         _fail(f"{url}: no answer ({error}); is `understudy serve` running there? Another place: --url", 1)
         raise
+    try:
+        answer = response.json()
+    except ValueError:
+        _fail(f"{url}{path}: no JSON in the answer; is that an Understudy control plane?", 1)
+        raise
     if response.is_error:
-        _fail(f"{url}{path}: {response.status_code} {response.text}", 1)
-    return response
+        said = answer if isinstance(answer, dict) else {}
+        _fail(f"{url}{path}: {said.get('error', answer)}. {said.get('hint', '')}".strip(), 1)
+    return answer
 
 
 def _fail(message: str, code: int) -> None:

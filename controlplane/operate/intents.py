@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -57,6 +58,6 @@ async def _take(door: OperatorDoor, request: Request, verb: str) -> Response:
         return refuse(400, f"not understood: {error}", 'send {"reason": "…", "by": "…"}')
     if not intent.reason.strip() or not intent.by.strip():
         return refuse(422, "reason and by must not be empty", "whoever reads this at night wants to know")
-    door.fleet.add_intent(verb, intent.reason, intent.by, door.clock.now())
+    await asyncio.to_thread(door.fleet.add_intent, verb, intent.reason, intent.by, door.clock.now())
     door.wake_loop()
-    return answer(PauseState(door.fleet.pause()))
+    return answer(PauseState(await asyncio.to_thread(door.fleet.pause)))

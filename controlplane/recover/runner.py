@@ -9,7 +9,7 @@ import structlog
 from controlplane.clock import Clock
 from controlplane.config import Config
 from controlplane.fleet.recovery import Recovery, RecoveryStatus, RecoveryStep, StepName, StepStatus
-from controlplane.fleet.slurm import SlurmView
+from controlplane.fleet.slurm import SlurmNode, SlurmView
 from controlplane.recover.step import Done, Failed, GangFacts, Todo, Wait, World
 from controlplane.recover.steps import STEPS
 from controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_view
@@ -24,29 +24,37 @@ OBSERVATIONS_PER_ADVANCE_MAX = 50
 class Runner:
     """One thread calls it. Holds nothing that the journal and Slurm do not: it can be lost at any moment."""
 
-    def __init__(self, slurm: Slurm, stores: Stores, config: Config, clock: Clock) -> None:
+    def __init__(
+        self, slurm: Slurm, answers: Callable[[SlurmNode], bool], stores: Stores, config: Config, clock: Clock
+    ) -> None:
+        """`answers(node)` tells whether anybody is at its slurmd's port."""
         self._slurm = slurm
+        self._answers = answers
         self._stores = stores
         self._config = config
         self._clock = clock
         self._readable_since: float | None = None
 
-    def advance(self, recovery: Recovery) -> None:
-        """Go as far as possible without waiting. Slurm being away is no failure: the next call goes on."""
+    def advance(self, recovery: Recovery) -> bool:
+        """Go as far as possible without waiting. Slurm being away is no failure: the next call goes on.
+
+        Returns whether Slurm could be talked to: if not, others need not try right now.
+        """
         for _ in range(OBSERVATIONS_PER_ADVANCE_MAX):
             step = _next_step(recovery)
             if step is None:
                 self._end(recovery)
-                return
+                return True
             try:
                 moved = self._advance_step(recovery, step)
-            except SlurmUnavailable as error:
+            except SlurmError as error:
                 self._readable_since = None
                 log.warning("slurm.unavailable", recovery=recovery.id, step=step.name.value, error=str(error))
-                return
+                return False
             if not moved:
-                return
+                return True
             recovery = self._reload(recovery)
+        return True
 
     def _advance_step(self, recovery: Recovery, step: RecoveryStep) -> bool:
         """Returns whether the step moved on, so that it is worth looking again at once."""
@@ -121,7 +129,7 @@ class Runner:
         view: SlurmView = read_view(self._slurm, now)
         if self._readable_since is None:
             self._readable_since = now
-        return World(recovery.plan, view, self._gang(recovery), self._config, now)
+        return World(recovery.plan, view, self._gang(recovery), self._answers, self._config, now)
 
     def _gang(self, recovery: Recovery) -> Callable[[int], GangFacts]:
         job = recovery.plan.job

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from controlplane.config import Config
 from controlplane.fleet.recovery import Plan, StepName
-from controlplane.fleet.slurm import SlurmJob, SlurmView
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmView
 from controlplane.slurm.protocol import Slurm
 
 
@@ -29,6 +29,7 @@ class World:
     plan: Plan
     slurm: SlurmView
     gang: Callable[[int], GangFacts]  # by restart count; asks the database
+    answers: Callable[[SlurmNode], bool]  # whether anybody is at its slurmd's port
     config: Config
     now: float
 
@@ -44,10 +45,20 @@ class World:
             return None
         return job
 
+    def mute(self, names: Iterable[str]) -> list[str]:
+        """Those of the nodes whose slurmd answers nobody, asked twice."""
+        nodes = [node for name in names if (node := self.slurm.nodes.get(name)) is not None and not node.down]
+        return [node.name for node in nodes if not self.answers(node) and not self.answers(node)]
+
     @property
     def seats_name(self) -> str:
         assert self.plan.job is not None
         return f"understudy_seats_{self.plan.job.job_id}"
+
+
+def is_ours(reservation: SlurmReservation, user: str) -> bool:
+    """Made by us for this user: so ours are, and nobody else's would be by chance."""
+    return reservation.users == (user,) and "IGNORE_JOBS" in reservation.flags
 
 
 @dataclass(frozen=True, slots=True)

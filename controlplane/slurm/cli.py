@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from controlplane.slurm.hostlist import compress
-from controlplane.slurm.parse import ambiguous_job_ids, parse_jobs, parse_nodes, parse_reservations
+from controlplane.slurm.parse import ambiguous_job_ids, parse_cluster_name, parse_jobs, parse_nodes, parse_reservations
 from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 
 _UNAVAILABLE = re.compile(
@@ -43,15 +43,24 @@ class CommandLineSlurm:
             "LC_ALL": "C",
         }
 
+    def cluster_name(self) -> str:
+        return parse_cluster_name(self._run("show", "config"))
+
     def nodes(self) -> list[SlurmNode]:
         return parse_nodes(self._run("--all", "show", "nodes", "--oneliner"))
 
     def jobs(self) -> list[SlurmJob]:
-        jobs = parse_jobs(self._run("--all", "show", "jobs", "--oneliner"))
+        printed = parse_jobs(self._run("--all", "show", "jobs", "--oneliner"))
+        if not printed:
+            return []
+        # A job name or comment with a line break can imitate a record. squeue, asked for ids alone, prints no text of
+        # users: what it does not name is no job.
+        known = {int(line) for line in self._squeue("--noheader", "--all", "--states=all", "--format=%A").split()}
+        jobs = [job for job in printed if job.job_id in known]
         ambiguous = ambiguous_job_ids(jobs)
         if not ambiguous:
             return jobs
-        # A job name or comment with a line break imitates another job. Asked for by its id, each job comes first.
+        # An imitation of a job that exists. Asked for by its id, each job comes first.
         alone = [self._jobs_claiming(job_id)[:1] for job_id in sorted(ambiguous)]
         return [job for job in jobs if job.job_id not in ambiguous] + [job for found in alone for job in found]
 
@@ -106,10 +115,17 @@ class CommandLineSlurm:
             return []  # there is no such job: the record was an imitation
 
     def _run(self, *arguments: str) -> str:
-        command = " ".join([self._scontrol, *arguments])
+        return self._command(self._scontrol, *arguments)
+
+    def _squeue(self, *arguments: str) -> str:
+        folder, slash, _ = self._scontrol.rpartition("/")
+        return self._command(f"{folder}{slash}squeue", *arguments)
+
+    def _command(self, program: str, *arguments: str) -> str:
+        command = " ".join([program, *arguments])
         try:
             done = subprocess.run(
-                [self._scontrol, *arguments],
+                [program, *arguments],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

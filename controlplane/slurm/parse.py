@@ -20,7 +20,7 @@ from controlplane.slurm.protocol import SlurmError
 
 _PAIR = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
 _JOB_START = re.compile(r"JobId=\d+ ")
-_OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\(\d+\) GroupId=")
+_OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
 _USER_TEXT = re.compile(r" (?:Network|Command|WorkDir|AdminComment)=")
 _ADMIN_COMMENT = re.compile(r" AdminComment=")
 _COMMENT = re.compile(
@@ -30,13 +30,36 @@ _NODE_REASON = re.compile(r"\sReason=(?P<text>.*)\s\[(?P<user>[^\s\[\]@]+)@(?P<a
 _STATE_SUFFIXES = "*~#!%$@^-"
 
 
+def parse_cluster_name(text: str) -> str:
+    """Of `scontrol show config`. Raises SlurmError."""
+    match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
+    if match is None:
+        raise SlurmError("scontrol show config printed no ClusterName: a Slurm version not known here?")
+    return match[1]
+
+
 def parse_nodes(text: str) -> list[SlurmNode]:
     return [_node(record) for record in _records(text, re.compile("NodeName="))]
 
 
 def parse_jobs(text: str) -> list[SlurmJob]:
-    """Ids come twice where a user's text imitates a record: see `ambiguous_job_ids`."""
-    return [job for record in _records(text, _JOB_START) if (job := _job(record)) is not None]
+    """What users wrote can imitate a record: ids may come twice, or belong to no job at all. A record that makes no
+    sense is left out, for it may be somebody's text; only when none makes sense is it Slurm that is not understood.
+
+    Raises SlurmError.
+    """
+    jobs: list[SlurmJob] = []
+    errors: list[SlurmError] = []
+    for record in _records(text, _JOB_START):
+        try:
+            job = _job(record)
+        except SlurmError as error:
+            errors.append(error)
+        else:
+            jobs += [job] if job is not None else []
+    if errors and not jobs:
+        raise errors[0]
+    return jobs
 
 
 def parse_reservations(text: str) -> list[SlurmReservation]:
@@ -138,6 +161,7 @@ def _job(record: str) -> SlurmJob | None:
         job_id=_number(_pairs(record[: owner.start()]), "JobId", record),
         submit_at=submit_at,
         user=owner["user"],
+        user_id=int(owner["user_id"]),
         name=record[: owner.start()].partition(" JobName=")[2],
         partition=pairs.get("Partition", ""),
         state=state,

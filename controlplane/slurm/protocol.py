@@ -33,6 +33,10 @@ class SlurmUnavailable(SlurmError):
 class Slurm(Protocol):
     """Raises SlurmUnavailable or SlurmError from every method."""
 
+    def cluster_name(self) -> str:
+        """ClusterName of slurm.conf."""
+        ...
+
     def nodes(self) -> list[SlurmNode]: ...
 
     def jobs(self) -> list[SlurmJob]:

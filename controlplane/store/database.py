@@ -11,8 +11,14 @@ from alembic.config import Config as AlembicConfig
 from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 
 import migrations
+
+StoreError = SQLAlchemyError
+"""The database did not do what it was asked; nothing of that transaction is in it. For rooms without SQL."""
+
+__all__ = ["StoreError", "insert_new", "make_url", "migrate", "open_database", "reading"]
 
 BUSY_TIMEOUT_MILLISECONDS = 10_000
 

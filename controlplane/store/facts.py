@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection, Engine, Row, Table, delete, func, select
 
 from agents.wire import CheckpointShard, Fact, FirstStep, KernelEvent, RankStarted
-from controlplane.fleet.job import Checkpoint, JobKey
+from controlplane.fleet.job import Checkpoint, JobKey, KnownJob
 from controlplane.fleet.node import StoredKernelEvent
 from controlplane.store import tables
 from controlplane.store.database import insert_new, reading
@@ -24,32 +24,58 @@ JOB_FACT_TABLES: dict[type, Table] = {
 }
 
 
+WAITING_SECONDS_MAX = 3600.0
+"""A fact about a job that Slurm does not name within this is about no job."""
+
+WAITING_AT_ONCE = 10_000
+
+
 class FactStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def record(self, node: str, facts: Iterable[Fact], now: float, job_row_of: Callable[[int], int | None]) -> None:
-        """One transaction: all of them or, with an exception, none. `job_row_of` maps a Slurm job id to `job.id`."""
+    def record(
+        self, node: str, facts: Iterable[Fact], now: float, known_job: Callable[[int], KnownJob | None]
+    ) -> list[str]:
+        """One transaction: all of them or, with an exception, none. Returns what was not believed, in words."""
+        dropped: list[str] = []
         with self._engine.begin() as connection:
             for fact in facts:
                 if isinstance(fact, KernelEvent):
                     row = msgspec.structs.asdict(fact) | {"node": node, "received_at": now}
                     insert_new(connection, tables.kernel_event, [row])
                 else:
-                    self._record_job_fact(connection, node, fact, now, job_row_of(fact.job_id))
+                    job = known_job(fact.job_id)
+                    if job is not None and not job.believes(fact.user_id):
+                        dropped.append(f"user {fact.user_id} speaks for job {fact.job_id} of user {job.user_id}")
+                    else:
+                        self._record_job_fact(connection, node, fact, now, job.row if job else None)
+        return dropped
 
-    def attach_waiting(self, job_row_of: Callable[[int], int | None]) -> int:
-        """Give facts that waited for their job to it. Returns how many found theirs."""
+    def attach_waiting(self, known_job: Callable[[int], KnownJob | None], now: float) -> int:
+        """Give facts that waited for their job to it, and drop those that waited too long or are not to be believed.
+
+        Returns how many found theirs.
+        """
+        table = tables.waiting_fact
         with reading(self._engine) as connection:
-            waiting = connection.execute(select(tables.waiting_fact)).all()
-        found = [(row, job) for row in waiting if (job := job_row_of(row.job_id)) is not None]
-        if found:
-            with self._engine.begin() as connection:
-                for row, job in found:
-                    fact = msgspec.json.decode(row.fact, type=RankStarted | FirstStep | CheckpointShard)
-                    self._record_job_fact(connection, row.node, fact, row.received_at, job)
-                    connection.execute(delete(tables.waiting_fact).where(tables.waiting_fact.c.id == row.id))
-        return len(found)
+            waiting = connection.execute(select(table).order_by(table.c.id).limit(WAITING_AT_ONCE)).all()
+        if not waiting:
+            return 0
+        found = 0
+        over: list[int] = []
+        with self._engine.begin() as connection:
+            for row in waiting:
+                job = known_job(row.job_id)
+                fact = msgspec.json.decode(row.fact, type=RankStarted | FirstStep | CheckpointShard)
+                if job is not None and job.believes(fact.user_id):
+                    self._record_job_fact(connection, row.node, fact, row.received_at, job.row)
+                    found += 1
+                if job is not None or now - row.received_at > WAITING_SECONDS_MAX:
+                    over.append(row.id)
+            if over:
+                connection.execute(delete(table).where(table.c.id.in_(over)))
+        return found
 
     @staticmethod
     def _record_job_fact(connection: Connection, node: str, fact: JobFact, now: float, job_row: int | None) -> None:
@@ -60,16 +86,16 @@ class FactStore:
             insert_new(connection, tables.waiting_fact, [row])
             return
         values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": now}
-        del values["job_id"]
+        del values["job_id"], values["user_id"]
         table = JOB_FACT_TABLES[type(fact)]
         if "node" in table.c:
             values["node"] = node
         insert_new(connection, table, [values])
 
     def kernel_events(self, after_id: int, since: float) -> list[StoredKernelEvent]:
-        """Events newer than the one with this id that happened at or after `since`, in the order of arrival."""
+        """Events newer than the one with this id received at or after `since`, in the order of arrival."""
         table = tables.kernel_event
-        query = select(table).where(table.c.id > after_id, table.c.at >= since).order_by(table.c.id)
+        query = select(table).where(table.c.id > after_id, table.c.received_at >= since).order_by(table.c.id)
         with reading(self._engine) as connection:
             return [_kernel_event(row) for row in connection.execute(query)]
 

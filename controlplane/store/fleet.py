@@ -37,6 +37,14 @@ class FleetStore:
         with self._engine.begin() as connection:
             insert_new(connection, tables.node, rows)
 
+    def note_seen(self, agents: Iterable[str], slurmds: Iterable[str], now: float) -> None:
+        """These nodes' agents were heard just now, and these nodes' slurmds answered."""
+        table = tables.node
+        with self._engine.begin() as connection:
+            for column, names in ((table.c.agent_seen_at, list(agents)), (table.c.slurmd_seen_at, list(slurmds))):
+                if names:
+                    connection.execute(update(table).where(table.c.name.in_(names)).values({column: now}))
+
     def drained(self, node: str, at: float, reason: str) -> None:
         """Our drain of this node was read back from Slurm, with this reason."""
         with self._engine.begin() as connection:
@@ -52,7 +60,9 @@ class FleetStore:
         query = select(table).where(table.c.cluster == cluster).order_by(table.c.id)
         with reading(self._engine) as connection:
             return {
-                row.job_id: KnownJob(row.id, JobKey(row.cluster, row.job_id, row.submit_at), row.restart_count)
+                row.job_id: KnownJob(
+                    row.id, JobKey(row.cluster, row.job_id, row.submit_at), row.restart_count, row.user_id
+                )
                 for row in connection.execute(query)
             }
 
@@ -60,6 +70,7 @@ class FleetStore:
         """Write down a job as Slurm shows it now."""
         values = {
             "user": job.slurm.user,
+            "user_id": job.slurm.user_id,
             "name": job.slurm.name,
             "managed": job.managed,
             "state": job.slurm.state,
@@ -70,7 +81,7 @@ class FleetStore:
             insert_new(connection, tables.job, [job.key._asdict() | values])
             connection.execute(update(tables.job).where(is_job(job.key)).values(**values))
             row = connection.execute(select(tables.job.c.id).where(is_job(job.key))).scalar_one()
-        return KnownJob(row, job.key, job.slurm.restart_count)
+        return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id)
 
     def see_attempt(self, job_row: int, job: Job, now: float) -> None:
         """A running job's attempt: made when first seen."""
@@ -166,4 +177,6 @@ def _node(row: Row[Any]) -> NodeRecord:
         cleared_at=row.cleared_at,
         drained_at=row.drained_at,
         drain_reason=row.drain_reason,
+        agent_seen_at=row.agent_seen_at,
+        slurmd_seen_at=row.slurmd_seen_at,
     )

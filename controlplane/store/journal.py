@@ -76,6 +76,17 @@ class Journal:
         with reading(self._engine) as connection:
             return {row.node: row.id for row in connection.execute(query)}
 
+    def close_incidents(self, incidents: Iterable[int], outcome: str, now: float) -> None:
+        table = tables.incident
+        ids = list(incidents)
+        if ids:
+            with self._engine.begin() as connection:
+                connection.execute(
+                    update(table)
+                    .where(table.c.id.in_(ids), table.c.closed_at.is_(None))
+                    .values(closed_at=now, outcome=outcome)
+                )
+
     def add_evidence(self, found: Iterable[tuple[int, Finding]]) -> None:
         """More findings on nodes with an open incident; each rule counts once an incident."""
         rows = [

@@ -41,6 +41,8 @@ node = Table(
     Column("cleared_at", Double, nullable=False),
     Column("drained_at", Double),
     Column("drain_reason", Text, nullable=False, default=""),
+    Column("agent_seen_at", Double),  # to the minute
+    Column("slurmd_seen_at", Double),  # when its slurmd's port first answered us
 )
 
 job = Table(
@@ -51,6 +53,7 @@ job = Table(
     Column("job_id", BigInteger, nullable=False),
     Column("submit_at", BigInteger, nullable=False),
     Column("user", String(255), nullable=False),
+    Column("user_id", Integer, nullable=False),
     Column("name", Text, nullable=False),
     Column("managed", Boolean, nullable=False),
     Column("state", String(32), nullable=False),
@@ -121,7 +124,7 @@ checkpoint_shard = Table(
     Column("sha256", String(64), nullable=False),
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
-    UniqueConstraint("job", "restart_count", "step", "rank"),
+    UniqueConstraint("job", "restart_count", "step", "rank", "path"),
 )
 
 kernel_event = Table(

@@ -8,15 +8,17 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Query, Response
-from sqlalchemy.exc import SQLAlchemyError
 
 from controlplane.clock import Clock
 from controlplane.config import Config
+from controlplane.decide.spares import natural
+from controlplane.detect.silence import silent_since
 from controlplane.fleet.recovery import Recovery, RecoveryKind
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.pulse import Pulse
 from controlplane.live.telemetry import Telemetry
 from controlplane.plan.ettr import ettr
+from controlplane.store.database import StoreError
 from controlplane.store.fleet import FleetStore
 from controlplane.store.journal import Journal
 from controlplane.store.queries import Queries, Record
@@ -51,7 +53,7 @@ def api_router(windows: Windows) -> APIRouter:
     def nodes() -> list[Record]:
         """Every node: our state of it, Slurm's, its agent and GPUs."""
         snapshot = windows.pulse.snapshot
-        return [_node(snapshot, name, windows) for name in snapshot.nodes] if snapshot else []
+        return [_node(snapshot, name, windows) for name in sorted(snapshot.nodes, key=natural)] if snapshot else []
 
     @router.get("/jobs")
     def jobs(limit: Limit = 100) -> list[Record]:
@@ -130,9 +132,16 @@ def _problems(windows: Windows) -> list[str]:
         problems.append(f"the loop has not ticked for {age:.0f} s: {windows.pulse.last_error or 'it hangs'}")
     elif windows.pulse.last_error:
         problems.append(f"the last tick failed: {windows.pulse.last_error}")
+    snapshot = windows.pulse.snapshot
+    if snapshot is not None and snapshot.nodes:
+        limit = windows.config.silence.silent_after_seconds
+        views = list(snapshot.nodes.values())
+        unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
+        if unheard > len(views) / 2:
+            problems.append(f"{unheard} of {len(views)} nodes are not heard: do their agents run?")
     try:
         windows.queries.alive()
-    except SQLAlchemyError as error:
+    except StoreError as error:
         problems.append(f"the database does not answer: {type(error).__name__}")
     return problems
 

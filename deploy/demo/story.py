@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import statistics
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +34,7 @@ class Told:
     recoveries: list[RecoveryTold] = field(default_factory=list)
     weights_identical: bool = False
     ettr: float = 0.0
-    reference_seconds: float = 0.0
+    reference_ettr: float = 0.0
     gang_seconds: float = 0.0
     step_seconds: float = 0.0
 
@@ -112,9 +110,8 @@ class Story:
         job, directory = self._submit("reference")
         self._say(f"the reference run: job {job}, the same training without any fault")
         self._wait_running(job)
-        begun = time.monotonic()
         self._wait_completed(job)
-        self.told.reference_seconds = time.monotonic() - begun
+        self.told.reference_ettr = self._ettr(job)["ratio"]
         return directory
 
     def _other_jobs(self) -> list[int]:
@@ -226,13 +223,14 @@ class Story:
             raise DemoFailed(f"the final weights differ: {reference}/final.pt and {directory}/final.pt")
 
     def _read_ettr(self, gang: int) -> None:
-        job = next(one for one in self._site.get("/v1/jobs?limit=20") if one["job_id"] == gang)
-        if job["ettr"] is None:
-            raise DemoFailed("the control plane knows no ETTR of the gang")
-        self.told.ettr = job["ettr"]["ratio"]
-        self.told.gang_seconds = job["ettr"]["wall_seconds"]
-        self.told.step_seconds = job["ettr"]["step_seconds"]
+        ettr = self._ettr(gang)
+        self.told.ettr = ettr["ratio"]
+        self.told.gang_seconds = ettr["wall_seconds"]
+        self.told.step_seconds = ettr["step_seconds"]
 
-
-def median_first_step_seconds(told: Told) -> float:
-    return statistics.median(one.phases_ms["first_step"] for one in told.recoveries) / 1000
+    def _ettr(self, job: int) -> dict[str, float]:
+        record = next(one for one in self._site.get("/v1/jobs?limit=20") if one["job_id"] == job)
+        if record["ettr"] is None:
+            raise DemoFailed(f"the control plane knows no ETTR of job {job}")
+        found: dict[str, float] = record["ettr"]
+        return found

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-BAR_WIDTH = 64
+BAR_WIDTH_MAX = 90
 COLOURS = {
     "detected": "red",
     "decided": "magenta",
@@ -46,27 +46,27 @@ def write(path: Path, recoveries: Sequence[RecoveryTold], weights_identical: boo
 
 
 def draw(console: Console, recoveries: Sequence[RecoveryTold]) -> None:
-    """A table of milliseconds, and under it each recovery as a bar, all to one scale."""
-    table = Table("fault", "node", "spare", *COLOURS, "steps lost", box=None, header_style="bold")
+    """A table of milliseconds, a column for each recovery, and under it each as a bar, all to one scale."""
+    table = Table("milliseconds since the fault", box=None, header_style="bold")
     for one in recoveries:
-        phases = [str(one.phases_ms.get(phase, "")) for phase in COLOURS]
-        table.add_row(one.fault, one.node, one.spare, *phases, str(one.steps_lost))
-    console.print(table)
-    console.print("\nmilliseconds since the fault; each colour ends where its phase is reached:")
-    longest = max((one.phases_ms["first_step"] for one in recoveries), default=1)
-    for one in recoveries:
-        console.print(_bar(one, longest))
-    legend = Text("             ")
+        table.add_column(f"{one.fault}\n{one.node} → {one.spare}", justify="right")
     for phase, colour in COLOURS.items():
-        legend.append("█ ", colour).append(f"{phase}  ")
-    console.print(legend)
+        table.add_row(Text(phase, colour), *(f"{one.phases_ms[phase]:,}" for one in recoveries))
+    table.add_row("steps lost", *(str(one.steps_lost) for one in recoveries))
+    console.print(table)
+    console.print()
+    longest = max((one.phases_ms["first_step"] for one in recoveries), default=1)
+    width = min(BAR_WIDTH_MAX, console.width - 24)
+    for one in recoveries:
+        console.print(_bar(one, longest, width))
 
 
-def _bar(one: RecoveryTold, longest: int) -> Text:
+def _bar(one: RecoveryTold, longest: int, width: int) -> Text:
+    """Each colour ends where its phase is reached."""
     line = Text(f"{one.fault:>11}  ")
     drawn = 0
     for phase, colour in COLOURS.items():
-        end = round(one.phases_ms[phase] / longest * BAR_WIDTH)
+        end = round(one.phases_ms[phase] / longest * width)
         line.append("█" * max(0, end - drawn), colour)
         drawn = max(drawn, end)
     return line.append(f" {one.phases_ms['first_step'] / 1000:.1f} s")

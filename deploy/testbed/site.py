@@ -103,6 +103,7 @@ class Site:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cluster.stop()
+        shutil.rmtree(self.directory / "venv", ignore_errors=True)  # a gigabyte that nobody reads in a post-mortem
 
     # -- its parts ---------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ def upgrade() -> None:
         sa.Column("job_id", sa.BigInteger(), nullable=False),
         sa.Column("submit_at", sa.BigInteger(), nullable=False),
         sa.Column("user", sa.String(length=255), nullable=False),
+        sa.Column("user_id", sa.Integer(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("managed", sa.Boolean(), nullable=False),
         sa.Column("state", sa.String(length=32), nullable=False),
@@ -70,6 +71,8 @@ def upgrade() -> None:
         sa.Column("cleared_at", sa.Double(), nullable=False),
         sa.Column("drained_at", sa.Double(), nullable=True),
         sa.Column("drain_reason", sa.Text(), nullable=False),
+        sa.Column("agent_seen_at", sa.Double(), nullable=True),
+        sa.Column("slurmd_seen_at", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_node")),
     )
     op.create_table(
@@ -127,7 +130,12 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job"], ["job.id"], name=op.f("fk_checkpoint_shard_job_job")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_checkpoint_shard")),
         sa.UniqueConstraint(
-            "job", "restart_count", "step", "rank", name=op.f("uq_checkpoint_shard_job_restart_count_step_rank")
+            "job",
+            "restart_count",
+            "step",
+            "rank",
+            "path",
+            name=op.f("uq_checkpoint_shard_job_restart_count_step_rank_path"),
         ),
     )
     op.create_table(

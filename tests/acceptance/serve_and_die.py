@@ -81,6 +81,9 @@ class MortalSlurm:
         self._slurm = slurm
         self._reaper = reaper
 
+    def cluster_name(self) -> str:
+        return self._slurm.cluster_name()
+
     def nodes(self) -> list[SlurmNode]:
         return self._slurm.nodes()
 

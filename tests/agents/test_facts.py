@@ -79,8 +79,8 @@ def steps(first: int, count: int) -> Steps:
 
 def test_consecutive_steps_become_one_window() -> None:
     windows = WindowBuffer()
-    windows.add(hello(), steps(5, 2))
-    windows.add(hello(), steps(7, 3))
+    windows.add(hello(), steps(5, 2), 1000)
+    windows.add(hello(), steps(7, 3), 1000)
     [window] = windows.take()
     assert (window.first_step, len(window.self_seconds), len(window.wall_seconds)) == (5, 5, 5)
     assert (window.rank, window.gpu_index, window.role) == (0, 0, "stage0")
@@ -89,16 +89,16 @@ def test_consecutive_steps_become_one_window() -> None:
 
 def test_a_window_has_no_gaps() -> None:
     windows = WindowBuffer()
-    windows.add(hello(), steps(5, 2))
-    windows.add(hello(), steps(90, 1))
+    windows.add(hello(), steps(5, 2), 1000)
+    windows.add(hello(), steps(90, 1), 1000)
     [window] = windows.take()
     assert (window.first_step, len(window.self_seconds)) == (90, 1)
 
 
 def test_a_window_keeps_the_newest_steps() -> None:
     windows = WindowBuffer()
-    windows.add(hello(), steps(0, STEPS_PER_WINDOW_MAX))
-    windows.add(hello(), steps(STEPS_PER_WINDOW_MAX, 10))
+    windows.add(hello(), steps(0, STEPS_PER_WINDOW_MAX), 1000)
+    windows.add(hello(), steps(STEPS_PER_WINDOW_MAX, 10), 1000)
     [window] = windows.take()
     assert (window.first_step, len(window.self_seconds)) == (10, STEPS_PER_WINDOW_MAX)
 
@@ -106,5 +106,5 @@ def test_a_window_keeps_the_newest_steps() -> None:
 def test_beyond_the_limit_of_ranks_the_oldest_window_goes() -> None:
     windows = WindowBuffer(ranks_max=2)
     for rank in range(3):
-        windows.add(hello(rank), steps(0, 1))
+        windows.add(hello(rank), steps(0, 1), 1000)
     assert [window.rank for window in windows.take()] == [1, 2]

@@ -45,7 +45,8 @@ def full_report(index: int) -> bytes:
     ]
     times = [0.1 + 0.001 * (i % 3) for i in range(STEPS_PER_REPORT)]
     ranks = [
-        RankWindow(JOB_ID, 0, index * GPUS + i, NODES * GPUS, i, "", FIRST_STEP_MARK, times, []) for i in range(GPUS)
+        RankWindow(JOB_ID, 0, index * GPUS + i, NODES * GPUS, i, 1000, "", FIRST_STEP_MARK, times, [])
+        for i in range(GPUS)
     ]
     report = Report(
         WIRE_VERSION, CLUSTER, node_name(index), f"boot-{index}", 1, time.time(), time.time(), "570.124", gpus, ranks

@@ -13,7 +13,7 @@ from controlplane.app import Outside, compose
 from controlplane.config import load_config
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from controlplane.serve import configure_logging
-from tests.bench.ingest_load import JOB_ID, NODES, node_name
+from tests.bench.ingest_load import CLUSTER, JOB_ID, NODES, node_name
 
 
 class StillSlurm:
@@ -23,6 +23,9 @@ class StillSlurm:
         self._names = tuple(node_name(i) for i in range(NODES))
         self._submit_at = int(time.time())
 
+    def cluster_name(self) -> str:
+        return CLUSTER
+
     def nodes(self) -> list[SlurmNode]:
         return [SlurmNode(name, "127.0.0.1", 6818, "ALLOCATED", frozenset(), ("train",)) for name in self._names]
 
@@ -31,6 +34,7 @@ class StillSlurm:
             job_id=JOB_ID,
             submit_at=self._submit_at,
             user="researcher",
+            user_id=1000,
             name="gang",
             partition="train",
             state="RUNNING",

@@ -51,6 +51,10 @@ def hold_all_but(side: Side, *free: str) -> None:
     side.slurm.create_reservation("rest", [node for node in NODES if node not in free], "root", 60)
 
 
+def test_the_cluster_is_told_by_its_name(side: Side) -> None:
+    assert side.slurm.cluster_name() == "testbed"
+
+
 def test_a_healthy_node_is_told_with_address_partition_and_gpus(side: Side) -> None:
     nodes = side.slurm.nodes()
     assert [node.name for node in nodes] == list(NODES)

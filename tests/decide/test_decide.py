@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -152,6 +153,43 @@ class TestStranded:
         assert decided(b.snapshot(self.node, jobs=[b.job(managed=False)], spares=SPARES)) == []
 
 
+class TestSpares:
+    def test_a_condemned_spare_is_not_chosen_though_a_guard_holds_its_quarantine_back(self) -> None:
+        config = b.config(guards={"quarantined_nodes_max": 1})
+        snapshot = b.snapshot(broken("n2"), broken("n6", is_spare=True), jobs=[b.job()], spares=SPARES)
+        plans = {one.subject: one.plan for one in decided(snapshot, config) if one.plan}
+        assert plans["n2"].spares == ("n7",)
+
+    @pytest.mark.parametrize(
+        "misfit", [{"partitions": ("cpu",)}, {"gres": "gpu:4"}], ids=["another partition", "fewer GPUs"]
+    )
+    def test_a_spare_on_which_the_job_could_not_start_is_not_chosen(self, misfit: dict[str, Any]) -> None:
+        n6 = b.node("n6", slurm=dataclasses.replace(b.slurm_node("n6"), **misfit), is_spare=True)
+        assert plan_of(only(decided(b.snapshot(broken("n2"), n6, jobs=[b.job()], spares=SPARES)))).spares == ("n7",)
+
+    def test_a_spare_that_the_user_excluded_is_not_chosen(self) -> None:
+        job = b.job(excluded_nodes=("n6", "n7"))
+        assert plan_of(only(decided(b.snapshot(broken("n2"), jobs=[job], spares=SPARES)))).spares == ("n8",)
+
+    def test_a_dead_node_that_another_users_job_shares_is_left_to_slurm(self) -> None:
+        dead = b.node("n3", heard_at=b.NOW - 9, slurmd_silent_since=b.NOW - 4)
+        other = b.job(managed=False, job_id=8, nodes=("n3",))
+        decision = only(decided(b.snapshot(dead, jobs=[b.job(), other], spares=SPARES)))
+        assert plan_of(decision).kind is RecoveryKind.QUARANTINE
+        assert "not ours" in decision.reason
+
+    def test_a_second_failure_after_the_gang_started_anew_gives_up_the_new_attempt(self) -> None:
+        first = plan_of(only(decided(b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES))))
+        awaiting = Recovery(41, first, RecoveryStatus.RUNNING, b.NOW - 30, ())
+        anew = b.slurm_job(restart_count=1, submit_at=900, nodes=("n1", "n3", "n4", "n6"))
+        running = dataclasses.replace(b.job(), slurm=anew)
+        snapshot = b.snapshot(
+            broken("n2", NodeState.QUARANTINED), broken("n3"), jobs=[running], spares=SPARES[1:], recoveries=(awaiting,)
+        )
+        plan = plan_of(only(decided(snapshot)))
+        assert (plan.restart_count, plan.supersedes, plan.seats) == (1, 41, ("n1", "n4", "n6", "n7"))
+
+
 class TestNothing:
     """Nothing, because …"""
 
@@ -217,6 +255,17 @@ class TestPool:
 
     def test_a_full_pool_is_left_alone(self) -> None:
         assert decided(b.snapshot(spares=SPARES), self.config) == []
+
+    def test_a_node_condemned_just_now_does_not_join(self) -> None:
+        config = b.config(spares={"count": 3}, guards={"quarantined_nodes_max": 0})
+        fill = next(one for one in decided(b.snapshot(broken("n8")), config) if one.subject == "fleet")
+        assert plan_of(fill).spares == ("n5", "n6", "n7")
+
+    def test_a_spare_that_somebody_drained_is_replaced(self) -> None:
+        away = b.node(
+            "n6", NodeState.FOREIGN_DRAIN, slurm=b.slurm_node("n6", flags=["DRAIN"], reason="NHC: x"), is_spare=True
+        )
+        assert plan_of(only(decided(b.snapshot(away, spares=SPARES), self.config))).spares == ("n5",)
 
     def test_nodes_with_work_never_join_the_pool(self) -> None:
         busy = [b.node(f"n{i}", slurm=b.slurm_node(f"n{i}", "ALLOCATED")) for i in range(1, 9)]

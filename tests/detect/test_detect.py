@@ -80,6 +80,36 @@ class TestSilence:
         dead = b.node("n3", heard_at=b.NOW - 8, slurmd_silent_since=b.NOW - 3)
         assert signals(b.snapshot(dead, jobs=[b.job()], tables={b.job().key: table})) == {("n3", Signal.NODE_DEAD)}
 
+    def test_one_lost_answer_of_a_slurmd_is_not_death(self) -> None:
+        snapshot = b.snapshot(b.node("n3", heard_at=b.NOW - 8, slurmd_silent_since=b.NOW - 0.5))
+        assert signals(snapshot) == {("n3", Signal.SILENT)}
+
+    def test_a_step_reported_late_does_not_keep_a_dead_node_alive(self) -> None:
+        table = b.step_table([[0.1] * 20] * 4, advanced_at=b.NOW - 27)
+        dead = b.node("n3", heard_at=b.NOW - 30, slurmd_silent_since=b.NOW - 25)
+        assert signals(b.snapshot(dead, jobs=[b.job()], tables={b.job().key: table})) == {("n3", Signal.NODE_DEAD)}
+
+    @pytest.mark.parametrize("flag", ["POWERED_DOWN", "REBOOT_ISSUED", "MAINT"])
+    def test_a_node_that_slurm_has_away_on_purpose_is_not_dead(self, flag: str) -> None:
+        away = b.slurm_node("n3", flags=[flag])
+        assert signals(b.snapshot(b.node("n3", slurm=away, heard_at=b.NOW - 60, slurmd_silent_since=b.NOW - 50))) == {
+            ("n3", Signal.SILENT)
+        }
+
+    def test_a_node_that_never_had_an_agent_is_neither_dead_nor_counted(self) -> None:
+        without = [b.node(f"n{i}", heard_at=None, record=NodeRecord(f"n{i}")) for i in range(1, 5)]
+        dead = b.node("n8", heard_at=b.NOW - 8, slurmd_silent_since=b.NOW - 3)
+        assert ("n8", Signal.NODE_DEAD) in signals(b.snapshot(*without, dead))
+        assert ("n1", Signal.SILENT) in signals(b.snapshot(*without, dead))
+
+    def test_nodes_long_dead_do_not_protect_the_next_one(self) -> None:
+        gone = [
+            b.node(f"n{i}", NodeState.QUARANTINED, heard_at=b.NOW - 3600, slurmd_silent_since=b.NOW - 3000)
+            for i in (6, 7, 8)
+        ]
+        dead = b.node("n3", heard_at=b.NOW - 8, slurmd_silent_since=b.NOW - 3)
+        assert ("n3", Signal.NODE_DEAD) in signals(b.snapshot(*gone, dead))
+
     def test_many_silent_at_once_means_our_own_fault(self) -> None:
         silent = [b.node(f"n{i}", heard_at=b.NOW - 60, slurmd_silent_since=b.NOW - 50) for i in range(1, 5)]
         assert {signal for _, signal in signals(b.snapshot(*silent))} == {Signal.SILENT}
@@ -99,6 +129,10 @@ class TestAdministration:
         assert finding.signal is Signal.DRAINED_BY_OTHERS
         assert finding.evidence["reason"] == "NHC: disk full"
 
+    def test_a_node_that_somebody_else_set_down_is_theirs(self) -> None:
+        down = b.slurm_node("n3", "DOWN", reason="board swap", user="alice")
+        assert signals(b.snapshot(b.node("n3", slurm=down))) == {("n3", Signal.DRAINED_BY_OTHERS)}
+
     def test_a_drain_of_ours_is_no_news(self) -> None:
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost")
         assert found(b.snapshot(b.node("n3", NodeState.QUARANTINED, slurm=drained))) == []
@@ -108,7 +142,7 @@ class TestAdministration:
         assert signals(b.snapshot(b.node("n3", record=record))) == {("n3", Signal.DRAIN_LIFTED)}
 
     def test_a_drain_not_yet_carried_out_is_not_taken_for_lifted(self) -> None:
-        assert found(b.snapshot(b.node("n3", NodeState.QUARANTINED))) == []
+        assert signals(b.snapshot(b.node("n3", NodeState.QUARANTINED))) == {("n3", Signal.UNDRAINED)}
 
     def test_a_slurm_reading_from_before_the_drain_does_not_lift_it(self) -> None:
         record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW)
@@ -153,6 +187,9 @@ class TestStraggler:
         times = [[0.1] * 40 for _ in range(4)]
         times[1][5:25] = [float("nan")] * 20
         assert slow_ranks(b.step_table(times), Straggler()) == []
+
+    def test_peers_that_take_no_time_at_all_make_no_straggler(self) -> None:
+        assert slow_ranks(b.step_table([[0.0] * 40] * 3 + [[1e-6] * 40]), Straggler()) == []
 
     def test_a_suspect_that_keeps_up_again_is_clean(self) -> None:
         assert signals(b.snapshot(b.node("n3", NodeState.SUSPECT))) == {("n3", Signal.CLEAN)}

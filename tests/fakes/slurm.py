@@ -125,6 +125,9 @@ class FakeSlurm:
 
     # -- Slurm -------------------------------------------------------------------------------------------------
 
+    def cluster_name(self) -> str:
+        return "testbed"
+
     def nodes(self) -> list[SlurmNode]:
         return [self._shown_node(node) for node in self._nodes.values()]
 
@@ -312,6 +315,7 @@ class FakeSlurm:
             job_id=job.job_id,
             submit_at=job.submit_at,
             user=job.user,
+            user_id=1000 + sum(job.user.encode()) % 1000,
             name=job.name,
             partition=self._partition,
             state=job.state,

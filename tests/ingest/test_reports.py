@@ -19,7 +19,7 @@ from controlplane.fleet.job import KnownJob
 from controlplane.ingest.authority import Token
 from controlplane.ingest.reports import Doors, reports_router
 from controlplane.live.directory import JobDirectory
-from controlplane.live.telemetry import Telemetry
+from controlplane.live.telemetry import ExpectedJob, Telemetry
 from controlplane.store.database import open_database
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
@@ -56,6 +56,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
     engine = open_database(f"sqlite:///{tmp_path}/fleet.db")
     telemetry = Telemetry()
     telemetry.know(["n1", "n2"])
+    telemetry.expect({7: ExpectedJob(0, 1000, frozenset({"n1", "n2"}))})
     known = FleetStore(engine).see_job(b.job(), b.NOW)
     directory = JobDirectory({known.key.job_id: known})
     woken: list[float] = []
@@ -153,18 +154,43 @@ def test_a_report_for_another_cluster_is_refused(door: Door) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"rank": 4}, {"rank": -1}, {"world_size": 0}, {"world_size": 10**9}, {"first_step": -1}]
+    "changes",
+    [
+        {"rank": 4},
+        {"world_size": 10**6},
+        {"job_id": 8},
+        {"restart_count": 1},
+        {"user_id": 1234},
+        {"self_seconds": [-1.0]},
+        {"self_seconds": [1e9]},
+    ],
 )
-def test_a_window_that_contradicts_itself_is_refused_and_nothing_of_the_report_taken(
-    door: Door, changes: dict[str, int]
+def test_a_window_that_cannot_be_true_is_dropped_and_the_rest_of_the_report_taken(
+    door: Door, changes: dict[str, Any]
 ) -> None:
-    refused(door.post(b.report("n1", ranks=[window(**changes)])), 422, "job 7")
-    assert door.telemetry.heard() == {}
+    response = door.post(b.report("n1", ranks=[window(**changes)], facts=[b.xid_event("n1", 79).event]))
+    assert response.status_code == 200
+    assert len(response.json()["dropped"]) == 1
+    assert "n1" in door.telemetry.heard()
+    assert door.events_stored == 1
+    assert door.telemetry.progress() == {}
 
 
-def test_a_window_that_contradicts_its_gang_is_refused(door: Door) -> None:
+@pytest.mark.parametrize("changes", [{"rank": -1}, {"world_size": 0}, {"first_step": -1}, {"first_step": 2**60}])
+def test_a_number_out_of_all_bounds_is_refused_by_name(door: Door, changes: dict[str, int]) -> None:
+    refused(door.post(b.report("n1", ranks=[window(**changes)])), 400, next(iter(changes)))
+
+
+def test_a_window_that_contradicts_its_gang_is_dropped(door: Door) -> None:
     door.post(b.report("n1", ranks=[window()]))
-    refused(door.post(b.report("n2", ranks=[window(rank=1, world_size=8)])), 422, "has 4 ranks")
+    response = door.post(b.report("n2", ranks=[window(rank=1, world_size=8)]))
+    assert "the gang has 4 ranks" in response.json()["dropped"][0]
+
+
+def test_a_fact_of_another_users_process_is_dropped_and_said_so(door: Door) -> None:
+    shard = CheckpointShard(7, 0, 0, 1, 2**40, "/evil", "x", 1, "0" * 64, b.NOW, user_id=1234)
+    response = door.post(b.report("n1", facts=[shard]))
+    assert response.json()["dropped"] == ["user 1234 speaks for job 7 of user 1000"]
 
 
 def test_too_many_facts_are_refused_as_a_whole(door: Door) -> None:
@@ -189,17 +215,20 @@ def test_a_fact_that_cannot_be_stored_is_not_acknowledged(door: Door) -> None:
 
 
 class TestRestorePoint:
-    def ask(self, door: Door, job_id: int, headers: dict[str, str] = HEADERS) -> httpx.Response:
-        query = {"job_id": str(job_id), "restart_count": "1"}
+    def ask(self, door: Door, job_id: int, headers: dict[str, str] = HEADERS, restart_count: int = 0) -> httpx.Response:
+        query = {"job_id": str(job_id), "restart_count": str(restart_count)}
         return door.client.get("/v1/restore-point", params=query, headers=headers)
 
     def test_ranks_are_told_where_to_go_on(self, door: Door) -> None:
         told = self.ask(door, 7)
-        assert told.json() == {"job_id": 7, "restart_count": 1, "step": 20, "path": "/c/20/1/1"}
+        assert told.json() == {"job_id": 7, "restart_count": 0, "step": 20, "path": "/c/20/1/0"}
 
     def test_a_job_that_slurm_has_not_named_is_asked_for_again(self, door: Door) -> None:
         refused(self.ask(door, 8), 404, "job 8")
         assert door.woken
+
+    def test_an_attempt_that_slurm_has_not_begun_is_not_settled_beforehand(self, door: Door) -> None:
+        refused(self.ask(door, 7, restart_count=1), 404, "attempt 1 of job 7")
 
     def test_only_agents_are_told(self, door: Door) -> None:
         refused(self.ask(door, 7, {}), 401)

@@ -12,7 +12,7 @@ from tests import builders as b
 
 
 def window(rank: int, first: int, times: list[float]) -> RankWindow:
-    return RankWindow(7, 0, rank, 2, 0, "", first, times, times)
+    return RankWindow(7, 0, rank, 2, 0, 1000, "", first, times, times)
 
 
 def test_a_table_shows_steps_in_their_order_over_the_wrap_of_the_ring() -> None:

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agents.wire import Fact
 from controlplane.app import ControlPlane, Outside, compose
-from controlplane.config import Config
+from controlplane.config import Config, Mode
 from controlplane.fleet.node import NodeState
 from controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
 from controlplane.fleet.slurm import SlurmNode
@@ -72,7 +71,7 @@ class Rehearsal:
         self.line = Line(self.fake)
         self._config = self._write(directory, config)
         self.silent: set[str] = set()
-        self.facts: dict[str, list[Fact]] = {}
+        self.booted_anew: set[str] = set()
         self.control_plane = self._compose()
         self.run(3)
         assert self.pool() == ["n6", "n7", "n8"]
@@ -106,7 +105,8 @@ class Rehearsal:
         self.fake.kill_node(node)
         self.silent.add(node)
 
-    def restart_control_plane(self) -> None:
+    def restart_control_plane(self, mode: str = "act", cluster: str = b.CLUSTER) -> None:
+        self._config = self._config.model_copy(update={"mode": Mode(mode), "cluster": cluster})
         self.control_plane = self._compose()
 
     # -- what is seen ------------------------------------------------------------------------------------------
@@ -115,6 +115,9 @@ class Rehearsal:
         """Of the gang, oldest first."""
         journal = self.control_plane.stores.journal
         return [one for one in reversed(journal.recoveries(only_open=False)) if one.plan.kind is RecoveryKind.POOL_SWAP]
+
+    def decisions(self) -> list[str]:
+        return sorted(self.control_plane.stores.journal.keys_since(0.0))
 
     def ended(self) -> bool:
         recoveries = self.recoveries()
@@ -157,7 +160,8 @@ class Rehearsal:
     def _report(self) -> None:
         for name in NODES:
             if name not in self.silent and name in self.control_plane.stores.fleet.nodes():
-                self.control_plane.telemetry.receive(b.report(name, boot_id=f"boot of {name}"), self.fake.now)
+                boot_id = f"boot of {name}" + (" anew" if name in self.booted_anew else "")
+                self.control_plane.telemetry.receive(b.report(name, boot_id=boot_id), self.fake.now)
 
     @staticmethod
     def _write(directory: Path, sections: dict[str, Any]) -> Config:

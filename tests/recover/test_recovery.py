@@ -159,7 +159,7 @@ def test_a_second_failure_later_is_a_recovery_of_its_own(rehearsal: Rehearsal) -
 
 
 def test_without_a_spare_the_gang_stays_and_moves_when_there_is_one(rehearsal: Rehearsal) -> None:
-    for spare in ("n6", "n7", "n8"):
+    for spare in ("n5", "n6", "n7", "n8"):
         rehearsal.fake.drain_node(spare, "maintenance")
     rehearsal.run(2)
     rehearsal.fail("n3")
@@ -189,3 +189,84 @@ def test_every_step_of_a_plan_is_done_in_order_and_timed(rehearsal: Rehearsal) -
     assert None not in times
     assert times == sorted(times)  # type: ignore[type-var]
     assert recovery.steps[0].name is StepName.DRAIN_NODES
+
+
+def test_a_failed_node_that_dies_before_the_requeue_is_declared_down_instead(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n3")
+    rehearsal.line.before = lambda name: rehearsal.kill_node("n3") if name == "set_job_reservation" else None
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+    assert rehearsal.line.effects["requeue_job 1"] == 0
+    assert rehearsal.line.effects["down_node n3"] == 1
+
+
+def test_a_healthy_node_that_dies_before_the_requeue_is_waited_for_and_replaced(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n3")
+    rehearsal.line.before = lambda name: rehearsal.kill_node("n1") if name == "set_job_reservation" else None
+    rehearsal.run_until(lambda: rehearsal.ended() and len(rehearsal.recoveries()) == 2)
+    assert_gang_is_back(rehearsal, ["n2", "n4", "n6", "n7"])
+    assert rehearsal.line.effects["requeue_job 1"] == 0
+
+
+def test_somebody_elses_reservation_of_our_name_is_neither_changed_nor_deleted(rehearsal: Rehearsal) -> None:
+    rehearsal.fake.create_reservation("understudy_seats_1", ["n5"], "alice", 60)
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    theirs = next(one for one in rehearsal.fake.reservations() if one.name == "understudy_seats_1")
+    assert (theirs.users, theirs.nodes) == (("alice",), ("n5",))
+    assert rehearsal.recoveries()[0].status is RecoveryStatus.FAILED
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+
+
+def test_a_refused_drain_is_tried_again(rehearsal: Rehearsal) -> None:
+    rehearsal.line.before = refuse("drain_node")
+    rehearsal.fail("n5")
+    rehearsal.run(200)
+    rehearsal.line.before = lambda _name: None
+    rehearsal.run(10)
+    assert rehearsal.line.effects["drain_node n5"] == 1
+
+
+def test_a_fault_in_a_storm_of_application_errors_is_seen(rehearsal: Rehearsal) -> None:
+    for _ in range(300):
+        rehearsal.fake.now += 0.1
+        rehearsal.fail("n2", xid=31)
+    rehearsal.run(1)
+    before = len(rehearsal.decisions())
+    rehearsal.run(10)
+    assert len(rehearsal.decisions()) == before  # said once, not three hundred times
+    rehearsal.fail("n2", xid=79)
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n3", "n4", "n6"])
+
+
+def test_in_mode_observe_a_recovery_begun_before_stays_where_it_is(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: "understudy_seats_1" in rehearsal.reservation_names())
+    rehearsal.restart_control_plane(mode="observe")
+    rehearsal.line.effects.clear()
+    rehearsal.run(60)
+    assert not rehearsal.line.effects
+    rehearsal.restart_control_plane(mode="act")
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+
+
+def test_an_incident_about_which_nothing_was_done_ends_with_its_fault(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path, guards={"quarantined_nodes_max": 0})
+    rehearsal.fail("n3")
+    rehearsal.run(2)
+    assert set(rehearsal.control_plane.stores.journal.open_incidents()) == {"n3"}
+    rehearsal.booted_anew.add("n3")
+    rehearsal.run(2)
+    assert rehearsal.control_plane.stores.journal.open_incidents() == {}
+
+
+def test_a_control_plane_pointed_at_another_cluster_does_nothing_and_says_so(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    rehearsal.restart_control_plane(cluster="elsewhere")
+    rehearsal.line.effects.clear()
+    rehearsal.control_plane.loop.tick()
+    assert "ClusterName is 'testbed'" in rehearsal.control_plane.loop.pulse.slurm.error
+    assert not rehearsal.line.effects

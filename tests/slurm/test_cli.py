@@ -43,8 +43,13 @@ def calls(tmp_path: Path) -> Calls:
 
 @pytest.fixture
 def scontrol(tmp_path: Path, calls: Calls) -> Make:
-    def make(out: str = "", err: str = "", code: int = 0, seconds: float = 0, timeout: float = 10) -> CommandLineSlurm:
+    def make(
+        out: str = "", err: str = "", code: int = 0, seconds: float = 0, timeout: float = 10, ids: str = ""
+    ) -> CommandLineSlurm:
         program = tmp_path / "scontrol"
+        squeue = tmp_path / "squeue"
+        squeue.write_text(f"#!/bin/sh\necho '{ids}'\n")
+        squeue.chmod(0o755)
         said = {"out": out, "err": err, "code": code, "seconds": seconds}
         program.write_text(PROGRAM.format(python=sys.executable, calls=str(calls.path), **said))
         program.chmod(0o755)
@@ -116,6 +121,13 @@ def test_a_reason_is_one_argument_on_one_line(scontrol: Make, calls: Calls) -> N
 def test_an_imitated_job_is_asked_for_by_its_id(scontrol: Make, calls: Calls) -> None:
     lines = (Path(__file__).parent / "data" / "jobs-22.05.txt").read_text().split("\n")
     line = next(line for line in lines if line.startswith("JobId=5 "))
-    jobs = scontrol(out=f"{line}\n{line.replace('PENDING', 'FAILED', 1)}").jobs()
+    jobs = scontrol(out=f"{line}\n{line.replace('PENDING', 'FAILED', 1)}", ids="5").jobs()
     assert [(job.job_id, job.state) for job in jobs] == [(5, "PENDING")]
     assert [arguments for arguments, _ in calls()][1] == ["--all", "show", "job", "--oneliner", "5"]
+
+
+def test_a_job_that_squeue_does_not_name_is_somebodys_text(scontrol: Make) -> None:
+    lines = (Path(__file__).parent / "data" / "jobs-22.05.txt").read_text().split("\n")
+    line = next(line for line in lines if line.startswith("JobId=5 "))
+    phantom = line.replace("JobId=5 ", "JobId=99 ")
+    assert [job.job_id for job in scontrol(out=f"{line}\n{phantom}", ids="5").jobs()] == [5]

@@ -142,3 +142,9 @@ def test_no_comment_moves_a_job_to_another_owner_or_node(comment: str) -> None:
     for found in parse_jobs(text):
         assert (found.job_id, found.user, found.state, found.nodes) == (5, "games", "PENDING", ())
         assert found.submit_at == plain.submit_at
+
+
+def test_a_comment_that_looks_like_half_a_record_hides_nobody_else() -> None:
+    text = (DATA / "jobs-22.05.txt").read_text()
+    forged = text + "\nJobId=99 UserId=a(1) GroupId=b Command=c\n"
+    assert [job.job_id for job in parse_jobs(forged)] == [job.job_id for job in parse_jobs(text)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine
 
-from agents.wire import CheckpointShard, FirstStep, KernelEvent, RankStarted
+from agents.wire import CheckpointShard, Fact, FirstStep
 from controlplane.decide.judge import decide
 from controlplane.detect import detect
 from controlplane.fleet.job import JobKey, identify
@@ -36,8 +37,9 @@ def job_row(engine: Engine) -> int:
     return FleetStore(engine).see_job(JOB, b.NOW).row
 
 
-def record(engine: Engine, row: int | None, *facts: CheckpointShard | KernelEvent | RankStarted | FirstStep) -> None:
-    FactStore(engine).record("n1", facts, b.NOW, lambda _: row)
+def record(engine: Engine, row: int | None, *facts: Fact) -> list[str]:
+    known = None if row is None else FleetStore(engine).known_jobs(b.CLUSTER)[JOB.key.job_id]
+    return FactStore(engine).record("n1", facts, b.NOW, lambda _: known)
 
 
 def test_the_migrated_schema_is_the_declared_one(engine: Engine) -> None:
@@ -97,11 +99,36 @@ class TestCheckpoints:
         for _ in range(2):
             record(engine, None, *(shard(rank) for rank in range(4)))
         facts = FactStore(engine)
-        assert facts.attach_waiting(lambda _: None) == 0
-        row = FleetStore(engine).see_job(JOB, b.NOW).row
-        assert facts.attach_waiting(lambda _: row) == 4
+        assert facts.attach_waiting(lambda _: None, b.NOW) == 0
+        known = FleetStore(engine).see_job(JOB, b.NOW)
+        assert facts.attach_waiting(lambda _: known, b.NOW) == 4
         assert len(facts.complete_checkpoints(JOB.key)) == 1
-        assert facts.attach_waiting(lambda _: row) == 0
+        assert facts.attach_waiting(lambda _: known, b.NOW) == 0
+
+    def test_shards_about_no_job_do_not_wait_for_ever(self, engine: Engine) -> None:
+        record(engine, None, shard(0))
+        facts = FactStore(engine)
+        facts.attach_waiting(lambda _: None, b.NOW + 3601)
+        known = FleetStore(engine).see_job(JOB, b.NOW)
+        assert facts.attach_waiting(lambda _: known, b.NOW + 3602) == 0
+
+    def test_another_users_process_announces_nothing(self, engine: Engine, job_row: int) -> None:
+        forged = [msgspec.structs.replace(shard(rank), user_id=1234) for rank in range(4)]
+        assert len(record(engine, job_row, *forged)) == 4
+        assert FactStore(engine).complete_checkpoints(JOB.key) == []
+
+    def test_another_users_shards_are_dropped_when_their_job_turns_up(self, engine: Engine) -> None:
+        record(engine, None, *(msgspec.structs.replace(shard(rank), user_id=1234) for rank in range(4)))
+        known = FleetStore(engine).see_job(JOB, b.NOW)
+        facts = FactStore(engine)
+        assert facts.attach_waiting(lambda _: known, b.NOW) == 0
+        assert facts.complete_checkpoints(JOB.key) == []
+
+    def test_a_checkpoint_written_again_elsewhere_completes_there(self, engine: Engine, job_row: int) -> None:
+        record(engine, job_row, shard(0), shard(1))
+        again = [msgspec.structs.replace(shard(rank), path="/d/20") for rank in range(4)]
+        record(engine, job_row, *again)
+        assert [one.path for one in FactStore(engine).complete_checkpoints(JOB.key)] == ["/d/20"]
 
 
 def test_a_restore_point_once_told_stands(engine: Engine, job_row: int) -> None:

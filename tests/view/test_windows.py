@@ -39,7 +39,7 @@ def play(rehearsal: Rehearsal, attempt: int, first: int, last: int) -> None:
     record(rehearsal, *(FirstStep(1, attempt, rank, 4, first, now + 0.5) for rank in range(4)))
     for rank, node in enumerate(nodes):
         times = [0.1] * (last + 1 - first)
-        window = RankWindow(1, attempt, rank, 4, 0, "", first, times, times)
+        window = RankWindow(1, attempt, rank, 4, 0, 0, "", first, times, times)
         report = b.report(node, boot_id=f"boot of {node}", ranks=[window])
         rehearsal.control_plane.telemetry.receive(report, rehearsal.fake.now)
     rehearsal.run(1)
@@ -47,7 +47,7 @@ def play(rehearsal: Rehearsal, attempt: int, first: int, last: int) -> None:
 
 def record(rehearsal: Rehearsal, *facts: RankStarted | FirstStep | CheckpointShard) -> None:
     rows = rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER)
-    rehearsal.control_plane.stores.facts.record("n1", facts, rehearsal.fake.now, lambda job_id: rows[job_id].row)
+    rehearsal.control_plane.stores.facts.record("n1", facts, rehearsal.fake.now, rows.get)
 
 
 def shard(rank: int, step: int) -> CheckpointShard:
@@ -137,7 +137,10 @@ def test_prometheus_can_read_the_metrics_and_every_label_is_of_a_closed_set(rehe
 
 def test_limits_are_checked(rehearsal: Rehearsal) -> None:
     assert client_of(rehearsal).get("/v1/jobs?limit=0").status_code == 422
-    assert client_of(rehearsal).get("/v1/jobs?limit=1001").status_code == 422
+    refusal = client_of(rehearsal).get("/v1/jobs?limit=1001")
+    assert refusal.status_code == 422
+    assert "limit" in refusal.json()["error"]
+    assert client_of(rehearsal).get("/v1/nowhere").json()["error"] == "Not Found"
 
 
 def test_healthz_turns_bad_when_the_loop_no_longer_ticks(tmp_path: Path) -> None:

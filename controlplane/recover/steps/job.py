@@ -43,12 +43,21 @@ def observe_requeued(world: World) -> Observation:
     dead = sorted(set(job.nodes) & set(world.plan.dead_nodes))
     if dead:
         return Wait(f"Slurm is about to requeue it by itself: {', '.join(dead)} went down")
+    silent = world.mute(name for name in job.nodes if name not in world.plan.failed_nodes)
+    if silent:
+        return Wait(f"{', '.join(silent)} does not answer: a requeue now would spoil the job's record")
     return Todo(f"attempt {world.plan.restart_count} still holds its nodes")
 
 
 def requeue(world: World, slurm: Slurm) -> None:
+    """Where a failed node has died since, it is declared down instead, which requeues the job properly."""
     assert world.plan.job is not None
-    slurm.requeue_job(world.plan.job.job_id)
+    assert world.job is not None
+    dead = world.mute(name for name in world.job.nodes if name in world.plan.failed_nodes)
+    for name in dead:
+        slurm.down_node(name, world.plan.drain_reason)
+    if not dead:
+        slurm.requeue_job(world.plan.job.job_id)
 
 
 def observe_started(world: World) -> Observation:
@@ -58,6 +67,9 @@ def observe_started(world: World) -> Observation:
     if job.state == "COMPLETED":
         return Done("the job has completed")
     if job.state == "RUNNING" and job.restart_count > world.plan.restart_count:
+        bad = sorted(set(job.nodes) & set(world.plan.failed_nodes))
+        if bad:
+            return Failed(f"the job has started on {', '.join(bad)}, which it was to leave")
         elsewhere = sorted(set(job.nodes) - set(world.plan.seats))
         note = f", of which {', '.join(elsewhere)} were not held for it" if elsewhere else ""
         return Done(f"on {', '.join(job.nodes)}{note}")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from controlplane.fleet.recovery import StepName
-from controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
+from controlplane.recover.step import Done, Failed, Observation, Step, Todo, World, is_ours
 from controlplane.recover.steps.job import ended
 from controlplane.slurm.protocol import Slurm
 
 
 def observe_held(world: World) -> Observation:
     held = world.slurm.reservations.get(world.seats_name)
+    if held is not None and not is_ours(held, world.plan.user):
+        return Failed(f"reservation {held.name} is not ours (users {', '.join(held.users)})")
     if held is not None and set(held.nodes) == set(world.plan.seats):
         return Done(f"{held.name}: {', '.join(held.nodes)}")
     return Todo(f"seats not held: {', '.join(world.plan.seats)}")
@@ -37,7 +39,10 @@ def bind(world: World, slurm: Slurm) -> None:
 
 def observe_released(world: World) -> Observation:
     job = world.job
-    if world.seats_name in world.slurm.reservations or (job and job.reservation == world.seats_name and not ended(job)):
+    held = world.slurm.reservations.get(world.seats_name)
+    if (held is not None and is_ours(held, world.plan.user)) or (
+        job and job.reservation == world.seats_name and not ended(job)
+    ):
         return Todo("seats still held")
     return Done()
 
@@ -47,8 +52,9 @@ def release(world: World, slurm: Slurm) -> None:
     job = world.job
     if job and job.reservation == world.seats_name and not ended(job):
         slurm.set_job_reservation(job.job_id, "")
-    if world.seats_name in world.slurm.reservations:
-        slurm.delete_reservation(world.seats_name)
+    held = world.slurm.reservations.get(world.seats_name)
+    if held is not None and is_ours(held, world.plan.user):
+        slurm.delete_reservation(held.name)
 
 
 HOLD_SEATS = Step(StepName.HOLD_SEATS, observe_held, hold)
