@@ -32,4 +32,4 @@ format: setup
 	@$(VENV)/bin/ruff format .
 
 clean:
-	@rm -rf $(VENV) build
+	@rm -rf $(VENV) build /var/tmp/understudy-demo /var/tmp/understudy-demo.lock

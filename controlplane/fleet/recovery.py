@@ -86,9 +86,5 @@ class Recovery:
     ended_at: float | None = None
     outcome: str = ""
 
-    @property
-    def open(self) -> bool:
-        return self.status is RecoveryStatus.RUNNING
-
     def step(self, name: StepName) -> RecoveryStep | None:
         return next((step for step in self.steps if step.name is name), None)

@@ -121,7 +121,7 @@ def describe_status(windows: Windows) -> Record:
         },
         "incidents_open": len(windows.journal.open_incidents()),
         "recoveries_running": [one.id for one in open_recoveries],
-        "problems": _problems(windows),
+        "problems": _problems(windows) + _worries(windows),
     }
 
 
@@ -132,18 +132,24 @@ def _problems(windows: Windows) -> list[str]:
         problems.append(f"the loop has not ticked for {age:.0f} s: {windows.pulse.last_error or 'it hangs'}")
     elif windows.pulse.last_error:
         problems.append(f"the last tick failed: {windows.pulse.last_error}")
-    snapshot = windows.pulse.snapshot
-    if snapshot is not None and snapshot.nodes:
-        limit = windows.config.silence.silent_after_seconds
-        views = list(snapshot.nodes.values())
-        unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
-        if unheard > len(views) / 2:
-            problems.append(f"{unheard} of {len(views)} nodes are not heard: do their agents run?")
     try:
         windows.queries.alive()
     except StoreError as error:
         problems.append(f"the database does not answer: {type(error).__name__}")
     return problems
+
+
+def _worries(windows: Windows) -> list[str]:
+    """What an operator should know, though this service itself is well."""
+    snapshot = windows.pulse.snapshot
+    if snapshot is None:
+        return []
+    limit = windows.config.silence.silent_after_seconds
+    views = list(snapshot.nodes.values())
+    unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
+    if unheard <= len(views) / 2:
+        return []
+    return [f"{unheard} of {len(views)} nodes are not heard: do their agents run?"]
 
 
 def _node(snapshot: Snapshot, name: str, windows: Windows) -> Record:

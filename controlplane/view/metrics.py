@@ -68,6 +68,11 @@ class FleetCollector(Collector):
             "Reports taken since start.",
             value=self._windows.telemetry.reports_total,
         )
+        yield CounterMetricFamily(
+            "understudy_step_windows_dropped_total",
+            "Ranks' step times not believed since start.",
+            value=self._windows.telemetry.windows_dropped_total,
+        )
 
     def _journal(self) -> Iterator[Metric]:
         counts = self._windows.queries.counts()

@@ -22,7 +22,7 @@ stamp="$VENV/.installed"
 if ! cmp -s <(cat requirements.lock pyproject.toml) "$stamp"; then
   echo "setup: installing Python packages into $VENV (about a minute)"
   [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements.lock
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+  "$VENV/bin/python" -m pip install -qq --disable-pip-version-check -r requirements.lock
+  "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --editable .
   cat requirements.lock pyproject.toml > "$stamp"
 fi
