@@ -60,7 +60,7 @@ def _configure(directory: Path) -> tuple[str, Path]:
         f'cluster = "{CLUSTER}"\n[server]\nport = {port}\n'
         f'database = "sqlite:///{directory}/bench.db"\nagent_token_file = "{token}"\n'
         # Between two rounds of reports the nodes are silent; that they are is not what is measured.
-        "[silence]\nsilent_after_seconds = 3600\n"
+        "[silence]\nsilent_after_seconds = 30\ndead_after_seconds = 60\n"
     )
     write_script(directory / "empty.lua", token.read_text(), full=False)
     size = write_script(directory / "full.lua", token.read_text(), full=True)
