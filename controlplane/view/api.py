@@ -208,8 +208,11 @@ def _progress_lost(windows: Windows, recovery: Recovery) -> dict[str, Any]:
     assert job is not None  # a swap moves a job
     job_row = windows.queries.job_row(job.job_id, job.submit_at)
     reached = windows.queries.last_step(job_row, recovery.plan.restart_count) if job_row else None
-    reached = max((step for step in (reached, recovery.plan.last_step) if step is not None), default=None)
     told = windows.fleet.restore_point(job_row, recovery.plan.restart_count + 1) if job_row else None
     restored = told[0] if told else None
+    # A checkpoint to go on from with step n proves that n - 1 was finished, though its time may never have come in.
+    proven = restored - 1 if restored else None
+    known = [step for step in (reached, recovery.plan.last_step, proven) if step is not None]
+    reached = max(known, default=None)
     lost = reached + 1 - restored if reached is not None and restored is not None else None
     return {"last_step": reached, "restore_step": restored, "steps_lost": lost}
