@@ -48,7 +48,8 @@ class Bookkeeper:
             self._fleet.add_nodes(new_nodes, now)
         self._telemetry.know(view.nodes.keys())
         jobs = [(self._note_job(job, now), job) for job in self.jobs(view)]
-        self._note_progress(now)
+        running = {(job_id, job.restart_count) for job_id, job in view.jobs.items() if job.state == "RUNNING"}
+        self._note_progress(running, now)
         self._fleet.end_attempts({known.row: job.slurm.restart_count for known, job in jobs if job.running}, now)
         self._telemetry.expect(
             {
@@ -71,12 +72,14 @@ class Bookkeeper:
             self._seen[job.key] = seen  # last: what could not be written is tried again
         return known
 
-    def _note_progress(self, now: float) -> None:
+    def _note_progress(self, running: set[tuple[int, int]], now: float) -> None:
+        """Now and then for attempts that run; at once for those that have just ended: nobody will tell it again."""
         progress = self._telemetry.progress()
         for (job_id, restart_count), (step, at) in progress.items():
             row = self._directory.row_of(job_id)
             noted, noted_at = self._progress.get((job_id, restart_count), (-1, 0.0))
-            if row is not None and step > noted and now - noted_at >= PROGRESS_INTERVAL_SECONDS:
+            due = now - noted_at >= PROGRESS_INTERVAL_SECONDS or (job_id, restart_count) not in running
+            if row is not None and step > noted and due:
                 self._fleet.note_progress(row, restart_count, step, at)
-                self._progress[(job_id, restart_count)] = (step, now)
+                self._progress[job_id, restart_count] = (step, now)
         self._progress = {key: noted for key, noted in self._progress.items() if key in progress}

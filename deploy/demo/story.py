@@ -42,8 +42,9 @@ class Told:
 class OthersWatch:
     """Looks at the queue all the while: do the other jobs ever get a seat of the gang's?"""
 
-    def __init__(self, site: Site, pending: list[int]) -> None:
+    def __init__(self, site: Site, gang: int, pending: list[int]) -> None:
         self._site = site
+        self._gang = str(gang)
         self._pending = {str(job) for job in pending}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -60,9 +61,12 @@ class OthersWatch:
     def _watch(self) -> None:
         while not self._stop.wait(0.2):
             done = self._site.cluster.run("squeue", "--noheader", "--format=%i|%T|%N")
-            self.looks += done.returncode == 0
-            for line in done.stdout.splitlines():
-                job, state, nodes = line.split("|")
+            jobs = [line.split("|") for line in done.stdout.splitlines()]
+            # A gang that is completing may be over, and its seats free for all; if it is not, the next look tells.
+            if not any(job == self._gang and state in ("PENDING", "RUNNING") for job, state, _ in jobs):
+                continue
+            self.looks += 1
+            for job, state, nodes in jobs:
                 if job in self._pending and state != "PENDING":
                     self.intruders.add(f"job {job} is {state} on {nodes}")
 
@@ -82,7 +86,7 @@ class Story:
         gang, directory = self._submit("gang")
         self._say(f"the gang starts: job {gang} of user {RESEARCHER}, 4 nodes, {STEPS} steps")
         others = self._other_jobs()
-        watch = OthersWatch(self._site, others)
+        watch = OthersWatch(self._site, gang, others)
         self._wait_running(gang)
         watch.start()
         try:
