@@ -8,7 +8,7 @@ import struct
 import time
 from pathlib import Path
 
-_UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
+_UCRED = struct.Struct("iII")  # pid, uid, gid: struct ucred of unix(7)
 _STARTTIME_FIELD = 22  # of /proc/PID/stat, counted from 1, in clock ticks since boot
 
 

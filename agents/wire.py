@@ -44,6 +44,7 @@ Size = Annotated[int, Meta(ge=0, le=2**62)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 World = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+UserId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
@@ -97,7 +98,7 @@ class RankWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     rank: Count
     world_size: World
     gpu_index: int | None = None  # on this node; None where the rank uses no GPU
-    user_id: Count = 0  # of the rank's process, as the kernel tells
+    user_id: UserId = 0  # of the rank's process, as the kernel tells
     role: Text = ""  # ranks are compared with peers of the same role only, such as a pipeline stage
     first_step: Step = 0
     self_seconds: list[float] = []
@@ -124,7 +125,7 @@ class RankStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     world_size: World
     started_at: float  # when the rank's process was created, as the kernel tells
     pid: Count
-    user_id: Count = 0  # of that process, as the kernel tells
+    user_id: UserId = 0  # of that process, as the kernel tells
 
 
 class FirstStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="first_step"):
@@ -136,7 +137,7 @@ class FirstStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     world_size: World
     step: Step
     at: float
-    user_id: Count = 0
+    user_id: UserId = 0
 
 
 class CheckpointShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="shard"):
@@ -156,7 +157,7 @@ class CheckpointShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     size_bytes: Size
     sha256: str
     at: float
-    user_id: Count = 0
+    user_id: UserId = 0
 
 
 Fact = KernelEvent | RankStarted | FirstStep | CheckpointShard

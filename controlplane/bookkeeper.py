@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controlplane.config import Config
 from controlplane.fleet.job import Job, JobKey, KnownJob, identify, opted_in
+from controlplane.fleet.node import NodeState
 from controlplane.fleet.slurm import SlurmView
 from controlplane.live.directory import JobDirectory
 from controlplane.live.telemetry import ExpectedJob, Telemetry
@@ -43,7 +44,12 @@ class Bookkeeper:
         ]
 
     def note(self, view: SlurmView, now: float) -> None:
-        new_nodes = view.nodes.keys() - self._fleet.nodes().keys()
+        records = self._fleet.nodes()
+        for name, record in records.items():
+            slurm = view.nodes.get(name)
+            if record.state is NodeState.QUARANTINED and record.drained_at is None and slurm and slurm.draining:
+                self._fleet.drained(name, now, slurm.reason)
+        new_nodes = view.nodes.keys() - records.keys()
         if new_nodes:
             self._fleet.add_nodes(new_nodes, now)
         self._telemetry.know(view.nodes.keys())

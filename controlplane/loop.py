@@ -86,22 +86,26 @@ class Loop:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
             snapshot, findings, decisions = self._judge(0.0)
         self._record(decisions, findings, snapshot)
+        self.pulse.last_error = ""
         recoveries = self._journal.recoveries()
-        if snapshot.mode is Mode.ACT and not snapshot.slurm_error:
-            # In mode observe a recovery begun before stays where it is, and is shown as running.
+        # In mode observe a recovery begun before stays where it is, and is shown as running.
+        acting = snapshot.mode is Mode.ACT and not snapshot.slurm_error
+        if acting:
             all(self._advance(recovery) for recovery in recoveries)
+        else:
+            self._runner.unreadable()
         self.pulse.last_tick_at = self._clock.now()
         self.pulse.tick_seconds = self.pulse.last_tick_at - begun
         self.pulse.ticks_total += 1
-        self.pulse.last_error = ""
-        return bool(recoveries)
+        return acting and bool(recoveries)
 
     def _advance(self, recovery: Recovery) -> bool:
         """Whether to go on with others: a recovery that runs into something unforeseen does not hold them up."""
         try:
             return self._runner.advance(recovery)
-        except Exception:
+        except Exception as error:
             self.pulse.errors_total += 1
+            self.pulse.last_error = f"recovery {recovery.id}: {type(error).__name__}: {error}"
             log.exception("recovery.stumbled", recovery=recovery.id)
             return True
 

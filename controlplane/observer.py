@@ -14,7 +14,7 @@ from controlplane.config import Config
 from controlplane.decide.guards import HOUR_SECONDS
 from controlplane.fleet.job import Job
 from controlplane.fleet.node import NodeRecord, NodeState, NodeView, StoredKernelEvent
-from controlplane.fleet.slurm import SlurmNode, SlurmView
+from controlplane.fleet.slurm import POOL_USER, SlurmNode, SlurmView
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.pulse import SlurmReading
 from controlplane.live.telemetry import Heard, Telemetry
@@ -28,6 +28,8 @@ EVENTS_REMEMBERED_SECONDS = 7 * 24 * HOUR_SECONDS
 
 PROBES_AT_ONCE = 16
 AGENTS_NOTED_SECONDS = 60.0
+TRY_AGAIN_SECONDS = 60.0
+"""How often a slurmd that never answered us is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Observer:
         self._last_event_id = 0
         self._events: dict[str, dict[tuple[str, int | None, str], StoredKernelEvent]] = {}
         self._agents_noted_at = 0.0
+        self._tried: dict[str, float] = {}
         self._agents_noted: set[str] = set()
         self._slurmd_silent_since: dict[str, float] = {}
         self.reading = SlurmReading()
@@ -137,7 +140,7 @@ class Observer:
             boot_id=boot_id,
             gpus=tuple(heard.report.gpus) if heard else (),
             events=tuple(one for one in events if one.event.boot_id == boot_id and one.received_at > record.cleared_at),
-            is_spare=pool is not None and record.name in pool.nodes,
+            is_spare=pool is not None and pool.made_for(POOL_USER) and record.name in pool.nodes,
             slurmd_silent_since=slurmd_silent,
         )
 
@@ -172,7 +175,10 @@ class Observer:
             elif max(heard[name].at if name in heard else 0.0, self._started_at) < quiet_before:
                 idle = record.state is NodeState.QUARANTINED and slurm.base_state in ("IDLE", "DOWN")
                 silent += [] if idle else [slurm]
-        new = new[:PROBES_AT_ONCE]
+        new = [node for node in new if now - self._tried.get(node.name, 0.0) > TRY_AGAIN_SECONDS][:PROBES_AT_ONCE]
+        self._tried |= {node.name: now for node in new}
+        if len(silent) > max(PROBES_AT_ONCE, len(records) // 2):
+            silent = []  # nothing will be concluded from so many, and asking them all would take long
         if not silent and not new:
             self._slurmd_silent_since = {}
             return {}

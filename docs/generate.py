@@ -27,6 +27,7 @@ GUARDS = {
     Because.FLEET_BUDGET: "as many nodes are quarantined as may be at once",
     Because.HOURLY_BUDGET: "as many nodes were quarantined within the hour as may be",
     Because.JOB_BUDGET: "this job was moved too often within the hour: a person has to look at it",
+    Because.FOREIGN_POOL: "somebody else has a reservation of the name that is configured for the spare pool",
     Because.NO_SPARE: "no spare is free: the node leaves service, the gang moves as soon as there is one",
 }
 

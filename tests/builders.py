@@ -84,7 +84,7 @@ def snapshot(
     """Eight healthy nodes n1 to n8 unless replaced by `nodes`; `spares` are in the spare reservation."""
     views = {f"n{i}": node(f"n{i}", is_spare=f"n{i}" in spares) for i in range(1, 9)}
     views |= {view.name: view for view in nodes}
-    pool = SlurmReservation("understudy_spares", tuple(spares), ("root",), frozenset())
+    pool = SlurmReservation("understudy_spares", tuple(spares), ("root",), frozenset({"IGNORE_JOBS"}))
     defaults: dict[str, Any] = {
         "now": NOW,
         "started_at": NOW - 1000,

@@ -13,6 +13,7 @@ from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.job import Job
 from controlplane.fleet.node import NodeView
 from controlplane.fleet.recovery import Plan, RecoveryKind
+from controlplane.fleet.slurm import POOL_USER
 from controlplane.fleet.snapshot import Snapshot
 
 GRAVITY = (
@@ -21,8 +22,8 @@ GRAVITY = (
     Signal.HARDWARE_FAULT,
     Signal.NODE_DEAD,
     Signal.STRAGGLER_CONFIRMED,
-    Signal.GANG_STRANDED,
     Signal.UNDRAINED,
+    Signal.GANG_STRANDED,
     Signal.STRAGGLER_SUSPECTED,
     Signal.SILENT,
     Signal.HEARD,
@@ -215,6 +216,10 @@ def _held_back(condemned: Condemned, objection: guards.Objection) -> Decision:
 def _fill_pool(snapshot: Snapshot, bad: set[str], config: Config) -> list[Decision]:
     if config.spares.count == 0 or snapshot.recoveries:
         return []
+    pool = snapshot.reservations.get(config.spares.reservation)
+    if pool is not None and not pool.made_for(POOL_USER):
+        reason = f"reservation {pool.name} is not ours (users {', '.join(pool.users)}): there is no spare pool"
+        return [Decision(FILL_POOL_ROW.number, "fleet", Action.NOTHING, Because.FOREIGN_POOL, reason)]
     wanted = spares.joining_pool(snapshot, bad, config.spares)
     if not wanted:
         return []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from controlplane.detect.administration import REASON_PREFIX
 from controlplane.fleet.finding import Finding
 from controlplane.fleet.job import Job
+from controlplane.fleet.node import NodeState
 from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, StepName
 from controlplane.fleet.snapshot import Snapshot
 
@@ -54,8 +55,10 @@ def swap_plan(
     failed = tuple(finding.node for finding in findings)
     dead = tuple(finding.node for finding in findings if finding.dead)
     if earlier:
-        failed = (*earlier.plan.failed_nodes, *failed)
-        dead = (*earlier.plan.dead_nodes, *dead)
+        # Those that a person has vouched for meanwhile are no longer held against.
+        held = {name for name, node in snapshot.nodes.items() if node.state is NodeState.QUARANTINED}
+        failed = (*(name for name in earlier.plan.failed_nodes if name in held), *failed)
+        dead = (*(name for name in earlier.plan.dead_nodes if name in held), *dead)
     kept = tuple(name for name in seats if name not in failed)
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table else -1

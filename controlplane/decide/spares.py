@@ -40,11 +40,18 @@ def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
 
 
 def joining_pool(snapshot: Snapshot, bad: Collection[str], policy: Spares) -> tuple[str, ...]:
-    """Nodes that should join the spare pool now. Only fit spares count as held; `bad` nodes are condemned just now.
+    """Nodes that should join the spare pool now; `bad` nodes are condemned just now.
+
+    A spare that is merely silent or suspect counts as held: it comes back by itself, and the pool would only grow.
 
     Only idle nodes join, last by name first, so that the pool stays together.
     """
-    held = sum(node.is_spare and _fit(node) for node in snapshot.nodes.values())
+    held = sum(
+        node.is_spare
+        and node.state not in (NodeState.QUARANTINED, NodeState.FOREIGN_DRAIN)
+        and (node.slurm is not None and node.slurm.usable)
+        for node in snapshot.nodes.values()
+    )
     missing = policy.count - held
     if missing <= 0 or still_gathering(snapshot):
         return ()

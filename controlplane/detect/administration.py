@@ -59,7 +59,10 @@ def undrained(snapshot: Snapshot) -> Iterator[Finding]:
     under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.failed_nodes}
     for node in snapshot.nodes.values():
         never = node.state is NodeState.QUARANTINED and node.record.drained_at is None
-        if never and node.name not in under_way and node.slurm is not None and not node.slurm.draining:
+        slurm = node.slurm
+        if slurm is None or slurm.draining or slurm.taken_down(REASON_PREFIX):
+            continue
+        if never and node.name not in under_way:
             yield Finding(
                 Signal.UNDRAINED,
                 "administration.undrained",

@@ -6,21 +6,24 @@ on. Many silent at once is our own fault or the network's: then nothing is concl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+
+import numpy as np
 
 from controlplane.config import Silence
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import NodeState, NodeView
 from controlplane.fleet.snapshot import Snapshot
+from controlplane.fleet.steps import StepTable
 
 PROGRESS_MARGIN_SECONDS = 2.0
 """A job whose ranks finished steps this long after its node fell silent went on there."""
 
 PROGRESS_AGE_MAX_SECONDS = 5.0
-"""... and it does so still if the last of those steps is no older than this."""
+"""... and it does so still if the last of those steps is no older than this, or than three steps."""
 
-RECENT_SECONDS = 120.0
-"""Nodes that fell silent within this of each other, up to now, may have one cause. Older silence is another matter."""
+TOGETHER_SECONDS = 120.0
+"""Nodes that fell silent within this of each other fell silent together."""
 
 
 def silent_since(node: NodeView, started_at: float) -> float | None:
@@ -37,22 +40,29 @@ def is_mass_silence(silent: int, watched: int, policy: Silence) -> bool:
     return silent >= policy.mass_nodes_min and silent >= policy.mass_share * watched
 
 
-def mass_silence(nodes: Iterable[NodeView], now: float, started_at: float, policy: Silence) -> bool:
-    """So many nodes fell silent together that it is our own fault, or the network's. Nodes that are out of service
-    already, or never had an agent, do not count either way.
+def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[list[float], int]:
+    """When the silent nodes fell silent, and how many nodes are watched at all. Nodes that are out of service already,
+    that Slurm has away on purpose, or that never had an agent do not count either way.
     """
-    watched = [node for node in nodes if node.state not in (NodeState.QUARANTINED, NodeState.FOREIGN_DRAIN)]
-    since = [at for node in watched if (at := silent_since(node, started_at)) is not None]
-    silent = [at for at in since if policy.silent_after_seconds < now - at < RECENT_SECONDS]
-    return is_mass_silence(len(silent), len(since), policy)
+    watched = [
+        node
+        for node in snapshot.nodes.values()
+        if node.state not in (NodeState.QUARANTINED, NodeState.FOREIGN_DRAIN)
+        and not (node.slurm and node.slurm.on_leave)
+    ]
+    since = [at for node in watched if (at := silent_since(node, snapshot.started_at)) is not None]
+    return [at for at in since if snapshot.now - at > policy.silent_after_seconds], len(since)
 
 
 def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
-    mass = mass_silence(snapshot.nodes.values(), snapshot.now, snapshot.started_at, policy)
+    silent, watched = fallen_silent(snapshot, policy)
     for node in snapshot.nodes.values():
         since = silent_since(node, snapshot.started_at)
         if snapshot.now - (snapshot.started_at if since is None else since) > policy.silent_after_seconds:
-            yield _dead_or_silent(node, snapshot, policy, mass, since)
+            at = snapshot.started_at if since is None else since
+            # However long ago: who fell silent together may have one cause, and it may be ours.
+            together = sum(abs(at - other) < TOGETHER_SECONDS for other in silent)
+            yield _dead_or_silent(node, snapshot, policy, is_mass_silence(together, watched, policy), since)
         elif node.state is NodeState.UNKNOWN and node.heard_at is not None:
             yield Finding(Signal.HEARD, "silence.heard", node.name, node.heard_at, "the agent reports again")
 
@@ -74,7 +84,7 @@ def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: b
         "silence.node_dead",
         node.name,
         at,
-        f"dead: agent silent for {snapshot.now - at:.1f} s and nobody answers at its slurmd's port",
+        f"dead: agent silent for {snapshot.now - at:.1f} s and its slurmd does not answer",
         evidence,
         dead=True,
     )
@@ -85,14 +95,17 @@ def _why_not_dead(node: NodeView, snapshot: Snapshot, policy: Silence, mass: boo
     slurm = node.slurm
     silent_for = snapshot.now - (since or snapshot.started_at)
     slurmd_silent_for = snapshot.now - node.slurmd_silent_since if node.slurmd_silent_since is not None else 0.0
-    patience = policy.dead_after_seconds if node.heard_at is not None else 3 * policy.dead_after_seconds
+    # Where its slurmd's port was never open to us, Slurm's own word must do, and last.
+    can_ask = node.record.slurmd_seen_at is not None
+    slurm_says_so = not can_ask and slurm is not None and slurm.lost
+    patience = policy.dead_after_seconds * (1 if node.heard_at is not None and can_ask else 3)
     reasons = (
         (mass, "so do many others: taken for a fault of ours or of the network"),
         (since is None, "it never had an agent"),
         (slurm is None or slurm.on_leave, "Slurm has it off, rebooting or in maintenance"),
         (silent_for <= patience, "not for long enough to mean anything"),
         (
-            slurmd_silent_for < policy.slurmd_silent_seconds and not (slurm is not None and slurm.lost),
+            slurmd_silent_for < policy.slurmd_silent_seconds and not slurm_says_so,
             "its slurmd answers, or did so a moment ago",
         ),
         (_job_goes_on(node, snapshot, since or 0.0), "its job goes on"),
@@ -104,7 +117,13 @@ def _job_goes_on(node: NodeView, snapshot: Snapshot, since: float) -> bool:
     """A synchronous gang cannot finish steps without its ranks on this node."""
     return any(
         table.advanced_at > since + PROGRESS_MARGIN_SECONDS
-        and snapshot.now - table.advanced_at < PROGRESS_AGE_MAX_SECONDS
+        and snapshot.now - table.advanced_at < max(PROGRESS_AGE_MAX_SECONDS, 3 * step_seconds(table))
         for table in snapshot.tables.values()
         if node.name in table.nodes
     )
+
+
+def step_seconds(table: StepTable) -> float:
+    """About how long a step takes: the longest self time of any rank, in its middle. 0 while nothing is known."""
+    known = table.self_seconds[np.isfinite(table.self_seconds)]
+    return float(np.quantile(known, 0.9)) if known.size else 0.0

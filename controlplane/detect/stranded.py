@@ -27,5 +27,5 @@ def stranded(snapshot: Snapshot) -> Iterator[Finding]:
                     f"job {job.key.job_id} still runs on a quarantined node",
                     {"job": job.key.job_id, "restart_count": job.slurm.restart_count},
                     job=job.key,
-                    dead=node.slurmd_silent_since is not None,
+                    dead=node.slurmd_silent_since is not None and snapshot.now - node.slurmd_silent_since > 1.0,
                 )

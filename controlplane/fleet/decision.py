@@ -30,6 +30,7 @@ class Because(StrEnum):
     FLEET_BUDGET = "fleet_budget"
     HOURLY_BUDGET = "hourly_budget"
     JOB_BUDGET = "job_budget"
+    FOREIGN_POOL = "foreign_pool"
     NO_SPARE = "no_spare"
 
 
@@ -51,7 +52,7 @@ class Decision:
         """A decision with the key of one that already stands says nothing new and is not recorded again."""
         parts = [self.subject, str(self.row), self.action.value, self.because.value]
         if self.to_state is None and self.finding is not None:
-            parts += [self.finding.rule, str(self.evidence.get("boot_id", ""))]
+            parts += [self.finding.rule, str(self.evidence.get("boot_id", "")), str(self.evidence.get("bus_id", ""))]
         return "|".join(parts)
 
     @property

@@ -62,6 +62,10 @@ class SlurmNode:
         """Slurm itself says that the node does not answer it."""
         return not self.responding or (self.down and self.reason.startswith("Not responding"))
 
+    def taken_down(self, our_prefix: str) -> bool:
+        """Somebody set it DOWN for a reason that is not ours."""
+        return self.down and not self.lost and not self.reason.startswith(our_prefix)
+
     @property
     def usable(self) -> bool:
         """Slurm would start a job here, if it were free."""
@@ -93,12 +97,20 @@ class SlurmJob:
     excluded_nodes: tuple[str, ...] = ()
 
 
+POOL_USER = "root"
+"""For whom the spare pool is reserved: no job can use it."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmReservation:
     name: str
     nodes: tuple[str, ...]
     users: tuple[str, ...]
     flags: frozenset[str]
+
+    def made_for(self, user: str) -> bool:
+        """Made by us for this user: so ours are, and nobody else's would be by chance."""
+        return self.users == (user,) and "IGNORE_JOBS" in self.flags
 
 
 @dataclass(frozen=True, slots=True)

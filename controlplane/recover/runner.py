@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import structlog
@@ -16,6 +17,8 @@ from controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, rea
 from controlplane.store.stores import Stores
 
 log = structlog.get_logger()
+
+ASK_AGAIN_SECONDS = 0.5
 
 OBSERVATIONS_PER_ADVANCE_MAX = 50
 """Bound on the work of one call: a plan has about ten steps, each observed at most a few times."""
@@ -129,7 +132,27 @@ class Runner:
         view: SlurmView = read_view(self._slurm, now)
         if self._readable_since is None:
             self._readable_since = now
-        return World(recovery.plan, view, self._gang(recovery), self._answers, self._config, now)
+        return World(recovery.plan, view, self._gang(recovery), self._asker(), self._config, now)
+
+    def unreadable(self) -> None:
+        """Slurm could not be read, or nothing was advanced: that time does not count against any step."""
+        self._readable_since = None
+
+    def _asker(self) -> Callable[[SlurmNode], bool]:
+        """Asks a slurmd's port, twice with a pause. A port that was never open to us proves nothing by its silence."""
+        seen: set[str] | None = None
+
+        def answers(node: SlurmNode) -> bool:
+            nonlocal seen
+            if seen is None:
+                records = self._stores.fleet.nodes().values()
+                seen = {record.name for record in records if record.slurmd_seen_at is not None}
+            if node.name not in seen or self._answers(node):
+                return True
+            time.sleep(ASK_AGAIN_SECONDS)
+            return self._answers(node)
+
+        return answers
 
     def _gang(self, recovery: Recovery) -> Callable[[int], GangFacts]:
         job = recovery.plan.job
@@ -139,7 +162,7 @@ class Runner:
                 return GangFacts(hook_was_used=False)
             started, world_size, last = self._stores.facts.processes(job, restart_count)
             first = self._stores.facts.first_step_at(job, restart_count)
-            return GangFacts(world_size > 0, started, world_size, last, first)
+            return GangFacts(self._stores.facts.hook_was_used(job), started, world_size, last, first)
 
         return facts
 

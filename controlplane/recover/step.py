@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from controlplane.config import Config
+from controlplane.fleet.job import opted_in
 from controlplane.fleet.recovery import Plan, StepName
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmView
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmView
 from controlplane.slurm.protocol import Slurm
 
 
@@ -15,7 +16,7 @@ from controlplane.slurm.protocol import Slurm
 class GangFacts:
     """What the ranks of the job's present attempt have told."""
 
-    hook_was_used: bool  # by the attempt that was given up: if not, nobody will say hello now either
+    hook_was_used: bool  # by any attempt of the job: if not, nobody will say hello now either
     ranks_started: int = 0
     world_size: int = 0
     last_started_at: float | None = None
@@ -46,19 +47,24 @@ class World:
         return job
 
     def mute(self, names: Iterable[str]) -> list[str]:
-        """Those of the nodes whose slurmd answers nobody, asked twice."""
+        """Those of the nodes whose slurmd answers nobody."""
         nodes = [node for name in names if (node := self.slurm.nodes.get(name)) is not None and not node.down]
-        return [node.name for node in nodes if not self.answers(node) and not self.answers(node)]
+        return [node.name for node in nodes if not self.answers(node)]
+
+    def shared(self, names: Iterable[str]) -> list[int]:
+        """Running jobs on these nodes that are not ours."""
+        nodes = set(names)
+        word = self.config.jobs.opt_in_word
+        return [
+            job.job_id
+            for job in self.slurm.jobs.values()
+            if job.state == "RUNNING" and nodes & set(job.nodes) and not opted_in(job.comment, word)
+        ]
 
     @property
     def seats_name(self) -> str:
         assert self.plan.job is not None
         return f"understudy_seats_{self.plan.job.job_id}"
-
-
-def is_ours(reservation: SlurmReservation, user: str) -> bool:
-    """Made by us for this user: so ours are, and nobody else's would be by chance."""
-    return reservation.users == (user,) and "IGNORE_JOBS" in reservation.flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,7 @@ Observation = Done | Todo | Wait | Failed
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`observe` is pure; `act` makes Slurm calls and may raise SlurmError or SlurmUnavailable."""
+    """`observe` changes nothing; `act` makes Slurm calls and may raise SlurmError or SlurmUnavailable."""
 
     name: StepName
     observe: Callable[[World], Observation]

@@ -134,6 +134,13 @@ class FactStore:
             count, world, started = connection.execute(query).one()
         return count, world or 0, started
 
+    def hook_was_used(self, job: JobKey) -> bool:
+        """Whether any rank of any attempt ever said hello."""
+        table = tables.rank_start
+        query = select(table.c.id).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job)).limit(1)
+        with reading(self._engine) as connection:
+            return connection.execute(query).first() is not None
+
     def first_step_at(self, job: JobKey, restart_count: int) -> tuple[int, float] | None:
         """Step number and time of the first step that every rank of the attempt has finished; None: not yet."""
         table = tables.first_step

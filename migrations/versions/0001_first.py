@@ -36,7 +36,7 @@ def upgrade() -> None:
         sa.Column("job_id", sa.BigInteger(), nullable=False),
         sa.Column("submit_at", sa.BigInteger(), nullable=False),
         sa.Column("user", sa.String(length=255), nullable=False),
-        sa.Column("user_id", sa.Integer(), nullable=False),
+        sa.Column("user_id", sa.BigInteger(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("managed", sa.Boolean(), nullable=False),
         sa.Column("state", sa.String(length=32), nullable=False),

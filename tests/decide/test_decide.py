@@ -18,6 +18,7 @@ from controlplane.fleet.finding import Signal
 from controlplane.fleet.job import Checkpoint
 from controlplane.fleet.node import NodeState, NodeView
 from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, StepName
+from controlplane.fleet.slurm import SlurmReservation
 from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
 
@@ -266,6 +267,16 @@ class TestPool:
             "n6", NodeState.FOREIGN_DRAIN, slurm=b.slurm_node("n6", flags=["DRAIN"], reason="NHC: x"), is_spare=True
         )
         assert plan_of(only(decided(b.snapshot(away, spares=SPARES), self.config))).spares == ("n5",)
+
+    def test_a_spare_that_is_merely_silent_is_not_replaced(self) -> None:
+        silent = b.node("n6", NodeState.UNKNOWN, heard_at=b.NOW - 2, is_spare=True)
+        decisions = decided(b.snapshot(silent, spares=SPARES), self.config)
+        assert [one for one in decisions if one.subject == "fleet"] == []
+
+    def test_somebody_elses_pool_of_our_name_is_left_alone(self) -> None:
+        theirs = SlurmReservation("understudy_spares", ("n8",), ("alice",), frozenset())
+        decision = only(decided(b.snapshot(reservations={theirs.name: theirs}), self.config))
+        assert (decision.because, decision.plan) == (Because.FOREIGN_POOL, None)
 
     def test_nodes_with_work_never_join_the_pool(self) -> None:
         busy = [b.node(f"n{i}", slurm=b.slurm_node(f"n{i}", "ALLOCATED")) for i in range(1, 9)]

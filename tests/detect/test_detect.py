@@ -110,6 +110,25 @@ class TestSilence:
         dead = b.node("n3", heard_at=b.NOW - 8, slurmd_silent_since=b.NOW - 3)
         assert ("n3", Signal.NODE_DEAD) in signals(b.snapshot(*gone, dead))
 
+    def test_a_mass_that_fell_silent_long_ago_is_still_a_mass(self) -> None:
+        cut = [b.node(f"n{i}", heard_at=b.NOW - 900 + i, slurmd_silent_since=b.NOW - 890) for i in range(1, 5)]
+        assert {signal for _, signal in signals(b.snapshot(*cut))} == {Signal.SILENT}
+
+    def test_slurms_flag_is_not_enough_where_the_slurmd_itself_answers(self) -> None:
+        flagged = b.slurm_node("n3", flags=["NOT_RESPONDING"])
+        assert signals(b.snapshot(b.node("n3", slurm=flagged, heard_at=b.NOW - 60))) == {("n3", Signal.SILENT)}
+
+    def test_where_the_slurmd_cannot_be_asked_slurms_word_counts(self) -> None:
+        flagged = b.slurm_node("n3", flags=["NOT_RESPONDING"])
+        record = NodeRecord("n3", agent_seen_at=b.NOW - 500)
+        node = b.node("n3", record=record, slurm=flagged, heard_at=b.NOW - 60)
+        assert signals(b.snapshot(node)) == {("n3", Signal.NODE_DEAD)}
+
+    def test_a_gang_of_long_steps_protects_its_node_as_well(self) -> None:
+        table = b.step_table([[20.0] * 20] * 4, advanced_at=b.NOW - 15)
+        silent = b.node("n3", heard_at=b.NOW - 30, slurmd_silent_since=b.NOW - 25)
+        assert signals(b.snapshot(silent, jobs=[b.job()], tables={b.job().key: table})) == {("n3", Signal.SILENT)}
+
     def test_many_silent_at_once_means_our_own_fault(self) -> None:
         silent = [b.node(f"n{i}", heard_at=b.NOW - 60, slurmd_silent_since=b.NOW - 50) for i in range(1, 5)]
         assert {signal for _, signal in signals(b.snapshot(*silent))} == {Signal.SILENT}

@@ -14,7 +14,7 @@ def _no_word_expected(world: World) -> Done | Failed | None:
         return Done("the job has completed")
     if ended(job):
         return Failed(f"the job is over: {job.state}")
-    if not world.gang(world.plan.restart_count).hook_was_used and world.gang(job.restart_count).world_size == 0:
+    if not world.gang(job.restart_count).hook_was_used:
         return Done("the job does not use the training hook: Slurm's word must do")
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import SlurmJob
 from controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
-from controlplane.slurm.protocol import Slurm
+from controlplane.slurm.protocol import Slurm, SlurmError
 
 BEGIN_TIME_SLACK_SECONDS = 1.0
 
@@ -54,6 +54,9 @@ def requeue(world: World, slurm: Slurm) -> None:
     assert world.plan.job is not None
     assert world.job is not None
     dead = world.mute(name for name in world.job.nodes if name in world.plan.failed_nodes)
+    others = world.shared(dead)
+    if others:
+        raise SlurmError(f"{', '.join(dead)} does not answer and job {others[0]}, which is not ours, is on it as well")
     for name in dead:
         slurm.down_node(name, world.plan.drain_reason)
     if not dead:

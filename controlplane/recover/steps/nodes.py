@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controlplane.detect.administration import REASON_PREFIX
 from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import SlurmNode
 from controlplane.recover.step import Done, Observation, Step, Todo, World
@@ -10,11 +11,11 @@ from controlplane.slurm.protocol import Slurm
 
 def _open_for_work(world: World) -> list[SlurmNode]:
     nodes = [world.slurm.nodes.get(name) for name in world.plan.failed_nodes]
-    return [node for node in nodes if node is not None and not node.draining]
+    return [node for node in nodes if node is not None and not node.draining and not node.taken_down(REASON_PREFIX)]
 
 
 def observe_drained(world: World) -> Observation:
-    """A node that somebody else drained meanwhile is out of service as well: their reason stays."""
+    """A node that somebody else drained or downed meanwhile is out of service as well: their reason stays."""
     todo = _open_for_work(world)
     if todo:
         return Todo(f"{', '.join(node.name for node in todo)} still open for work")

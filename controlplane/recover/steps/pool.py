@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from controlplane.fleet.recovery import StepName
-from controlplane.fleet.slurm import SlurmReservation
-from controlplane.recover.step import Done, Failed, Observation, Step, Todo, World, is_ours
+from controlplane.fleet.slurm import POOL_USER, SlurmReservation
+from controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
 from controlplane.slurm.protocol import Slurm
 
-POOL_USER = "root"
 POOL_MINUTES = 365 * 24 * 60
 
 
@@ -18,7 +17,7 @@ def _pool(world: World) -> SlurmReservation | None:
 def _foreign(world: World) -> Failed | None:
     """A reservation with our name that somebody else made: theirs."""
     pool = _pool(world)
-    if pool is None or is_ours(pool, POOL_USER):
+    if pool is None or pool.made_for(POOL_USER):
         return None
     return Failed(f"reservation {pool.name} is not ours (users {', '.join(pool.users)}): rename ours in [spares]")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from controlplane.fleet.recovery import StepName
-from controlplane.recover.step import Done, Failed, Observation, Step, Todo, World, is_ours
+from controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
 from controlplane.recover.steps.job import ended
 from controlplane.slurm.protocol import Slurm
 
 
 def observe_held(world: World) -> Observation:
     held = world.slurm.reservations.get(world.seats_name)
-    if held is not None and not is_ours(held, world.plan.user):
+    if held is not None and not held.made_for(world.plan.user):
         return Failed(f"reservation {held.name} is not ours (users {', '.join(held.users)})")
     if held is not None and set(held.nodes) == set(world.plan.seats):
         return Done(f"{held.name}: {', '.join(held.nodes)}")
@@ -40,7 +40,7 @@ def bind(world: World, slurm: Slurm) -> None:
 def observe_released(world: World) -> Observation:
     job = world.job
     held = world.slurm.reservations.get(world.seats_name)
-    if (held is not None and is_ours(held, world.plan.user)) or (
+    if (held is not None and held.made_for(world.plan.user)) or (
         job and job.reservation == world.seats_name and not ended(job)
     ):
         return Todo("seats still held")
@@ -53,7 +53,7 @@ def release(world: World, slurm: Slurm) -> None:
     if job and job.reservation == world.seats_name and not ended(job):
         slurm.set_job_reservation(job.job_id, "")
     held = world.slurm.reservations.get(world.seats_name)
-    if held is not None and is_ours(held, world.plan.user):
+    if held is not None and held.made_for(world.plan.user):
         slurm.delete_reservation(held.name)
 
 
