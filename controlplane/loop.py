@@ -12,7 +12,7 @@ from controlplane.decide.guards import HOUR_SECONDS
 from controlplane.decide.judge import decide
 from controlplane.detect import detect
 from controlplane.fleet.decision import Decision
-from controlplane.fleet.finding import ACCUSING, Finding
+from controlplane.fleet.finding import ACCUSING, Finding, Signal
 from controlplane.fleet.job import JobKey
 from controlplane.fleet.node import NodeState
 from controlplane.fleet.recovery import Recovery
@@ -127,6 +127,9 @@ class Loop:
         self._standing = {one.key for one in decisions}
         self._said |= {one.key for one in decisions if one.once}
         for one in news:
+            if one.finding is not None and one.finding.signal is Signal.DRAIN_LIFTED:
+                # What comes after somebody vouched for the node is news, also if it was said before.
+                self._said = {key for key in self._said if not key.startswith(f"{one.subject}|")}
             log.info(
                 "decision",
                 row=one.row,

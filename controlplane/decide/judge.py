@@ -12,7 +12,7 @@ from controlplane.fleet.decision import Action, Because, Decision
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.job import Job
 from controlplane.fleet.node import NodeView
-from controlplane.fleet.recovery import Plan, RecoveryKind
+from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, StepName, StepStatus
 from controlplane.fleet.slurm import POOL_USER
 from controlplane.fleet.snapshot import Snapshot
 
@@ -214,8 +214,9 @@ def _held_back(condemned: Condemned, objection: guards.Objection) -> Decision:
 
 
 def _fill_pool(snapshot: Snapshot, bad: set[str], config: Config) -> list[Decision]:
-    if config.spares.count == 0 or snapshot.recoveries:
+    if config.spares.count == 0 or any(_changes_pool(recovery) for recovery in snapshot.recoveries):
         return []
+    bad = bad | {name for one in snapshot.recoveries for name in (*one.plan.seats, *one.plan.failed_nodes)}
     pool = snapshot.reservations.get(config.spares.reservation)
     if pool is not None and not pool.made_for(POOL_USER):
         reason = f"reservation {pool.name} is not ours (users {', '.join(pool.users)}): there is no spare pool"
@@ -237,3 +238,9 @@ def _fill_pool(snapshot: Snapshot, bad: set[str], config: Config) -> list[Decisi
             plan=None if objection else plans.fill_pool_plan(wanted),
         )
     ]
+
+
+def _changes_pool(recovery: Recovery) -> bool:
+    """It fills the pool, or has yet to take a spare out of it."""
+    take = recovery.step(StepName.TAKE_SPARES)
+    return recovery.plan.kind is RecoveryKind.FILL_POOL or (take is not None and take.status is not StepStatus.DONE)
