@@ -42,7 +42,21 @@ class Server(Section):
     )
 
 
+class Gateway(StrEnum):
+    AUTO = "auto"
+    PYSLURM = "pyslurm"
+    CLI = "cli"
+
+
 class Slurm(Section):
+    gateway: Gateway = Field(
+        Gateway.AUTO,
+        description="How Slurm is talked to: `cli` (scontrol and squeue), `pyslurm` (refuses to start where it cannot "
+        "be used), or `auto`: pyslurm where it imports and was built for the cluster's version of Slurm, else cli.",
+    )
+    pyslurm_python: str = Field(
+        "", description="A Python that can import pyslurm. Empty: the one that runs the control plane."
+    )
     scontrol: str = Field("scontrol", description="Program to run as scontrol.")
     poll_interval_seconds: float = Field(
         1.0, ge=0.1, le=60, description="How often nodes, jobs and reservations are read."

@@ -23,14 +23,13 @@ from typing import Any, Self
 import httpx
 
 from deploy.testbed import fake_nvml
-from deploy.testbed.cluster import ClusterError, SlurmCluster
+from deploy.testbed.cluster import CLUSTER_NAME, ClusterError, SlurmCluster
 from deploy.testbed.configuration import free_ports
 from deploy.testbed.processes import Process, is_running
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CLUSTER_NAME = "testbed"
-RESEARCHER = "nobody"
-"""The ordinary user whose jobs are ours to recover."""
+RESEARCHER = "news"
+"""The ordinary user whose jobs are ours to recover. Not `nobody`: that user id is none to newer versions of Slurm."""
 
 SERVE = ("-m", "controlplane", "serve")
 
@@ -81,7 +80,7 @@ class Site:
     """Use as a context manager. Everything lies in `directory`; every process below the cluster's supervisor."""
 
     def __init__(self, directory: Path, nodes: int = 8, spares: int = 3, mode: str = "act") -> None:
-        self.cluster = SlurmCluster(directory, nodes=nodes, name=CLUSTER_NAME)
+        self.cluster = SlurmCluster(directory, nodes=nodes)
         self.directory = self.cluster.directory
         self.nodes = {name: Node(name, self.directory / "nodes" / name) for name in self.cluster.node_names}
         self._port = free_ports(1)[0]
