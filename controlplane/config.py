@@ -148,7 +148,9 @@ class Recovery(Section):
         120.0, gt=0, description="A recovery step that is not seen done by then fails the recovery and pages."
     )
     first_step_timeout_seconds: float = Field(
-        1800.0, gt=0, description="The same for the gang's first training step after the restore."
+        1800.0,
+        gt=0,
+        description="The same for the gang's first training step after the restore, and for what people have to do.",
     )
     repeat_after_seconds: float = Field(
         2.0, gt=0, description="A step whose effect is not seen in Slurm after this is tried again."

@@ -66,6 +66,14 @@ TABLE: tuple[Row, ...] = (
         Action.MOVE_GANG,
         "a gang that could not be moved when its node was quarantined is moved as soon as it can be",
     ),
+    Row(
+        15,
+        (*TRUSTED, FOREIGN_DRAIN),
+        Signal.SEAT_LOST,
+        None,
+        Action.MOVE_GANG,
+        "the node is somebody else's now and left alone; the gang that waits for it gets another",
+    ),
     Row(14, (QUARANTINED,), Signal.UNDRAINED, None, Action.DRAIN_AGAIN, "the drain was refused and is tried again"),
     Row(
         20,

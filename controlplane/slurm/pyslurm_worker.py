@@ -103,10 +103,10 @@ class Calls:
             return []
         return [
             {
-                "step_id": str(one.id),
-                "name": one.name or "",
-                "state": one.state,
-                "nodes": ",".join(one.allocated_nodes or ()),
+                "step_id": str(step.id),
+                "name": step.name or "",
+                "state": step.state,
+                "nodes": ",".join(step.allocated_nodes or ()),
             }
             for step in self._pyslurm.JobSteps.load(job).values()
         ]

@@ -192,13 +192,14 @@ class SlurmCluster:
         cwd: Path | None = None,
         text: str | None = None,
         timeout_seconds: float = 60,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the cluster's environment, as `user` where one is named. Its failure is the caller's."""
         home = cwd or (self.user_directory(user) if user else self.directory)
         entry = pwd.getpwnam(user) if user and self._namespace is None else None
         return subprocess.run(
             self._within(arguments, user, home),
-            env={**self._inner_environment, "HOME": str(home), "USER": user or "root"},
+            env={**self._inner_environment, "HOME": str(home), "USER": user or "root", **(environment or {})},
             cwd=home,
             input=text,
             capture_output=True,
@@ -210,9 +211,16 @@ class SlurmCluster:
             extra_groups=[] if entry else None,
         )
 
-    def sbatch(self, *arguments: str, script: str | None = None, user: str = "news", cwd: Path | None = None) -> int:
+    def sbatch(
+        self,
+        *arguments: str,
+        script: str | None = None,
+        user: str = "news",
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> int:
         """Submit a job as `user`; `script` is its text, else `arguments` end with a file's name. Return its id."""
-        done = self.run("sbatch", "--parsable", *arguments, user=user, cwd=cwd, text=script)
+        done = self.run("sbatch", "--parsable", *arguments, user=user, cwd=cwd, text=script, environment=environment)
         if done.returncode != 0:
             raise ClusterError(f"sbatch {' '.join(arguments)} failed ({done.returncode}): {done.stderr.strip()}")
         return int(done.stdout.strip().partition(";")[0])

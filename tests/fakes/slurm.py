@@ -128,6 +128,11 @@ class FakeSlurm:
                 self._schedule()
             self._forget()
 
+    def drain_by(self, user: str, name: str, reason: str) -> None:
+        """Somebody else drains the node."""
+        self._set_reason(self._node(name), reason, user)
+        self._nodes[name].drained = True
+
     def finish_reboot(self, name: str) -> None:
         """The node has booted anew, and its slurmd says so."""
         node = self._node(name)
