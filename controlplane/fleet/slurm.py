@@ -74,6 +74,12 @@ class SlurmNode:
         )
 
 
+PENDING_STATES = frozenset(
+    {"PENDING", "EXPEDITING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
+"""Slurm's base state is PENDING, and it shows a flag in its place."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
     """A job as `scontrol show job` tells it. Job ids are used again: `submit_at` makes them unique."""
@@ -99,9 +105,13 @@ class SlurmJob:
     time_limit_minutes: int | None = None  # None: none of its own
 
     @property
+    def pending(self) -> bool:
+        return self.state in PENDING_STATES
+
+    @property
     def held(self) -> bool:
         """It waits for somebody to release it."""
-        return self.state == "PENDING" and self.priority == 0
+        return self.pending and self.priority == 0
 
 
 @dataclass(frozen=True, slots=True)
