@@ -130,6 +130,11 @@ class Site:
             self.wait_for(self.healthy, 30, "the control plane is healthy")
         return self._control_plane
 
+    @property
+    def control_plane_process(self) -> Process:
+        assert self._control_plane is not None
+        return self._control_plane
+
     def kill_control_plane(self) -> None:
         """SIGKILL, as a crash."""
         assert self._control_plane is not None

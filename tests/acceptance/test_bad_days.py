@@ -6,6 +6,7 @@ goes on answering.
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from deploy.testbed.installation import DEBIAN_14
+from deploy.testbed.processes import all_processes, descendants, is_running, signal_process
 from deploy.testbed.site import Site
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
@@ -189,3 +192,31 @@ def test_a_job_cancelled_before_anything_was_requeued_ends_the_recovery(make_sit
     site.wait_for(lambda: all(one["status"] != "running" for one in site.recoveries()), 60, "nothing goes on")
     assert gang.job_fields(site, job)["Restarts"] == "0"
     assert "understudy_seats_1" not in gang.reservations(site)
+
+
+def test_a_pyslurm_that_dies_again_and_again_takes_nothing_down_with_it(make_site: MakeSite) -> None:
+    site = make_site(slurm=DEBIAN_14, slurm_settings={"gateway": "pyslurm"})
+    job, nodes = start_gang(site)
+    control_plane = site.control_plane_process
+    over = threading.Event()
+    killed: set[int] = set()
+
+    def kill_its_children() -> None:
+        while not over.wait(0.3):
+            processes = all_processes()
+            for pid in descendants([control_plane.pid], processes) - {control_plane.pid}:
+                signal_process(processes[pid], signal.SIGABRT)
+                killed.add(pid)
+
+    killer = threading.Thread(target=kill_its_children)
+    killer.start()
+    try:
+        with api_watched(site):
+            site.nodes["n2"].fail_gpu()
+            wait_ended(site)
+    finally:
+        over.set()
+        killer.join()
+    assert len(killed) > 3
+    assert is_running(control_plane)
+    assert_recovered(site, job, nodes)
