@@ -12,7 +12,13 @@ from collections.abc import Mapping, Sequence
 
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from controlplane.slurm.hostlist import compress
-from controlplane.slurm.parse import ambiguous_job_ids, parse_cluster_name, parse_jobs, parse_nodes, parse_reservations
+from controlplane.slurm.parse import (
+    NodeReader,
+    ambiguous_job_ids,
+    parse_cluster_name,
+    parse_jobs,
+    parse_reservations,
+)
 from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 
 _UNAVAILABLE = re.compile(
@@ -35,6 +41,7 @@ class CommandLineSlurm:
     ) -> None:
         self._scontrol = scontrol
         self._timeout_seconds = timeout_seconds
+        self._node_reader = NodeReader()
         self._environment = {
             **(os.environ if environment is None else environment),
             # scontrol prints and reads local time, without a zone: here it is UTC.
@@ -47,7 +54,7 @@ class CommandLineSlurm:
         return parse_cluster_name(self._run("show", "config"))
 
     def nodes(self) -> list[SlurmNode]:
-        return parse_nodes(self._run("--all", "show", "nodes", "--oneliner"))
+        return self._node_reader.read(self._run("--all", "show", "nodes", "--oneliner"))
 
     def jobs(self) -> list[SlurmJob]:
         printed = parse_jobs(self._run("--all", "show", "jobs", "--oneliner"))
