@@ -81,11 +81,13 @@ class Bookkeeper:
     def _note_progress(self, running: set[tuple[int, int]], now: float) -> None:
         """Now and then for attempts that run; at once for those that have just ended: nobody will tell it again."""
         progress = self._telemetry.progress()
+        news: dict[tuple[int, int], tuple[int, float]] = {}
         for (job_id, restart_count), (step, at) in progress.items():
             row = self._directory.row_of(job_id)
             noted, noted_at = self._progress.get((job_id, restart_count), (-1, 0.0))
             due = now - noted_at >= PROGRESS_INTERVAL_SECONDS or (job_id, restart_count) not in running
             if row is not None and step > noted and due:
-                self._fleet.note_progress(row, restart_count, step, at)
+                news[row, restart_count] = (step, at)
                 self._progress[job_id, restart_count] = (step, now)
+        self._fleet.note_progress(news)
         self._progress = {key: noted for key, noted in self._progress.items() if key in progress}

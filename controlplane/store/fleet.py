@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Row, insert, select, update
+from sqlalchemy import ColumnElement, Engine, Row, bindparam, insert, select, update
 
 from controlplane.fleet.job import Job, JobKey, KnownJob
 from controlplane.fleet.node import NodeRecord, NodeState
@@ -16,10 +16,15 @@ from controlplane.store.database import insert_new, reading
 class FleetStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._nodes: dict[tuple[Any, ...], NodeRecord] = {}
 
     def nodes(self) -> dict[str, NodeRecord]:
+        """A row that reads as it did last time is the same record as last time: most of thousands are."""
+        last = self._nodes
         with reading(self._engine) as connection:
-            return {row.name: _node(row) for row in connection.execute(select(tables.node))}
+            rows = connection.execute(select(tables.node)).all()
+        self._nodes = {key: last.get(key) or _node(row) for row in rows for key in (tuple(row),)}
+        return {record.name: record for record in self._nodes.values()}
 
     def add_nodes(self, names: Iterable[str], now: float) -> None:
         """New nodes are in service until something is known against them."""
@@ -114,14 +119,18 @@ class FleetStore:
             with self._engine.begin() as connection:
                 connection.execute(update(table).where(table.c.id.in_(over)).values(ended_at=now))
 
-    def note_progress(self, job_row: int, restart_count: int, step: int, at: float) -> None:
+    def note_progress(self, attempts: Mapping[tuple[int, int], tuple[int, float]]) -> None:
+        """(job row, restart count) → furthest step finished, and when. All in one transaction."""
         table = tables.attempt
+        rows = [
+            {"of_job": job, "of_count": count, "last_step": step, "last_step_at": at}
+            for (job, count), (step, at) in attempts.items()
+        ]
+        if not rows:
+            return
+        this = (table.c.job == bindparam("of_job")) & (table.c.restart_count == bindparam("of_count"))
         with self._engine.begin() as connection:
-            connection.execute(
-                update(table)
-                .where(table.c.job == job_row, table.c.restart_count == restart_count)
-                .values(last_step=step, last_step_at=at)
-            )
+            connection.execute(update(table).where(this), rows)
 
     def restore_point(self, job_row: int, restart_count: int) -> tuple[int, str] | None:
         """What this attempt was told to go on from; None: it has not been told anything."""
