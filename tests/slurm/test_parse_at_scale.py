@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,16 +10,7 @@ from hypothesis import strategies as st
 from controlplane.slurm import parse
 from controlplane.slurm.parse import NodeReader, parse_jobs, parse_nodes
 from tests.bench.slurm_text import GANG, JOBS, NODES, jobs_text, nodes_text
-
-
-def best_seconds(call: Callable[[], object], rounds: int = 3) -> float:
-    """Other programs of the machine make a round slow, never quick."""
-    taken: list[float] = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - begun)
-    return min(taken)
+from tests.stopwatch import best_seconds
 
 
 def test_a_large_cluster_is_read_within_a_fraction_of_a_second() -> None:
