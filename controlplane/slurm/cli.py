@@ -15,7 +15,7 @@ from controlplane.slurm.hostlist import compress
 from controlplane.slurm.parse import (
     NodeReader,
     ambiguous_job_ids,
-    parse_cluster_name,
+    parse_config,
     parse_jobs,
     parse_reservations,
 )
@@ -50,8 +50,11 @@ class CommandLineSlurm:
             "LC_ALL": "C",
         }
 
+    def config(self) -> Mapping[str, str]:
+        return parse_config(self._run("show", "config"))
+
     def cluster_name(self) -> str:
-        return parse_cluster_name(self._run("show", "config"))
+        return self.config()["ClusterName"]
 
     def nodes(self) -> list[SlurmNode]:
         return self._node_reader.read(self._run("--all", "show", "nodes", "--oneliner"))

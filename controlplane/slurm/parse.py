@@ -30,15 +30,18 @@ _COMMENT = re.compile(
     r" Comment=(.*?)(?=\s+(?:StdErr|StdIn|StdOut|Power|TresPer\w+|MailUser|NtasksPerTRES)=|\s*$)", re.DOTALL
 )
 _NODE_REASON = re.compile(r"\sReason=(?P<text>.*)\s\[(?P<user>[^\s\[\]@]+)@(?P<at>[\dT:-]+)\]", re.DOTALL)
+_SETTING = re.compile(r"^(\w+(?:\[\d+\])?)\s*=[ \t]*(.*)$", re.MULTILINE)
 _STATE_SUFFIXES = "*~#!%$@^-"
 
 
-def parse_cluster_name(text: str) -> str:
-    """Of `scontrol show config`. Raises SlurmError."""
-    match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
-    if match is None:
+def parse_config(text: str) -> dict[str, str]:
+    """Of `scontrol show config`, with the ClusterName at least. Raises SlurmError."""
+    found: dict[str, str] = {}
+    for match in _SETTING.finditer(text):
+        found.setdefault(match[1], match[2].strip())
+    if "ClusterName" not in found:
         raise SlurmError("scontrol show config printed no ClusterName: a Slurm version not known here?")
-    return match[1]
+    return found
 
 
 class NodeReader:

@@ -6,7 +6,8 @@ nothing, because an RPC's return value proves nothing: it can time out and have 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmView
@@ -19,6 +20,7 @@ __all__ = [
     "SlurmReservation",
     "SlurmUnavailable",
     "read_view",
+    "slurm_version",
 ]
 
 
@@ -32,6 +34,13 @@ class SlurmUnavailable(SlurmError):
 
 class Slurm(Protocol):
     """Raises SlurmUnavailable or SlurmError from every method."""
+
+    def config(self) -> Mapping[str, str]:
+        """slurm.conf as slurmctld has it, by name, in the words of `scontrol show config`: "300 sec", "(null)".
+
+        Of settings that take several values ("Prolog[0]") each stands by its own name.
+        """
+        ...
 
     def cluster_name(self) -> str:
         """ClusterName of slurm.conf."""
@@ -83,6 +92,14 @@ class Slurm(Protocol):
         Not within the second of the job's submit time: Slurm fails a job that starts in the second of its kill.
         """
         ...
+
+
+def slurm_version(config: Mapping[str, str]) -> tuple[int, int]:
+    """(22, 5) of "22.05.8". Raises SlurmError."""
+    match = re.match(r"(\d+)\.(\d+)", config.get("SLURM_VERSION", ""))
+    if match is None:
+        raise SlurmError(f"scontrol show config tells no version: {config.get('SLURM_VERSION')!r}")
+    return int(match[1]), int(match[2])
 
 
 def read_view(slurm: Slurm, now: float) -> SlurmView:

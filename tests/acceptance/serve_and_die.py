@@ -81,6 +81,9 @@ class MortalSlurm:
         self._slurm = slurm
         self._reaper = reaper
 
+    def config(self) -> Mapping[str, str]:
+        return self._slurm.config()
+
     def cluster_name(self) -> str:
         return self._slurm.cluster_name()
 

@@ -7,7 +7,7 @@ fails; a dead node holds its job COMPLETING until it is set DOWN, and a job requ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -125,8 +125,17 @@ class FakeSlurm:
 
     # -- Slurm -------------------------------------------------------------------------------------------------
 
+    def config(self) -> Mapping[str, str]:
+        return {
+            "ClusterName": "testbed",
+            "SLURM_VERSION": "22.05.8",
+            "SlurmdTimeout": f"{SLURMD_TIMEOUT_SECONDS:.0f} sec",
+            "MinJobAge": f"{MIN_JOB_AGE_SECONDS:.0f} sec",
+            "JobRequeue": "1",
+        }
+
     def cluster_name(self) -> str:
-        return "testbed"
+        return self.config()["ClusterName"]
 
     def nodes(self) -> list[SlurmNode]:
         return [self._shown_node(node) for node in self._nodes.values()]
