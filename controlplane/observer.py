@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,7 +32,10 @@ PROBES_AT_ONCE = 64
 
 AGENTS_NOTED_SECONDS = 60.0
 TRY_AGAIN_SECONDS = 60.0
-"""How often a slurmd that never answered us is tried."""
+"""A slurmd that never answered us is tried again after this, then after twice as long, and so on..."""
+
+TRIES_DOUBLED_MAX = 6
+"""... to about an hour: behind a firewall each try takes as long as it may, and a fleet has thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class Observer:
         self._last_event_id = 0
         self._events: dict[str, dict[tuple[str, int | None, str], StoredKernelEvent]] = {}
         self._agents_noted_at = 0.0
-        self._tried: dict[str, float] = {}
+        self._try_at: dict[str, float] = {}
+        self._tries: Counter[str] = Counter()
         self._agents_noted: set[str] = set()
         self._slurmd_silent_since: dict[str, float] = {}
         self._asked: dict[str, float] = {}
@@ -180,7 +185,7 @@ class Observer:
             elif max(heard[name].at if name in heard else 0.0, self._started_at) < quiet_before:
                 idle = record.state is NodeState.QUARANTINED and slurm.base_state in ("IDLE", "DOWN")
                 silent += [] if idle else [slurm]
-        new = [node for node in new if now - self._tried.get(node.name, 0.0) > TRY_AGAIN_SECONDS]
+        new = [node for node in new if now > self._try_at.get(node.name, 0.0)]
         if len(silent) > max(PROBES_AT_ONCE, len(records) // 2):
             silent = []  # nothing will be concluded from so many
         names = {node.name for node in silent}
@@ -188,7 +193,10 @@ class Observer:
         # They take turns, where there are more than can be asked in one tick.
         silent = sorted(silent, key=lambda node: self._asked.get(node.name, 0.0))[:PROBES_AT_ONCE]
         asked = [*silent, *new[: PROBES_AT_ONCE - len(silent)]]
-        self._tried |= {node.name: now for node in asked[len(silent) :]}
+        for node in asked[len(silent) :]:
+            doubled = min(self._tries[node.name], TRIES_DOUBLED_MAX)
+            self._try_at[node.name] = now + TRY_AGAIN_SECONDS * 2**doubled
+            self._tries[node.name] += 1
         self._asked |= {node.name: now for node in silent}
         since = {name: at for name, at in self._slurmd_silent_since.items() if name in names}
         self._slurmd_silent_since = since

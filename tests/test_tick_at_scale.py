@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,27 @@ def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_beli
         assert (len(names_asked), sorted(since)) == (PROBES_AT_ONCE, names_asked)
     assert sorted(seen[0][0] + seen[1][0]) == sorted(quiet)
     assert (seen[2][1], seen[3][1]) == (seen[0][1], seen[1][1])  # since when is remembered between the turns
+
+
+def test_a_slurmd_that_never_answers_is_tried_ever_more_rarely(tmp_path: Path) -> None:
+    fake, tried = FakeSlurm(["n1"]), list[float]()
+    (tmp_path / "token").write_text("a-token-for-a-rehearsal")
+    server = {"database": f"sqlite:///{tmp_path}/fleet.db", "agent_token_file": str(tmp_path / "token")}
+    config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
+
+    class Clock:
+        def now(self) -> float:
+            return fake.now
+
+    def probe(_node: SlurmNode) -> bool:
+        tried.append(fake.now)
+        return False
+
+    plane = compose(config, Outside(fake, probe, Clock()))
+    plane.loop._observer.look(0.0)
+    for _ in range(300):
+        plane.telemetry.receive(b.report("n1"), fake.now)
+        plane.loop._observer.look(0.0)
+        fake.now += 30.0
+    waits = [later - earlier for earlier, later in pairwise(tried)]
+    assert waits == [90.0, 150.0, 270.0, 510.0, 990.0, 1950.0, 3870.0]  # the next look after 60 s, 120 s, ...
