@@ -146,7 +146,15 @@ def _number(stretch: str, key: str, record: str) -> int:
     return int(match[0])  # of "4-8", the nodes wanted, the lower bound
 
 
-def _hosts(text: str) -> tuple[str, ...]:
+def node_state(text: str) -> tuple[str, frozenset[str]]:
+    """Of "IDLE+DRAIN+NOT_RESPONDING", or "IDLE*+DRAIN": base state and flags."""
+    base, *flags = text.split("+")
+    if "*" in base:
+        flags.append("NOT_RESPONDING")  # as sinfo and some versions of scontrol spell it
+    return base.rstrip(_STATE_SUFFIXES), frozenset(flag.rstrip(_STATE_SUFFIXES) for flag in flags)
+
+
+def hosts(text: str) -> tuple[str, ...]:
     try:
         return expand(text)
     except HostListError as error:
@@ -159,16 +167,14 @@ def _list(text: str) -> tuple[str, ...]:
 
 def _node(record: str) -> SlurmNode:
     name = record.removeprefix("NodeName=").partition(" ")[0]
-    base, *flags = _need(record, "State", record).split("+")
-    if "*" in base:
-        flags.append("NOT_RESPONDING")  # as sinfo and some versions of scontrol spell it
+    base, flags = node_state(_need(record, "State", record))
     reason = _NODE_REASON.search(record) if "Reason=" in record else None
     return SlurmNode(
         name=name,
         address=_value(record, "NodeAddr") or name,
         port=int(_value(record, "Port") or 6818),  # printed only where it is not the default, in old versions
-        base_state=base.rstrip(_STATE_SUFFIXES),
-        flags=frozenset(flag.rstrip(_STATE_SUFFIXES) for flag in flags),
+        base_state=base,
+        flags=flags,
         partitions=_list(_value(record, "Partitions") or ""),
         reason=reason["text"] if reason else _value(record, "Reason") or "",
         reason_user=reason["user"] if reason else "",
@@ -203,7 +209,7 @@ def _job(record: str) -> SlurmJob | None:
         state=state,
         restart_count=_number(stretch, "Restarts", record),
         # While pending, Slurm may still show the nodes of the attempt before.
-        nodes=() if state == "PENDING" else _hosts(_value(stretch, "NodeList") or ""),
+        nodes=() if state == "PENDING" else hosts(_value(stretch, "NodeList") or ""),
         node_count=_number(stretch, "NumNodes", record),
         comment=_comment(record, user_text.start()),
         batch=(_value(stretch, "BatchFlag") or "0") != "0",
@@ -211,7 +217,7 @@ def _job(record: str) -> SlurmJob | None:
         reservation=_value(stretch, "Reservation") or "",
         reason="" if reason == "None" else reason,
         start_at=epoch_seconds(_value(stretch, "StartTime") or ""),
-        excluded_nodes=_hosts(_value(stretch, "ExcNodeList") or ""),
+        excluded_nodes=hosts(_value(stretch, "ExcNodeList") or ""),
     )
 
 
@@ -229,7 +235,7 @@ def _reservation(record: str) -> SlurmReservation:
     pairs = _pairs(record)
     return SlurmReservation(
         name=pairs["ReservationName"],
-        nodes=_hosts(pairs.get("Nodes", "")),
+        nodes=hosts(pairs.get("Nodes", "")),
         users=_list(pairs.get("Users", "")),
         flags=frozenset(_list(pairs.get("Flags", ""))),
     )
