@@ -20,6 +20,8 @@ check: setup
 
 bench: setup
 	@$(RUN) -m tests.bench.ingest
+	@$(RUN) -m tests.bench.slurm_read
+	@$(RUN) -m tests.bench.tick
 
 docs: setup
 	@$(RUN) -m docs.generate

@@ -53,7 +53,7 @@ class Bookkeeper:
         if new_nodes:
             self._fleet.add_nodes(new_nodes, now)
         self._telemetry.know(view.nodes.keys())
-        jobs = [(self._note_job(job, now), job) for job in self.jobs(view)]
+        jobs = self._note_jobs(self.jobs(view), now)
         running = {(job_id, job.restart_count) for job_id, job in view.jobs.items() if job.state == "RUNNING"}
         self._note_progress(running, now)
         self._fleet.end_attempts({known.row: job.slurm.restart_count for known, job in jobs if job.running}, now)
@@ -65,27 +65,33 @@ class Bookkeeper:
             }
         )
         self._facts.attach_waiting(self._directory.get, now)
-        self._seen = {job.key: self._seen[job.key] for _, job in jobs}
 
-    def _note_job(self, job: Job, now: float) -> KnownJob:
-        known = self._directory.get(job.key.job_id)
-        seen = (job.slurm.state, job.slurm.restart_count, job.managed)
-        if known is None or known.key != job.key or self._seen.get(job.key) != seen:
-            known = self._fleet.see_job(job, now)
-            self._directory.put(known)
-            if job.running:
-                self._fleet.see_attempt(known.row, job, now)
-            self._seen[job.key] = seen  # last: what could not be written is tried again
-        return known
+    def _note_jobs(self, jobs: list[Job], now: float) -> list[tuple[KnownJob, Job]]:
+        """Those that changed are written, all at once: a control plane that starts has thousands of them."""
+        seen = {job.key: (job.slurm.state, job.slurm.restart_count, job.managed) for job in jobs}
+        known = {job.key: self._directory.get(job.key.job_id) for job in jobs}
+        changed = [
+            job
+            for job in jobs
+            if (old := known[job.key]) is None or old.key != job.key or self._seen.get(job.key) != seen[job.key]
+        ]
+        if changed:
+            for new in self._fleet.see_jobs(changed, now):
+                self._directory.put(new)
+                known[new.key] = new
+        self._seen = seen  # last: what could not be written is tried again
+        return [(found, job) for job in jobs if (found := known[job.key]) is not None]
 
     def _note_progress(self, running: set[tuple[int, int]], now: float) -> None:
         """Now and then for attempts that run; at once for those that have just ended: nobody will tell it again."""
         progress = self._telemetry.progress()
+        news: dict[tuple[int, int], tuple[int, float]] = {}
         for (job_id, restart_count), (step, at) in progress.items():
             row = self._directory.row_of(job_id)
             noted, noted_at = self._progress.get((job_id, restart_count), (-1, 0.0))
             due = now - noted_at >= PROGRESS_INTERVAL_SECONDS or (job_id, restart_count) not in running
             if row is not None and step > noted and due:
-                self._fleet.note_progress(row, restart_count, step, at)
+                news[row, restart_count] = (step, at)
                 self._progress[job_id, restart_count] = (step, now)
+        self._fleet.note_progress(news)
         self._progress = {key: noted for key, noted in self._progress.items() if key in progress}

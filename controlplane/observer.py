@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -26,10 +27,15 @@ log = structlog.get_logger()
 EVENTS_REMEMBERED_SECONDS = 7 * 24 * HOUR_SECONDS
 """Kernel events older than this condemn nobody who has not been condemned by then."""
 
-PROBES_AT_ONCE = 16
+PROBES_AT_ONCE = 64
+"""In one tick no more are asked: each may take as long as it is given."""
+
 AGENTS_NOTED_SECONDS = 60.0
 TRY_AGAIN_SECONDS = 60.0
-"""How often a slurmd that never answered us is tried."""
+"""A slurmd that never answered us is tried again after this, then after twice as long, and so on..."""
+
+TRIES_DOUBLED_MAX = 6
+"""... to about an hour: behind a firewall each try takes as long as it may, and a fleet has thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +59,11 @@ class Observer:
         self._last_event_id = 0
         self._events: dict[str, dict[tuple[str, int | None, str], StoredKernelEvent]] = {}
         self._agents_noted_at = 0.0
-        self._tried: dict[str, float] = {}
+        self._try_at: dict[str, float] = {}
+        self._tries: Counter[str] = Counter()
         self._agents_noted: set[str] = set()
         self._slurmd_silent_since: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
         self.reading = SlurmReading()
 
     def look(self, slurm_age_max_seconds: float) -> Snapshot:
@@ -119,8 +127,10 @@ class Observer:
         self._note_agents(heard, now)
         silent_since = self._ask_slurmds(records, heard, now)
         events = self._open_events(now)
+        pool = self._view.reservations.get(self._sources.config.spares.reservation) if self._view else None
+        spares = frozenset(pool.nodes) if pool is not None and pool.made_for(POOL_USER) else frozenset()
         return {
-            name: self._node(record, heard.get(name), events.get(name, []), silent_since.get(name))
+            name: self._node(record, heard.get(name), events.get(name, ()), name in spares, silent_since.get(name))
             for name, record in records.items()
         }
 
@@ -128,11 +138,11 @@ class Observer:
         self,
         record: NodeRecord,
         heard: Heard | None,
-        events: list[StoredKernelEvent],
+        events: Sequence[StoredKernelEvent],
+        is_spare: bool,
         slurmd_silent: float | None,
     ) -> NodeView:
         boot_id = heard.report.boot_id if heard else ""
-        pool = self._view.reservations.get(self._sources.config.spares.reservation) if self._view else None
         return NodeView(
             record=record,
             slurm=self._view.nodes.get(record.name) if self._view else None,
@@ -140,7 +150,7 @@ class Observer:
             boot_id=boot_id,
             gpus=tuple(heard.report.gpus) if heard else (),
             events=tuple(one for one in events if one.event.boot_id == boot_id and one.received_at > record.cleared_at),
-            is_spare=pool is not None and pool.made_for(POOL_USER) and record.name in pool.nodes,
+            is_spare=is_spare,
             slurmd_silent_since=slurmd_silent,
         )
 
@@ -175,20 +185,33 @@ class Observer:
             elif max(heard[name].at if name in heard else 0.0, self._started_at) < quiet_before:
                 idle = record.state is NodeState.QUARANTINED and slurm.base_state in ("IDLE", "DOWN")
                 silent += [] if idle else [slurm]
-        new = [node for node in new if now - self._tried.get(node.name, 0.0) > TRY_AGAIN_SECONDS][:PROBES_AT_ONCE]
-        self._tried |= {node.name: now for node in new}
+        new = [node for node in new if now > self._try_at.get(node.name, 0.0)]
         if len(silent) > max(PROBES_AT_ONCE, len(records) // 2):
-            silent = []  # nothing will be concluded from so many, and asking them all would take long
-        if not silent and not new:
-            self._slurmd_silent_since = {}
+            silent = []  # nothing will be concluded from so many
+        names = {node.name for node in silent}
+        self._asked = {name: at for name, at in self._asked.items() if name in names}
+        # They take turns, where there are more than can be asked in one tick.
+        silent = sorted(silent, key=lambda node: self._asked.get(node.name, 0.0))[:PROBES_AT_ONCE]
+        asked = [*silent, *new[: PROBES_AT_ONCE - len(silent)]]
+        for node in asked[len(silent) :]:
+            doubled = min(self._tries[node.name], TRIES_DOUBLED_MAX)
+            self._try_at[node.name] = now + TRY_AGAIN_SECONDS * 2**doubled
+            self._tries[node.name] += 1
+        self._asked |= {node.name: now for node in silent}
+        since = {name: at for name, at in self._slurmd_silent_since.items() if name in names}
+        self._slurmd_silent_since = since
+        if not asked:
             return {}
-        with ThreadPoolExecutor(max_workers=PROBES_AT_ONCE) as pool:
-            answers = dict(zip([*silent, *new], pool.map(self._sources.probe, [*silent, *new]), strict=True))
-        self._sources.stores.fleet.note_seen((), [node.name for node in new if answers[node]], now)
-        self._slurmd_silent_since = {
-            node.name: self._slurmd_silent_since.get(node.name, now) for node in silent if not answers[node]
-        }
-        return self._slurmd_silent_since
+        with ThreadPoolExecutor(max_workers=len(asked)) as pool:
+            answers = dict(zip(asked, pool.map(self._sources.probe, asked), strict=True))
+        self._sources.stores.fleet.note_seen((), [node.name for node in asked[len(silent) :] if answers[node]], now)
+        for node in silent:
+            if answers[node]:
+                since.pop(node.name, None)
+            else:
+                since.setdefault(node.name, now)
+        # Only of those asked just now: what is concluded from silence is concluded from a fresh one.
+        return {node.name: since[node.name] for node in silent if node.name in since}
 
     def _note_agents(self, heard: dict[str, Heard], now: float) -> None:
         """To the minute: whether a node ever had an agent must be known after a restart as well."""

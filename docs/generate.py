@@ -15,6 +15,7 @@ from controlplane.config import Config
 from controlplane.decide.table import FILL_POOL_ROW, TABLE, Row
 from controlplane.detect.xid import XID_POLICY
 from controlplane.fleet.decision import Because
+from controlplane.plan.advice import RULES, Severity
 
 HERE = Path(__file__).parent
 GENERATED = "<!-- Made from the code by `make docs`. Change the code, not this. -->"
@@ -150,7 +151,41 @@ def _row(row: Row) -> str:
     return f"| {row.number} | {states} | `{row.signal.value}` | {becomes} | {row.action.value} | {row.why} |"
 
 
-DOCUMENTS = {"configuration.md": configuration, "decisions.md": decisions}
+def slurm_settings() -> str:
+    lines = [
+        "# Settings of Slurm that cost recovery time or safety",
+        "",
+        GENERATED,
+        "",
+        "`understudy doctor` asks the running Slurm for its settings, says which of them cost something there, and",
+        "ends with 1 where one is dangerous. Understudy works with Slurm's defaults; with what stands here faults cost",
+        "less.",
+        "",
+        "| rule | setting | set | what it does |",
+        "|---|---|---|---|",
+        *(f"| S{rule.number} | `{rule.setting}` | {rule.wanted} | {rule.why} |" for rule in RULES),
+        "",
+        "What the doctor says of a setting:",
+        "",
+        "| severity | meaning |",
+        "|---|---|",
+        *(f"| {severity.value} | {words} |" for severity, words in SEVERITIES.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+SEVERITIES = {
+    Severity.DANGER: "it can end jobs, or bring a broken node back, without anybody deciding so",
+    Severity.COST: "it costs time when something fails",
+    Severity.UNKNOWN: "this Slurm does not print it, or in words not known here: look at it yourself",
+    Severity.GOOD: "nothing is to be done",
+}
+
+DOCUMENTS = {
+    "configuration.md": configuration,
+    "decisions.md": decisions,
+    "slurm-settings.md": slurm_settings,
+}
 
 
 def main() -> None:

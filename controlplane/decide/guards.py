@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from controlplane.config import Config, Mode
 from controlplane.fleet.decision import Because
-from controlplane.fleet.node import NodeState
 from controlplane.fleet.snapshot import Snapshot
 
 HOUR_SECONDS = 3600.0
@@ -32,8 +31,7 @@ def quarantine_limit(snapshot: Snapshot, config: Config) -> int:
 
 
 def still_gathering(snapshot: Snapshot) -> bool:
-    unheard = any(node.heard_at is None and node.slurm and node.slurm.usable for node in snapshot.nodes.values())
-    return unheard and snapshot.now - snapshot.started_at < STARTUP_GRACE_SECONDS
+    return snapshot.now - snapshot.started_at < STARTUP_GRACE_SECONDS and snapshot.unheard
 
 
 def object_to_any(snapshot: Snapshot) -> Objection | None:
@@ -54,7 +52,7 @@ def object_to_quarantine(snapshot: Snapshot, config: Config, already: int) -> Ob
     general = object_to_any(snapshot)
     if general:
         return general
-    held = already + sum(node.state is NodeState.QUARANTINED for node in snapshot.nodes.values())
+    held = already + snapshot.quarantined
     limit = quarantine_limit(snapshot, config)
     if held >= limit:
         return Objection(Because.FLEET_BUDGET, f"{limit} nodes are quarantined already, which is the limit")

@@ -49,8 +49,13 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     """Decisions of this round, those that act with a plan. Repetitions are the caller's to leave out."""
     decisions: list[Decision] = []
     condemned: list[Condemned] = []
-    for node in snapshot.nodes.values():
-        own = [finding for finding in findings if finding.node == node.name]
+    by_node: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_node.setdefault(finding.node, []).append(finding)
+    for name, node in snapshot.nodes.items():
+        own = by_node.get(name)
+        if own is None:
+            continue
         decisions += _remarks(node, own)
         chosen = _gravest(node, own)
         if chosen is None:
@@ -99,8 +104,8 @@ def _condemnations(snapshot: Snapshot, condemned: Sequence[Condemned], config: C
     """Each condemned node is asked for at the guards; those let through are planned gang by gang."""
     decisions: list[Decision] = []
     allowed: list[Condemned] = []
+    new = 0
     for one in condemned:
-        new = sum(row.action is Action.QUARANTINE for row, _ in allowed)
         objection = (
             guards.object_to_quarantine(snapshot, config, already=new)
             if one[0].action is Action.QUARANTINE
@@ -108,6 +113,7 @@ def _condemnations(snapshot: Snapshot, condemned: Sequence[Condemned], config: C
         )
         if objection is None:
             allowed.append(one)
+            new += one[0].action is Action.QUARANTINE
         else:
             decisions.append(_held_back(one, objection))
     bad = {finding.node for _, finding in condemned}

@@ -6,6 +6,7 @@ on. Many silent at once is our own fault or the network's: then nothing is concl
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -56,18 +57,26 @@ def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[list[float], int
 
 def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
     silent, watched = fallen_silent(snapshot, policy)
-    for node in snapshot.nodes.values():
-        since = silent_since(node, snapshot.started_at)
-        if snapshot.now - (snapshot.started_at if since is None else since) > policy.silent_after_seconds:
-            at = snapshot.started_at if since is None else since
+    silent.sort()
+    at_of = {
+        name: snapshot.started_at if (since := silent_since(node, snapshot.started_at)) is None else since
+        for name, node in snapshot.nodes.items()
+    }
+    quiet = {name for name, at in at_of.items() if snapshot.now - at > policy.silent_after_seconds}
+    advanced_at = _advanced_at(snapshot, quiet)
+    for name, node in snapshot.nodes.items():
+        at = at_of[name]
+        if name in quiet:
             # However long ago: who fell silent together may have one cause, and it may be ours.
-            together = sum(abs(at - other) < TOGETHER_SECONDS for other in silent)
-            yield _dead_or_silent(node, snapshot, policy, is_mass_silence(together, watched, policy), since)
+            together = bisect_left(silent, at + TOGETHER_SECONDS) - bisect_right(silent, at - TOGETHER_SECONDS)
+            mass = is_mass_silence(together, watched, policy)
+            yield _dead_or_silent(node, snapshot, policy, mass, advanced_at.get(name, 0.0))
         elif node.state is NodeState.UNKNOWN and node.heard_at is not None:
             yield Finding(Signal.HEARD, "silence.heard", node.name, node.heard_at, "the agent reports again")
 
 
-def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, since: float | None) -> Finding:
+def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, advanced_at: float) -> Finding:
+    since = silent_since(node, snapshot.started_at)
     at = snapshot.started_at if since is None else since
     evidence = {
         "silent_seconds": round(snapshot.now - at, 3),
@@ -75,7 +84,9 @@ def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: b
         "slurm_state": node.slurm.base_state if node.slurm else None,
         "mass_silence": mass,
     }
-    because = _why_not_dead(node, snapshot, policy, mass, since)
+    # A synchronous gang cannot finish steps without its ranks on this node.
+    goes_on = advanced_at > (since or 0.0) + PROGRESS_MARGIN_SECONDS
+    because = _why_not_dead(node, snapshot, policy, mass, since, goes_on)
     if because:
         rule = "silence.mass" if mass else "silence.agent"
         return Finding(Signal.SILENT, rule, node.name, at, f"the agent is silent; {because}", evidence)
@@ -90,7 +101,9 @@ def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: b
     )
 
 
-def _why_not_dead(node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, since: float | None) -> str:
+def _why_not_dead(
+    node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, since: float | None, goes_on: bool
+) -> str:
     """Why silence is not taken for death; empty: it is."""
     slurm = node.slurm
     silent_for = snapshot.now - (since or snapshot.started_at)
@@ -108,19 +121,19 @@ def _why_not_dead(node: NodeView, snapshot: Snapshot, policy: Silence, mass: boo
             slurmd_silent_for < policy.slurmd_silent_seconds and not slurm_says_so,
             "its slurmd answers, or did so a moment ago",
         ),
-        (_job_goes_on(node, snapshot, since or 0.0), "its job goes on"),
+        (goes_on, "its job goes on"),
     )
     return next((words for holds, words in reasons if holds), "")
 
 
-def _job_goes_on(node: NodeView, snapshot: Snapshot, since: float) -> bool:
-    """A synchronous gang cannot finish steps without its ranks on this node."""
-    return any(
-        table.advanced_at > since + PROGRESS_MARGIN_SECONDS
-        and snapshot.now - table.advanced_at < max(PROGRESS_AGE_MAX_SECONDS, 3 * step_seconds(table))
-        for table in snapshot.tables.values()
-        if node.name in table.nodes
-    )
+def _advanced_at(snapshot: Snapshot, nodes: set[str]) -> dict[str, float]:
+    """When the gangs on these nodes last finished a step; of a gang that has stopped since, nothing."""
+    found: dict[str, float] = {}
+    for table in snapshot.tables.values():
+        there = nodes.intersection(table.nodes) if nodes else set()
+        if there and snapshot.now - table.advanced_at < max(PROGRESS_AGE_MAX_SECONDS, 3 * step_seconds(table)):
+            found |= {name: max(table.advanced_at, found.get(name, 0.0)) for name in there}
+    return found
 
 
 def step_seconds(table: StepTable) -> float:

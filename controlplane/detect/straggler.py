@@ -70,9 +70,7 @@ def slow_ranks(table: StepTable, policy: Straggler) -> list[SlowRank]:
         return []
     used = count * policy.window_steps
     block = table.self_seconds[:, finished - used : finished]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a window of which nothing arrived has no median: NaN
-        medians = np.nanmedian(block.reshape(len(block), count, policy.window_steps), axis=2)
+    medians = _medians(block.reshape(len(block), count, policy.window_steps), axis=2)
     start = table.first_step + finished - used
     roles = np.array(table.roles)
     found: list[SlowRank] = []
@@ -83,12 +81,21 @@ def slow_ranks(table: StepTable, policy: Straggler) -> list[SlowRank]:
     return found
 
 
+def _medians(values: npt.NDArray[np.float32], axis: int) -> npt.NDArray[np.float32]:
+    """Of what has arrived; NaN where nothing has. Where all has, as is usual, there is a way several times as quick."""
+    if not np.isnan(values).any():
+        return np.asarray(np.median(values, axis=axis))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmedian(values, axis=axis))
+
+
 def _slow_peers(
     ranks: npt.NDArray[np.intp], medians: npt.NDArray[np.float32], policy: Straggler, start: int
 ) -> list[SlowRank]:
     """`medians` has shape (ranks, windows)."""
-    middle = np.nanmedian(medians, axis=0)
-    spread = np.maximum(MAD_TO_SIGMA * np.nanmedian(np.abs(medians - middle), axis=0), MAD_FLOOR_SHARE * middle)
+    middle = _medians(medians, axis=0)
+    spread = np.maximum(MAD_TO_SIGMA * _medians(np.abs(medians - middle), axis=0), MAD_FLOOR_SHARE * middle)
     with np.errstate(divide="ignore", invalid="ignore"):  # peers that take no time at all: excluded below
         ratio = medians / middle
         z = (medians - middle) / spread

@@ -1,19 +1,23 @@
-"""One consistent view of everything, at one moment. Detection and decision see this and nothing else."""
+"""One consistent view of everything, at one moment. Detection and decision see this and nothing else.
+
+What they ask once a node of thousands is counted once a snapshot.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from controlplane.config import Mode
 from controlplane.fleet.job import Job, JobKey
-from controlplane.fleet.node import NodeView
+from controlplane.fleet.node import NodeState, NodeView
 from controlplane.fleet.recovery import Recovery
 from controlplane.fleet.slurm import SlurmReservation
 from controlplane.fleet.steps import StepTable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     now: float
     started_at: float  # of this control-plane process: nobody can have been heard before
@@ -31,7 +35,25 @@ class Snapshot:
 
     def job_on(self, node: str) -> list[Job]:
         """Running jobs on a node."""
-        return [job for job in self.jobs.values() if job.running and node in job.slurm.nodes]
+        return self._jobs_on.get(node, [])
+
+    @cached_property
+    def _jobs_on(self) -> dict[str, list[Job]]:
+        found: dict[str, list[Job]] = {}
+        for job in self.jobs.values():
+            for node in dict.fromkeys(job.slurm.nodes) if job.running else ():
+                found.setdefault(node, []).append(job)
+        return found
+
+    @cached_property
+    def quarantined(self) -> int:
+        """How many nodes are."""
+        return sum(node.state is NodeState.QUARANTINED for node in self.nodes.values())
+
+    @cached_property
+    def unheard(self) -> bool:
+        """Whether a node that Slurm would use has not been heard since our start."""
+        return any(node.heard_at is None and node.slurm and node.slurm.usable for node in self.nodes.values())
 
     def recovery_of(self, job: JobKey) -> Recovery | None:
         return next((recovery for recovery in self.recoveries if recovery.plan.job == job), None)

@@ -1,13 +1,15 @@
-"""The command line: `understudy serve | status | pause | resume | check-config`."""
+"""The command line: `understudy serve | status | pause | resume | check-config | doctor`."""
 
 from __future__ import annotations
 
 import getpass
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -59,6 +61,32 @@ def check_config(config: ConfigOption = DEFAULT_CONFIG) -> None:
         _fail(str(error), 2)
     else:
         console.print(f"{config}: good. Cluster {loaded.cluster}, mode {loaded.mode.value}.")
+
+
+@app.command()
+def doctor(
+    config: ConfigOption = DEFAULT_CONFIG,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Look at Slurm: can it be used, which of its settings cost recovery time or safety, and what to set.
+
+    Ends with 1 where something is dangerous or Slurm cannot be reached.
+    """
+    from controlplane.operate.doctor import diagnose, draw
+
+    try:
+        # Before there is a configuration Slurm is looked at with the defaults.
+        loaded = load_config(config) if config != DEFAULT_CONFIG or config.exists() else None
+    except ConfigError as error:
+        _fail(str(error), 2)
+        raise
+    diagnosis = diagnose(loaded)
+    if as_json:
+        told = msgspec.to_builtins(diagnosis) | {"dangerous": diagnosis.dangerous}
+        sys.stdout.write(f"{msgspec.json.format(msgspec.json.encode(told), indent=2).decode()}\n")
+    else:
+        draw(diagnosis, console)
+    raise typer.Exit(1 if diagnosis.dangerous else 0)
 
 
 @app.command()

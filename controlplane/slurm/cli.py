@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep
 from controlplane.slurm.hostlist import compress
 from controlplane.slurm.parse import (
+    NodeReader,
     ambiguous_job_ids,
     parse_config,
     parse_extra,
     parse_jobs,
-    parse_nodes,
     parse_reservations,
     parse_steps,
     parse_topology,
@@ -44,6 +44,7 @@ class CommandLineGateway:
     ) -> None:
         self._scontrol = scontrol
         self._timeout_seconds = timeout_seconds
+        self._node_reader = NodeReader()
         self._environment = {
             **(os.environ if environment is None else environment),
             # scontrol prints and reads local time, without a zone: here it is UTC.
@@ -59,7 +60,7 @@ class CommandLineGateway:
         return self.config()["ClusterName"]
 
     def nodes(self) -> list[SlurmNode]:
-        return parse_nodes(self._run("--all", "show", "nodes", "--oneliner"))
+        return self._node_reader.read(self._run("--all", "show", "nodes", "--oneliner"))
 
     def jobs(self) -> list[SlurmJob]:
         printed = parse_jobs(self._run("--all", "show", "jobs", "--oneliner"))

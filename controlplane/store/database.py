@@ -18,7 +18,7 @@ import migrations
 StoreError = SQLAlchemyError
 """The database did not do what it was asked; nothing of that transaction is in it. For rooms without SQL."""
 
-__all__ = ["StoreError", "insert_new", "make_url", "migrate", "open_database", "reading"]
+__all__ = ["StoreError", "insert_new", "look_at", "make_url", "migrate", "open_database", "reading"]
 
 BUSY_TIMEOUT_MILLISECONDS = 10_000
 
@@ -45,6 +45,23 @@ def migrate(engine: Engine) -> None:
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def look_at(url: str) -> str:
+    """What there is, in words; nothing is made or changed. Raises sqlalchemy.exc.SQLAlchemyError where it cannot be
+    used, or ModuleNotFoundError where its driver is not installed.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+        return "is not there yet: made at the first start"
+    engine = sqlalchemy.create_engine(url)
+    try:
+        with engine.connect() as connection:
+            if sqlalchemy.inspect(connection).has_table("alembic_version"):
+                return "can be opened"
+            return "can be opened; it is empty"
+    finally:
+        engine.dispose()
 
 
 def insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Row, func, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, bindparam, func, insert, select, true, update
 
 from controlplane.fleet.job import Job, JobKey, KnownJob
 from controlplane.fleet.node import NodeRecord, NodeState
@@ -17,10 +17,15 @@ from controlplane.store.database import insert_new, reading
 class FleetStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._nodes: dict[tuple[Any, ...], NodeRecord] = {}
 
     def nodes(self) -> dict[str, NodeRecord]:
+        """A row that reads as it did last time is the same record as last time: most of thousands are."""
+        last = self._nodes
         with reading(self._engine) as connection:
-            return {row.name: _node(row) for row in connection.execute(select(tables.node))}
+            rows = connection.execute(select(tables.node)).all()
+        self._nodes = {key: last.get(key) or _node(row) for row in rows for key in (tuple(row),)}
+        return {record.name: record for record in self._nodes.values()}
 
     def add_nodes(self, names: Iterable[str], now: float) -> None:
         """New nodes are in service until something is known against them."""
@@ -79,41 +84,15 @@ class FleetStore:
                 for row in connection.execute(query)
             }
 
-    def see_job(self, job: Job, now: float) -> KnownJob:
-        """Write down a job as Slurm shows it now."""
-        values = {
-            "user": job.slurm.user,
-            "user_id": job.slurm.user_id,
-            "name": job.slurm.name,
-            "managed": job.managed,
-            "state": job.slurm.state,
-            "restart_count": job.slurm.restart_count,
-            "seen_at": now,
-        }
+    def see_jobs(self, jobs: Iterable[Job], now: float) -> list[KnownJob]:
+        """Write down jobs as Slurm shows them now, and the attempts of those that run, in one transaction."""
+        known: list[KnownJob] = []
         with self._engine.begin() as connection:
-            insert_new(connection, tables.job, [job.key._asdict() | values])
-            connection.execute(update(tables.job).where(is_job(job.key)).values(**values))
-            row = connection.execute(select(tables.job.c.id).where(is_job(job.key))).scalar_one()
-        return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id)
-
-    def see_attempt(self, job_row: int, job: Job, now: float) -> None:
-        """A running job's attempt: made when first seen."""
-        row = {
-            "job": job_row,
-            "restart_count": job.slurm.restart_count,
-            "nodes": list(job.slurm.nodes),
-            "running_at": now,
-            "restore_path": "",
-        }
-        table = tables.attempt
-        with self._engine.begin() as connection:
-            insert_new(connection, table, [row])
-            connection.execute(
-                update(table)
-                .where(table.c.job == job_row, table.c.restart_count == job.slurm.restart_count)
-                .where(table.c.running_at.is_(None))
-                .values(nodes=row["nodes"], running_at=now)
-            )
+            for job in jobs:
+                known.append(_see_job(connection, job, now))
+                if job.running:
+                    _see_attempt(connection, known[-1].row, job, now)
+        return known
 
     def end_attempts(self, running: Mapping[int, int], now: float) -> None:
         """Close open attempts that run no more. `running` maps job rows to their running restart count."""
@@ -127,14 +106,18 @@ class FleetStore:
             with self._engine.begin() as connection:
                 connection.execute(update(table).where(table.c.id.in_(over)).values(ended_at=now))
 
-    def note_progress(self, job_row: int, restart_count: int, step: int, at: float) -> None:
+    def note_progress(self, attempts: Mapping[tuple[int, int], tuple[int, float]]) -> None:
+        """(job row, restart count) → furthest step finished, and when. All in one transaction."""
         table = tables.attempt
+        rows = [
+            {"of_job": job, "of_count": count, "last_step": step, "last_step_at": at}
+            for (job, count), (step, at) in attempts.items()
+        ]
+        if not rows:
+            return
+        this = (table.c.job == bindparam("of_job")) & (table.c.restart_count == bindparam("of_count"))
         with self._engine.begin() as connection:
-            connection.execute(
-                update(table)
-                .where(table.c.job == job_row, table.c.restart_count == restart_count)
-                .values(last_step=step, last_step_at=at)
-            )
+            connection.execute(update(table).where(this), rows)
 
     def restore_point(self, job_row: int, restart_count: int) -> tuple[int, str] | None:
         """What this attempt was told to go on from; None: it has not been told anything."""
@@ -173,6 +156,41 @@ class FleetStore:
     def add_intent(self, verb: str, reason: str, by: str, now: float) -> None:
         with self._engine.begin() as connection:
             connection.execute(insert(tables.operator_intent).values(at=now, verb=verb, reason=reason, by=by))
+
+
+def _see_job(connection: Connection, job: Job, now: float) -> KnownJob:
+    values = {
+        "user": job.slurm.user,
+        "user_id": job.slurm.user_id,
+        "name": job.slurm.name,
+        "managed": job.managed,
+        "state": job.slurm.state,
+        "restart_count": job.slurm.restart_count,
+        "seen_at": now,
+    }
+    insert_new(connection, tables.job, [job.key._asdict() | values])
+    connection.execute(update(tables.job).where(is_job(job.key)).values(**values))
+    row = connection.execute(select(tables.job.c.id).where(is_job(job.key))).scalar_one()
+    return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id)
+
+
+def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> None:
+    """A running job's attempt: made when first seen."""
+    row = {
+        "job": job_row,
+        "restart_count": job.slurm.restart_count,
+        "nodes": list(job.slurm.nodes),
+        "running_at": now,
+        "restore_path": "",
+    }
+    table = tables.attempt
+    insert_new(connection, table, [row])
+    connection.execute(
+        update(table)
+        .where(table.c.job == job_row, table.c.restart_count == job.slurm.restart_count)
+        .where(table.c.running_at.is_(None))
+        .values(nodes=row["nodes"], running_at=now)
+    )
 
 
 def is_job(key: JobKey) -> ColumnElement[bool]:

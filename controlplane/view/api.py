@@ -16,7 +16,7 @@ from controlplane.detect.silence import silent_since
 from controlplane.fleet.recovery import Recovery, RecoveryKind
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.pulse import Pulse
-from controlplane.live.telemetry import Telemetry
+from controlplane.live.telemetry import Heard, Telemetry
 from controlplane.plan.ettr import ettr
 from controlplane.store.database import StoreError
 from controlplane.store.fleet import FleetStore
@@ -52,8 +52,10 @@ def api_router(windows: Windows) -> APIRouter:
     @router.get("/nodes")
     def nodes() -> list[Record]:
         """Every node: our state of it, Slurm's, its agent and GPUs."""
-        snapshot = windows.pulse.snapshot
-        return [_node(snapshot, name, windows) for name in sorted(snapshot.nodes, key=natural)] if snapshot else []
+        snapshot, heard = windows.pulse.snapshot, windows.telemetry.heard()
+        return (
+            [_node(snapshot, name, heard.get(name)) for name in sorted(snapshot.nodes, key=natural)] if snapshot else []
+        )
 
     @router.get("/jobs")
     def jobs(limit: Limit = 100) -> list[Record]:
@@ -152,9 +154,8 @@ def _worries(windows: Windows) -> list[str]:
     return [f"{unheard} of {len(views)} nodes are not heard: do their agents run?"]
 
 
-def _node(snapshot: Snapshot, name: str, windows: Windows) -> Record:
+def _node(snapshot: Snapshot, name: str, heard: Heard | None) -> Record:
     node = snapshot.nodes[name]
-    heard = windows.telemetry.heard().get(name)
     slurm = node.slurm
     return {
         "name": name,

@@ -293,8 +293,8 @@ class SlurmCluster:
 
     def _all_idle(self) -> bool:
         done = self.run("sinfo", "--noheader", "--Node", "--format=%N %T")
-        states = [line.split()[1] for line in done.stdout.splitlines() if line]
-        return len(states) == len(self.node_names) and all(state in ("idle", "reserved") for state in states)
+        states = dict(line.split() for line in done.stdout.splitlines() if line)
+        return all(states.get(node) in ("idle", "reserved") for node in self.node_names)
 
     def _node_processes(self, node: str) -> list[Process]:
         if self._supervisor is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, cast
 
 import uvicorn
@@ -23,6 +24,9 @@ class StillSlurm:
     def __init__(self) -> None:
         self._names = tuple(node_name(i) for i in range(NODES))
         self._submit_at = int(time.time())
+
+    def config(self) -> Mapping[str, str]:
+        return {"ClusterName": CLUSTER}
 
     def cluster_name(self) -> str:
         return CLUSTER

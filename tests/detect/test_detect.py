@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agents.wire import GpuStatus
 from controlplane.config import Straggler
@@ -115,6 +117,15 @@ class TestSilence:
     def test_a_mass_that_fell_silent_long_ago_is_still_a_mass(self) -> None:
         cut = [b.node(f"n{i}", heard_at=b.NOW - 900 + i, slurmd_silent_since=b.NOW - 890) for i in range(1, 5)]
         assert {signal for _, signal in signals(b.snapshot(*cut))} == {Signal.SILENT}
+
+    @given(st.lists(st.integers(5, 600), min_size=8, max_size=8))
+    def test_a_mass_are_those_that_fell_silent_within_two_minutes_of_each_other(self, ages: list[int]) -> None:
+        nodes = [
+            b.node(f"n{i}", heard_at=b.NOW - age, slurmd_silent_since=b.NOW - age) for i, age in enumerate(ages, 1)
+        ]
+        mass = {finding.node for finding in found(b.snapshot(*nodes)) if finding.evidence.get("mass_silence")}
+        expected = {f"n{i}" for i, age in enumerate(ages, 1) if sum(abs(age - other) < 120 for other in ages) >= 3}
+        assert mass == expected
 
     def test_slurms_flag_is_not_enough_where_the_slurmd_itself_answers(self) -> None:
         flagged = b.slurm_node("n3", flags=["NOT_RESPONDING"])

@@ -57,7 +57,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
     telemetry = Telemetry()
     telemetry.know(["n1", "n2"])
     telemetry.expect({7: ExpectedJob(0, 1000, frozenset({"n1", "n2"}))})
-    known = FleetStore(engine).see_job(b.job(), b.NOW)
+    known = FleetStore(engine).see_jobs([b.job()], b.NOW)[0]
     directory = JobDirectory({known.key.job_id: known})
     woken: list[float] = []
 

@@ -20,6 +20,7 @@ from controlplane.store.database import open_database
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 from controlplane.store.journal import Journal
+from controlplane.store.queries import Queries
 from controlplane.store.tables import metadata
 from tests import builders as b
 
@@ -34,7 +35,7 @@ def shard(rank: int, step: int = 20, restart_count: int = 0, world_size: int = 4
 
 @pytest.fixture
 def job_row(engine: Engine) -> int:
-    return FleetStore(engine).see_job(JOB, b.NOW).row
+    return FleetStore(engine).see_jobs([JOB], b.NOW)[0].row
 
 
 def record(engine: Engine, row: int | None, *facts: Fact) -> list[str]:
@@ -100,7 +101,7 @@ class TestCheckpoints:
             record(engine, None, *(shard(rank) for rank in range(4)))
         facts = FactStore(engine)
         assert facts.attach_waiting(lambda _: None, b.NOW) == 0
-        known = FleetStore(engine).see_job(JOB, b.NOW)
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
         assert facts.attach_waiting(lambda _: known, b.NOW) == 4
         assert len(facts.complete_checkpoints(JOB.key)) == 1
         assert facts.attach_waiting(lambda _: known, b.NOW) == 0
@@ -109,7 +110,7 @@ class TestCheckpoints:
         record(engine, None, shard(0))
         facts = FactStore(engine)
         facts.attach_waiting(lambda _: None, b.NOW + 3601)
-        known = FleetStore(engine).see_job(JOB, b.NOW)
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
         assert facts.attach_waiting(lambda _: known, b.NOW + 3602) == 0
 
     def test_another_users_process_announces_nothing(self, engine: Engine, job_row: int) -> None:
@@ -119,7 +120,7 @@ class TestCheckpoints:
 
     def test_another_users_shards_are_dropped_when_their_job_turns_up(self, engine: Engine) -> None:
         record(engine, None, *(msgspec.structs.replace(shard(rank), user_id=1234) for rank in range(4)))
-        known = FleetStore(engine).see_job(JOB, b.NOW)
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
         facts = FactStore(engine)
         assert facts.attach_waiting(lambda _: known, b.NOW) == 0
         assert facts.complete_checkpoints(JOB.key) == []
@@ -154,7 +155,7 @@ class TestIdentity:
 
     def known(self, engine: Engine) -> tuple[FleetStore, JobKey]:
         fleet = FleetStore(engine)
-        fleet.see_job(JOB, b.NOW)
+        fleet.see_jobs([JOB], b.NOW)
         return fleet, JOB.key
 
     def test_a_requeued_job_stays_the_same_job(self, engine: Engine) -> None:
@@ -169,7 +170,7 @@ class TestIdentity:
 
     def test_a_new_job_of_the_id_of_a_job_that_was_requeued_often_is_another_job(self, engine: Engine) -> None:
         fleet = FleetStore(engine)
-        fleet.see_job(b.job(restart_count=3), b.NOW)
+        fleet.see_jobs([b.job(restart_count=3)], b.NOW)
         other = b.slurm_job(submit_at=900, restart_count=1)
         assert identify(b.CLUSTER, other, fleet.known_jobs(b.CLUSTER)[7]) != JOB.key
 
@@ -209,3 +210,22 @@ class TestJournal:
         journal.end(recovery.id, RecoveryStatus.FAILED, "too late", b.NOW + 2)
         assert journal.recoveries() == []
         assert journal.recovery(recovery.id).status is RecoveryStatus.SUCCEEDED
+
+
+def test_jobs_are_written_together_and_attempts_only_of_those_that_run(engine: Engine) -> None:
+    fleet, queries = FleetStore(engine), Queries(engine)
+    waiting = b.job(job_id=8, state="PENDING", nodes=())
+    first, second = fleet.see_jobs([JOB, waiting], b.NOW)
+    assert (first.key, second.key) == (JOB.key, waiting.key)
+    shown = {job["job_id"]: [one["nodes"] for one in job["attempts"]] for job in queries.jobs(10)}
+    assert shown == {7: [["n1", "n2", "n3", "n4"]], 8: []}
+    assert [job.row for job in fleet.see_jobs([JOB, waiting], b.NOW + 1)] == [first.row, second.row]
+
+
+def test_the_progress_of_many_attempts_is_written_at_once(engine: Engine) -> None:
+    fleet, queries = FleetStore(engine), Queries(engine)
+    other = b.job(job_id=8)
+    rows = [job.row for job in fleet.see_jobs([JOB, other], b.NOW)]
+    fleet.note_progress({(rows[0], 0): (41, b.NOW + 1), (rows[1], 0): (7, b.NOW + 2), (rows[1], 5): (9, b.NOW)})
+    fleet.note_progress({})
+    assert [queries.last_step(row, 0) for row in rows] == [41, 7]

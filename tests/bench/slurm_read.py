@@ -1,0 +1,93 @@
+"""How long 12,500 nodes and 2,000 jobs take to be read: the text alone, and through a real slurmctld.
+
+Part of it holds Python's lock, which the doors share: how long another thread has to wait is measured beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from controlplane.slurm.cli import CommandLineGateway
+from controlplane.slurm.parse import NodeReader, parse_jobs
+from controlplane.slurm.protocol import read_view
+from tests.bench.large_cluster import large_cluster
+from tests.bench.result import Result, result, write
+from tests.bench.slurm_text import JOBS, NODES, jobs_text, nodes_text
+
+ROUNDS = 20
+
+
+def main() -> int:
+    results = [*parsing(), *reading()]
+    for one in results:
+        print(f"{one.name}: median {one.median * 1000:.1f} ms, worst of {one.n} {one.worst * 1000:.1f} ms")
+    print(write("slurm_read", results))
+    return 0
+
+
+def parsing() -> list[Result]:
+    # Every record another than the one before: slurmd tells a new load with every ping.
+    nodes = [nodes_text(load=load) for load in (65, 66)]
+    jobs = [jobs_text(seconds=seconds) for seconds in (15, 16)]
+    reader, still = NodeReader(), NodeReader()
+    return [
+        _timed("parse_nodes_all_changed", lambda number: reader.read(nodes[number % 2])),
+        _timed("parse_nodes_unchanged", lambda _: still.read(nodes[0])),
+        _timed("parse_jobs", lambda number: parse_jobs(jobs[number % 2])),
+    ]
+
+
+def reading() -> list[Result]:
+    with large_cluster() as cluster:
+        slurm = CommandLineGateway(environment=cluster.environment)
+        view = read_view(slurm, time.time())
+        assert (len(view.nodes), len(view.jobs)) == (NODES, JOBS)
+        return [
+            _timed("scontrol_nodes", lambda _: cluster.run("scontrol", "--all", "show", "nodes", "-o")),
+            _timed("scontrol_jobs", lambda _: cluster.run("scontrol", "--all", "show", "jobs", "-o")),
+            _timed("read_nodes", lambda _: slurm.nodes()),
+            _timed("read_jobs", lambda _: slurm.jobs()),
+            _timed("read_reservations", lambda _: slurm.reservations()),
+            _timed("read_view", lambda _: read_view(slurm, time.time())),
+            _timed("read_view_own_processor_time", lambda _: read_view(slurm, time.time()), time.thread_time),
+            result("another_thread_waits", "s", _waits(lambda: read_view(slurm, time.time())), {}, False),
+        ]
+
+
+def _timed(name: str, call: Callable[[int], object], clock: Callable[[], float] = time.perf_counter) -> Result:
+    taken: list[float] = []
+    for number in range(ROUNDS + 1):
+        begun = clock()
+        call(number)
+        taken.append(clock() - begun)
+    return result(name, "s", taken[1:], {}, more_is_better=False)  # the first one warms up
+
+
+def _waits(call: Callable[[], object]) -> list[float]:
+    """For each round, the longest time by which a thread that sleeps a millisecond at a time woke up late."""
+    late: list[float] = []
+    stop = threading.Event()
+
+    def sleeper() -> None:
+        while not stop.is_set():
+            begun = time.perf_counter()
+            time.sleep(0.001)
+            late.append(time.perf_counter() - begun - 0.001)
+
+    longest: list[float] = []
+    thread = threading.Thread(target=sleeper)
+    thread.start()
+    for _ in range(ROUNDS):
+        late.clear()
+        call()
+        longest.append(max(late))
+    stop.set()
+    thread.join()
+    return longest
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""How long a tick takes over 12,500 nodes, 2,000 jobs and 100,000 ranks, all heard, and with 2,000 nodes silent.
+
+The real control plane with its database; Slurm is what `tests.bench.slurm_text` prints, read once, and every slurmd
+answers. The first tick with silent nodes writes down a decision for each of them: it is shown by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from agents.wire import RankWindow, Report
+from controlplane.app import Outside, compose
+from controlplane.config import Config
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from controlplane.serve import collect_rarely
+from controlplane.slurm.parse import parse_jobs, parse_nodes
+from tests import builders as b
+from tests.bench.ingest_server import StillSlurm
+from tests.bench.result import Result, result, write
+from tests.bench.slurm_text import GANG, NODES, jobs_text, nodes_text
+
+ROUNDS = 12
+SILENT = 2_000
+GPUS = 8
+RANKS = GANG * GPUS
+STEPS = 10
+SPARES = 100
+
+
+class LargeSlurm(StillSlurm):
+    def __init__(self) -> None:
+        self._nodes = parse_nodes(nodes_text(drained_every=NODES + 1))
+        self._jobs = parse_jobs(jobs_text())
+
+    def cluster_name(self) -> str:
+        return b.CLUSTER
+
+    def nodes(self) -> list[SlurmNode]:
+        return self._nodes
+
+    def jobs(self) -> list[SlurmJob]:
+        return self._jobs
+
+    def reservations(self) -> list[SlurmReservation]:
+        spares = tuple(f"c{NODES - number}" for number in range(SPARES))
+        return [SlurmReservation("understudy_spares", spares, ("root",), frozenset({"IGNORE_JOBS"}))]
+
+
+class SetClock:
+    def __init__(self) -> None:
+        self.at = b.NOW
+
+    def now(self) -> float:
+        return self.at
+
+
+class Fleet:
+    """A control plane, and agents that report to it once a second."""
+
+    def __init__(self, directory: Path) -> None:
+        token = directory / "token"
+        token.write_text("a-token-for-the-benchmark")
+        server = {"database": f"sqlite:///{directory}/tick.db", "agent_token_file": str(token)}
+        config = Config.model_validate({"cluster": b.CLUSTER, "server": server, "spares": {"count": SPARES}})
+        self._clock = SetClock()
+        self._control_plane = compose(config, Outside(LargeSlurm(), lambda _node: True, self._clock))
+        self._reports = [b.report(f"c{number}", gpus=[b.gpu(i) for i in range(GPUS)]) for number in range(1, NODES + 1)]
+        self._round = 0
+
+    def hear(self, silent: int) -> None:
+        """All but the first so many nodes, with ten steps of every rank."""
+        for number, report in enumerate(self._reports):
+            if number >= silent:
+                self._control_plane.telemetry.receive(self._with_ranks(report, number), self._clock.at)
+        self._round += 1
+
+    def tick(self) -> float:
+        self._clock.at += 1.0
+        begun = time.perf_counter()
+        self._control_plane.loop.tick()
+        return time.perf_counter() - begun
+
+    def _with_ranks(self, report: Report, number: int) -> Report:
+        job, seat = number // GANG + 1, number % GANG
+        if job * GANG > NODES:
+            return report
+        ranks = [
+            RankWindow(job, 0, seat * GPUS + i, RANKS, i, 65534, "", self._round * STEPS, [0.1 + i / 1e3] * STEPS, [])
+            for i in range(GPUS)
+        ]
+        return msgspec.structs.replace(report, ranks=ranks)
+
+
+def measure(fleet: Fleet) -> list[Result]:
+    first = fleet.tick()
+    fleet.hear(0)
+    fleet.tick()
+    heard, silent = [], []
+    for _ in range(ROUNDS):
+        fleet.hear(0)
+        heard.append(fleet.tick())
+    for _ in range(ROUNDS):
+        fleet.hear(SILENT)
+        silent.append(fleet.tick())
+    written = max(silent)
+    del silent[: silent.index(written) + 1]
+    return [
+        result("tick_first", "s", [first], {}, more_is_better=False),
+        result("tick_all_heard", "s", heard, {}, more_is_better=False),
+        result("tick_fall_silent", "s", [written], {}, more_is_better=False),
+        result("tick_silent", "s", silent, {}, more_is_better=False),
+    ]
+
+
+def main() -> int:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    collect_rarely()
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as directory:
+        results = measure(Fleet(Path(directory)))
+    for one in results:
+        print(f"{one.name}: median {one.median * 1000:.0f} ms, worst of {one.n} {one.worst * 1000:.0f} ms")
+    print(write("tick", results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

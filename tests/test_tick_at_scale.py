@@ -1,0 +1,161 @@
+"""Twelve thousand nodes are judged in a fraction of a tick's time. The bounds are generous: they catch what grows with
+nodes times nodes, or nodes times findings; `make bench` measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from controlplane.app import Outside, compose
+from controlplane.config import Config
+from controlplane.decide.judge import decide
+from controlplane.detect import detect
+from controlplane.fleet.decision import Action
+from controlplane.fleet.finding import Signal
+from controlplane.fleet.job import Job
+from controlplane.fleet.node import NodeView
+from controlplane.fleet.slurm import SlurmNode
+from controlplane.fleet.snapshot import Snapshot
+from controlplane.fleet.steps import StepTable
+from controlplane.observer import PROBES_AT_ONCE
+from controlplane.store.database import open_database
+from controlplane.store.fleet import FleetStore
+from tests import builders as b
+from tests.fakes.slurm import FakeSlurm
+from tests.stopwatch import best_seconds
+
+NODES, GANGS, GANG = 12_500, 1_500, 8
+SOME = 2_000
+
+
+def large(*changed: NodeView) -> Snapshot:
+    """Gangs of eight on most nodes, with step times; `changed` replace healthy nodes."""
+    jobs = [b.job(job_id=i, nodes=[f"n{i * GANG + seat}" for seat in range(GANG)]) for i in range(GANGS)]
+    return replace(
+        b.snapshot(*(b.node(f"n{i}") for i in range(NODES)), *changed, jobs=jobs),
+        tables={job.key: table(job) for job in jobs},
+    )
+
+
+def table(job: Job) -> StepTable:
+    steps = b.step_table([[0.1] * 100] * GANG, nodes=job.slurm.nodes, advanced_at=b.NOW - 30)
+    return replace(steps, job=job.key)
+
+
+def silent(since: float) -> list[NodeView]:
+    return [b.node(f"n{i}", heard_at=since - i / 100, slurmd_silent_since=since) for i in range(SOME)]
+
+
+def test_a_healthy_fleet_is_judged_quickly() -> None:
+    snapshot, config = large(), b.config(spares={"count": 0})
+    assert best_seconds(lambda: decide(snapshot, detect(snapshot, config), config)) < 1.0
+    assert decide(snapshot, detect(snapshot, config), config) == []
+
+
+def test_many_silent_nodes_are_judged_quickly() -> None:
+    snapshot, config = large(*silent(b.NOW - 30)), b.config()
+    findings = detect(snapshot, config)
+    assert sum(finding.signal is Signal.NODE_DEAD for finding in findings) == SOME
+    assert best_seconds(lambda: decide(snapshot, detect(snapshot, config), config)) < 1.5
+
+
+def test_many_broken_nodes_are_judged_quickly_and_few_of_them_quarantined() -> None:
+    broken = [b.node(f"n{i}", events=(b.xid_event(f"n{i}", 79),)) for i in range(SOME)]
+    snapshot, config = large(*broken), b.config()
+    findings = detect(snapshot, config)
+    decisions = decide(snapshot, findings, config)
+    assert sum(one.action is Action.QUARANTINE for one in decisions) == config.guards.quarantined_nodes_max
+    assert best_seconds(lambda: decide(snapshot, findings, config)) < 0.5
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = open_database(f"sqlite:///{tmp_path}/fleet.db")
+    yield engine
+    engine.dispose()
+
+
+def test_records_that_stay_as_they_were_are_the_same_and_others_are_not(engine: Engine) -> None:
+    fleet = FleetStore(engine)
+    fleet.add_nodes(["n1", "n2"], b.NOW)
+    before = fleet.nodes()
+    fleet.note_seen(["n2"], [], b.NOW + 1)
+    after = fleet.nodes()
+    assert after["n1"] is before["n1"]
+    assert (before["n2"].agent_seen_at, after["n2"].agent_seen_at) == (None, b.NOW + 1)
+    other = FleetStore(engine)
+    other.drained(b.slurm_node("n1", reason="understudy: somebody else wrote it"), b.NOW + 2)
+    assert fleet.nodes()["n1"].drain_reason == "understudy: somebody else wrote it"
+
+
+def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_believed_silent(tmp_path: Path) -> None:
+    """More than can be asked in one tick: nobody is called silent who was not asked in this very tick."""
+    names = [f"n{i}" for i in range(1, 4 * PROBES_AT_ONCE + 1)]
+    fake, asked = FakeSlurm(names), list[str]()
+    (tmp_path / "token").write_text("a-token-for-a-rehearsal")
+    server = {"database": f"sqlite:///{tmp_path}/fleet.db", "agent_token_file": str(tmp_path / "token")}
+    config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
+
+    class Clock:
+        def now(self) -> float:
+            return fake.now
+
+    def probe(node: SlurmNode) -> bool:
+        asked.append(node.name)
+        return answering
+
+    answering = True
+    plane = compose(config, Outside(fake, probe, Clock()))
+    observer = plane.loop._observer
+    observer.look(0.0)
+    for name in names:
+        plane.telemetry.receive(b.report(name), fake.now)
+    for _ in range(4):
+        fake.advance(0.1)
+        observer.look(0.0)
+    assert sorted(asked) == sorted(names)  # each slurmd was tried once, and answered
+
+    fake.advance(60.0)
+    quiet = names[: 2 * PROBES_AT_ONCE]
+    for name in names[2 * PROBES_AT_ONCE :]:
+        plane.telemetry.receive(b.report(name), fake.now)
+    answering = False
+    seen: list[tuple[list[str], dict[str, float]]] = []
+    for _ in range(4):
+        asked.clear()
+        found = {name: view.slurmd_silent_since for name, view in observer.look(0.0).nodes.items()}
+        seen.append((sorted(asked), {name: at for name, at in found.items() if at is not None}))
+        fake.advance(0.5)
+    for names_asked, since in seen:
+        assert (len(names_asked), sorted(since)) == (PROBES_AT_ONCE, names_asked)
+    assert sorted(seen[0][0] + seen[1][0]) == sorted(quiet)
+    assert (seen[2][1], seen[3][1]) == (seen[0][1], seen[1][1])  # since when is remembered between the turns
+
+
+def test_a_slurmd_that_never_answers_is_tried_ever_more_rarely(tmp_path: Path) -> None:
+    fake, tried = FakeSlurm(["n1"]), list[float]()
+    (tmp_path / "token").write_text("a-token-for-a-rehearsal")
+    server = {"database": f"sqlite:///{tmp_path}/fleet.db", "agent_token_file": str(tmp_path / "token")}
+    config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
+
+    class Clock:
+        def now(self) -> float:
+            return fake.now
+
+    def probe(_node: SlurmNode) -> bool:
+        tried.append(fake.now)
+        return False
+
+    plane = compose(config, Outside(fake, probe, Clock()))
+    plane.loop._observer.look(0.0)
+    for _ in range(300):
+        plane.telemetry.receive(b.report("n1"), fake.now)
+        plane.loop._observer.look(0.0)
+        fake.now += 30.0
+    waits = [later - earlier for earlier, later in pairwise(tried)]
+    assert waits == [90.0, 150.0, 270.0, 510.0, 990.0, 1950.0, 3870.0]  # the next look after 60 s, 120 s, ...
