@@ -26,6 +26,9 @@ log = structlog.get_logger()
 EVENTS_REMEMBERED_SECONDS = 7 * 24 * HOUR_SECONDS
 """Kernel events older than this condemn nobody who has not been condemned by then."""
 
+REFUSALS_REMEMBERED_SECONDS = 24 * HOUR_SECONDS
+"""So long a job that our Prolog kept off a node may have been held when nobody of us was there to set it free."""
+
 PROBES_AT_ONCE = 16
 AGENTS_NOTED_SECONDS = 60.0
 TRY_AGAIN_SECONDS = 60.0
@@ -78,6 +81,8 @@ class Observer:
             recoveries=tuple(journal.recoveries()),
             swaps=journal.swaps_since(now - HOUR_SECONDS),
             quarantines=journal.quarantines_since(now - HOUR_SECONDS),
+            releases=journal.releases_since(now - HOUR_SECONDS),
+            refusals=sources.stores.facts.refusals_since(now - REFUSALS_REMEMBERED_SECONDS),
             tables={
                 job.key: table
                 for job in jobs

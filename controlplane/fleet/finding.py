@@ -25,6 +25,7 @@ class Signal(StrEnum):
     DRAINED_BY_OTHERS = "drained_by_others"
     GANG_STRANDED = "gang_stranded"  # a gang of ours runs on a node that we took out of service
     UNDRAINED = "undrained"  # our drain was refused
+    DRAINED_FOR_US = "drained_for_us"  # by Slurm, because our Prolog kept a job off it
     DRAIN_LIFTED = "drain_lifted"  # a drain is gone that we did not lift
     CLEAN = "clean"  # what made it suspect is no longer seen
 

@@ -74,6 +74,13 @@ class SlurmNode:
         )
 
 
+HELD_AFTER_FAILED_LAUNCH = frozenset({"launch_failed_requeued_held", "launch failed requeued held"})
+"""The Reason of a job that Slurm requeued and held because a Prolog failed. Users' and admins' holds have others."""
+
+PROLOG_ERROR = "Prolog error"
+"""The reason with which Slurm itself drains a node whose Prolog failed, whoever's it was."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
     """A job as `scontrol show job` tells it. Job ids are used again: `submit_at` makes them unique."""
@@ -95,6 +102,10 @@ class SlurmJob:
     reason: str = ""
     start_at: int | None = None  # for a pending job: not before
     excluded_nodes: tuple[str, ...] = ()
+
+    @property
+    def held_after_failed_launch(self) -> bool:
+        return self.state == "PENDING" and self.reason in HELD_AFTER_FAILED_LAUNCH
 
 
 POOL_USER = "root"

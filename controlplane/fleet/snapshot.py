@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controlplane.config import Mode
-from controlplane.fleet.job import Job, JobKey
+from controlplane.fleet.job import Job, JobKey, Refusal
 from controlplane.fleet.node import NodeView
-from controlplane.fleet.recovery import Recovery
+from controlplane.fleet.recovery import Recovery, RecoveryKind
 from controlplane.fleet.slurm import SlurmReservation
 from controlplane.fleet.steps import StepTable
 
@@ -27,6 +27,8 @@ class Snapshot:
     recoveries: tuple[Recovery, ...] = ()  # the open ones
     swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
     quarantines: tuple[float, ...] = ()  # of the last hour: when decided
+    releases: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
+    refusals: tuple[Refusal, ...] = ()  # of the last day: jobs that our Prolog kept off a node
     tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
 
     def job_on(self, node: str) -> list[Job]:
@@ -34,4 +36,6 @@ class Snapshot:
         return [job for job in self.jobs.values() if job.running and node in job.slurm.nodes]
 
     def recovery_of(self, job: JobKey) -> Recovery | None:
-        return next((recovery for recovery in self.recoveries if recovery.plan.job == job), None)
+        """The one that moves it. Releasing a job from Slurm's hold moves nobody."""
+        moving = (one for one in self.recoveries if one.plan.kind is not RecoveryKind.RELEASE_JOB)
+        return next((recovery for recovery in moving if recovery.plan.job == job), None)

@@ -103,6 +103,9 @@ class CommandLineSlurm:
     def requeue_job(self, job_id: int) -> None:
         self._run("requeue", str(int(job_id)))
 
+    def release_job(self, job_id: int) -> None:
+        self._run("release", str(int(job_id)))
+
     def start_job_now(self, job_id: int) -> None:
         self._run("update", f"JobId={int(job_id)}", "StartTime=now")
 

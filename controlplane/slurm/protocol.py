@@ -77,6 +77,10 @@ class Slurm(Protocol):
         """
         ...
 
+    def release_job(self, job_id: int) -> None:
+        """Lift the hold of a pending job. Its begin time stays. A job that is not held stays as it is."""
+        ...
+
     def start_job_now(self, job_id: int) -> None:
         """Clear the pending job's begin time. Lost by Slurm while the job is still COMPLETING.
 

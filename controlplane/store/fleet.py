@@ -61,7 +61,7 @@ class FleetStore:
         with reading(self._engine) as connection:
             return {
                 row.job_id: KnownJob(
-                    row.id, JobKey(row.cluster, row.job_id, row.submit_at), row.restart_count, row.user_id
+                    row.id, JobKey(row.cluster, row.job_id, row.submit_at), row.restart_count, row.user_id, row.managed
                 )
                 for row in connection.execute(query)
             }
@@ -81,7 +81,7 @@ class FleetStore:
             insert_new(connection, tables.job, [job.key._asdict() | values])
             connection.execute(update(tables.job).where(is_job(job.key)).values(**values))
             row = connection.execute(select(tables.job.c.id).where(is_job(job.key))).scalar_one()
-        return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id)
+        return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id, job.managed)
 
     def see_attempt(self, job_row: int, job: Job, now: float) -> None:
         """A running job's attempt: made when first seen."""

@@ -125,6 +125,10 @@ class MortalSlurm:
         self._slurm.requeue_job(job_id)
         self._reaper.effect(f"requeue {job_id}")
 
+    def release_job(self, job_id: int) -> None:
+        self._slurm.release_job(job_id)
+        self._reaper.effect(f"release {job_id}")
+
     def start_job_now(self, job_id: int) -> None:
         self._slurm.start_job_now(job_id)
         self._reaper.effect(f"start {job_id}")

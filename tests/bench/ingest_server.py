@@ -77,6 +77,9 @@ class StillSlurm:
     def requeue_job(self, job_id: int) -> None:
         self._refuse(job_id)
 
+    def release_job(self, job_id: int) -> None:
+        self._refuse(job_id)
+
     def start_job_now(self, job_id: int) -> None:
         self._refuse(job_id)
 

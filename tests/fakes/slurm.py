@@ -55,6 +55,7 @@ class _Job:
     ended_at: float | None = None
     next_state: str = ""  # after COMPLETING
     broken: bool = False  # Slurm's record of it is: its next start fails
+    held: bool = False  # since its launch failed
 
 
 class FakeSlurm:
@@ -75,6 +76,8 @@ class FakeSlurm:
         self._reservations: dict[str, SlurmReservation] = {}
         self._reservation_ends: dict[str, float] = {}
         self._next_job_id = 1
+        self.bad_prologs: set[str] = set()
+        """Nodes whose Prolog fails."""
 
     # -- what the test does ------------------------------------------------------------------------------------
 
@@ -189,6 +192,12 @@ class FakeSlurm:
         else:
             self._pend(job)
 
+    def release_job(self, job_id: int) -> None:
+        job = self._job(job_id)
+        if job.state in OVER:
+            raise SlurmError(f"Job has already finished for job {job_id}")
+        job.held = False
+
     def start_job_now(self, job_id: int) -> None:
         job = self._job(job_id)
         if job.state in OVER:
@@ -200,7 +209,7 @@ class FakeSlurm:
 
     def _schedule(self) -> None:
         for job in sorted(self._jobs.values(), key=lambda job: job.job_id):
-            if job.state != "PENDING" or (job.begin_at is not None and job.begin_at > self.now):
+            if job.state != "PENDING" or job.held or (job.begin_at is not None and job.begin_at > self.now):
                 continue
             seats = self._seats_for(job)
             if len(seats) >= job.node_count:
@@ -222,8 +231,20 @@ class FakeSlurm:
         same_second = job.killed_at is not None and int(job.killed_at) == int(self.now)
         if job.broken or same_second:  # same second: "Job credential revoked"
             self._end(job, "FAILED")
+        elif self.bad_prologs & set(seats):
+            self._fail_prologs(job)
         else:
             job.state = "RUNNING"
+
+    def _fail_prologs(self, job: _Job) -> None:
+        """The nodes are drained, the job is requeued and held. Slurm cancels one that may not be requeued."""
+        for name in self.bad_prologs & set(job.nodes):
+            if not self._nodes[name].drained:
+                self._set_reason(self._nodes[name], "Prolog error", "root")
+            self._nodes[name].drained = True
+        job.restart_count += 1 if job.requeue else 0
+        job.held = job.requeue
+        self._kill(job, "PENDING" if job.requeue else "CANCELLED")
 
     def _kill(self, job: _Job, next_state: str) -> None:
         job.state, job.next_state, job.killed_at = "COMPLETING", next_state, self.now
@@ -326,9 +347,15 @@ class FakeSlurm:
             batch=True,
             requeue=job.requeue,
             reservation=job.reservation,
-            reason=("BeginTime" if begin_at else "Resources") if job.state == "PENDING" else "",
+            reason=self._reason_to_pend(job) if job.state == "PENDING" else "",
             start_at=int(job.started_at) if job.started_at is not None else begin_at,
         )
+
+    @staticmethod
+    def _reason_to_pend(job: _Job) -> str:
+        if job.held:
+            return "launch_failed_requeued_held"
+        return "BeginTime" if job.begin_at is not None else "Resources"
 
     def _check_nodes(self, reservation: str, nodes: Sequence[str]) -> None:
         if not nodes:
