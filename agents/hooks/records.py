@@ -148,11 +148,13 @@ def _read(path: Path) -> tuple[str, float]:
         raise
     except OSError as error:
         raise RubbishError(f"cannot be opened: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise RubbishError("not a plain file")
-        content = file.read(RECORD_BYTES_MAX + 1)
+        content = os.read(descriptor, RECORD_BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > RECORD_BYTES_MAX:
         raise RubbishError(f"longer than {RECORD_BYTES_MAX} bytes")
     return content.decode("ascii", "replace"), status.st_mtime

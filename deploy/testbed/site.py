@@ -22,6 +22,7 @@ from typing import Any, Self
 
 import httpx
 
+from agents.hooks.install import PARAMETERS, install
 from deploy.testbed import fake_nvml
 from deploy.testbed.cluster import ClusterError, SlurmCluster
 from deploy.testbed.configuration import free_ports
@@ -33,6 +34,13 @@ RESEARCHER = "nobody"
 """The ordinary user whose jobs are ours to recover."""
 
 SERVE = ("-m", "controlplane", "serve")
+
+
+def hook_lines(directory: Path | None) -> list[str]:
+    """For slurm.conf, after the testbed's own lines: of several the last counts."""
+    if directory is None:
+        return []
+    return [*(f"{name}={directory / script}" for name, script in PARAMETERS.items()), "HealthCheckInterval=5"]
 
 
 class Node:
@@ -80,8 +88,12 @@ class Node:
 class Site:
     """Use as a context manager. Everything lies in `directory`; every process below the cluster's supervisor."""
 
-    def __init__(self, directory: Path, nodes: int = 8, spares: int = 3, mode: str = "act") -> None:
-        self.cluster = SlurmCluster(directory, nodes=nodes, name=CLUSTER_NAME)
+    def __init__(
+        self, directory: Path, nodes: int = 8, spares: int = 3, mode: str = "act", hooks: bool = False
+    ) -> None:
+        """`hooks`: with our Prolog, Epilog, TaskProlog and HealthCheckProgram in Slurm."""
+        self._hooks = directory.resolve() / "hooks" if hooks else None
+        self.cluster = SlurmCluster(directory, nodes=nodes, name=CLUSTER_NAME, extra_lines=hook_lines(self._hooks))
         self.directory = self.cluster.directory
         self.nodes = {name: Node(name, self.directory / "nodes" / name) for name in self.cluster.node_names}
         self._port = free_ports(1)[0]
@@ -236,6 +248,9 @@ class Site:
             token.write_text(secrets.token_urlsafe(32))
         fake_nvml.build(self.directory / "lib")
         shutil.copytree(REPOSITORY / "agents", self.code / "agents", ignore=shutil.ignore_patterns("__pycache__"))
+        if self._hooks is not None:
+            # Debian's Python, not this one: the TaskProlog runs as the job's user.
+            install(self._hooks, f"{self.directory}/nodes/%n", self.rank_socket, python="/usr/bin/python3")
         self._write_config()
         for node in self.nodes.values():
             node.lay_out()
@@ -247,6 +262,7 @@ class Site:
                         f'token_file = "{self.agent_token_file}"',
                         f'kernel_log = "{node.kernel_log}"',
                         f'socket = "{node.socket}"',
+                        f'run_directory = "{node.directory}"',
                         f'boot_id_file = "{node.boot_id_file}"',
                         "",
                     )
