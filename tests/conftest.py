@@ -20,7 +20,11 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
     directory.chmod(0o755)
     try:
         # Quicker than Slurm's three seconds from a submission to its start: only the tests' patience is tuned.
-        with SlurmCluster(directory, extra_lines=["SchedulerParameters=batch_sched_delay=0"]) as cluster:
+        prolog = directory / "prolog"
+        prolog.write_text(f'#!/bin/sh\n[ ! -e "{directory}/bad-prolog.$SLURMD_NODENAME" ]\n')
+        prolog.chmod(0o755)
+        lines = ["SchedulerParameters=batch_sched_delay=0", f"Prolog={prolog}"]
+        with SlurmCluster(directory, extra_lines=lines) as cluster:
             yield cluster
     finally:
         shutil.rmtree(directory, ignore_errors=True)

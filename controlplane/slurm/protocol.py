@@ -78,7 +78,7 @@ class Slurm(Protocol):
         ...
 
     def release_job(self, job_id: int) -> None:
-        """Lift the hold of a pending job. Its begin time stays. A job that is not held stays as it is."""
+        """Lift the hold of a pending job. Its begin time stays."""
         ...
 
     def start_job_now(self, job_id: int) -> None:

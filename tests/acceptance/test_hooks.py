@@ -111,7 +111,7 @@ def test_dead_agents_and_a_dead_control_plane_hold_up_no_job_and_drain_nothing(
     say(site, "n1", "bad", age_seconds=31)  # the last word of an agent that died
     jobs = [submit_to(site, "n1"), submit_to(site, "n2")]  # n2 never had one
     for job in jobs:
-        gang.wait_running(site, job)
+        wait_at_work(site, job)
     site.cluster.run("scancel", *map(str, jobs))
     site.start_control_plane()
     site.start_agents()
@@ -123,7 +123,7 @@ def test_dead_agents_and_a_dead_control_plane_hold_up_no_job_and_drain_nothing(
     site.wait_for(lambda: time.time() > int(last_word.split()[1]) + 40, 60, "the last verdict is old")
     assert verdict(site, "n3").split()[0] == "good"
     jobs += [submit_to(site, "n1")]
-    gang.wait_running(site, jobs[1])
+    wait_at_work(site, jobs[1])
     log = (site.nodes["n1"].directory / "hooks.log").read_text()
     assert f"prolog: job {jobs[1]}: let through: the verdict" in log
     site.cluster.run("scancel", *map(str, jobs))
@@ -141,13 +141,24 @@ def test_a_full_disk_holds_up_no_job_and_drains_nothing(make_hooked_site: MakeHo
             while True:
                 file.write(b"x" * 4096)
         job = submit_to(site, "n1")
-        gang.wait_running(site, job)
+        wait_at_work(site, job)
         site.cluster.run("scancel", str(job))
         site.wait_for(lambda: gang.state(site, job) == "CANCELLED", 10, "the Epilog is through as well")
         time.sleep(1)
         assert drained(site) == []
     finally:
         subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def wait_at_work(site: Site, job: int) -> None:
+    """Slurm calls a job running while its Prolog is; a step is there once that is through."""
+
+    def step() -> bool:
+        shown = site.cluster.run("scontrol", "show", "step", f"{job}.0", "--oneliner").stdout
+        return "State=RUNNING" in shown
+
+    site.wait_for(step, 20, f"the step of job {job} runs")
+    time.sleep(0.5)  # its task, too
 
 
 def hang(site: Site, hook: str) -> None:
@@ -160,13 +171,16 @@ def hang(site: Site, hook: str) -> None:
     script.write_text(script.read_text().replace("PATH=/usr/sbin", f"PATH={programs}:/usr/sbin"))
 
 
+def command_line(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return []  # it is gone
+
+
 def subshell_of(script: Path) -> int | None:
     """The innermost shell that runs this script."""
-    running = [
-        process
-        for process in all_processes().values()
-        if str(script) in Path(f"/proc/{process.pid}/cmdline").read_bytes().decode().split("\0")
-    ]
+    running = [process for process in all_processes().values() if str(script) in command_line(process.pid)]
     parents = {process.parent for process in running}
     inner = [process.pid for process in running if process.pid not in parents]
     return inner[0] if len(running) >= 2 else None
@@ -179,7 +193,7 @@ def test_a_hook_killed_half_way_holds_up_no_job_and_drains_nothing(make_hooked_s
     hang(site, hook)
     job = submit_to(site, "n1")
     if hook == "epilog":
-        gang.wait_running(site, job)
+        wait_at_work(site, job)
         site.cluster.run("scancel", str(job))
     site.wait_for(lambda: subshell_of(site.directory / "hooks" / hook), 10, f"the {hook} hangs")
     pid = subshell_of(site.directory / "hooks" / hook)
@@ -202,7 +216,7 @@ def test_a_hook_that_slurm_gives_up_on_holds_up_no_job_and_drains_nothing(
     say(site, "n1", "bad" if hook == "prolog" else "good")
     hang(site, hook)
     job = submit_to(site, "n1")
-    gang.wait_running(site, job)
+    wait_at_work(site, job)
     site.cluster.run("scancel", str(job))
     site.wait_for(lambda: gang.state(site, job) == "CANCELLED", 20, "the job is over")
     site.cluster.wait_until_idle()
@@ -252,5 +266,10 @@ def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(make_h
     stranger = site.cluster.sbatch("--nodes=1", "--begin=now+3", script=SHOW, user=RESEARCHER)
     site.wait_for(lambda: "UNDERSTUDY_SOCKET" in output(site, stranger), 30, "the other job has begun")
     assert "UNDERSTUDY_RESTORE" not in output(site, stranger)
-    (known,) = [one for one in site.get("/v1/jobs") if one["job_id"] == stranger]
-    assert [attempt["restore_step"] for attempt in known["attempts"]] == [None]
+
+    def attempts() -> list[object]:
+        (known,) = [one for one in site.get("/v1/jobs") if one["job_id"] == stranger]
+        return [attempt["restore_step"] for attempt in known["attempts"]]
+
+    site.wait_for(attempts, 5, "its attempt is known")
+    assert attempts() == [None], "nothing was settled for it"

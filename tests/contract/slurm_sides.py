@@ -38,6 +38,10 @@ class Side(Protocol):
 
     def start_node(self, node: str) -> None: ...
 
+    def spoil_prolog(self, node: str) -> None:
+        """The node's Prolog fails from now on."""
+        ...
+
     def cancel(self, job_id: int) -> None: ...
 
 
@@ -65,6 +69,9 @@ class FakeSide:
 
     def start_node(self, node: str) -> None:
         self.fake.start_node(node)
+
+    def spoil_prolog(self, node: str) -> None:
+        self.fake.bad_prologs.add(node)
 
     def cancel(self, job_id: int) -> None:
         self.fake.cancel(job_id)
@@ -100,11 +107,16 @@ class RealSide:
     def start_node(self, node: str) -> None:
         self._cluster.start_node(node)
 
+    def spoil_prolog(self, node: str) -> None:
+        (self._cluster.directory / f"bad-prolog.{node}").touch()
+
     def cancel(self, job_id: int) -> None:
         self._cluster.run("scancel", str(job_id))
 
     def clear(self) -> None:
         """Make the cluster what `Side` promises."""
+        for spoilt in self._cluster.directory.glob("bad-prolog.*"):
+            spoilt.unlink()
         self._cluster.run("scancel", "--user=nobody")
         self._cluster.run("scancel", "--user=games")
         until(self, lambda: all(job.state in ENDED for job in self.slurm.jobs()), "all jobs are over")
