@@ -28,9 +28,13 @@ PARAMETERS = {
     "HealthCheckProgram": "health_check",
 }
 HEALTH_CHECK_LINE = "HealthCheckInterval=60"
+PROLOG_FLAGS_LINE = "PrologFlags=Alloc"
+ALLOC_FLAGS = {"alloc", "contain", "x11", "forcerequeueonfail", "nohold"}
+"""Each of these is, or implies, that the Prolog runs on every node of a job before it begins."""
+
 _PATH = re.compile(r"/[A-Za-z0-9_.+@%/-]*")
 _SETTING = re.compile(
-    rf"^\s*({'|'.join([*PARAMETERS, 'HealthCheckInterval', 'PrologEpilogTimeout', 'PrologFlags'])})\s*=\s*([^\s#]+)",
+    rf"^\s*({'|'.join([*PARAMETERS, 'HealthCheckInterval', 'PrologFlags'])})\s*=\s*([^\s#]+)",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -115,6 +119,10 @@ def advice(directory: Path, slurm_conf: Path) -> list[str]:
             lines += [f"  {parameter}={path}" + ("    # is there already" if ours else "")]
     if present is None or "healthcheckinterval" not in present:
         lines += [f"  {HEALTH_CHECK_LINE}"]
+    flags = (present or {}).get("prologflags", [])
+    if not ALLOC_FLAGS & {flag.casefold() for flag in ",".join(flags).split(",")}:
+        theirs = f"    # besides {', '.join(flags)}" if flags else ""
+        lines += [f"  {PROLOG_FLAGS_LINE}{theirs}"]
     return [
         *lines,
         "",

@@ -7,6 +7,7 @@ not tell it. A refusal's file stays until the control plane has the fact, so tha
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import stat
 import time
@@ -68,8 +69,9 @@ class HookRecords:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with os.scandir(self._directory) as entries:
-                found = [entry.name for entry, _ in zip(entries, range(RECORDS_AT_ONCE * 2), strict=False)]
-            for name in sorted(set(found) - self._waiting)[:RECORDS_AT_ONCE]:
+                new = (entry.name for entry in entries if entry.name not in self._waiting)
+                found = list(itertools.islice(new, RECORDS_AT_ONCE))
+            for name in found:
                 self._take(name)
             self._trim_log()
         except OSError as error:

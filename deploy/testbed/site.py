@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import httpx
 
-from agents.hooks.install import PARAMETERS, install
+from agents.hooks.install import PARAMETERS, PROLOG_FLAGS_LINE, install
 from deploy.testbed import fake_nvml
 from deploy.testbed.cluster import ClusterError, SlurmCluster
 from deploy.testbed.configuration import free_ports
@@ -40,7 +40,11 @@ def hook_lines(directory: Path | None) -> list[str]:
     """For slurm.conf, after the testbed's own lines: of several the last counts."""
     if directory is None:
         return []
-    return [*(f"{name}={directory / script}" for name, script in PARAMETERS.items()), "HealthCheckInterval=5"]
+    return [
+        *(f"{name}={directory / script}" for name, script in PARAMETERS.items()),
+        "HealthCheckInterval=5",
+        PROLOG_FLAGS_LINE,
+    ]
 
 
 class Node:
