@@ -29,7 +29,7 @@ PARAMETERS = {
 }
 HEALTH_CHECK_LINE = "HealthCheckInterval=60"
 PROLOG_FLAGS_LINE = "PrologFlags=Alloc"
-ALLOC_FLAGS = {"alloc", "contain", "x11", "forcerequeueonfail", "nohold"}
+ALLOC_FLAGS = {"alloc", "contain", "x11", "forcerequeueonfail"}
 """Each of these is, or implies, that the Prolog runs on every node of a job before it begins."""
 
 _PATH = re.compile(r"/[A-Za-z0-9_.+@%/-]*")
@@ -121,8 +121,8 @@ def advice(directory: Path, slurm_conf: Path) -> list[str]:
         lines += [f"  {HEALTH_CHECK_LINE}"]
     flags = (present or {}).get("prologflags", [])
     if not ALLOC_FLAGS & {flag.casefold() for flag in ",".join(flags).split(",")}:
-        theirs = f"    # besides {', '.join(flags)}" if flags else ""
-        lines += [f"  {PROLOG_FLAGS_LINE}{theirs}"]
+        besides = f"    # besides {', '.join(flags)}" if flags else ""
+        lines += [f"  {PROLOG_FLAGS_LINE}{besides}"]
     return [
         *lines,
         "",

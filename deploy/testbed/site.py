@@ -40,11 +40,8 @@ def hook_lines(directory: Path | None) -> list[str]:
     """For slurm.conf, after the testbed's own lines: of several the last counts."""
     if directory is None:
         return []
-    return [
-        *(f"{name}={directory / script}" for name, script in PARAMETERS.items()),
-        "HealthCheckInterval=5",
-        PROLOG_FLAGS_LINE,
-    ]
+    ours = [f"{name}={directory / script}" for name, script in PARAMETERS.items()]
+    return [*ours, "HealthCheckInterval=5", PROLOG_FLAGS_LINE]
 
 
 class Node:

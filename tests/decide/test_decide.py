@@ -306,9 +306,8 @@ class TestReleases:
 
     @staticmethod
     def held(reason: str, **changes: Any) -> Snapshot:
-        job = b.job(
-            managed=False, **({"state": "PENDING", "nodes": (), "restart_count": 1, "reason": reason} | changes)
-        )
+        values = {"state": "PENDING", "nodes": (), "restart_count": 1, "reason": reason} | changes
+        job = b.job(managed=False, **values)
         return b.snapshot(jobs=[job], refusals=(Refusal("n1", 7, 0, 499.0, 499.5, "unfit"),))
 
     @pytest.mark.parametrize("reason", ["launch_failed_requeued_held", "launch failed requeued held"])
@@ -319,7 +318,7 @@ class TestReleases:
 
     @pytest.mark.parametrize(
         "reason",
-        ["JobHeldUser", "JobHeldAdmin", "BeginTime", "job_requeued_in_held_state", "user_env_retrieval_failed"],
+        ["JobHeldUser", "JobHeldAdmin", "BeginTime", "job_requeued_in_held_state", "Resources"],
     )
     def test_a_job_that_others_hold_is_not_touched(self, reason: str) -> None:
         assert decided(self.held(reason)) == []
