@@ -84,6 +84,7 @@ def install(directory: Path, run_directory: str, socket: str, python: str = sys.
         if not _PATH.fullmatch(path) or "//" in path or ".." in path:
             raise InstallError(f"{name} {path!r}: an absolute path of letters, digits and _.+@%- is needed")
     _check_python(python)
+    _check_safe(next(folder for folder in (directory, *directory.parents) if folder.exists()) / "x")
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     _check_safe(directory)
     os.chown(directory, 0, 0)
@@ -173,14 +174,19 @@ def _check_python(python: str) -> None:
 
 
 def _check_safe(directory: Path) -> None:
-    """Whoever can write here becomes root with the next job. Raises InstallError."""
-    for folder in (directory, *_above(directory)):
+    """Whoever can write above it becomes root with the next job; and a TaskProlog that the job's user cannot reach fails
+    the job. Raises InstallError.
+    """
+    for folder in _above(directory):
         status = folder.stat()
-        sticky_root = status.st_mode & stat.S_ISVTX and folder != directory
-        if status.st_uid != 0 and folder != directory:
+        if status.st_uid != 0:
             raise InstallError(f"{folder} belongs to user {status.st_uid}, not to root; choose another --directory")
-        if folder != directory and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky_root:
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
             raise InstallError(f"others than root may write to {folder}; close it, or choose another --directory")
+        if not status.st_mode & stat.S_IXOTH:
+            raise InstallError(
+                f"{folder} is closed to ordinary users, who run the TaskProlog; choose another --directory"
+            )
 
 
 def _above(path: Path) -> Iterable[Path]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +49,15 @@ class Hooks:
     def log(self) -> str:
         path = self.run / "hooks.log"
         return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Open to all users, as the hooks' directory has to be; pytest's own is not."""
+    directory = Path(tempfile.mkdtemp(prefix="us-hooks-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
 
 
 @pytest.fixture
