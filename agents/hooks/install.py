@@ -84,7 +84,7 @@ def install(directory: Path, run_directory: str, socket: str, python: str = sys.
         if not _PATH.fullmatch(path) or "//" in path or ".." in path:
             raise InstallError(f"{name} {path!r}: an absolute path of letters, digits and _.+@%- is needed")
     _check_python(python)
-    _check_safe(next(folder for folder in (directory, *directory.parents) if folder.exists()) / "x")
+    _check_safe(next(folder for folder in directory.parents if folder.exists()) / directory.name)
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     _check_safe(directory)
     os.chown(directory, 0, 0)
@@ -174,8 +174,8 @@ def _check_python(python: str) -> None:
 
 
 def _check_safe(directory: Path) -> None:
-    """Whoever can write above it becomes root with the next job; and a TaskProlog that the job's user cannot reach fails
-    the job. Raises InstallError.
+    """Whoever can write above it becomes root with the next job; and a TaskProlog that the job's user cannot reach
+    fails the job. Raises InstallError.
     """
     for folder in _above(directory):
         status = folder.stat()
@@ -185,7 +185,7 @@ def _check_safe(directory: Path) -> None:
             raise InstallError(f"others than root may write to {folder}; close it, or choose another --directory")
         if not status.st_mode & stat.S_IXOTH:
             raise InstallError(
-                f"{folder} is closed to ordinary users, who run the TaskProlog; choose another --directory"
+                f"{folder} is closed to users, who have to run the TaskProlog; choose another --directory"
             )
 
 
