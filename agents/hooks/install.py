@@ -185,7 +185,7 @@ def _check_safe(directory: Path) -> None:
             raise InstallError(f"others than root may write to {folder}; close it, or choose another --directory")
         if not status.st_mode & stat.S_IXOTH:
             raise InstallError(
-                f"{folder} is closed to users, who have to run the TaskProlog; choose another --directory"
+                f"{folder} is closed to users, who run the TaskProlog; choose another --directory"
             )
 
 
