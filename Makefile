@@ -3,12 +3,12 @@ PYTHON ?= /usr/bin/python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test check bench docs setup format clean
+.PHONY: demo test check bench docs setup versions format clean
 
 demo: setup
 	@$(RUN) -m deploy.demo
 
-test: check
+test: check versions
 	@$(RUN) -m pytest -m cluster
 
 check: setup
@@ -26,6 +26,10 @@ docs: setup
 
 setup:
 	@PYTHON=$(PYTHON) VENV=$(VENV) deploy/testbed/setup.sh
+
+# The other versions of Slurm that are tested against, beside this machine's own.
+versions: setup
+	@deploy/testbed/slurm_versions.sh
 
 format: setup
 	@$(VENV)/bin/ruff check --fix-only .

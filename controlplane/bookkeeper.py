@@ -48,7 +48,7 @@ class Bookkeeper:
         for name, record in records.items():
             slurm = view.nodes.get(name)
             if record.state is NodeState.QUARANTINED and record.drained_at is None and slurm and slurm.draining:
-                self._fleet.drained(name, now, slurm.reason)
+                self._fleet.drained(slurm, now)
         new_nodes = view.nodes.keys() - records.keys()
         if new_nodes:
             self._fleet.add_nodes(new_nodes, now)

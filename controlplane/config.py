@@ -42,7 +42,21 @@ class Server(Section):
     )
 
 
+class Gateway(StrEnum):
+    AUTO = "auto"
+    PYSLURM = "pyslurm"
+    CLI = "cli"
+
+
 class Slurm(Section):
+    gateway: Gateway = Field(
+        Gateway.AUTO,
+        description="How Slurm is talked to: `cli` (scontrol and squeue), `pyslurm` (refuses to start where it cannot "
+        "be used), or `auto`: pyslurm where it imports and was built for the cluster's version of Slurm, else cli.",
+    )
+    pyslurm_python: str = Field(
+        "", description="A Python that can import pyslurm. Empty: the one that runs the control plane."
+    )
     scontrol: str = Field("scontrol", description="Program to run as scontrol.")
     poll_interval_seconds: float = Field(
         1.0, ge=0.1, le=60, description="How often nodes, jobs and reservations are read."
@@ -139,7 +153,9 @@ class Recovery(Section):
         120.0, gt=0, description="A recovery step that is not seen done by then fails the recovery and pages."
     )
     first_step_timeout_seconds: float = Field(
-        1800.0, gt=0, description="The same for the gang's first training step after the restore."
+        1800.0,
+        gt=0,
+        description="The same for the gang's first training step after the restore, and for what people have to do.",
     )
     repeat_after_seconds: float = Field(
         2.0, gt=0, description="A step whose effect is not seen in Slurm after this is tried again."

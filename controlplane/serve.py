@@ -14,8 +14,9 @@ import uvicorn
 from controlplane.app import Outside, compose
 from controlplane.config import Config, ConfigError
 from controlplane.fleet.slurm import SlurmNode
-from controlplane.slurm.cli import CommandLineSlurm
+from controlplane.slurm.choose import choose
 from controlplane.slurm.probe import slurmd_answers
+from controlplane.slurm.protocol import SlurmError
 from controlplane.store.database import StoreError, make_url
 
 
@@ -35,12 +36,17 @@ def configure_logging() -> None:
 
 
 def real_outside(config: Config) -> Outside:
+    """Raises ConfigError where the gateway that was asked for cannot be used."""
+
     def probe(node: SlurmNode) -> bool:
         return slurmd_answers(node.address, node.port, config.slurm.probe_timeout_seconds)
 
-    return Outside(
-        CommandLineSlurm(scontrol=config.slurm.scontrol, timeout_seconds=config.slurm.timeout_seconds), probe
-    )
+    try:
+        choice = choose(config.slurm)
+    except SlurmError as error:
+        raise ConfigError(str(error)) from error
+    structlog.get_logger().info("slurm.gateway", taken=choice.name, why=choice.why)
+    return Outside(choice.slurm, probe)
 
 
 def hold_database(url: str) -> IO[str] | None:

@@ -184,9 +184,7 @@ def _check_safe(directory: Path) -> None:
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
             raise InstallError(f"others than root may write to {folder}; close it, or choose another --directory")
         if not status.st_mode & stat.S_IXOTH:
-            raise InstallError(
-                f"{folder} is closed to users, who run the TaskProlog; choose another --directory"
-            )
+            raise InstallError(f"{folder} is closed to users, who run the TaskProlog; choose another --directory")
 
 
 def _above(path: Path) -> Iterable[Path]:

@@ -26,6 +26,7 @@ GRAVITY = (
     Signal.STRAGGLER_CONFIRMED,
     Signal.UNDRAINED,
     Signal.GANG_STRANDED,
+    Signal.SEAT_LOST,
     Signal.STRAGGLER_SUSPECTED,
     Signal.SILENT,
     Signal.HEARD,
@@ -203,7 +204,7 @@ def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decisio
         to_state=row.to,
         finding=finding,
         evidence=finding.evidence,
-        opens_incident=True,
+        opens_incident=finding.signal is not Signal.SEAT_LOST,
         plan=plan,
     )
 

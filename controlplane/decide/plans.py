@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controlplane.detect.administration import REASON_PREFIX
-from controlplane.fleet.finding import Finding
+from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.job import Job
-from controlplane.fleet.node import NodeState
+from controlplane.fleet.node import REASON_PREFIX, NodeState
 from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, StepName
 from controlplane.fleet.snapshot import Snapshot
 
@@ -52,14 +51,18 @@ def swap_plan(
     earlier: Recovery | None = snapshot.recovery_of(job.key)
     # A job that pends is on its way from the attempt that the earlier plan gave up; one that runs is given up now.
     on_its_way = earlier.plan if earlier and not job.running else None
-    failed = tuple(finding.node for finding in findings)
+    accused = [finding for finding in findings if finding.signal is not Signal.SEAT_LOST]
+    lost = {
+        finding.node for finding in findings if finding.signal is Signal.SEAT_LOST
+    }  # others' nodes, not failed ones
+    failed = tuple(finding.node for finding in accused)
     dead = tuple(finding.node for finding in findings if finding.dead)
     if earlier:
         # Those that a person has vouched for meanwhile are no longer held against.
         held = {name for name, node in snapshot.nodes.items() if node.state is NodeState.QUARANTINED}
         failed = (*(name for name in earlier.plan.failed_nodes if name in held), *failed)
         dead = (*(name for name in earlier.plan.dead_nodes if name in held), *dead)
-    kept = tuple(name for name in seats if name not in failed)
+    kept = tuple(name for name in seats if name not in failed and name not in lost)
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table else -1
     return Plan(
@@ -75,7 +78,7 @@ def swap_plan(
         restart_count=on_its_way.restart_count if on_its_way else job.slurm.restart_count,
         last_step=on_its_way.last_step if on_its_way else (last_step if last_step >= 0 else None),
         supersedes=earlier.id if earlier else None,
-        drain_reason=drain_reason(findings[0]),
+        drain_reason=earlier.plan.drain_reason if earlier and not accused else drain_reason(findings[0]),
     )
 
 

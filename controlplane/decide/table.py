@@ -66,9 +66,17 @@ TABLE: tuple[Row, ...] = (
         Action.MOVE_GANG,
         "a gang that could not be moved when its node was quarantined is moved as soon as it can be",
     ),
-    Row(14, (QUARANTINED,), Signal.UNDRAINED, None, Action.DRAIN_AGAIN, "the drain was refused and is tried again"),
     Row(
         15,
+        (*TRUSTED, FOREIGN_DRAIN),
+        Signal.SEAT_LOST,
+        None,
+        Action.MOVE_GANG,
+        "the node is somebody else's now and left alone; the gang that waits for it gets another",
+    ),
+    Row(14, (QUARANTINED,), Signal.UNDRAINED, None, Action.DRAIN_AGAIN, "the drain was refused and is tried again"),
+    Row(
+        17,
         (QUARANTINED,),
         Signal.DRAINED_FOR_US,
         None,
@@ -76,7 +84,7 @@ TABLE: tuple[Row, ...] = (
         "our Prolog kept a job off it and Slurm drained it for that: the drain is given our reason",
     ),
     Row(
-        16,
+        18,
         (*TRUSTED, FOREIGN_DRAIN),
         Signal.DRAINED_FOR_US,
         QUARANTINED,

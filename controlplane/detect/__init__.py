@@ -9,6 +9,7 @@ from controlplane.config import Config
 from controlplane.detect.administration import administration, undrained
 from controlplane.detect.gpu_state import gpu_state
 from controlplane.detect.prolog import drained_for_us
+from controlplane.detect.seats import lost_seats
 from controlplane.detect.silence import silence
 from controlplane.detect.straggler import straggler
 from controlplane.detect.stranded import stranded
@@ -26,6 +27,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *gpu_state(snapshot),
         *silence(snapshot, config.silence),
         *undrained(snapshot),
+        *lost_seats(snapshot),
         *stranded(snapshot),
         *straggler(snapshot, config.straggler),
     ]

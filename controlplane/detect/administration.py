@@ -6,11 +6,8 @@ from collections.abc import Iterator
 
 from controlplane.detect.prolog import refusal_behind
 from controlplane.fleet.finding import Finding, Signal
-from controlplane.fleet.node import NodeState, NodeView
+from controlplane.fleet.node import REASON_PREFIX, NodeState, NodeView
 from controlplane.fleet.snapshot import Snapshot
-
-REASON_PREFIX = "understudy:"
-"""Every drain reason of ours begins with this; a reason that does not is somebody else's."""
 
 
 def administration(snapshot: Snapshot) -> Iterator[Finding]:
@@ -25,7 +22,7 @@ def _judge(node: NodeView, read_at: float) -> Iterator[Finding]:
     slurm, record = node.slurm, node.record
     if slurm is None:
         return
-    ours = slurm.reason.startswith(REASON_PREFIX)
+    ours = record.owns(slurm)
     out_of_service = slurm.draining or (slurm.down and not slurm.lost)
     if out_of_service and not ours:
         if node.state not in (NodeState.FOREIGN_DRAIN, NodeState.QUARANTINED):

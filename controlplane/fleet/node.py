@@ -8,6 +8,9 @@ from enum import StrEnum
 from agents.wire import Gpu, KernelEvent
 from controlplane.fleet.slurm import SlurmNode
 
+REASON_PREFIX = "understudy:"
+"""Every reason that we give Slurm begins with this; one that does not is somebody else's."""
+
 
 class NodeState(StrEnum):
     """Guarantees, not actions. `decide.table` says how one follows from another."""
@@ -29,9 +32,23 @@ class NodeRecord:
     table_row: int = 0  # number of the transition that led here
     cleared_at: float = 0.0  # events received up to here count no more: somebody vouched for the node since
     drained_at: float | None = None  # when our drain was read back from Slurm
-    drain_reason: str = ""  # as read back then
+    drain_reason: str = ""  # as read back then, with who gave it and when, in Slurm's words: the proof that it is ours
+    drain_user: str = ""
+    drain_reason_at: str = ""
     agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
     slurmd_seen_at: float | None = None  # when its slurmd's port first answered us
+
+    def owns(self, slurm: SlurmNode) -> bool:
+        """Whether the node is out of service for the very reason that we gave.
+
+        Slurm keeps no owner: whoever writes a reason last has the node. Some versions leave an old reason standing when
+        a node is resumed, so the prefix alone proves nothing; time and user of what we read back do.
+        """
+        if self.state is not NodeState.QUARANTINED or not slurm.reason.startswith(REASON_PREFIX):
+            return False
+        if self.drained_at is None or not self.drain_user:  # on its way, or written down before there was this proof
+            return True
+        return (slurm.reason_user, slurm.reason_at) == (self.drain_user, self.drain_reason_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,10 +102,27 @@ class SlurmJob:
     reason: str = ""
     start_at: int | None = None  # for a pending job: not before
     excluded_nodes: tuple[str, ...] = ()
+    priority: int = 1
+    time_limit_minutes: int | None = None  # None: none of its own
+
+    @property
+    def held(self) -> bool:
+        """It waits for somebody to release it."""
+        return self.state == "PENDING" and self.priority == 0
 
     @property
     def held_after_failed_launch(self) -> bool:
         return self.state == "PENDING" and self.reason in HELD_AFTER_FAILED_LAUNCH
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmStep:
+    """A step as `scontrol show step` tells it."""
+
+    step_id: str  # "0", "batch", "extern", "interactive"
+    name: str
+    state: str
+    nodes: tuple[str, ...]
 
 
 POOL_USER = "root"

@@ -11,7 +11,7 @@ from controlplane.clock import Clock
 from controlplane.config import Config
 from controlplane.fleet.recovery import Recovery, RecoveryStatus, RecoveryStep, StepName, StepStatus
 from controlplane.fleet.slurm import SlurmNode, SlurmView
-from controlplane.recover.step import Done, Failed, GangFacts, Todo, Wait, World
+from controlplane.recover.step import Done, Failed, GangFacts, Observation, Todo, Wait, World
 from controlplane.recover.steps import STEPS
 from controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_view
 from controlplane.store.stores import Stores
@@ -22,6 +22,10 @@ ASK_AGAIN_SECONDS = 0.5
 
 OBSERVATIONS_PER_ADVANCE_MAX = 50
 """Bound on the work of one call: a plan has about ten steps, each observed at most a few times."""
+
+
+WRITE_REASONS = frozenset({StepName.DRAIN_NODES, StepName.DOWN_NODES, StepName.REQUEUE_JOB})
+"""Steps that may have given Slurm a reason: what was read back after them is the proof that it is ours."""
 
 
 class Runner:
@@ -70,8 +74,8 @@ class Runner:
             case Failed(why):
                 self._fail(recovery, step, why)
                 return True
-            case Todo(why) | Wait(why) if self._late(recovery, step):
-                self._fail(recovery, step, f"not done after {self._timeout(step.name):.0f} s: {why}")
+            case Todo(why) | Wait(why) if self._late(recovery, step, observation):
+                self._fail(recovery, step, f"not done after {self._timeout(step, observation):.0f} s: {why}")
                 return True
             case Todo() if self._may_act(step):
                 return self._act(recovery, step, world)
@@ -98,10 +102,12 @@ class Runner:
 
     def _done(self, recovery: Recovery, step: RecoveryStep, outcome: Done, world: World) -> None:
         now = self._clock.now()
-        if step.name is StepName.DRAIN_NODES:
-            for name in recovery.plan.failed_nodes:
-                node = world.slurm.nodes.get(name)
-                self._stores.fleet.drained(name, now, node.reason if node else "")
+        if step.name in WRITE_REASONS:
+            for node in (world.slurm.nodes.get(name) for name in recovery.plan.failed_nodes):
+                if node is not None and node.reason == recovery.plan.drain_reason:
+                    self._stores.fleet.owned(node, now)
+                elif node is not None:
+                    self._stores.fleet.drained(node, now)
         self._stores.journal.done(recovery.id, step, outcome.at or now, outcome.detail)
         log.info("step.done", recovery=recovery.id, step=step.name.value, detail=outcome.detail)
 
@@ -116,15 +122,16 @@ class Runner:
         self._stores.journal.end(recovery.id, status, outcome, self._clock.now())
         log.info("recovery.ended", recovery=recovery.id, status=status.value, outcome=outcome)
 
-    def _late(self, recovery: Recovery, step: RecoveryStep) -> bool:
+    def _late(self, recovery: Recovery, step: RecoveryStep, observation: Observation) -> bool:
         """Time in which Slurm could not be read does not count."""
         before = [done.done_at for done in recovery.steps[: step.position] if done.done_at is not None]
         since = max([recovery.decided_at, self._readable_since or 0.0, *before])
-        return self._clock.now() - since > self._timeout(step.name)
+        return self._clock.now() - since > self._timeout(step, observation)
 
-    def _timeout(self, name: StepName) -> float:
+    def _timeout(self, step: RecoveryStep, observation: Observation) -> float:
         policy = self._config.recovery
-        patient = name in (StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP)
+        for_people = isinstance(observation, Wait) and observation.for_people
+        patient = for_people or step.name in (StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP)
         return policy.first_step_timeout_seconds if patient else policy.step_timeout_seconds
 
     def _world(self, recovery: Recovery) -> World:
@@ -132,7 +139,9 @@ class Runner:
         view: SlurmView = read_view(self._slurm, now)
         if self._readable_since is None:
             self._readable_since = now
-        return World(recovery.plan, view, self._gang(recovery), self._asker(), self._config, now)
+        known = self._stores.fleet.nodes()
+        records = {name: known[name] for name in recovery.plan.failed_nodes if name in known}
+        return World(recovery.plan, view, records, self._gang(recovery), self._asker(), self._config, now)
 
     def unreadable(self) -> None:
         """Slurm could not be read, or nothing was advanced: that time does not count against any step."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from controlplane.config import Config
 from controlplane.fleet.job import opted_in
+from controlplane.fleet.node import NodeRecord
 from controlplane.fleet.recovery import Plan, StepName
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmView
 from controlplane.slurm.protocol import Slurm
@@ -29,6 +30,7 @@ class World:
 
     plan: Plan
     slurm: SlurmView
+    records: Mapping[str, NodeRecord]  # of the failed nodes
     gang: Callable[[int], GangFacts]  # by restart count; asks the database
     answers: Callable[[SlurmNode], bool]  # whether anybody is at its slurmd's port
     config: Config
@@ -45,6 +47,13 @@ class World:
         if job is None or (job.submit_at != plan.submit_at and job.restart_count <= plan.restart_count):
             return None
         return job
+
+    def others_hold(self, node: SlurmNode) -> bool:
+        """Somebody else took the node out of service, or made our reason theirs: theirs to deal with."""
+        if not node.draining and not (node.down and not node.lost):
+            return False
+        record = self.records.get(node.name)
+        return node.reason != self.plan.drain_reason and not (record is not None and record.owns(node))
 
     def mute(self, names: Iterable[str]) -> list[str]:
         """Those of the nodes whose slurmd answers nobody."""
@@ -85,6 +94,7 @@ class Wait:
     """On its way, or somebody else's move."""
 
     why: str
+    for_people: bool = False  # theirs, and people take their time
 
 
 @dataclass(frozen=True, slots=True)

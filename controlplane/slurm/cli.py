@@ -10,12 +10,21 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep
 from controlplane.slurm.hostlist import compress
-from controlplane.slurm.parse import ambiguous_job_ids, parse_cluster_name, parse_jobs, parse_nodes, parse_reservations
+from controlplane.slurm.parse import (
+    ambiguous_job_ids,
+    parse_config,
+    parse_extra,
+    parse_jobs,
+    parse_nodes,
+    parse_reservations,
+    parse_steps,
+    parse_topology,
+)
 from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 
-_UNAVAILABLE = re.compile(
+UNAVAILABLE = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Connection refused|Connection timed out|connect failure"
     r"|Zero Bytes were transmitted|standby mode|Unexpected message received|Protocol authentication error"
     r"|Unable to establish a? ?connection|Resource temporarily unavailable",
@@ -24,7 +33,7 @@ _UNAVAILABLE = re.compile(
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
 
 
-class CommandLineSlurm:
+class CommandLineGateway:
     """Implements `Slurm`. `environment` is the child's whole environment; None means this process's own."""
 
     def __init__(
@@ -43,8 +52,11 @@ class CommandLineSlurm:
             "LC_ALL": "C",
         }
 
+    def config(self) -> Mapping[str, str]:
+        return parse_config(self._run("show", "config"))
+
     def cluster_name(self) -> str:
-        return parse_cluster_name(self._run("show", "config"))
+        return self.config()["ClusterName"]
 
     def nodes(self) -> list[SlurmNode]:
         return parse_nodes(self._run("--all", "show", "nodes", "--oneliner"))
@@ -67,22 +79,41 @@ class CommandLineSlurm:
     def reservations(self) -> list[SlurmReservation]:
         return parse_reservations(self._run("--all", "show", "reservations", "--oneliner"))
 
+    def steps(self, job_id: int) -> list[SlurmStep]:
+        try:
+            return parse_steps(self._run("--all", "show", "step", "--oneliner", str(int(job_id))))
+        except SlurmUnavailable:
+            raise
+        except SlurmError as error:
+            if f"Job step {job_id}. not found" in str(error):
+                return []
+            raise
+
+    def job_extra(self, job_id: int) -> str:
+        return parse_extra(self._run("--all", "show", "job", "--oneliner", str(int(job_id))))
+
+    def topology(self) -> dict[str, tuple[str, ...]]:
+        return parse_topology(self._run("show", "topology", "--oneliner"))
+
     def drain_node(self, node: str, reason: str) -> None:
-        self._run("update", f"NodeName={_name(node)}", "State=DRAIN", f"Reason={_reason(reason)}")
+        self._run("update", f"NodeName={checked_name(node)}", "State=DRAIN", f"Reason={checked_reason(reason)}")
 
     def down_node(self, node: str, reason: str) -> None:
-        self._run("update", f"NodeName={_name(node)}", "State=DOWN", f"Reason={_reason(reason)}")
+        self._run("update", f"NodeName={checked_name(node)}", "State=DOWN", f"Reason={checked_reason(reason)}")
 
     def resume_node(self, node: str) -> None:
-        self._run("update", f"NodeName={_name(node)}", "State=RESUME")
+        self._run("update", f"NodeName={checked_name(node)}", "State=RESUME")
+
+    def reboot_node(self, node: str, reason: str) -> None:
+        self._run("reboot", "ASAP", "nextstate=DOWN", f"reason={checked_reason(reason)}", checked_name(node))
 
     def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
         self._run(
             "create",
             "reservation",
-            f"ReservationName={_name(name)}",
+            f"ReservationName={checked_name(name)}",
             f"Nodes={_node_list(name, nodes)}",
-            f"Users={_name(user)}",
+            f"Users={checked_name(user)}",
             "StartTime=now",
             f"Duration={int(duration_minutes)}",
             # OVERLAP: over the spare pool, which gives its node up a moment later, so that it is never unreserved.
@@ -91,23 +122,44 @@ class CommandLineSlurm:
         )
 
     def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
-        self._run("update", f"ReservationName={_name(name)}", f"Nodes={_node_list(name, nodes)}")
+        self._run("update", f"ReservationName={checked_name(name)}", f"Nodes={_node_list(name, nodes)}")
 
     def delete_reservation(self, name: str) -> None:
-        self._run("delete", f"ReservationName={_name(name)}")
+        self._run("delete", f"ReservationName={checked_name(name)}")
 
     def set_job_reservation(self, job_id: int, reservation: str) -> None:
-        value = _name(reservation) if reservation else ""
-        self._run("update", f"JobId={int(job_id)}", f"ReservationName={value}")
+        value = checked_name(reservation) if reservation else ""
+        self._update_job(job_id, "ReservationName", value)
 
     def requeue_job(self, job_id: int) -> None:
         self._run("requeue", str(int(job_id)))
 
+    def start_job_now(self, job_id: int) -> None:
+        self._update_job(job_id, "StartTime", "now")
+
+    def hold_job(self, job_id: int) -> None:
+        self._run("hold", str(int(job_id)))
+
     def release_job(self, job_id: int) -> None:
         self._run("release", str(int(job_id)))
 
-    def start_job_now(self, job_id: int) -> None:
-        self._run("update", f"JobId={int(job_id)}", "StartTime=now")
+    def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
+        self._update_job(job_id, "ExcNodeList", compress(checked_name(node) for node in nodes))
+
+    def set_job_priority(self, job_id: int, priority: int) -> None:
+        self._update_job(job_id, "Priority", str(int(priority)))
+
+    def set_time_limit(self, job_id: int, minutes: int) -> None:
+        self._update_job(job_id, "TimeLimit", str(int(minutes)))
+
+    def set_job_comment(self, job_id: int, comment: str) -> None:
+        self._update_job(job_id, "Comment", " ".join(comment.split()))
+
+    def set_job_extra(self, job_id: int, extra: str) -> None:
+        self._update_job(job_id, "Extra", " ".join(extra.split()))
+
+    def _update_job(self, job_id: int, key: str, value: str) -> None:
+        self._run("update", f"JobId={int(job_id)}", f"{key}={value}")
 
     def _jobs_claiming(self, job_id: int) -> list[SlurmJob]:
         try:
@@ -148,11 +200,11 @@ class CommandLineSlurm:
         if done.returncode == 0:
             return done.stdout
         said = " ".join(f"{done.stderr} {done.stdout}".split())
-        kind = SlurmUnavailable if _UNAVAILABLE.search(said) else SlurmError
+        kind = SlurmUnavailable if UNAVAILABLE.search(said) else SlurmError
         raise kind(f"`{command}` failed with exit code {done.returncode}: {said or 'it said nothing'}")
 
 
-def _name(text: str) -> str:
+def checked_name(text: str) -> str:
     """Names go into `Key=value` arguments, where scontrol would read a comma or a blank as more than a name."""
     if not _NAME.fullmatch(text):
         raise SlurmError(f"{text!r} is not a name that Slurm takes for a node, a user or a reservation")
@@ -163,10 +215,10 @@ def _node_list(reservation: str, nodes: Sequence[str]) -> str:
     if not nodes:
         # Slurm 22.05 answers an empty list with success and leaves the reservation as it was.
         raise SlurmError(f"reservation {reservation} must keep a node: delete it instead of emptying it")
-    return compress(_name(node) for node in nodes)
+    return compress(checked_name(node) for node in nodes)
 
 
-def _reason(text: str) -> str:
+def checked_reason(text: str) -> str:
     """On one line, or scontrol's own output could not be taken apart again."""
     reason = " ".join(text.split())
     if not reason:

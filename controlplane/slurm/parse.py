@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from datetime import UTC, datetime
 
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep
 from controlplane.slurm.hostlist import HostListError, expand
 from controlplane.slurm.protocol import SlurmError
 
@@ -23,19 +23,23 @@ _JOB_START = re.compile(r"JobId=\d+ ")
 _OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
 _USER_TEXT = re.compile(r" (?:Network|Command|WorkDir|AdminComment)=")
 _ADMIN_COMMENT = re.compile(r" AdminComment=")
-_COMMENT = re.compile(
-    r" Comment=(.*?)(?=\s+(?:StdErr|StdIn|StdOut|Power|TresPer\w+|MailUser|NtasksPerTRES)=|\s*$)", re.DOTALL
-)
+_AFTER_USER_TEXT = r"(?=\s+(?:Extra|StdErr|StdIn|StdOut|Power|TresPer\w+|MailUser|NtasksPerTRES)=|\s*$)"
+_COMMENT = re.compile(rf" Comment=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
+_EXTRA = re.compile(rf" Extra=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
 _NODE_REASON = re.compile(r"\sReason=(?P<text>.*)\s\[(?P<user>[^\s\[\]@]+)@(?P<at>[\dT:-]+)\]", re.DOTALL)
+_SETTING = re.compile(r"^(\w+(?:\[\d+\])?)\s*=[ \t]*(.*)$", re.MULTILINE)
+_DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>\d\d)")
 _STATE_SUFFIXES = "*~#!%$@^-"
 
 
-def parse_cluster_name(text: str) -> str:
-    """Of `scontrol show config`. Raises SlurmError."""
-    match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
-    if match is None:
+def parse_config(text: str) -> dict[str, str]:
+    """Of `scontrol show config`, with the ClusterName at least. Raises SlurmError."""
+    found: dict[str, str] = {}
+    for match in _SETTING.finditer(text):
+        found.setdefault(match[1], match[2].strip())
+    if "ClusterName" not in found:
         raise SlurmError("scontrol show config printed no ClusterName: a Slurm version not known here?")
-    return match[1]
+    return found
 
 
 def parse_nodes(text: str) -> list[SlurmNode]:
@@ -64,6 +68,29 @@ def parse_jobs(text: str) -> list[SlurmJob]:
 
 def parse_reservations(text: str) -> list[SlurmReservation]:
     return [_reservation(record) for record in _records(text, re.compile("ReservationName="))]
+
+
+def parse_steps(text: str) -> list[SlurmStep]:
+    return [_step(record) for record in _records(text, re.compile(r"StepId=\d+"))]
+
+
+def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
+    """Of `scontrol show topology`: switches of level 0, or blocks."""
+    found: dict[str, tuple[str, ...]] = {}
+    for record in _records(text, re.compile("(?:SwitchName|BlockName)=")):
+        pairs = _pairs(record)
+        if pairs.get("Level", "0") == "0":
+            found[pairs.get("SwitchName") or pairs["BlockName"]] = hosts(pairs.get("Nodes", ""))
+    return found
+
+
+def minutes(text: str) -> int | None:
+    """Of "01:30:00" or "2-00:00:00", rounded up; None for "UNLIMITED", "Partition_Limit" and the like."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, mins, seconds = (int(match[part] or 0) for part in ("days", "hours", "minutes", "seconds"))
+    return (days * 24 + hours) * 60 + mins + (seconds > 0)
 
 
 def ambiguous_job_ids(jobs: list[SlurmJob]) -> set[int]:
@@ -113,7 +140,15 @@ def _number(pairs: dict[str, str], key: str, record: str) -> int:
     return int(match[0])  # of "4-8", the nodes wanted, the lower bound
 
 
-def _hosts(text: str) -> tuple[str, ...]:
+def node_state(text: str) -> tuple[str, frozenset[str]]:
+    """Of "IDLE+DRAIN+NOT_RESPONDING", or "IDLE*+DRAIN": base state and flags."""
+    base, *flags = text.split("+")
+    if "*" in base:
+        flags.append("NOT_RESPONDING")  # as sinfo and some versions of scontrol spell it
+    return base.rstrip(_STATE_SUFFIXES), frozenset(flag.rstrip(_STATE_SUFFIXES) for flag in flags)
+
+
+def hosts(text: str) -> tuple[str, ...]:
     try:
         return expand(text)
     except HostListError as error:
@@ -126,16 +161,14 @@ def _list(text: str) -> tuple[str, ...]:
 
 def _node(record: str) -> SlurmNode:
     pairs = _pairs(record)
-    base, *flags = _need(pairs, "State", record).split("+")
-    if "*" in base:
-        flags.append("NOT_RESPONDING")  # as sinfo and some versions of scontrol spell it
+    base, flags = node_state(_need(pairs, "State", record))
     reason = _NODE_REASON.search(record)
     return SlurmNode(
         name=pairs["NodeName"],
         address=pairs.get("NodeAddr") or pairs["NodeName"],
         port=int(pairs.get("Port") or 6818),  # printed only where it is not the default, in old versions
-        base_state=base.rstrip(_STATE_SUFFIXES),
-        flags=frozenset(flag.rstrip(_STATE_SUFFIXES) for flag in flags),
+        base_state=base,
+        flags=flags,
         partitions=_list(pairs.get("Partitions", "")),
         reason=reason["text"] if reason else pairs.get("Reason", ""),
         reason_user=reason["user"] if reason else "",
@@ -167,7 +200,7 @@ def _job(record: str) -> SlurmJob | None:
         state=state,
         restart_count=_number(pairs, "Restarts", record),
         # While pending, Slurm may still show the nodes of the attempt before.
-        nodes=() if state == "PENDING" else _hosts(pairs.get("NodeList", "")),
+        nodes=() if state == "PENDING" else hosts(pairs.get("NodeList", "")),
         node_count=_number(pairs, "NumNodes", record),
         comment=_comment(record, user_text.start()),
         batch=pairs.get("BatchFlag", "0") != "0",
@@ -175,7 +208,9 @@ def _job(record: str) -> SlurmJob | None:
         reservation=pairs.get("Reservation", ""),
         reason="" if pairs.get("Reason") == "None" else pairs.get("Reason", ""),
         start_at=epoch_seconds(pairs.get("StartTime", "")),
-        excluded_nodes=_hosts(pairs.get("ExcNodeList", "")),
+        excluded_nodes=hosts(pairs.get("ExcNodeList", "")),
+        priority=_number(pairs, "Priority", record),
+        time_limit_minutes=minutes(pairs.get("TimeLimit", "")),
     )
 
 
@@ -189,11 +224,28 @@ def _comment(record: str, start: int) -> str:
     return match[1] if match else ""
 
 
+def parse_extra(record: str) -> str:
+    """Of one job. It stands after the comment: what its owner wrote there may contain its name, the last one counts."""
+    position = record.rfind(" Extra=")
+    match = _EXTRA.match(record, position) if position >= 0 else None
+    return match[1] if match else ""
+
+
+def _step(record: str) -> SlurmStep:
+    pairs = _pairs(record)
+    return SlurmStep(
+        step_id=pairs["StepId"].partition(".")[2],
+        name=pairs.get("Name", ""),
+        state=_need(pairs, "State", record),
+        nodes=hosts(pairs.get("NodeList", "")),
+    )
+
+
 def _reservation(record: str) -> SlurmReservation:
     pairs = _pairs(record)
     return SlurmReservation(
         name=pairs["ReservationName"],
-        nodes=_hosts(pairs.get("Nodes", "")),
+        nodes=hosts(pairs.get("Nodes", "")),
         users=_list(pairs.get("Users", "")),
         flags=frozenset(_list(pairs.get("Flags", ""))),
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Row, insert, select, update
+from sqlalchemy import ColumnElement, Engine, Row, func, insert, select, true, update
 
 from controlplane.fleet.job import Job, JobKey, KnownJob
 from controlplane.fleet.node import NodeRecord, NodeState
+from controlplane.fleet.slurm import SlurmNode
 from controlplane.store import tables
 from controlplane.store.database import insert_new, reading
 
@@ -45,13 +46,25 @@ class FleetStore:
                 if names:
                     connection.execute(update(table).where(table.c.name.in_(names)).values({column: now}))
 
-    def drained(self, node: str, at: float, reason: str) -> None:
-        """Our drain of this node was read back from Slurm, with this reason."""
+    def drained(self, node: SlurmNode, at: float) -> None:
+        """The node was read back from Slurm, out of service. What was read first stands, but see `owned`."""
+        self._write_drain(node, at, tables.node.c.drained_at.is_(None))
+
+    def owned(self, node: SlurmNode, at: float) -> None:
+        """A reason that we have just given was read back from Slurm: each writing of it renews its time."""
+        self._write_drain(node, at, true())
+
+    def _write_drain(self, node: SlurmNode, at: float, condition: ColumnElement[bool]) -> None:
         with self._engine.begin() as connection:
             connection.execute(
                 update(tables.node)
-                .where(tables.node.c.name == node, tables.node.c.drained_at.is_(None))
-                .values(drained_at=at, drain_reason=reason)
+                .where(tables.node.c.name == node.name, condition)
+                .values(
+                    drained_at=func.coalesce(tables.node.c.drained_at, at),
+                    drain_reason=node.reason,
+                    drain_user=node.reason_user,
+                    drain_reason_at=node.reason_at,
+                )
             )
 
     def known_jobs(self, cluster: str) -> dict[int, KnownJob]:
@@ -177,6 +190,8 @@ def _node(row: Row[Any]) -> NodeRecord:
         cleared_at=row.cleared_at,
         drained_at=row.drained_at,
         drain_reason=row.drain_reason,
+        drain_user=row.drain_user,
+        drain_reason_at=row.drain_reason_at,
         agent_seen_at=row.agent_seen_at,
         slurmd_seen_at=row.slurmd_seen_at,
     )

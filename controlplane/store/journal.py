@@ -229,6 +229,8 @@ class Journal:
             "table_row": decision.row,
             "drained_at": None,
             "drain_reason": "",
+            "drain_user": "",
+            "drain_reason_at": "",
         }
         table = tables.node
         before = connection.execute(select(table.c.state).where(table.c.name == decision.subject)).scalar()

@@ -41,6 +41,8 @@ node = Table(
     Column("cleared_at", Double, nullable=False),
     Column("drained_at", Double),
     Column("drain_reason", Text, nullable=False, default=""),
+    Column("drain_user", Text, nullable=False, server_default=""),
+    Column("drain_reason_at", Text, nullable=False, server_default=""),
     Column("agent_seen_at", Double),  # to the minute
     Column("slurmd_seen_at", Double),  # when its slurmd's port first answered us
 )

@@ -7,20 +7,23 @@ Needs root, and Debian's packages munge, slurmctld, slurmd and slurm-client.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import secrets
 import shutil
+import signal
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from deploy.testbed import configuration
+from deploy.testbed import configuration, installation
 from deploy.testbed.configuration import Layout
+from deploy.testbed.installation import NATIVE, Installation
 from deploy.testbed.processes import (
     MARK,
     Process,
@@ -30,12 +33,15 @@ from deploy.testbed.processes import (
     holds_open,
     is_running,
     kill_all,
+    read_process,
+    signal_process,
     sweep,
 )
 from deploy.testbed.supervisor import Supervisor
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "sbatch", "setpriv")
 _SOCKET_PATH_BYTES_MAX = 107  # unix(7)
+CLUSTER_NAME = "testbed"
 _LOG_TAIL_LINES = 15
 _NODE_LOG_TAIL_LINES = 3
 
@@ -52,22 +58,26 @@ class SlurmCluster:
         directory: Path,
         nodes: int = 8,
         gpus_per_node: int = 8,
-        node_prefix: str = "n",
-        name: str = "testbed",
         extra_lines: Sequence[str] = (),
+        slurm: Installation = NATIVE,
+        racks: Mapping[str, int] | None = None,
     ) -> None:
         ports = configuration.free_ports(nodes + 1)
+        self.slurm = slurm
         self.layout = Layout(
             directory=directory.resolve(),
-            name=name,
-            node_names=configuration.node_names(node_prefix, nodes),
+            name=CLUSTER_NAME,
+            node_names=configuration.node_names(nodes),
             gpus_per_node=gpus_per_node,
             controller_port=ports[0],
             node_ports=ports[1:],
             extra_lines=tuple(extra_lines),
+            racks=dict(racks or {}),
         )
         self._supervisor: Supervisor | None = None
         self._controller: Process | None = None
+        self._munged: Process | None = None
+        self._namespace: Process | None = None  # where another version's programs run
         self._node_daemons: dict[str, Process] = {}
 
     @property
@@ -81,10 +91,15 @@ class SlurmCluster:
     @property
     def environment(self) -> dict[str, str]:
         """What a program needs in its environment to use this cluster, and to be found by `sweep`."""
-        path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+        path = f"{self._clients}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
         libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         # Slurm's step daemons write their title over the front of their environment: the mark stands last.
         return {"PATH": path, **libraries, "SLURM_CONF": str(self.layout.slurm_conf), MARK: str(self.directory)}
+
+    @property
+    def pyslurm_python(self) -> Path:
+        """A program that is a Python which can import pyslurm, where this Slurm's installation has one."""
+        return self._clients / "python"
 
     def __enter__(self) -> Self:
         self.start()
@@ -102,8 +117,10 @@ class SlurmCluster:
         self._lay_out()
         self._supervisor = Supervisor(self.directory)
         try:
-            self._start_munge()
-            self._controller = self.spawn(["slurmctld", "-D"], self.layout.log_directory / "slurmctld.out")
+            self.start_munge()
+            if self.slurm.root is not None:
+                self._open_namespace(self.slurm.root)
+            self.start_controller()
             for node in self.node_names:
                 self.start_node(node)
             self.wait_until_idle(timeout_seconds=30)
@@ -115,17 +132,44 @@ class SlurmCluster:
         """End every process of the cluster, jobs included, and see that none is left. May be called again."""
         supervisor, self._supervisor = self._supervisor, None
         self._node_daemons.clear()
-        self._controller = None
+        self._controller = self._munged = self._namespace = None
         if supervisor is not None:
             supervisor.stop()
         sweep(self.directory)
 
-    def start_node(self, node: str) -> None:
-        """Start the slurmd of a node that has none."""
+    def start_node(self, node: str, rebooted: bool = False) -> None:
+        """Start the slurmd of a node that has none; it may claim that the node was rebooted."""
         if node in self._node_daemons and is_running(self._node_daemons[node]):
             raise ClusterError(f"the slurmd of {node} runs already (process {self._node_daemons[node].pid})")
         log = self.layout.log_directory / f"slurmd.{node}.out"
-        self._node_daemons[node] = self.spawn(["slurmd", "-D", "-N", node], log)
+        self._node_daemons[node] = self._spawn_slurm(["slurmd", "-D", "-N", node, *(["-b"] if rebooted else [])], log)
+
+    def start_controller(self) -> None:
+        """Start slurmctld, also again after `stop_controller`: it finds its state as it left it."""
+        self._controller = self._spawn_slurm(["slurmctld", "-D"], self.layout.log_directory / "slurmctld.out")
+
+    def stop_controller(self) -> None:
+        """SIGKILL slurmctld, as its host's failure would. Jobs go on."""
+        controller, self._controller = self._controller, None
+        if controller is None:
+            raise ClusterError("slurmctld does not run")
+        kill_all(lambda: [controller] if is_running(controller) else [])
+
+    @contextlib.contextmanager
+    def controller_paused(self) -> Iterator[None]:
+        """slurmctld stands still meanwhile: it accepts connections and answers none, until it goes on."""
+        assert self._controller is not None
+        signal_process(self._controller, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            signal_process(self._controller, signal.SIGCONT)
+
+    def stop_munge(self) -> None:
+        munged, self._munged = self._munged, None
+        if munged is None:
+            raise ClusterError("munged does not run")
+        kill_all(lambda: [munged] if is_running(munged) else [])
 
     def node_pids(self, node: str) -> list[int]:
         """The node's slurmd, step daemons and tasks, and what else says in its environment to be of this node."""
@@ -148,13 +192,14 @@ class SlurmCluster:
         cwd: Path | None = None,
         text: str | None = None,
         timeout_seconds: float = 60,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the cluster's environment, as `user` where one is named. Its failure is the caller's."""
         home = cwd or (self.user_directory(user) if user else self.directory)
-        entry = pwd.getpwnam(user) if user else None
+        entry = pwd.getpwnam(user) if user and self._namespace is None else None
         return subprocess.run(
-            arguments,
-            env={**self.environment, "HOME": str(home), "USER": user or "root"},
+            self._within(arguments, user, home),
+            env={**self._inner_environment, "HOME": str(home), "USER": user or "root", **(environment or {})},
             cwd=home,
             input=text,
             capture_output=True,
@@ -166,9 +211,16 @@ class SlurmCluster:
             extra_groups=[] if entry else None,
         )
 
-    def sbatch(self, *arguments: str, script: str | None = None, user: str = "nobody", cwd: Path | None = None) -> int:
+    def sbatch(
+        self,
+        *arguments: str,
+        script: str | None = None,
+        user: str = "news",
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> int:
         """Submit a job as `user`; `script` is its text, else `arguments` end with a file's name. Return its id."""
-        done = self.run("sbatch", "--parsable", *arguments, user=user, cwd=cwd, text=script)
+        done = self.run("sbatch", "--parsable", *arguments, user=user, cwd=cwd, text=script, environment=environment)
         if done.returncode != 0:
             raise ClusterError(f"sbatch {' '.join(arguments)} failed ({done.returncode}): {done.stderr.strip()}")
         return int(done.stdout.strip().partition(";")[0])
@@ -178,6 +230,41 @@ class SlurmCluster:
         if self._supervisor is None:
             raise ClusterError(f"cannot start {arguments[0]}: the cluster in {self.directory} is not running")
         return self._supervisor.start(arguments, {**self.environment, **(environment or {})}, log)
+
+    def _spawn_slurm(self, arguments: Sequence[str], log: Path) -> Process:
+        return self.spawn(self._within(arguments), log, self._inner_environment)
+
+    @property
+    def _inner_environment(self) -> dict[str, str]:
+        """For programs that run where this cluster's Slurm is."""
+        return self.environment | ({"PATH": installation.PATH} if self._namespace else {})
+
+    def _within(self, arguments: Sequence[str], user: str | None = None, cwd: Path | None = None) -> Sequence[str]:
+        """What to run for `arguments` to run where this cluster's Slurm is."""
+        if self._namespace is None:
+            return arguments
+        return installation.enter(self._namespace.pid, arguments, user, cwd)
+
+    def _open_namespace(self, root: Path) -> None:
+        log = self.layout.log_directory / "namespace.out"
+        holder = self.spawn(installation.open_namespace(root, self.directory), log)
+        # It is ready once it has become `sleep`.
+        ready = self._name_of(holder)
+        self.wait_until(lambda: self._name_of(holder) == "sleep", 10, f"{root} is open (it was {ready})", 0.01)
+        self._namespace = holder
+        installation.write_clients(self._clients, holder.pid)
+        if self.slurm.pyslurm_python:
+            installation.write_pyslurm_python(self.pyslurm_python, holder.pid, self.slurm.pyslurm_python)
+
+    @staticmethod
+    def _name_of(process: Process) -> str:
+        found = read_process(process.pid)
+        return found.name if found else ""
+
+    @property
+    def _clients(self) -> Path:
+        """Where programs lie that run the Slurm commands of another version; empty for this machine's own."""
+        return self.directory / "bin"
 
     def user_directory(self, user: str) -> Path:
         """A directory that belongs to `user`, made where it is missing: jobs need one they may write to."""
@@ -230,13 +317,15 @@ class SlurmCluster:
             return holds_open(process.pid, self.layout.node_log(node))
         return environment_of(process.pid).get("SLURMD_NODENAME") == node
 
-    def _start_munge(self) -> None:
+    def start_munge(self) -> None:
+        """Start munged, also again after `stop_munge`."""
         munge = self.layout.munge_directory
         key = munge / "key"
         if not key.exists():
             key.touch(mode=0o600)
             key.write_bytes(secrets.token_bytes(128))
-        self.spawn(
+        self.layout.munge_socket.unlink(missing_ok=True)  # of a munged that was killed
+        self._munged = self.spawn(
             [
                 "munged",
                 "--foreground",
@@ -255,6 +344,10 @@ class SlurmCluster:
             raise ClusterError(f"the cluster in {self.directory} runs already")
         if os.geteuid() != 0:
             raise ClusterError("a testbed cluster needs root: Slurm runs jobs as several users; use sudo")
+        if self.slurm.root is not None and not self.slurm.root.is_dir():
+            raise ClusterError(
+                f"no Slurm {self.slurm.slurm} in {self.slurm.root}: run deploy/testbed/slurm_versions.sh"
+            )
         missing = [name for name in _PROGRAMS if shutil.which(name, path=self.environment["PATH"]) is None]
         if missing:
             raise ClusterError(
@@ -282,7 +375,9 @@ class SlurmCluster:
             if not device.exists():
                 os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # as /dev/null: Slurm looks at the node only
         configuration.write(self.layout)
-        self.layout.munge_socket.unlink(missing_ok=True)  # of a munged that was killed
+        if self.slurm.root is not None:
+            # Newer versions look for a mounted tree of cgroups, whatever is chosen; 22.05 does not know this word.
+            (self.directory / "cgroup.conf").write_text("CgroupPlugin=disabled\n", encoding="utf-8")
 
     def _log_tails(self) -> str:
         parts = []

@@ -5,9 +5,11 @@ Belongs here: the text of slurm.conf and gres.conf, and the choice of ports. Mus
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _PORTS = range(10_000, 32_000)  # below Linux' range for outgoing connections, which could take one meanwhile
@@ -24,6 +26,8 @@ class Layout:
     controller_port: int
     node_ports: tuple[int, ...]
     extra_lines: tuple[str, ...] = ()
+    racks: Mapping[str, int] = field(default_factory=dict)
+    """Leaf switches of a tree, and how many nodes are below each, in order; none: Slurm is told of no topology."""
 
     @property
     def slurm_conf(self) -> Path:
@@ -97,6 +101,7 @@ def slurm_conf(layout: Layout) -> str:
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core",
         *([] if layout.gpus_per_node == 0 else ["GresTypes=gpu"]),
+        *(["TopologyPlugin=topology/tree"] if layout.racks else []),
         *layout.extra_lines,
         *(_node_line(layout, name, port) for name, port in zip(layout.node_names, layout.node_ports, strict=True)),
         "PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=EXCLUSIVE State=UP",
@@ -111,8 +116,16 @@ def gres_conf(layout: Layout) -> str:
     return "".join(f"NodeName={name} Name=gpu File={files}\n" for name in layout.node_names)
 
 
-def node_names(prefix: str, count: int) -> tuple[str, ...]:
-    return tuple(f"{prefix}{number}" for number in range(1, count + 1))
+def topology_conf(layout: Layout) -> str:
+    names = iter(layout.node_names)
+    leaves = [
+        f"SwitchName={rack} Nodes={','.join(itertools.islice(names, count))}\n" for rack, count in layout.racks.items()
+    ]
+    return "".join([*leaves, f"SwitchName=spine Switches={','.join(layout.racks)}\n"])
+
+
+def node_names(count: int) -> tuple[str, ...]:
+    return tuple(f"n{number}" for number in range(1, count + 1))
 
 
 def _node_line(layout: Layout, name: str, port: int) -> str:
@@ -122,4 +135,6 @@ def _node_line(layout: Layout, name: str, port: int) -> str:
 
 def write(layout: Layout) -> None:
     layout.slurm_conf.write_text(slurm_conf(layout), encoding="utf-8")
+    if layout.racks:
+        (layout.directory / "topology.conf").write_text(topology_conf(layout), encoding="utf-8")
     (layout.directory / "gres.conf").write_text(gres_conf(layout), encoding="utf-8")

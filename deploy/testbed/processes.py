@@ -101,11 +101,14 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def holds_open(pid: int, path: Path) -> bool:
-    """Whether the process has `path`, or a file below it, open."""
+    """Whether the process has `path`, or a file below it, open.
+
+    In another mount namespace the directory may hang below some other: then that stands before it.
+    """
     with contextlib.suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                if descriptor.readlink().is_relative_to(path):
+                if f"{path}/" in f"{descriptor.readlink()}/":
                     return True
     return False
 

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-packages=(slurmctld slurmd slurm-client munge gcc libc6-dev python3-venv wrk)
+packages=(slurmctld slurmd slurm-client munge gcc libc6-dev python3-venv wrk debootstrap)
 missing=()
 for package in "${packages[@]}"; do
   [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")

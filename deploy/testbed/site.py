@@ -24,14 +24,14 @@ import httpx
 
 from agents.hooks.install import PARAMETERS, PROLOG_FLAGS_LINE, install
 from deploy.testbed import fake_nvml
-from deploy.testbed.cluster import ClusterError, SlurmCluster
+from deploy.testbed.cluster import CLUSTER_NAME, ClusterError, SlurmCluster
 from deploy.testbed.configuration import free_ports
+from deploy.testbed.installation import NATIVE, Installation
 from deploy.testbed.processes import Process, is_running
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CLUSTER_NAME = "testbed"
-RESEARCHER = "nobody"
-"""The ordinary user whose jobs are ours to recover."""
+RESEARCHER = "news"
+"""The ordinary user whose jobs are ours to recover. Not `nobody`: that user id is none to newer versions of Slurm."""
 
 SERVE = ("-m", "controlplane", "serve")
 
@@ -89,12 +89,21 @@ class Node:
 class Site:
     """Use as a context manager. Everything lies in `directory`; every process below the cluster's supervisor."""
 
-    def __init__(
-        self, directory: Path, nodes: int = 8, spares: int = 3, mode: str = "act", hooks: bool = False
+    def __init__(  # noqa: PLR0913 - what a test may want to be different, each by its name
+        self,
+        directory: Path,
+        nodes: int = 8,
+        spares: int = 3,
+        mode: str = "act",
+        *,
+        slurm: Installation = NATIVE,
+        gateway: str = "auto",
+        hooks: bool = False,
     ) -> None:
         """`hooks`: with our Prolog, Epilog, TaskProlog and HealthCheckProgram in Slurm."""
         self._hooks = directory.resolve() / "hooks" if hooks else None
-        self.cluster = SlurmCluster(directory, nodes=nodes, name=CLUSTER_NAME, extra_lines=hook_lines(self._hooks))
+        self.cluster = SlurmCluster(directory, nodes=nodes, slurm=slurm, extra_lines=hook_lines(self._hooks))
+        self._gateway = gateway
         self.directory = self.cluster.directory
         self.nodes = {name: Node(name, self.directory / "nodes" / name) for name in self.cluster.node_names}
         self._port = free_ports(1)[0]
@@ -164,8 +173,12 @@ class Site:
 
     def submit(self, script: Path, *arguments: str, user: str = RESEARCHER, options: Sequence[str] = ()) -> int:
         """sbatch with the environment that ranks on a testbed need. Returns the job id."""
-        export = f"--export=ALL,TESTBED={self.directory},PYTHONPATH={self.code},UNDERSTUDY_SOCKET={self.rank_socket}"
-        return self.cluster.sbatch(export, *options, str(script), *arguments, user=user)
+        environment = {
+            "TESTBED": str(self.directory),
+            "PYTHONPATH": str(self.code),
+            "UNDERSTUDY_SOCKET": self.rank_socket,
+        }
+        return self.cluster.sbatch(*options, str(script), *arguments, user=user, environment=environment)
 
     @property
     def code(self) -> Path:
@@ -281,6 +294,9 @@ class Site:
                     f'database = "sqlite:///{self.directory}/understudy.db"',
                     f'agent_token_file = "{self.agent_token_file}"',
                     f'operator_token_file = "{self.operator_token_file}"',
+                    "[slurm]",
+                    f'gateway = "{self._gateway}"',
+                    *([f'pyslurm_python = "{self.cluster.pyslurm_python}"'] if self._gateway == "pyslurm" else []),
                     "[spares]",
                     f"count = {self.spares_wanted}",
                     "",

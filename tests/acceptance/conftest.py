@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.config import Gateway
+from deploy.testbed.installation import NATIVE, Installation
 from deploy.testbed.site import Site
 
 MakeSite = Callable[..., Site]
@@ -20,9 +22,15 @@ def make_site() -> Iterator[MakeSite]:
     """Starts sites; ends them, and removes their files, after the test."""
     with ExitStack() as stack:
 
-        def make(nodes: int = 8, spares: int = 3, mode: str = "act") -> Site:
+        def make(
+            nodes: int = 8,
+            spares: int = 3,
+            mode: str = "act",
+            slurm: Installation = NATIVE,
+            gateway: Gateway = Gateway.AUTO,
+        ) -> Site:
             directory = Path(tempfile.mkdtemp(prefix="us-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            return stack.enter_context(Site(directory, nodes=nodes, spares=spares, mode=mode))
+            return stack.enter_context(Site(directory, nodes, spares, mode, slurm, gateway.value))
 
         yield make

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from sqlalchemy import Engine
 
@@ -19,9 +21,8 @@ from controlplane.config import load_config
 from controlplane.fleet.decision import Decision
 from controlplane.fleet.job import JobKey
 from controlplane.fleet.recovery import RecoveryStatus, RecoveryStep
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from controlplane.serve import real_outside, serve
-from controlplane.slurm.protocol import Slurm
+from controlplane.slurm.protocol import READS, Slurm
 from controlplane.store.journal import Journal
 
 DEATHS_FILE = "deaths"
@@ -81,57 +82,13 @@ class MortalSlurm:
         self._slurm = slurm
         self._reaper = reaper
 
-    def cluster_name(self) -> str:
-        return self._slurm.cluster_name()
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._slurm, name)
+        return call if name in READS else partial(self._act, name, call)
 
-    def nodes(self) -> list[SlurmNode]:
-        return self._slurm.nodes()
-
-    def jobs(self) -> list[SlurmJob]:
-        return self._slurm.jobs()
-
-    def reservations(self) -> list[SlurmReservation]:
-        return self._slurm.reservations()
-
-    def drain_node(self, node: str, reason: str) -> None:
-        self._slurm.drain_node(node, reason)
-        self._reaper.effect(f"drain {node}")
-
-    def down_node(self, node: str, reason: str) -> None:
-        self._slurm.down_node(node, reason)
-        self._reaper.effect(f"down {node}")
-
-    def resume_node(self, node: str) -> None:
-        self._slurm.resume_node(node)
-        self._reaper.effect(f"resume {node}")
-
-    def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
-        self._slurm.create_reservation(name, nodes, user, duration_minutes)
-        self._reaper.effect(f"create {name}")
-
-    def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
-        self._slurm.set_reservation_nodes(name, nodes)
-        self._reaper.effect(f"set {name} {','.join(nodes)}")
-
-    def delete_reservation(self, name: str) -> None:
-        self._slurm.delete_reservation(name)
-        self._reaper.effect(f"delete {name}")
-
-    def set_job_reservation(self, job_id: int, reservation: str) -> None:
-        self._slurm.set_job_reservation(job_id, reservation)
-        self._reaper.effect(f"bind {job_id} to {reservation or 'nothing'}")
-
-    def requeue_job(self, job_id: int) -> None:
-        self._slurm.requeue_job(job_id)
-        self._reaper.effect(f"requeue {job_id}")
-
-    def release_job(self, job_id: int) -> None:
-        self._slurm.release_job(job_id)
-        self._reaper.effect(f"release {job_id}")
-
-    def start_job_now(self, job_id: int) -> None:
-        self._slurm.start_job_now(job_id)
-        self._reaper.effect(f"start {job_id}")
+    def _act(self, name: str, call: Callable[..., None], *arguments: object) -> None:
+        call(*arguments)
+        self._reaper.effect(f"{name} {arguments}")
 
 
 def main() -> None:
@@ -140,7 +97,9 @@ def main() -> None:
     reaper = Reaper(config_file.parent)
     real = real_outside(config)
     outside = Outside(
-        MortalSlurm(real.slurm, reaper), real.probe, make_journal=lambda engine: MortalJournal(engine, reaper)
+        cast(Slurm, MortalSlurm(real.slurm, reaper)),
+        real.probe,
+        make_journal=lambda engine: MortalJournal(engine, reaper),
     )
     serve(config, outside)
 

@@ -7,31 +7,37 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 from controlplane.app import Outside
-from controlplane.config import Config, load_config
+from controlplane.config import load_config
 from controlplane.serve import real_outside, serve
-from controlplane.slurm.cli import CommandLineSlurm
-from controlplane.slurm.protocol import SlurmError
+from controlplane.slurm.protocol import Slurm, SlurmError
 
 FILE = "drains-are-refused"
 
 
-class UnwillingSlurm(CommandLineSlurm):
-    def __init__(self, config: Config, file: Path) -> None:
-        super().__init__(config.slurm.scontrol, timeout_seconds=config.slurm.timeout_seconds)
+class UnwillingSlurm:
+    """Real Slurm, but for the drains."""
+
+    def __init__(self, slurm: Slurm, file: Path) -> None:
+        self._slurm = slurm
         self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._slurm, name)
 
     def drain_node(self, node: str, reason: str) -> None:
         if self._file.exists():
             raise SlurmError(f"drain {node}: Access/permission denied")
-        super().drain_node(node, reason)
+        self._slurm.drain_node(node, reason)
 
 
 def main() -> None:
     config_file = Path(sys.argv[sys.argv.index("--config") + 1])
     config = load_config(config_file)
-    serve(config, Outside(UnwillingSlurm(config, config_file.parent / FILE), real_outside(config).probe))
+    real = real_outside(config)
+    serve(config, Outside(cast("Slurm", UnwillingSlurm(real.slurm, config_file.parent / FILE)), real.probe))
 
 
 if __name__ == "__main__":

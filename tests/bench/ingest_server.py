@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from typing import Any, cast
 
 import uvicorn
 from fastapi import Response
@@ -13,6 +13,7 @@ from controlplane.app import Outside, compose
 from controlplane.config import load_config
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from controlplane.serve import configure_logging
+from controlplane.slurm.protocol import Slurm
 from tests.bench.ingest_load import CLUSTER, JOB_ID, NODES, node_name
 
 
@@ -50,38 +51,8 @@ class StillSlurm:
     def reservations(self) -> list[SlurmReservation]:
         return []
 
-    def _refuse(self, *arguments: object) -> None:
-        raise AssertionError(f"a benchmark must not act on Slurm: {arguments}")
-
-    def drain_node(self, node: str, reason: str) -> None:
-        self._refuse(node, reason)
-
-    def down_node(self, node: str, reason: str) -> None:
-        self._refuse(node, reason)
-
-    def resume_node(self, node: str) -> None:
-        self._refuse(node)
-
-    def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
-        self._refuse(name, nodes, user, duration_minutes)
-
-    def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
-        self._refuse(name, nodes)
-
-    def delete_reservation(self, name: str) -> None:
-        self._refuse(name)
-
-    def set_job_reservation(self, job_id: int, reservation: str) -> None:
-        self._refuse(job_id, reservation)
-
-    def requeue_job(self, job_id: int) -> None:
-        self._refuse(job_id)
-
-    def release_job(self, job_id: int) -> None:
-        self._refuse(job_id)
-
-    def start_job_now(self, job_id: int) -> None:
-        self._refuse(job_id)
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"a benchmark must not act on Slurm: {name}")
 
 
 def main() -> None:
@@ -89,7 +60,7 @@ def main() -> None:
 
     configure_logging()
     config = load_config(Path(sys.argv[1]))
-    app = compose(config, Outside(StillSlurm(), probe=lambda _node: True)).app
+    app = compose(config, Outside(cast(Slurm, StillSlurm()), probe=lambda _node: True)).app
 
     @app.post("/empty")
     async def empty() -> Response:

@@ -1,4 +1,4 @@
-"""The two sides that the Slurm contract is held against: the fake, and the command line on a real cluster.
+"""The sides that the Slurm contract is held against: the fake, and real clusters through each gateway.
 
 Belongs here: what the suite needs of a cluster besides the protocol: users who submit jobs, nodes that die, time.
 """
@@ -6,12 +6,18 @@ Belongs here: what the suite needs of a cluster besides the protocol: users who 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from controlplane.slurm.cli import CommandLineSlurm
+from controlplane.config import Gateway
+from controlplane.config import Slurm as Policy
+from controlplane.slurm.choose import choose
+from controlplane.slurm.cli import CommandLineGateway
 from controlplane.slurm.protocol import Slurm, SlurmJob, SlurmNode
+from controlplane.slurm.pyslurm_gateway import PyslurmGateway
 from deploy.testbed.cluster import SlurmCluster
+from deploy.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
 from tests.fakes.slurm import FakeSlurm
 
 NODES = tuple(f"n{number}" for number in range(1, 9))
@@ -43,6 +49,10 @@ class Side(Protocol):
         ...
 
     def cancel(self, job_id: int) -> None: ...
+
+    def finish_reboot(self, node: str) -> None:
+        """A node that Slurm reboots comes back."""
+        ...
 
 
 class FakeSide:
@@ -76,11 +86,14 @@ class FakeSide:
     def cancel(self, job_id: int) -> None:
         self.fake.cancel(job_id)
 
+    def finish_reboot(self, node: str) -> None:
+        self.fake.finish_reboot(node)
+
 
 class RealSide:
-    def __init__(self, cluster: SlurmCluster) -> None:
+    def __init__(self, cluster: SlurmCluster, slurm: Slurm) -> None:
         self._cluster = cluster
-        self.slurm: Slurm = CommandLineSlurm(environment=cluster.environment)
+        self.slurm = slurm
 
     def now(self) -> float:
         return time.time()
@@ -113,12 +126,17 @@ class RealSide:
     def cancel(self, job_id: int) -> None:
         self._cluster.run("scancel", str(job_id))
 
+    def finish_reboot(self, node: str) -> None:
+        self._cluster.kill_node(node)
+        self._cluster.start_node(node, rebooted=True)
+
     def clear(self) -> None:
         """Make the cluster what `Side` promises."""
         for spoilt in self._cluster.directory.glob("bad-prolog.*"):
             spoilt.unlink()
-        self._cluster.run("scancel", "--user=nobody")
-        self._cluster.run("scancel", "--user=games")
+        left = [str(job.job_id) for job in self.slurm.jobs() if job.state not in ENDED]
+        if left:
+            self._cluster.run("scancel", *left)
         until(self, lambda: all(job.state in ENDED for job in self.slurm.jobs()), "all jobs are over")
         for reservation in self.slurm.reservations():
             self.slurm.delete_reservation(reservation.name)
@@ -129,6 +147,27 @@ class RealSide:
                 self.slurm.resume_node(node.name)
         until(self, lambda: all(_idle(node) for node in self.slurm.nodes()), "all nodes are idle")
 
+
+@contextmanager
+def by_command_line(cluster: SlurmCluster) -> Iterator[Slurm]:
+    yield CommandLineGateway(environment=cluster.environment)
+
+
+@contextmanager
+def by_pyslurm(cluster: SlurmCluster) -> Iterator[Slurm]:
+    policy = Policy(gateway=Gateway.PYSLURM, pyslurm_python=str(cluster.pyslurm_python))
+    choice = choose(policy, cluster.environment)
+    assert isinstance(choice.slurm, PyslurmGateway)
+    yield choice.slurm
+    choice.slurm.worker.stop()
+
+
+REAL_SIDES: dict[str, tuple[Installation, Callable[[SlurmCluster], AbstractContextManager[Slurm]]]] = {
+    "22.05-cli": (NATIVE, by_command_line),
+    "24.11-cli": (DEBIAN_13, by_command_line),
+    "26.05-cli": (DEBIAN_14, by_command_line),
+    "26.05-pyslurm": (DEBIAN_14, by_pyslurm),
+}
 
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"})
 

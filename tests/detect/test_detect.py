@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -159,6 +161,20 @@ class TestAdministration:
     def test_a_quarantined_node_that_a_person_resumed_is_noticed(self) -> None:
         record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW - 100)
         assert signals(b.snapshot(b.node("n3", record=record))) == {("n3", Signal.DRAIN_LIFTED)}
+
+    def test_an_old_reason_of_ours_under_somebody_elses_drain_makes_it_not_ours(self) -> None:
+        """Some versions of Slurm leave a reason standing when a node is resumed, and keep it when they drain it."""
+        drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
+        assert signals(b.snapshot(b.node("n3", slurm=drained))) == {("n3", Signal.DRAINED_BY_OTHERS)}
+
+    def test_our_reason_written_by_somebody_else_is_theirs_and_stays_out_of_service(self) -> None:
+        record = NodeRecord(
+            "n3", NodeState.QUARANTINED, drained_at=b.NOW - 9, drain_user="root", drain_reason_at="2026-01-01T00:00:00"
+        )
+        ours = replace(b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root"))
+        assert record.owns(replace(ours, reason_at="2026-01-01T00:00:00"))
+        assert not record.owns(replace(ours, reason_at="2026-01-01T00:00:07"))
+        assert not record.owns(replace(ours, reason_at="2026-01-01T00:00:00", reason_user="alice"))
 
     def test_a_drain_not_yet_carried_out_is_not_taken_for_lifted(self) -> None:
         assert signals(b.snapshot(b.node("n3", NodeState.QUARANTINED))) == {("n3", Signal.UNDRAINED)}

@@ -7,11 +7,11 @@ fails; a dead node holds its job COMPLETING until it is set DOWN, and a job requ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep
 from controlplane.slurm.protocol import SlurmError
 
 REQUEUE_DELAY_SECONDS = 121
@@ -30,6 +30,7 @@ class _Node:
     reason_at: str = ""
     dead_since: float | None = None
     quiet_until: float = 0.0  # after a resume, until it is heard of again
+    reboot: str = ""  # "REQUESTED" until it is empty, then "ISSUED" until it is back
 
     def usable(self, now: float) -> bool:
         return not self.drained and not self.down and now >= self.quiet_until
@@ -55,7 +56,10 @@ class _Job:
     ended_at: float | None = None
     next_state: str = ""  # after COMPLETING
     broken: bool = False  # Slurm's record of it is: its next start fails
-    held: bool = False  # since its launch failed
+    launch_failed: bool = False  # and so it is held
+    priority: int = 1
+    time_limit_minutes: int | None = None
+    excluded: tuple[str, ...] = ()
 
 
 class FakeSlurm:
@@ -122,14 +126,36 @@ class FakeSlurm:
             self.now = min(until, before + 0.05)
             self._time_out_nodes()
             self._finish_completing()
+            self._reboot_idle_nodes()
             if before // self._tick_seconds != self.now // self._tick_seconds:
                 self._schedule()
             self._forget()
 
+    def drain_by(self, user: str, name: str, reason: str) -> None:
+        """Somebody else drains the node."""
+        self._set_reason(self._node(name), reason, user)
+        self._nodes[name].drained = True
+
+    def finish_reboot(self, name: str) -> None:
+        """The node has booted anew, and its slurmd says so."""
+        node = self._node(name)
+        assert node.reboot == "ISSUED"
+        node.reboot = ""
+        self._set_reason(node, node.reason.replace("reboot issued", "reboot complete"), node.reason_user)
+
     # -- Slurm -------------------------------------------------------------------------------------------------
 
+    def config(self) -> Mapping[str, str]:
+        return {
+            "ClusterName": "testbed",
+            "SLURM_VERSION": "22.05.8",
+            "SlurmdTimeout": f"{SLURMD_TIMEOUT_SECONDS:.0f} sec",
+            "MinJobAge": f"{MIN_JOB_AGE_SECONDS:.0f} sec",
+            "JobRequeue": "1",
+        }
+
     def cluster_name(self) -> str:
-        return "testbed"
+        return self.config()["ClusterName"]
 
     def nodes(self) -> list[SlurmNode]:
         return [self._shown_node(node) for node in self._nodes.values()]
@@ -139,6 +165,19 @@ class FakeSlurm:
 
     def reservations(self) -> list[SlurmReservation]:
         return list(self._reservations.values())
+
+    def steps(self, job_id: int) -> list[SlurmStep]:
+        job = self._job(job_id)
+        return [SlurmStep("batch", "batch", "RUNNING", tuple(job.nodes[:1]))] if job.state == "RUNNING" else []
+
+    def job_extra(self, job_id: int) -> str:
+        self._job(job_id)
+        return ""
+
+    def topology(self) -> dict[str, tuple[str, ...]]:
+        names = list(self._nodes)
+        half = len(names) // 2
+        return {"rack1": tuple(names[:half]), "rack2": tuple(names[half:])}
 
     def drain_node(self, node: str, reason: str) -> None:
         self._set_reason(self._node(node), reason, "root")
@@ -152,6 +191,10 @@ class FakeSlurm:
         if not found.drained and not found.down:
             raise SlurmError(f"resume {node}: Invalid node state specified")
         self._nodes[node] = _Node(node, dead_since=found.dead_since, quiet_until=self.now + 1.0)
+
+    def reboot_node(self, node: str, reason: str) -> None:
+        self._set_reason(self._node(node), reason, "root")
+        self._nodes[node].drained, self._nodes[node].reboot = True, "REQUESTED"
 
     def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
         if name in self._reservations:
@@ -192,11 +235,30 @@ class FakeSlurm:
         else:
             self._pend(job)
 
+    def hold_job(self, job_id: int) -> None:
+        self._job(job_id).priority = 0
+
     def release_job(self, job_id: int) -> None:
         job = self._job(job_id)
-        if job.state in OVER:
-            raise SlurmError(f"Job has already finished for job {job_id}")
-        job.held = False
+        job.priority, job.launch_failed = job.priority or 1, False
+
+    def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
+        for name in nodes:
+            self._node(name)
+        self._unfinished(job_id).excluded = tuple(sorted(set(nodes)))
+
+    def set_job_priority(self, job_id: int, priority: int) -> None:
+        self._unfinished(job_id).priority = priority
+
+    def set_time_limit(self, job_id: int, minutes: int) -> None:
+        self._unfinished(job_id).time_limit_minutes = minutes
+
+    def set_job_comment(self, job_id: int, comment: str) -> None:
+        self._job(job_id).comment = " ".join(comment.split())
+
+    def set_job_extra(self, job_id: int, extra: str) -> None:
+        self._job(job_id)
+        raise SlurmError(f"Update of this parameter is not supported: Extra={extra}")  # before 23.02
 
     def start_job_now(self, job_id: int) -> None:
         job = self._job(job_id)
@@ -208,8 +270,9 @@ class FakeSlurm:
     # -- how it goes on ----------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        for job in sorted(self._jobs.values(), key=lambda job: job.job_id):
-            if job.state != "PENDING" or job.held or (job.begin_at is not None and job.begin_at > self.now):
+        for job in sorted(self._jobs.values(), key=lambda job: (-job.priority, job.job_id)):
+            waits = job.begin_at is not None and job.begin_at > self.now
+            if job.state != "PENDING" or job.priority == 0 or waits:
                 continue
             seats = self._seats_for(job)
             if len(seats) >= job.node_count:
@@ -217,6 +280,7 @@ class FakeSlurm:
 
     def _seats_for(self, job: _Job) -> list[str]:
         taken = {name for other in self._jobs.values() if other.state not in OVER for name in other.nodes}
+        taken |= set(job.excluded)
         free = [node.name for node in self._nodes.values() if node.usable(self.now) and node.name not in taken]
         if job.reservation:
             reservation = self._reservations.get(job.reservation)
@@ -243,7 +307,8 @@ class FakeSlurm:
                 self._set_reason(self._nodes[name], "Prolog error", "root")
             self._nodes[name].drained = True
         job.restart_count += 1 if job.requeue else 0
-        job.held = job.requeue
+        if job.requeue:
+            job.priority, job.launch_failed = 0, True
         self._kill(job, "PENDING" if job.requeue else "CANCELLED")
 
     def _kill(self, job: _Job, next_state: str) -> None:
@@ -287,6 +352,13 @@ class FakeSlurm:
                 job.broken = job.next_state == "PENDING"
                 job.state, job.nodes, job.started_at = job.next_state, [], None
 
+    def _reboot_idle_nodes(self) -> None:
+        busy = {name for job in self._jobs.values() if job.state not in OVER for name in job.nodes}
+        for node in self._nodes.values():
+            if node.reboot == "REQUESTED" and node.name not in busy:
+                node.reboot = "ISSUED"
+                self._down(node, f"{node.reason} : reboot issued", "root")
+
     def _time_out_nodes(self) -> None:
         for node in self._nodes.values():
             silent_since = node.dead_since
@@ -315,6 +387,7 @@ class FakeSlurm:
             ("DRAIN", node.drained),
             ("COMPLETING", any(job.state == "COMPLETING" for job in working)),
             ("NOT_RESPONDING", self.now < node.quiet_until),
+            (f"REBOOT_{node.reboot}", bool(node.reboot)),
             ("RESERVED", any(node.name in reservation.nodes for reservation in self._reservations.values())),
         ]
         return SlurmNode(
@@ -347,15 +420,12 @@ class FakeSlurm:
             batch=True,
             requeue=job.requeue,
             reservation=job.reservation,
-            reason=self._reason_to_pend(job) if job.state == "PENDING" else "",
+            reason=_pending_reason(job, begin_at) if job.state == "PENDING" else "",
             start_at=int(job.started_at) if job.started_at is not None else begin_at,
+            excluded_nodes=job.excluded,
+            priority=job.priority,
+            time_limit_minutes=job.time_limit_minutes,
         )
-
-    @staticmethod
-    def _reason_to_pend(job: _Job) -> str:
-        if job.held:
-            return "launch_failed_requeued_held"
-        return "BeginTime" if job.begin_at is not None else "Resources"
 
     def _check_nodes(self, reservation: str, nodes: Sequence[str]) -> None:
         if not nodes:
@@ -373,7 +443,19 @@ class FakeSlurm:
             raise SlurmError(f"Invalid job id specified: {job_id}")
         return self._jobs[job_id]
 
+    def _unfinished(self, job_id: int) -> _Job:
+        job = self._job(job_id)
+        if job.state in OVER:
+            raise SlurmError(f"Job has already finished for job {job_id}")
+        return job
+
     def _reservation(self, name: str) -> SlurmReservation:
         if name not in self._reservations:
             raise SlurmError(f"Requested reservation is invalid: {name}")
         return self._reservations[name]
+
+
+def _pending_reason(job: _Job, begin_at: int | None) -> str:
+    if job.priority == 0:
+        return "launch_failed_requeued_held" if job.launch_failed else "JobHeldAdmin"
+    return "BeginTime" if begin_at else "Resources"

@@ -149,6 +149,81 @@ def test_a_spare_that_breaks_before_the_gang_starts_is_replaced(rehearsal: Rehea
     assert [one.status for one in rehearsal.recoveries()] == [RecoveryStatus.SUPERSEDED, RecoveryStatus.SUCCEEDED]
 
 
+def test_a_spare_that_an_administrator_takes_before_the_gang_starts_is_replaced_and_left_alone(
+    rehearsal: Rehearsal,
+) -> None:
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("PENDING", 1))
+    rehearsal.fake.drain_by("alice", "n6", "new cable")
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n5"])  # idle n5 had joined the pool
+    assert [one.status for one in rehearsal.recoveries()] == [RecoveryStatus.SUPERSEDED, RecoveryStatus.SUCCEEDED]
+    taken = next(node for node in rehearsal.fake.nodes() if node.name == "n6")
+    assert (taken.draining, taken.reason, taken.reason_user) == (True, "new cable", "alice")
+    assert rehearsal.state_of("n6") is NodeState.FOREIGN_DRAIN
+    assert rehearsal.control_plane.stores.journal.open_incidents().keys() == {"n3"}
+
+
+def test_a_dead_node_that_an_administrator_drains_meanwhile_is_theirs(rehearsal: Rehearsal) -> None:
+    """Its gang has to wait for them, or for Slurm: it cannot be requeued while a dead node of it is not down."""
+
+    def drained_meanwhile(name: str) -> None:
+        if name == "drain_node":
+            rehearsal.fake.drain_by("alice", "n3", "I am looking at it")
+
+    rehearsal.line.after = drained_meanwhile
+    rehearsal.kill_node("n3")
+    rehearsal.run_until(lambda: rehearsal.line.effects["drain_node n3"])
+    rehearsal.run(200)
+    node = next(node for node in rehearsal.fake.nodes() if node.name == "n3")
+    assert (node.reason, node.reason_user, node.down) == ("I am looking at it", "alice", False)
+    assert rehearsal.line.effects["down_node n3"] == rehearsal.line.effects["requeue_job 1"] == 0
+
+    rehearsal.run_until(rehearsal.ended, 200)  # Slurm's own timeout requeues the job, and its seats are still held
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+    assert rehearsal.line.effects["down_node n3"] == rehearsal.line.effects["requeue_job 1"] == 0
+
+
+def test_a_dead_node_that_stays_an_administrators_ends_the_recovery_with_the_reason(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path, recovery={"first_step_timeout_seconds": 100})
+
+    def drained_meanwhile(name: str) -> None:
+        if name == "drain_node":
+            rehearsal.fake.drain_by("alice", "n3", "I am looking at it")
+
+    rehearsal.line.after = drained_meanwhile
+    rehearsal.kill_node("n3")
+    rehearsal.run_until(rehearsal.ended, 150)
+    (recovery, *_) = rehearsal.recoveries()
+    assert recovery.status is RecoveryStatus.FAILED
+    assert "drained by alice (I am looking at it)" in recovery.outcome
+    assert "understudy_seats_1" not in rehearsal.reservation_names()
+
+
+def test_seats_deleted_before_the_job_is_bound_to_them_are_held_anew(rehearsal: Rehearsal) -> None:
+    deleted: list[str] = []
+
+    def delete(name: str) -> None:
+        if name == "create_reservation" and not deleted:
+            deleted.append("seats")
+            rehearsal.fake.delete_reservation("understudy_seats_1")
+
+    rehearsal.line.after = delete
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert deleted
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+
+
+def test_a_pool_deleted_by_hand_in_the_middle_changes_nothing_for_the_gang(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: "understudy_seats_1" in rehearsal.reservation_names())
+    rehearsal.fake.delete_reservation("understudy_spares")
+    rehearsal.run_until(rehearsal.ended)
+    assert rehearsal.gang_state() == ("RUNNING", 1)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n6"]
+
+
 def test_a_second_failure_later_is_a_recovery_of_its_own(rehearsal: Rehearsal) -> None:
     rehearsal.fail("n3")
     rehearsal.run_until(rehearsal.ended)

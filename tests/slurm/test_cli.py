@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.slurm.cli import CommandLineSlurm
+from controlplane.slurm.cli import CommandLineGateway
 from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 
 PROGRAM = """#!{python}
@@ -25,7 +25,7 @@ print({err!r}, file=sys.stderr)
 sys.exit({code})
 """
 
-Make = Callable[..., CommandLineSlurm]
+Make = Callable[..., CommandLineGateway]
 
 
 class Calls:
@@ -45,7 +45,7 @@ def calls(tmp_path: Path) -> Calls:
 def scontrol(tmp_path: Path, calls: Calls) -> Make:
     def make(
         out: str = "", err: str = "", code: int = 0, seconds: float = 0, timeout: float = 10, ids: str = ""
-    ) -> CommandLineSlurm:
+    ) -> CommandLineGateway:
         program = tmp_path / "scontrol"
         squeue = tmp_path / "squeue"
         squeue.write_text(f"#!/bin/sh\necho '{ids}'\n")
@@ -53,7 +53,7 @@ def scontrol(tmp_path: Path, calls: Calls) -> Make:
         said = {"out": out, "err": err, "code": code, "seconds": seconds}
         program.write_text(PROGRAM.format(python=sys.executable, calls=str(calls.path), **said))
         program.chmod(0o755)
-        return CommandLineSlurm(str(program), {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/somewhere"}, timeout)
+        return CommandLineGateway(str(program), {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/somewhere"}, timeout)
 
     return make
 
@@ -93,7 +93,7 @@ def test_a_refusal_says_what_was_run_how_it_ended_and_what_it_said(scontrol: Mak
 
 def test_a_missing_scontrol_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(SlurmError, match="install Slurm's client commands"):
-        CommandLineSlurm("/nowhere/scontrol").nodes()
+        CommandLineGateway("/nowhere/scontrol").nodes()
 
 
 @pytest.mark.parametrize("name", ["--help", "-n1", "n1,n2", "n1 State=DOWN", "", "n[1-3]", "n1\n", "a=b"])

@@ -53,7 +53,7 @@ def wait_for_text(cluster: SlurmCluster, path: Path, lines: int) -> list[str]:
 
 def run_gang(cluster: SlurmCluster) -> None:
     """A job on all nodes whose tasks ignore what asks them to end, and start others that leave their session."""
-    out = cluster.user_directory("nobody") / "out"
+    out = cluster.user_directory("news") / "out"
     count = len(cluster.node_names)
     task = f"echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES >> {out}; {RUN_ON}"
     cluster.sbatch(f"--nodes={count}", "--gres=gpu:8", script=f'#!/bin/sh\nsrun sh -c "{_escaped(task)}"\n')
@@ -71,7 +71,7 @@ def sleepers(cluster: SlurmCluster, node: str) -> list[Process]:
 
 def test_an_ordinary_users_job_runs_on_every_node_and_sees_its_gpus(cluster: SlurmCluster) -> None:
     run_gang(cluster)
-    lines = (cluster.user_directory("nobody") / "out").read_text().splitlines()
+    lines = (cluster.user_directory("news") / "out").read_text().splitlines()
     assert sorted(lines) == [f"{node} 0,1,2,3,4,5,6,7" for node in cluster.node_names]
 
 
@@ -176,8 +176,8 @@ def test_what_outlived_even_its_supervisor_is_swept_and_nothing_else(directory: 
 def test_two_clusters_know_nothing_of_each_other(cluster: SlurmCluster) -> None:
     with tempfile.TemporaryDirectory(prefix="understudy-") as name:
         Path(name).chmod(0o755)
-        with SlurmCluster(Path(name), nodes=1, gpus_per_node=0, node_prefix="x") as other:
-            assert other.run("sinfo", "--noheader", "--Node", "--format=%N").stdout.split() == ["x1"]
+        with SlurmCluster(Path(name), nodes=1, gpus_per_node=0) as other:
+            assert other.run("sinfo", "--noheader", "--Node", "--format=%N").stdout.split() == ["n1"]
             assert other.sbatch("--wrap", "true") == 1
         assert cluster.run("squeue", "--noheader").stdout == ""
         assert len(cluster.node_pids("n1")) == 1

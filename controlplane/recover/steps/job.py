@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import SlurmJob
 from controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
@@ -41,6 +43,12 @@ def observe_requeued(world: World) -> Observation:
     if over or job is None:
         return over or Failed("Slurm no longer knows the job")
     dead = sorted(set(job.nodes) & set(world.plan.dead_nodes))
+    theirs = _held_by_others(world, dead)
+    if theirs:
+        return Wait(
+            f"{theirs}: declaring the node down, which requeues the job, is for them, or for Slurm's own timeout",
+            for_people=True,
+        )
     if dead:
         return Wait(f"Slurm is about to requeue it by itself: {', '.join(dead)} went down")
     silent = world.mute(name for name in job.nodes if name not in world.plan.failed_nodes)
@@ -49,11 +57,27 @@ def observe_requeued(world: World) -> Observation:
     return Todo(f"attempt {world.plan.restart_count} still holds its nodes")
 
 
+def _held_by_others(world: World, names: Iterable[str]) -> str:
+    """Which of these dead nodes was drained by whom, in words; empty: none."""
+    nodes = [node for name in names if (node := world.slurm.nodes.get(name)) is not None and not node.down]
+    return next(
+        (
+            f"{node.name} does not answer and was drained by {node.reason_user} ({node.reason})"
+            for node in nodes
+            if world.others_hold(node)
+        ),
+        "",
+    )
+
+
 def requeue(world: World, slurm: Slurm) -> None:
     """Where a failed node has died since, it is declared down instead, which requeues the job properly."""
     assert world.plan.job is not None
     assert world.job is not None
     dead = world.mute(name for name in world.job.nodes if name in world.plan.failed_nodes)
+    theirs = _held_by_others(world, dead)
+    if theirs:
+        raise SlurmError(f"{theirs}: left to them")
     others = world.shared(dead)
     if others:
         raise SlurmError(f"{', '.join(dead)} does not answer and job {others[0]}, which is not ours, is on it as well")

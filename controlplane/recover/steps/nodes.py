@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.detect.administration import REASON_PREFIX
+from controlplane.fleet.node import REASON_PREFIX
 from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import PROLOG_ERROR, SlurmNode
 from controlplane.recover.step import Done, Observation, Step, Todo, World
@@ -39,11 +39,14 @@ def drain(world: World, slurm: Slurm) -> None:
 
 def _not_down(world: World) -> list[str]:
     nodes = [world.slurm.nodes.get(name) for name in world.plan.dead_nodes]
-    return [node.name for node in nodes if node is not None and not node.down]
+    return [node.name for node in nodes if node is not None and not node.down and not world.others_hold(node)]
 
 
 def observe_down(world: World) -> Observation:
-    """Slurm waits SlurmdTimeout for a dead node unless it is told. Down kills and requeues the job on it at once."""
+    """Slurm waits SlurmdTimeout for a dead node unless it is told. Down kills and requeues the job on it at once.
+
+    A node that somebody else drained meanwhile is left to them: declaring it down would write our reason over theirs.
+    """
     todo = _not_down(world)
     return Todo(f"{', '.join(todo)} not down in Slurm") if todo else Done(", ".join(world.plan.dead_nodes))
 

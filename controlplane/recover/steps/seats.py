@@ -33,7 +33,10 @@ def observe_bound(world: World) -> Observation:
 
 
 def bind(world: World, slurm: Slurm) -> None:
+    """Should somebody have deleted the reservation since it was made, it is made again."""
     assert world.plan.job is not None
+    if world.seats_name not in world.slurm.reservations:
+        hold(world, slurm)
     slurm.set_job_reservation(world.plan.job.job_id, world.seats_name)
 
 

@@ -1,0 +1,353 @@
+"""Slurm through pyslurm: no commands are started and no text is taken apart.
+
+Belongs here: the worker process that pyslurm lives in, its death included, and what is left to the command line.
+Must not: pyslurm itself (`pyslurm_worker`).
+
+Left to the command line, because pyslurm 25.11 cannot: creating reservations (it frees the answer with the wrong
+allocator and aborts), everything that sets a text or a list to nothing (it takes that for "no change"), the reboot of
+a node, a job's Extra, the topology, the configuration in Slurm's own words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from controlplane.slurm.cli import UNAVAILABLE, CommandLineGateway, checked_name, checked_reason
+from controlplane.slurm.hostlist import compress
+from controlplane.slurm.parse import hosts, node_state
+from controlplane.slurm.protocol import READS, SlurmError, SlurmUnavailable
+
+log = structlog.get_logger()
+
+WORKER = Path(__file__).with_name("pyslurm_worker.py")
+
+
+class WorkerDied(SlurmUnavailable):
+    """In the middle of a call: nothing is known about its outcome."""
+
+
+class Hello(msgspec.Struct, frozen=True):
+    pyslurm: str
+    built_for: list[int]
+    libslurm: list[int]
+
+
+class _Node(msgspec.Struct, frozen=True):
+    name: str
+    address: str
+    port: int
+    state: str
+    partitions: tuple[str, ...]
+    reason: str
+    reason_user: str
+    reason_at: str
+    gres: str
+
+
+class _Job(msgspec.Struct, frozen=True):
+    job_id: int
+    submit_at: int
+    user: str
+    user_id: int
+    name: str
+    partition: str
+    state: str
+    restart_count: int
+    nodes: str
+    node_count: int
+    comment: str
+    batch: bool
+    requeue: bool
+    reservation: str
+    reason: str
+    start_at: int | None
+    excluded_nodes: str
+    priority: int
+    time_limit_minutes: int | None
+
+
+class _Reservation(msgspec.Struct, frozen=True):
+    name: str
+    nodes: str
+    users: tuple[str, ...]
+    flags: frozenset[str]
+
+
+class _Step(msgspec.Struct, frozen=True):
+    step_id: str
+    name: str
+    state: str
+    nodes: str
+
+
+class PyslurmWorker:
+    """The process that pyslurm lives in, started when first needed and again after its death."""
+
+    def __init__(self, python: str, environment: Mapping[str, str] | None, timeout_seconds: float) -> None:
+        # As text and not as a path: the Python that has pyslurm may see other files than this process.
+        self._command = [python or sys.executable, "-c", WORKER.read_text(encoding="utf-8")]
+        self._environment = dict(os.environ if environment is None else environment)
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._received = b""
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def ask(self, call: str, arguments: Sequence[object], kind: Any) -> Any:
+        """The answer as `kind`. Raises WorkerDied, SlurmUnavailable, or SlurmError."""
+        request = json.dumps({"call": call, "arguments": list(arguments)}).encode() + b"\n"
+        with self._lock:
+            line = self._exchange(call, request)
+        try:
+            answer = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+            if "result" in answer:
+                return msgspec.json.decode(answer["result"], type=kind)
+        except msgspec.MsgspecError as error:
+            raise SlurmError(f"pyslurm's {call} answered what is not understood here: {error}") from error
+        said = msgspec.json.decode(answer.get("refused") or answer["failed"], type=str)
+        words = f"pyslurm's {call}({', '.join(repr(one) for one in arguments)}) failed: {said}"
+        raise SlurmUnavailable(words) if UNAVAILABLE.search(said) else SlurmError(words)
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        self._received = b""
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):  # closing flushes what it never read
+                    pipe.close()
+
+    def _exchange(self, call: str, request: bytes) -> bytes:
+        process = self._process or self._start()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(request)
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died(call) from None
+        return self._read_line(process, call)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for its parent, with whom it ends
+            )
+        except OSError as error:
+            raise SlurmError(f"{self._command[0]} cannot be run ({error}): set slurm.pyslurm_python") from error
+        return self._process
+
+    def _read_line(self, process: subprocess.Popen[bytes], call: str) -> bytes:
+        assert process.stdout is not None
+        deadline = time.monotonic() + self._timeout_seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._received:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self.stop()
+                    raise SlurmUnavailable(f"pyslurm's {call} did not end within {self._timeout_seconds} s")
+                piece = os.read(process.stdout.fileno(), 1 << 20)
+                if not piece:
+                    raise self._died(call)
+                self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def _died(self, call: str) -> WorkerDied:
+        assert self._process is not None
+        code = self._process.wait()
+        self.stop()
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        log.error("pyslurm.died", call=call, how=how)
+        return WorkerDied(f"the process that pyslurm lives in ended {how} in the middle of {call}")
+
+
+class PyslurmGateway:
+    """Implements `Slurm`. A call that pyslurm died of goes by the command line from then on."""
+
+    def __init__(
+        self,
+        command_line: CommandLineGateway,
+        python: str = "",
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = 10,
+    ) -> None:
+        """`python` can import pyslurm; `environment` is the worker's whole environment, None: this process's own."""
+        self._command_line = command_line
+        self.worker = PyslurmWorker(python, environment, timeout_seconds)
+        self._died_of: set[str] = set()
+
+    def hello(self) -> Hello:
+        """Raises SlurmError where pyslurm cannot be used."""
+        found: Hello = self.worker.ask("hello", (), Hello)
+        return found
+
+    def config(self) -> Mapping[str, str]:
+        return self._command_line.config()
+
+    def cluster_name(self) -> str:
+        return self._command_line.cluster_name()
+
+    def nodes(self) -> list[SlurmNode]:
+        found = self._read("nodes", (), list[_Node])
+        return self._command_line.nodes() if found is None else [_node(one) for one in found]
+
+    def jobs(self) -> list[SlurmJob]:
+        found = self._read("jobs", (), list[_Job])
+        return self._command_line.jobs() if found is None else [_job(one) for one in found]
+
+    def reservations(self) -> list[SlurmReservation]:
+        found = self._read("reservations", (), list[_Reservation])
+        if found is None:
+            return self._command_line.reservations()
+        return [SlurmReservation(one.name, hosts(one.nodes), one.users, one.flags) for one in found]
+
+    def steps(self, job_id: int) -> list[SlurmStep]:
+        found = self._read("steps", (int(job_id),), list[_Step])
+        if found is None:
+            return self._command_line.steps(job_id)
+        return [SlurmStep(one.step_id, one.name, one.state, hosts(one.nodes)) for one in found]
+
+    def job_extra(self, job_id: int) -> str:
+        return self._command_line.job_extra(job_id)
+
+    def topology(self) -> dict[str, tuple[str, ...]]:
+        return self._command_line.topology()
+
+    def drain_node(self, node: str, reason: str) -> None:
+        self._act("drain_node", checked_name(node), checked_reason(reason))
+
+    def down_node(self, node: str, reason: str) -> None:
+        self._act("down_node", checked_name(node), checked_reason(reason))
+
+    def resume_node(self, node: str) -> None:
+        self._act("resume_node", checked_name(node))
+
+    def reboot_node(self, node: str, reason: str) -> None:
+        self._command_line.reboot_node(node, reason)
+
+    def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
+        self._command_line.create_reservation(name, nodes, user, duration_minutes)
+
+    def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
+        if not nodes or "set_reservation_nodes" in self._died_of:
+            self._command_line.set_reservation_nodes(name, nodes)
+        else:
+            self._act("set_reservation_nodes", checked_name(name), compress(checked_name(node) for node in nodes))
+
+    def delete_reservation(self, name: str) -> None:
+        self._act("delete_reservation", checked_name(name))
+
+    def set_job_reservation(self, job_id: int, reservation: str) -> None:
+        if reservation:
+            self._act("set_job_reservation", int(job_id), checked_name(reservation))
+        else:
+            self._command_line.set_job_reservation(job_id, "")
+
+    def requeue_job(self, job_id: int) -> None:
+        self._act("requeue_job", int(job_id))
+
+    def start_job_now(self, job_id: int) -> None:
+        self._act("start_job_now", int(job_id))
+
+    def hold_job(self, job_id: int) -> None:
+        self._act("hold_job", int(job_id))
+
+    def release_job(self, job_id: int) -> None:
+        self._act("release_job", int(job_id))
+
+    def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
+        if not nodes or "set_excluded_nodes" in self._died_of:
+            self._command_line.set_excluded_nodes(job_id, nodes)
+        else:
+            self._act("set_excluded_nodes", int(job_id), compress(checked_name(node) for node in nodes))
+
+    def set_job_priority(self, job_id: int, priority: int) -> None:
+        self._act("set_job_priority", int(job_id), int(priority))
+
+    def set_time_limit(self, job_id: int, minutes: int) -> None:
+        self._act("set_time_limit", int(job_id), int(minutes))
+
+    def set_job_comment(self, job_id: int, comment: str) -> None:
+        if comment.strip():
+            self._act("set_job_comment", int(job_id), " ".join(comment.split()))
+        else:
+            self._command_line.set_job_comment(job_id, "")
+
+    def set_job_extra(self, job_id: int, extra: str) -> None:
+        if extra.strip():
+            self._act("set_job_extra", int(job_id), " ".join(extra.split()))
+        else:
+            self._command_line.set_job_extra(job_id, "")
+
+    def _read(self, call: str, arguments: Sequence[object], kind: Any) -> Any:
+        """None where pyslurm dies of this call: then it is the command line's."""
+        assert call in READS
+        if call in self._died_of:
+            return None
+        try:
+            return self.worker.ask(call, arguments, kind)
+        except WorkerDied:
+            self._distrust(call)
+            return None
+
+    def _act(self, call: str, *arguments: object) -> None:
+        if call in self._died_of:
+            getattr(self._command_line, call)(*arguments)
+            return
+        try:
+            self.worker.ask(call, arguments, None)
+        except WorkerDied:
+            self._distrust(call)
+            raise
+
+    def _distrust(self, call: str) -> None:
+        self._died_of.add(call)
+        log.error("pyslurm.distrusted", call=call, remedy="the command line is used for it until the next start")
+
+
+def _node(one: _Node) -> SlurmNode:
+    base, flags = node_state(one.state)
+    return SlurmNode(
+        one.name,
+        one.address,
+        one.port,
+        base,
+        flags,
+        one.partitions,
+        one.reason,
+        one.reason_user,
+        one.reason_at,
+        one.gres,
+    )
+
+
+def _job(one: _Job) -> SlurmJob:
+    values = msgspec.structs.asdict(one)
+    values["nodes"] = hosts(one.nodes)
+    values["excluded_nodes"] = hosts(one.excluded_nodes)
+    return SlurmJob(**values)

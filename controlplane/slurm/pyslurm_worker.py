@@ -1,0 +1,227 @@
+"""The process that talks to Slurm through pyslurm, for `pyslurm_gateway`.
+
+Belongs here: one call of pyslurm for each request, and values as plain as they come. Must not: anything of this house's
+(it runs under whatever Python has pyslurm), and judging what may be done.
+
+Why a process of its own: libslurm ends the process it lives in when something is wrong ("fatal: …", an abort in its
+memory management). Requests come as JSON lines on standard input, `{"call": …, "arguments": […]}`; answers go as JSON
+lines to what was standard output. It ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import re
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+FLAG_NAMES = {  # pyslurm's, where it has other names than Slurm's own command line
+    "IGNORE_RUNNING_JOBS": "IGNORE_JOBS",
+    "MAINTENANCE": "MAINT",
+    "SPECIFIC_NODES": "SPEC_NODES",
+}
+
+
+def _slurm_time(epoch: Any) -> str:
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S") if isinstance(epoch, int) and epoch else ""
+
+
+def _epoch(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _gres(configured: dict[str, Any]) -> str:
+    return ",".join(f"{name}:{count}" for name, count in sorted(configured.items()))
+
+
+def _loaded_libslurm() -> list[int]:
+    """The version that the loaded library prints of itself, as [26, 5]; empty where it cannot be told."""
+    with Path("/proc/self/maps").open() as maps:
+        paths = {line.split()[-1] for line in maps if "/libslurm" in line}
+    for path in sorted(paths):
+        with contextlib.suppress(OSError, AttributeError):
+            match = re.search(r"(\d+)\.(\d+)\.", _printed_by(ctypes.CDLL(path).print_slurm_version))
+            return [int(match[1]), int(match[2])] if match else []
+    return []
+
+
+def _printed_by(function: Any) -> str:
+    """What a C function writes to standard output."""
+    reader, writer = os.pipe()
+    saved = os.dup(1)
+    os.dup2(writer, 1)
+    function()
+    ctypes.CDLL(None).fflush(None)
+    os.dup2(saved, 1)
+    os.close(saved)
+    os.close(writer)
+    with os.fdopen(reader) as printed:
+        return printed.read()
+
+
+class Calls:
+    """A method for each request."""
+
+    def __init__(self, pyslurm: Any) -> None:
+        self._pyslurm = pyslurm
+
+    def hello(self) -> dict[str, Any]:
+        """The version that pyslurm was built for, by its own word, and that of the library which it has loaded."""
+        return {
+            "pyslurm": self._pyslurm.__version__,
+            "built_for": list(self._pyslurm.slurm_api_version())[:2],
+            "libslurm": _loaded_libslurm(),
+        }
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [self._node(node) for node in self._pyslurm.Nodes.load().values()]
+
+    def jobs(self) -> list[dict[str, Any]]:
+        return [self._job(job) for job in self._pyslurm.Jobs.load().values()]
+
+    def reservations(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": one.name,
+                "nodes": one.nodes or "",
+                "users": list(one.users or ()),
+                "flags": [FLAG_NAMES.get(flag.name, flag.name) for flag in one.flags],
+            }
+            for one in self._pyslurm.Reservations.load().values()
+        ]
+
+    def steps(self, job_id: int) -> list[dict[str, Any]]:
+        job = self._pyslurm.Job.load(job_id)
+        if job.state == "PENDING":
+            return []
+        return [
+            {
+                "step_id": str(step.id),
+                "name": step.name or "",
+                "state": step.state,
+                "nodes": ",".join(step.allocated_nodes or ()),
+            }
+            for step in self._pyslurm.JobSteps.load(job).values()
+        ]
+
+    def drain_node(self, node: str, reason: str) -> None:
+        self._set_node(node, "DRAIN", reason)
+
+    def down_node(self, node: str, reason: str) -> None:
+        self._set_node(node, "DOWN", reason)
+
+    def resume_node(self, node: str) -> None:
+        self._pyslurm.Node(node).modify(self._pyslurm.Node(state="RESUME"))
+
+    def set_reservation_nodes(self, name: str, nodes: str) -> None:
+        self._pyslurm.Reservation.load(name).modify(self._pyslurm.Reservation(nodes=nodes))
+
+    def delete_reservation(self, name: str) -> None:
+        self._pyslurm.Reservation(name).delete()
+
+    def requeue_job(self, job_id: int) -> None:
+        self._pyslurm.Job(job_id).requeue()
+
+    def start_job_now(self, job_id: int) -> None:
+        self._update_job(job_id, begin_time=int(time.time()))
+
+    def hold_job(self, job_id: int) -> None:
+        self._pyslurm.Job(job_id).hold()
+
+    def release_job(self, job_id: int) -> None:
+        self._pyslurm.Job(job_id).release()
+
+    def set_job_reservation(self, job_id: int, reservation: str) -> None:
+        self._update_job(job_id, reservations=reservation)
+
+    def set_excluded_nodes(self, job_id: int, nodes: str) -> None:
+        self._update_job(job_id, excluded_nodes=nodes)
+
+    def set_job_priority(self, job_id: int, priority: int) -> None:
+        self._update_job(job_id, priority=priority)
+
+    def set_time_limit(self, job_id: int, minutes: int) -> None:
+        self._update_job(job_id, time_limit=minutes)
+
+    def set_job_comment(self, job_id: int, comment: str) -> None:
+        self._update_job(job_id, comment=comment)
+
+    def set_job_extra(self, job_id: int, extra: str) -> None:
+        self._update_job(job_id, extra=extra)
+
+    def _set_node(self, node: str, state: str, reason: str) -> None:
+        self._pyslurm.Node(node).modify(self._pyslurm.Node(state=state, reason=reason))
+
+    def _update_job(self, job_id: int, **changes: Any) -> None:
+        self._pyslurm.Job(job_id).modify(self._pyslurm.JobSubmitDescription(**changes))
+
+    def _node(self, node: Any) -> dict[str, Any]:
+        reason = node.reason or ""
+        return {
+            "name": node.name,
+            "address": node.address or node.name,
+            "port": node.slurmd_port or 6818,
+            "state": node.state,
+            "partitions": list(node.partitions or ()),
+            "reason": reason,
+            "reason_user": (node.reason_user or "") if reason else "",
+            "reason_at": _slurm_time(node.reason_time) if reason else "",
+            "gres": _gres(node.configured_gres or {}),
+        }
+
+    @staticmethod
+    def _job(job: Any) -> dict[str, Any]:
+        pending = job.state == "PENDING"
+        return {
+            "job_id": job.id,
+            "submit_at": job.submit_time,
+            "user": job.user_name or "",
+            "user_id": job.user_id,
+            "name": job.name or "",
+            "partition": job.partition or "",
+            "state": job.state,
+            "restart_count": job.requeue_count or 0,
+            "nodes": "" if pending else (job.allocated_nodes or ""),
+            "node_count": job.num_nodes or 0,
+            "comment": job.comment or "",
+            "batch": bool(job.is_batch_job),
+            "requeue": bool(job.is_requeueable),
+            "reservation": job.reservation or "",
+            "reason": "" if job.state_reason in (None, "None") else job.state_reason,
+            "start_at": _epoch(job.start_time),
+            "excluded_nodes": job.excluded_nodes or "",
+            "priority": job.priority if isinstance(job.priority, int) else 1,
+            "time_limit_minutes": job.time_limit if isinstance(job.time_limit, int) else None,
+        }
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libslurm prints: nothing of that may come between the answers
+    try:
+        calls: Calls | None = Calls(importlib.import_module("pyslurm"))
+        problem = ""
+    except ImportError as error:
+        calls, problem = None, f"{sys.executable} cannot import pyslurm: {error}"
+    for line in sys.stdin:
+        answers.write(json.dumps(_answer(calls, json.loads(line)) if calls else {"failed": problem}) + "\n")
+        answers.flush()
+
+
+def _answer(calls: Calls, request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"result": getattr(calls, request["call"])(*request["arguments"])}
+    except Exception as error:  # noqa: BLE001 - whatever pyslurm makes of it: told, not died of
+        kind = "refused" if type(error).__name__ == "RPCError" else "failed"
+        return {kind: str(error) if kind == "refused" else f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    main()

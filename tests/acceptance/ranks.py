@@ -1,0 +1,66 @@
+"""A rank of a gang that needs nothing but Python: `python3 ranks.py DIRECTORY STEPS`.
+
+It "trains" a number, says so through the hook, writes a checkpoint every ten steps, and goes on from the one that it
+is told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from agents.train import Monitor
+
+STEP_SECONDS = 0.03
+CHECKPOINT_EVERY = 10
+
+
+def weight_after(steps: int) -> int:
+    """What training for so many steps comes to, faults or none."""
+    weight = 1
+    for step in range(steps):
+        weight = (weight * 31 + step) % 1_000_003
+    return weight
+
+
+def main() -> None:
+    directory, steps = Path(sys.argv[1]), int(sys.argv[2])
+    rank = int(os.environ["SLURM_PROCID"])
+    monitor = Monitor()
+    point = monitor.restore_point(timeout_seconds=30)
+    if point is None:
+        raise SystemExit("nobody told where to go on")
+    weight = int((Path(point.path) / f"rank-{rank}").read_text()) if point.path else 1
+    with (directory / f"attempts-{rank}").open("a") as log:
+        log.write(json.dumps({"attempt": os.environ.get("SLURM_RESTART_COUNT", "0"), "from": point.step}) + "\n")
+    for step in range(point.step, steps):
+        with monitor.step(step):
+            weight = (weight * 31 + step) % 1_000_003
+            time.sleep(STEP_SECONDS)
+        if (step + 1) % CHECKPOINT_EVERY == 0:
+            save(monitor, directory / f"checkpoint-{step + 1}", rank, step + 1, weight)
+            with monitor.waiting():
+                wait_for_all(directory / f"checkpoint-{step + 1}")
+    (directory / f"weight-{rank}").write_text(str(weight))
+    monitor.close()
+
+
+def wait_for_all(checkpoint: Path) -> None:
+    """As a collective would: no rank goes on without the others."""
+    while len(list(checkpoint.iterdir())) < int(os.environ["SLURM_NTASKS"]):
+        time.sleep(0.005)
+
+
+def save(monitor: Monitor, directory: Path, rank: int, step: int, weight: int) -> None:
+    directory.mkdir(exist_ok=True)
+    partial = directory.parent / f".rank-{rank}"
+    partial.write_text(str(weight))
+    partial.rename(directory / f"rank-{rank}")
+    monitor.checkpoint_saved(step, directory, f"rank-{rank}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""One whole recovery on every version of Slurm, through every gateway: same gang, same fault, same end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from controlplane.config import Gateway
+from deploy.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
+from deploy.testbed.site import RESEARCHER
+from tests.acceptance import gang, ranks
+from tests.acceptance.conftest import MakeSite
+
+pytestmark = pytest.mark.cluster
+
+STEPS = 250
+NODES = 3
+
+
+@pytest.mark.parametrize(
+    ("slurm", "gateway"),
+    [
+        pytest.param(NATIVE, Gateway.AUTO, id="22.05-auto"),
+        pytest.param(DEBIAN_13, Gateway.AUTO, id="24.11-auto"),
+        pytest.param(DEBIAN_14, Gateway.CLI, id="26.05-cli"),
+        pytest.param(DEBIAN_14, Gateway.PYSLURM, id="26.05-pyslurm"),
+    ],
+)
+@pytest.mark.parametrize("fault", ["xid", "dead_node"])
+def test_a_gang_is_recovered_and_ends_as_if_nothing_had_happened(
+    make_site: MakeSite, slurm: Installation, gateway: Gateway, fault: str
+) -> None:
+    site = make_site(nodes=6, spares=1, slurm=slurm, gateway=gateway)
+    gang.start_site(site)
+    work = site.cluster.user_directory(RESEARCHER) / "work"
+    work.mkdir()
+    shutil.chown(work, RESEARCHER)
+    shutil.copy(ranks.__file__, site.code / "ranks.py")
+    script = site.code / "gang.sh"
+    script.write_text(
+        "#!/bin/bash\n"
+        f'srun --kill-on-bad-exit=1 python3 "{site.code}/ranks.py" "{work}" {STEPS} && exit 0\n'
+        "sleep 60\n"
+        "exit 1\n"
+    )
+    options = [f"--nodes={NODES}", "--ntasks-per-node=1", "--gres=gpu:8", "--requeue", "--comment=understudy"]
+    job = site.submit(script, options=options)
+    gang.wait_running(site, job)
+    site.wait_for((work / "checkpoint-30" / "rank-0").exists, 30, "three checkpoints are written")
+    first_nodes = gang.nodes_of(site, job)
+    hungry = gang.submit(site, nodes=2, comment="none", user="games")
+
+    bad = first_nodes[1]
+    fault_at = site.nodes[bad].fail_gpu() if fault == "xid" else site.kill_node(bad)
+    site.wait_for(lambda: site.recoveries() and site.recoveries()[0]["status"] != "running", 60, "the gang is back")
+
+    (recovery,) = site.recoveries()
+    assert recovery["status"] == "succeeded", recovery
+    assert (recovery["nodes"], recovery["spares"]) == ([bad], ["n6"])
+    fields = gang.job_fields(site, job)
+    assert fields["Restarts"] == "1"
+    assert gang.nodes_of(site, job) == sorted({*first_nodes, "n6"} - {bad})
+    assert "n6" not in gang.nodes_of(site, hungry), "seats and spares are for the gang"
+    assert site.node(bad)["state"] == "quarantined"
+    assert site.node(bad)["slurm"]["reason"].startswith("understudy:")
+    assert "understudy_seats_1" not in gang.reservations(site)
+    print(f"{slurm.slurm} {gateway.value} {fault}: {recovery['phases_ms']} ms after the fault at {fault_at:.0f}")
+
+    site.wait_for(lambda: gang.state(site, job) == "COMPLETED", 60, "the gang has finished")
+    for rank in range(NODES):
+        assert int((work / f"weight-{rank}").read_text()) == ranks.weight_after(STEPS)
+        attempts = [json.loads(line) for line in (work / f"attempts-{rank}").read_text().splitlines()]
+        assert [one["attempt"] for one in attempts] == ["0", "1"]
+        assert attempts[1]["from"] >= 30
