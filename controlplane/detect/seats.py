@@ -22,7 +22,7 @@ def lost_seats(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _waits_for_seats(recovery: Recovery, snapshot: Snapshot) -> bool:
     job = snapshot.jobs.get(recovery.plan.job) if recovery.plan.job else None
-    return job is not None and job.slurm.state == "PENDING"
+    return job is not None and job.slurm.pending
 
 
 def _lost(recovery: Recovery, snapshot: Snapshot) -> Iterator[Finding]:

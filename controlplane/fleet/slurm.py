@@ -80,6 +80,11 @@ HELD_AFTER_FAILED_LAUNCH = frozenset({"launch_failed_requeued_held", "launch fai
 PROLOG_ERROR = "Prolog error"
 """The reason with which Slurm itself drains a node whose Prolog failed, whoever's it was."""
 
+PENDING_STATES = frozenset(
+    {"PENDING", "EXPEDITING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
+"""Slurm's base state is PENDING, and it shows a flag in its place."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
@@ -106,13 +111,17 @@ class SlurmJob:
     time_limit_minutes: int | None = None  # None: none of its own
 
     @property
+    def pending(self) -> bool:
+        return self.state in PENDING_STATES
+
+    @property
     def held(self) -> bool:
         """It waits for somebody to release it."""
-        return self.state == "PENDING" and self.priority == 0
+        return self.pending and self.priority == 0
 
     @property
     def held_after_failed_launch(self) -> bool:
-        return self.state == "PENDING" and self.reason in HELD_AFTER_FAILED_LAUNCH
+        return self.pending and self.reason in HELD_AFTER_FAILED_LAUNCH
 
 
 @dataclass(frozen=True, slots=True)

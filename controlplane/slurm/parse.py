@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from datetime import UTC, datetime
 
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from controlplane.fleet.slurm import PENDING_STATES, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
 from controlplane.slurm.hostlist import HostListError, expand
 from controlplane.slurm.protocol import SlurmError
 
@@ -200,7 +200,7 @@ def _job(record: str) -> SlurmJob | None:
         state=state,
         restart_count=_number(pairs, "Restarts", record),
         # While pending, Slurm may still show the nodes of the attempt before.
-        nodes=() if state == "PENDING" else hosts(pairs.get("NodeList", "")),
+        nodes=() if state in PENDING_STATES else hosts(pairs.get("NodeList", "")),
         node_count=_number(pairs, "NumNodes", record),
         comment=_comment(record, user_text.start()),
         batch=pairs.get("BatchFlag", "0") != "0",

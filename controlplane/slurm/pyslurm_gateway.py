@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from controlplane.fleet.slurm import PENDING_STATES, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
 from controlplane.slurm.cli import UNAVAILABLE, CommandLineGateway, checked_name, checked_reason
 from controlplane.slurm.hostlist import compress
 from controlplane.slurm.parse import hosts, node_state
@@ -348,6 +348,6 @@ def _node(one: _Node) -> SlurmNode:
 
 def _job(one: _Job) -> SlurmJob:
     values = msgspec.structs.asdict(one)
-    values["nodes"] = hosts(one.nodes)
+    values["nodes"] = () if one.state in PENDING_STATES else hosts(one.nodes)
     values["excluded_nodes"] = hosts(one.excluded_nodes)
     return SlurmJob(**values)

@@ -99,7 +99,7 @@ class Calls:
 
     def steps(self, job_id: int) -> list[dict[str, Any]]:
         job = self._pyslurm.Job.load(job_id)
-        if job.state == "PENDING":
+        if not job.allocated_nodes:
             return []
         return [
             {
@@ -178,7 +178,6 @@ class Calls:
 
     @staticmethod
     def _job(job: Any) -> dict[str, Any]:
-        pending = job.state == "PENDING"
         return {
             "job_id": job.id,
             "submit_at": job.submit_time,
@@ -188,7 +187,7 @@ class Calls:
             "partition": job.partition or "",
             "state": job.state,
             "restart_count": job.requeue_count or 0,
-            "nodes": "" if pending else (job.allocated_nodes or ""),
+            "nodes": job.allocated_nodes or "",
             "node_count": job.num_nodes or 0,
             "comment": job.comment or "",
             "batch": bool(job.is_batch_job),

@@ -71,7 +71,7 @@ class SlurmCluster:
             gpus_per_node=gpus_per_node,
             controller_port=ports[0],
             node_ports=ports[1:],
-            extra_lines=tuple(extra_lines),
+            extra_lines=(*slurm.settings, *extra_lines),
             racks=dict(racks or {}),
         )
         self._supervisor: Supervisor | None = None

@@ -31,6 +31,8 @@ class Installation:
     """The folder with it; None: this machine's own packages."""
     pyslurm_python: str = ""
     """A Python in there that can import pyslurm; empty: there is none."""
+    settings: tuple[str, ...] = ()
+    """Lines for its slurm.conf."""
 
 
 NATIVE = Installation("22.05")

@@ -7,6 +7,7 @@ Belongs here: starting all of it, breaking it from outside, and asking the contr
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import secrets
 import shutil
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -97,13 +98,17 @@ class Site:
         mode: str = "act",
         *,
         slurm: Installation = NATIVE,
-        gateway: str = "auto",
+        slurm_settings: Mapping[str, str | float] | None = None,
         hooks: bool = False,
     ) -> None:
-        """`hooks`: with our Prolog, Epilog, TaskProlog and HealthCheckProgram in Slurm."""
+        """`slurm_settings` go into the control plane's section [slurm]. `hooks`: with our Prolog, Epilog, TaskProlog
+        and HealthCheckProgram in Slurm.
+        """
         self._hooks = directory.resolve() / "hooks" if hooks else None
         self.cluster = SlurmCluster(directory, nodes=nodes, slurm=slurm, extra_lines=hook_lines(self._hooks))
-        self._gateway = gateway
+        self._slurm_settings = dict(slurm_settings or {})
+        if self._slurm_settings.get("gateway") == "pyslurm":
+            self._slurm_settings["pyslurm_python"] = str(self.cluster.pyslurm_python)
         self.directory = self.cluster.directory
         self.nodes = {name: Node(name, self.directory / "nodes" / name) for name in self.cluster.node_names}
         self._port = free_ports(1)[0]
@@ -295,8 +300,7 @@ class Site:
                     f'agent_token_file = "{self.agent_token_file}"',
                     f'operator_token_file = "{self.operator_token_file}"',
                     "[slurm]",
-                    f'gateway = "{self._gateway}"',
-                    *([f'pyslurm_python = "{self.cluster.pyslurm_python}"'] if self._gateway == "pyslurm" else []),
+                    *(f"{key} = {json.dumps(value)}" for key, value in self._slurm_settings.items()),
                     "[spares]",
                     f"count = {self.spares_wanted}",
                     "",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from controlplane.config import Gateway
 from deploy.testbed.installation import NATIVE, Installation
 from deploy.testbed.site import Site
 
@@ -27,10 +26,10 @@ def make_site() -> Iterator[MakeSite]:
             spares: int = 3,
             mode: str = "act",
             slurm: Installation = NATIVE,
-            gateway: Gateway = Gateway.AUTO,
+            slurm_settings: Mapping[str, str | float] | None = None,
         ) -> Site:
             directory = Path(tempfile.mkdtemp(prefix="us-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            return stack.enter_context(Site(directory, nodes, spares, mode, slurm=slurm, gateway=gateway.value))
+            return stack.enter_context(Site(directory, nodes, spares, mode, slurm=slurm, slurm_settings=slurm_settings))
 
         yield make

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -19,20 +20,25 @@ STEPS = 250
 NODES = 3
 
 
+EXPEDITED = replace(DEBIAN_14, settings=("SlurmctldParameters=enable_expedited_requeue",))
+"""Slurm's own way to hold a gang's seats, for jobs that ask for it."""
+
+
 @pytest.mark.parametrize(
-    ("slurm", "gateway"),
+    ("slurm", "gateway", "requeue"),
     [
-        pytest.param(NATIVE, Gateway.AUTO, id="22.05-auto"),
-        pytest.param(DEBIAN_13, Gateway.AUTO, id="24.11-auto"),
-        pytest.param(DEBIAN_14, Gateway.CLI, id="26.05-cli"),
-        pytest.param(DEBIAN_14, Gateway.PYSLURM, id="26.05-pyslurm"),
+        pytest.param(NATIVE, Gateway.AUTO, "--requeue", id="22.05-auto"),
+        pytest.param(DEBIAN_13, Gateway.AUTO, "--requeue", id="24.11-auto"),
+        pytest.param(DEBIAN_14, Gateway.CLI, "--requeue", id="26.05-cli"),
+        pytest.param(DEBIAN_14, Gateway.PYSLURM, "--requeue", id="26.05-pyslurm"),
+        pytest.param(EXPEDITED, Gateway.CLI, "--requeue=expedite", id="26.05-expedite"),
     ],
 )
 @pytest.mark.parametrize("fault", ["xid", "dead_node"])
 def test_a_gang_is_recovered_and_ends_as_if_nothing_had_happened(
-    make_site: MakeSite, slurm: Installation, gateway: Gateway, fault: str
+    make_site: MakeSite, slurm: Installation, gateway: Gateway, requeue: str, fault: str
 ) -> None:
-    site = make_site(nodes=6, spares=1, slurm=slurm, gateway=gateway)
+    site = make_site(nodes=6, spares=1, slurm=slurm, slurm_settings={"gateway": gateway.value})
     gang.start_site(site)
     work = site.cluster.user_directory(RESEARCHER) / "work"
     work.mkdir()
@@ -45,7 +51,7 @@ def test_a_gang_is_recovered_and_ends_as_if_nothing_had_happened(
         "sleep 60\n"
         "exit 1\n"
     )
-    options = [f"--nodes={NODES}", "--ntasks-per-node=1", "--gres=gpu:8", "--requeue", "--comment=understudy"]
+    options = [f"--nodes={NODES}", "--ntasks-per-node=1", "--gres=gpu:8", requeue, "--comment=understudy"]
     job = site.submit(script, options=options)
     gang.wait_running(site, job)
     site.wait_for((work / "checkpoint-30" / "rank-0").exists, 30, "three checkpoints are written")
@@ -66,7 +72,9 @@ def test_a_gang_is_recovered_and_ends_as_if_nothing_had_happened(
     assert site.node(bad)["state"] == "quarantined"
     assert site.node(bad)["slurm"]["reason"].startswith("understudy:")
     assert "understudy_seats_1" not in gang.reservations(site)
-    print(f"{slurm.slurm} {gateway.value} {fault}: {recovery['phases_ms']} ms after the fault at {fault_at:.0f}")
+    print(
+        f"{slurm.slurm} {gateway.value} {requeue} {fault}: {recovery['phases_ms']} ms after the fault at {fault_at:.0f}"
+    )
 
     site.wait_for(lambda: gang.state(site, job) == "COMPLETED", 60, "the gang has finished")
     for rank in range(NODES):

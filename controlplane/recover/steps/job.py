@@ -16,16 +16,26 @@ SAME_SECOND_MARGIN_SECONDS = 1.05
 counts whole seconds). The requeue renews the submit time, so the job may start a second after that."""
 
 
-def ended(job: SlurmJob) -> bool:
-    return job.state not in {
-        "PENDING",
-        "RUNNING",
-        "COMPLETING",
-        "SUSPENDED",
-        "CONFIGURING",
-        "REQUEUED",
-        "RESIZING",
+ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "LAUNCH_FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
     }
+)
+
+
+def ended(job: SlurmJob) -> bool:
+    """In every other state, those of newer versions included (EXPEDITING, REQUEUE_HOLD, ...), the job may go on."""
+    return job.state in ENDED
 
 
 def _over(job: SlurmJob | None) -> Failed | None:
@@ -104,7 +114,9 @@ def observe_started(world: World) -> Observation:
 
 
 def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait:
-    if job.state != "PENDING":
+    if job.held:
+        return Wait(f"the job is held ({job.reason}): whoever holds it has to release it", for_people=True)
+    if not job.pending:
         return Wait(f"the job is {job.state}")  # a start time set now would be lost
     if now < job.submit_at + SAME_SECOND_MARGIN_SECONDS:
         return Wait("requeued within this second")
@@ -123,7 +135,7 @@ def observe_released(world: World) -> Observation:
     job = world.job
     if job is None:
         return Done("Slurm no longer knows the job")
-    if ended(job) or job.restart_count > world.plan.restart_count or job.state != "PENDING":
+    if ended(job) or job.restart_count > world.plan.restart_count or not job.pending:
         return Done(f"the job is {job.state}")
     if world.now < job.submit_at + SAME_SECOND_MARGIN_SECONDS:
         return Wait("requeued within this second")

@@ -1,0 +1,191 @@
+"""Slurm's bad days, and people who do things meanwhile: on a real cluster, in the middle of a recovery.
+
+In each: no effect twice, nothing of others' touched, the recovery goes on or ends with a clear reason, and the API
+goes on answering.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from deploy.testbed.site import Site
+from tests.acceptance import gang
+from tests.acceptance.conftest import MakeSite
+
+pytestmark = pytest.mark.cluster
+
+DIES_SLOWLY = "#!/bin/bash\ntrap 'sleep 6; exit 1' TERM\nsrun sleep 3600 & wait\n"
+"""A gang that takes seconds to end when it is told to: time to do things in the middle of its recovery."""
+
+
+@contextmanager
+def api_watched(site: Site) -> Iterator[list[float]]:
+    """The seconds that each answer took meanwhile; an answer that does not come is an error."""
+    seconds: list[float] = []
+    over = threading.Event()
+    wrong: list[BaseException] = []
+
+    def ask() -> None:
+        while not over.wait(0.25):
+            begun = time.monotonic()
+            try:
+                for path in ("/v1/status", "/v1/nodes", "/v1/recoveries", "/metrics"):
+                    httpx.get(f"{site.url}{path}", timeout=5).raise_for_status()
+            except httpx.HTTPError as error:
+                wrong.append(error)
+                return
+            seconds.append(time.monotonic() - begun)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield seconds
+    finally:
+        over.set()
+        thread.join()
+    assert wrong == []
+    assert seconds
+    assert max(seconds) < 3.0
+
+
+def start_gang(site: Site, script: str = gang.SLEEP) -> tuple[int, list[str]]:
+    gang.start_site(site)
+    job = site.cluster.sbatch("--nodes=4", "--gres=gpu:8", "--requeue", "--comment=understudy", script=script)
+    gang.wait_running(site, job)
+    site.wait_for(lambda: f"{job}.0" in site.cluster.run("squeue", "--steps").stdout, 10, "its step runs")
+    return job, gang.nodes_of(site, job)
+
+
+def wait_ended(site: Site, seconds: float = 90) -> None:
+    site.wait_for(
+        lambda: site.recoveries() and all(one["status"] != "running" for one in site.recoveries()),
+        seconds,
+        "every recovery has ended",
+    )
+
+
+def assert_recovered(site: Site, job: int, nodes: list[str], spare: str = "n6") -> None:
+    """The one fault, of n2, was dealt with once; everything else is as it was."""
+    recovery = site.recoveries()[-1]
+    assert recovery["status"] == "succeeded", recovery
+    fields = gang.job_fields(site, job)
+    assert (fields["JobState"], fields["Restarts"]) == ("RUNNING", "1")
+    assert gang.nodes_of(site, job) == sorted({*nodes, spare} - {"n2"})
+    assert site.node("n2")["slurm"]["reason"].startswith("understudy:")
+    assert set(gang.reservations(site)) == {"understudy_spares"}
+    assert len(site.get("/v1/incidents")) == 1
+
+
+def test_slurmctld_down_for_two_minutes_in_the_middle_delays_the_recovery_and_no_more(make_site: MakeSite) -> None:
+    site = make_site()
+    job, nodes = start_gang(site, DIES_SLOWLY)
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 10, "the job is requeued")
+    with api_watched(site):
+        site.cluster.stop_controller()
+        site.wait_for(lambda: site.get("/v1/status")["slurm"]["error"], 30, "it is said that Slurm is away")
+        time.sleep(120)
+        assert [one["status"] for one in site.recoveries()] == ["running"]
+        site.cluster.start_controller()
+        wait_ended(site)
+    assert_recovered(site, job, nodes)
+
+
+@pytest.mark.parametrize("moment", ["before the drain", "after the requeue"])
+def test_a_slurmctld_that_stands_still_carries_calls_out_later_and_none_twice(make_site: MakeSite, moment: str) -> None:
+    """What was asked of it meanwhile is in its queue: the callers have long given up when it is carried out."""
+    site = make_site(slurm_settings={"timeout_seconds": 2})
+    job, nodes = start_gang(site, DIES_SLOWLY)
+    if moment == "after the requeue":
+        site.nodes["n2"].fail_gpu()
+        site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 10, "the job is requeued")
+    with api_watched(site):
+        with site.cluster.controller_paused():
+            if moment == "before the drain":
+                site.nodes["n2"].fail_gpu()
+            time.sleep(15)
+        wait_ended(site)
+    assert_recovered(site, job, nodes)
+    assert all(step["attempts"] <= 2 for step in site.recoveries()[0]["steps"])
+
+
+def test_munge_down_is_slurm_away(make_site: MakeSite) -> None:
+    site = make_site()
+    job, nodes = start_gang(site)
+    with api_watched(site):
+        site.cluster.stop_munge()
+        site.nodes["n2"].fail_gpu()
+        site.wait_for(lambda: site.get("/v1/status")["slurm"]["error"], 30, "it is said that Slurm is away")
+        time.sleep(5)
+        assert site.recoveries() == []
+        site.cluster.start_munge()
+        wait_ended(site)
+    assert_recovered(site, job, nodes)
+
+
+def test_a_failed_node_that_an_administrator_drains_meanwhile_keeps_their_reason(make_site: MakeSite) -> None:
+    site = make_site()
+    job, nodes = start_gang(site, DIES_SLOWLY)
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 10, "the job is requeued")
+    site.cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=alice: board swap")
+    wait_ended(site)
+    assert gang.nodes_of(site, job) == sorted({*nodes, "n6"} - {"n2"})
+    time.sleep(3)
+    assert site.node("n2")["slurm"]["reason"] == "alice: board swap"
+    site.cluster.run("scontrol", "update", "NodeName=n2", "State=RESUME")
+    site.wait_for(lambda: site.node("n2")["state"] == "in_service", 10, "alice vouches for it")
+
+
+def test_a_spare_taken_by_an_administrator_is_left_to_them_and_the_gang_gets_another(make_site: MakeSite) -> None:
+    site = make_site()
+    job, nodes = start_gang(site, DIES_SLOWLY)
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 10, "the job is requeued")
+    assert "n6" in gang.reservations(site)["understudy_seats_1"]
+    site.cluster.run("scontrol", "update", "NodeName=n6", "State=DRAIN", "Reason=alice: new cable")
+    wait_ended(site)
+    assert gang.state(site, job) == "RUNNING"
+    (taken,) = set(gang.nodes_of(site, job)) - set(nodes)
+    assert taken in ("n5", "n7")  # idle n5 may have joined the pool meanwhile
+    assert gang.job_fields(site, job)["Restarts"] == "1"
+    assert site.node("n6")["slurm"]["reason"] == "alice: new cable"
+    assert site.node("n6")["state"] == "foreign_drain"
+    assert [one["node"] for one in site.get("/v1/incidents")] == ["n2"]
+
+
+def test_reservations_deleted_by_hand_in_the_middle_are_made_again_or_not_needed(make_site: MakeSite) -> None:
+    site = make_site()
+    job, nodes = start_gang(site, DIES_SLOWLY)
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 10, "the job is requeued")
+    assert site.cluster.run("scontrol", "delete", "ReservationName=understudy_spares").returncode == 0
+    # Slurm refuses to delete seats that a job is bound to: whoever wants that has to unbind the job first.
+    assert site.cluster.run("scontrol", "delete", "ReservationName=understudy_seats_1").returncode != 0
+    wait_ended(site)
+    seats = sorted({*nodes, "n6"} - {"n2"})
+    assert gang.nodes_of(site, job) == seats
+    site.wait_for(lambda: len(site.spares_held()) == 3, 20, "the pool is made again")
+    assert not set(site.spares_held()) & {"n2", *seats}
+
+
+def test_a_job_cancelled_before_anything_was_requeued_ends_the_recovery(make_site: MakeSite) -> None:
+    site = make_site()
+    job, _ = start_gang(site)
+    with site.cluster.controller_paused():
+        site.nodes["n2"].fail_gpu()
+        canceller = threading.Thread(target=lambda: site.cluster.run("scancel", str(job)))
+        canceller.start()
+        time.sleep(2)
+    canceller.join()
+    site.wait_for(lambda: site.node("n2")["state"] == "quarantined", 30, "n2 is out of service")
+    site.wait_for(lambda: gang.state(site, job) == "CANCELLED", 60, "the job is gone")
+    site.wait_for(lambda: all(one["status"] != "running" for one in site.recoveries()), 60, "nothing goes on")
+    assert gang.job_fields(site, job)["Restarts"] == "0"
+    assert "understudy_seats_1" not in gang.reservations(site)
