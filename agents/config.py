@@ -42,6 +42,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """/dev/kmsg, or a plain file of the same records."""
     socket: Path = Path("/run/understudy/agent.sock")
     """Where ranks on this node talk to the agent."""
+    run_directory: Path = Path("/run/understudy")
+    """Where the Slurm hooks find the verdict and leave their records. Gone after a boot: a tmpfs, as /run is."""
     boot_id_file: Path = Path("/proc/sys/kernel/random/boot_id")
     nvml: NvmlConfig = NvmlConfig()
 

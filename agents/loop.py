@@ -11,15 +11,18 @@ import time
 from collections.abc import Callable
 
 from agents.config import Config, read_boot_id, read_token
-from agents.facts import FactQueue
+from agents.facts import FactQueue, Settle
+from agents.hooks.records import Gone, HookRecords
+from agents.hooks.verdict import VerdictFile
 from agents.log import fields, log
+from agents.questions import SharedQuestions
 from agents.ranks import RankServer
 from agents.sample.gpus import GpuSampler
 from agents.sample.kernel_log import KernelLog, open_source
 from agents.sample.nvml import GpuReader, NoGpus, Nvml
 from agents.uplink import Uplink
 from agents.windows import WindowBuffer
-from agents.wire import TEXT_CHARACTERS_MAX, WIRE_VERSION, KernelEvent, Report
+from agents.wire import TEXT_CHARACTERS_MAX, WIRE_VERSION, Fact, KernelEvent, Report
 
 COALESCE_SECONDS = 0.01
 """Facts come in bursts: what follows within this goes with the first."""
@@ -39,10 +42,18 @@ class Agent:
         self._facts = FactQueue()
         self._windows = WindowBuffer()
         self._kernel_log = KernelLog(open_source(config.kernel_log), self._boot_id)
+        self._verdict = VerdictFile(config.run_directory / "verdict")
+        self._records = HookRecords(config.run_directory, self._put, self._on_gone)
         self._uplink = Uplink(
-            config.control_plane_urls, lambda: read_token(config), self._facts, config.request_timeout_seconds
+            config.control_plane_urls,
+            lambda: read_token(config),
+            self._facts,
+            config.request_timeout_seconds,
+            on_unfit=self._verdict.note,
         )
-        self._ranks = RankServer(config.socket, self._facts, self._windows, self._uplink.restore_point, self._on_fact)
+        self._ranks = RankServer(
+            config.socket, self._facts, self._windows, SharedQuestions(self._uplink.restore_point), self._on_fact
+        )
         self._gpu_reader = gpu_reader or (Nvml() if config.nvml.enabled else NoGpus())
         self._due = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -66,8 +77,10 @@ class Agent:
             async with asyncio.TaskGroup() as group:
                 reading = group.create_task(self._kernel_log.follow(lambda events: self._take(events, sampler)))
                 reporting = group.create_task(self._report(sampler))
+                following = group.create_task(self._records.follow())
                 await self._stopping.wait()
                 reading.cancel()
+                following.cancel()
                 reporting.cancel()
         finally:
             sampler.stop()
@@ -80,6 +93,15 @@ class Agent:
         self._stopping.set()
 
     def _on_fact(self) -> None:
+        self._due.set()
+
+    def _put(self, fact: Fact, settle: Settle) -> None:
+        self._facts.put(fact, settle)
+        self._due.set()
+
+    def _on_gone(self, gone: Gone) -> None:
+        """Its last step times go out at once, while the control plane still takes them."""
+        self._ranks.forget(gone.job_id, gone.at)
         self._due.set()
 
     def _take(self, events: list[KernelEvent], sampler: GpuSampler) -> None:
@@ -118,7 +140,13 @@ class Agent:
 
     def _build(self, sampler: GpuSampler) -> Report:
         picture = sampler.newest()
-        problems = [*picture.problems, *self._kernel_log.problems(), *self._facts.problems()]
+        problems = [
+            *picture.problems,
+            *self._kernel_log.problems(),
+            *self._facts.problems(),
+            *self._verdict.problems(),
+            *self._records.problems(),
+        ]
         return Report(
             version=WIRE_VERSION,
             cluster=self._config.cluster,

@@ -62,7 +62,15 @@ class RestorePointQuestion(msgspec.Struct, frozen=True, tag="restore_point"):
     id: Size
 
 
-Message = Hello | Steps | FirstStepNotice | ShardNotice | RestorePointQuestion
+class JobRestorePointQuestion(msgspec.Struct, frozen=True, tag="job_restore_point"):
+    """Needs no hello: the TaskProlog is no rank. A job that did not ask for us gets a plain no."""
+
+    id: Size
+    job_id: Count
+    restart_count: Count
+
+
+Message = Hello | Steps | FirstStepNotice | ShardNotice | RestorePointQuestion | JobRestorePointQuestion
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag="ack"):
@@ -71,10 +79,11 @@ class Acknowledged(msgspec.Struct, frozen=True, tag="ack"):
     id: int
 
 
-class RestorePointAnswer(msgspec.Struct, frozen=True, tag="restore_point"):
+class RestorePointAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="restore_point"):
     id: int
     step: int
     path: str
+    managed: bool = True  # False: the job did not ask for us
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):

@@ -29,6 +29,7 @@ from agents.rank_messages import (
     ErrorAnswer,
     FirstStepNotice,
     Hello,
+    JobRestorePointQuestion,
     Message,
     RestorePointAnswer,
     RestorePointQuestion,
@@ -37,7 +38,7 @@ from agents.rank_messages import (
     decode,
     encode,
 )
-from agents.uplink import RestorePointError
+from agents.uplink import RestorePointError, RestoreQuestion
 from agents.windows import WindowBuffer
 from agents.wire import (
     RANKS_PER_NODE_MAX,
@@ -51,8 +52,11 @@ from agents.wire import (
 
 ANSWER_BYTES_UNREAD_MAX = 262_144
 
-AskRestorePoint = Callable[[int, int], Awaitable[RestorePoint]]
-"""Given job id and restart count; raises RestorePointError."""
+QUESTIONS_OPEN_MAX = 16
+"""Of one connection. A rank has one."""
+
+AskRestorePoint = Callable[[RestoreQuestion], Awaitable[RestorePoint]]
+"""Raises RestorePointError."""
 
 
 class SocketInUseError(Exception):
@@ -81,6 +85,7 @@ class RankServer:
         self.on_fact = on_fact
         self.processes = ProcessClock()
         self._conversations: set[asyncio.Task[None]] = set()
+        self._ranks: set[RankConnection] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -99,10 +104,18 @@ class RankServer:
         await asyncio.gather(*self._conversations, return_exceptions=True)
         self._path.unlink(missing_ok=True)
 
+    def forget(self, job_id: int, before: float) -> None:
+        """The job has left this node. What of it connected before then and still holds on is cut off."""
+        for rank in list(self._ranks):
+            if rank.job_id == job_id and rank.connected_at < before:
+                log.warning("rank_cut_off", extra=fields(pid=rank.pid, reason=f"job {job_id} is gone"))
+                rank.cut_off()
+
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = cast("asyncio.Task[None]", asyncio.current_task())
         self._conversations.add(task)
         rank = RankConnection(self, writer)
+        self._ranks.add(rank)
         try:
             self._check_room()
             await rank.listen(reader)
@@ -112,6 +125,7 @@ class RankServer:
         except (ConnectionError, asyncio.CancelledError):
             pass  # the rank ended, or the agent does: both are ordinary
         finally:
+            self._ranks.discard(rank)
             rank.close()
             writer.close()
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
@@ -131,6 +145,7 @@ class RankConnection:
         self._writer = writer
         self._hello: Hello | None = None
         self._questions: set[asyncio.Task[None]] = set()
+        self.connected_at = time.time()
         self.pid, self.user_id = peer(writer.get_extra_info("socket"))
 
     async def listen(self, reader: asyncio.StreamReader) -> None:
@@ -157,6 +172,14 @@ class RankConnection:
             log.warning("rank_cut_off", extra=fields(pid=self.pid, reason="does not read its answers"))
             self._writer.transport.abort()
 
+    @property
+    def job_id(self) -> int | None:
+        """Of which job this is a rank; None before its hello."""
+        return self._hello.job_id if self._hello is not None else None
+
+    def cut_off(self) -> None:
+        self._writer.transport.abort()
+
     def close(self) -> None:
         for question in self._questions:
             question.cancel()
@@ -164,6 +187,9 @@ class RankConnection:
     def _take(self, message: Message) -> None:
         if isinstance(message, Hello):
             self._take_hello(message)
+            return
+        if isinstance(message, JobRestorePointQuestion):
+            self._ask(message.id, RestoreQuestion(message.job_id, message.restart_count, self.user_id, if_managed=True))
             return
         hello = self._hello
         if hello is None:
@@ -173,9 +199,7 @@ class RankConnection:
                 raise RefusedError("self_seconds and wall_seconds must have the same length")
             self._server.windows.add(hello, message, self.user_id)
         elif isinstance(message, RestorePointQuestion):
-            question = asyncio.create_task(self._answer_restore_point(hello, message.id))
-            self._questions.add(question)
-            question.add_done_callback(self._questions.discard)
+            self._ask(message.id, RestoreQuestion(hello.job_id, hello.restart_count, self.user_id))
         else:
             self._announce(_fact(hello, message, self.user_id), message.id)
 
@@ -213,14 +237,21 @@ class RankConnection:
         self._server.facts.put(fact, settle)
         self._server.on_fact()
 
-    async def _answer_restore_point(self, hello: Hello, identifier: int) -> None:
+    def _ask(self, identifier: int, question: RestoreQuestion) -> None:
+        if len(self._questions) >= QUESTIONS_OPEN_MAX:
+            raise RefusedError(f"{QUESTIONS_OPEN_MAX} questions are open already; wait for an answer")
+        asking = asyncio.create_task(self._answer_restore_point(identifier, question))
+        self._questions.add(asking)
+        asking.add_done_callback(self._questions.discard)
+
+    async def _answer_restore_point(self, identifier: int, question: RestoreQuestion) -> None:
         try:
-            point = await self._server.ask_restore_point(hello.job_id, hello.restart_count)
+            point = await self._server.ask_restore_point(question)
         except RestorePointError as error:
-            log.warning("restore_point_unavailable", extra=fields(job=hello.job_id, rank=hello.rank, error=error))
+            log.warning("restore_point_unavailable", extra=fields(job=question.job_id, pid=self.pid, error=error))
             self.answer(ErrorAnswer(error=str(error), id=identifier))
             return
-        self.answer(RestorePointAnswer(id=identifier, step=point.step, path=point.path))
+        self.answer(RestorePointAnswer(id=identifier, step=point.step, path=point.path, managed=point.managed))
 
 
 def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice, user_id: int) -> Fact:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import httpx
 import msgspec
@@ -26,6 +27,16 @@ _PASSING = {401, 404, 408, 425, 429}
 _TOKEN_REFUSED = {401, 403}
 
 _encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreQuestion:
+    """Where does this attempt of the job go on? The control plane answers the job's owner and root only."""
+
+    job_id: int
+    restart_count: int
+    user_id: int  # of the process that asks, as the kernel tells
+    if_managed: bool = False  # a job that did not ask for us gets a plain no
 
 
 class RestorePointError(Exception):
@@ -49,12 +60,17 @@ class Uplink:
         read_token: Callable[[], str],
         facts: FactQueue,
         request_timeout_seconds: float,
+        on_unfit: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`read_token` is asked again when the control plane refuses the token. It may raise ConfigError."""
+        """`read_token` is asked again when the control plane refuses the token. It may raise ConfigError.
+
+        `on_unfit` is told with every acknowledgement why no new job may start on this node; empty: no objection.
+        """
         self._urls = list(urls)
         self._read_token = read_token
         self._token = read_token()
         self._facts = facts
+        self._on_unfit = on_unfit
         # No proxy from the environment: the control plane stands on the cluster's own network.
         self._client = httpx.AsyncClient(timeout=request_timeout_seconds, trust_env=False)
         self._sequence = 0
@@ -72,7 +88,7 @@ class Uplink:
         batch = self._facts.oldest(FACTS_PER_REPORT_MAX)
         try:
             body, batch = self._encode(report, batch)
-            self._note_dropped(await self._request("POST", "/v1/reports", body))
+            self._heed(await self._request("POST", "/v1/reports", body))
         except UnreachableError as error:
             self._note_trouble("control_plane_unreachable", error)
             return False
@@ -87,12 +103,15 @@ class Uplink:
             self._trouble = ""
         return True
 
-    async def restore_point(self, job_id: int, restart_count: int) -> RestorePoint:
+    async def restore_point(self, question: RestoreQuestion) -> RestorePoint:
         """Waits for a control plane that is away or does not know the job yet. Raises
         RestorePointError.
         """
         deadline = time.monotonic() + RESTORE_POINT_WAIT_SECONDS
-        query = f"/v1/restore-point?job_id={job_id}&restart_count={restart_count}"
+        query = (
+            f"/v1/restore-point?job_id={question.job_id}&restart_count={question.restart_count}"
+            f"&user_id={question.user_id}" + ("&if_managed=true" if question.if_managed else "")
+        )
         while True:
             try:
                 return msgspec.json.decode(await self._request("GET", query), type=RestorePoint)
@@ -106,12 +125,17 @@ class Uplink:
                     raise RestorePointError(f"{waited}, at last: {error}") from error
             await asyncio.sleep(RESTORE_POINT_RETRY_SECONDS)
 
-    def _note_dropped(self, answer: bytes) -> None:
-        """What the control plane did not believe: said when it changes, a line a second would drown the log."""
+    def _heed(self, answer: bytes) -> None:
+        """The verdict on this node, and what was not believed: said when it changes, a line a second would drown the
+        log.
+        """
         try:
-            dropped = "; ".join(msgspec.json.decode(answer, type=Acknowledgement).dropped)
+            acknowledgement = msgspec.json.decode(answer, type=Acknowledgement)
         except msgspec.MsgspecError as error:
             dropped = f"the acknowledgement is not understood: {error}"
+        else:
+            dropped = "; ".join(acknowledgement.dropped)
+            self._on_unfit(acknowledgement.unfit)
         if dropped and dropped != self._dropped:
             log.warning("not_believed", extra=fields(what=dropped))
         self._dropped = dropped

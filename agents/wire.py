@@ -160,7 +160,21 @@ class CheckpointShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     user_id: UserId = 0
 
 
-Fact = KernelEvent | RankStarted | FirstStep | CheckpointShard
+class JobRefused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="job_refused"):
+    """Our Prolog kept a job off this node, because the control plane's last word was that it is unfit.
+    Key: (node, job_id, at).
+    """
+
+    job_id: Count
+    at: float
+    reason: Text = ""  # the control plane's own words, as the Prolog read them
+    restart_count: Count | None = None  # of the attempt that was kept off; None where Slurm does not tell its Prolog
+
+
+JobFact = RankStarted | FirstStep | CheckpointShard
+"""Facts that ranks tell of their job."""
+
+Fact = KernelEvent | JobRefused | JobFact
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -185,9 +199,10 @@ class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
 
     facts: int
     dropped: list[str] = []  # what was not believed, and why
+    unfit: str = ""  # why no new job may start on this node now; empty: no objection
 
 
-class RestorePoint(msgspec.Struct, frozen=True):
+class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """Answer to `GET /v1/restore-point`: where this attempt of the job goes on.
 
     `path` is empty and `step` 0 when there is no complete checkpoint: start from the beginning. All ranks of an
@@ -198,6 +213,7 @@ class RestorePoint(msgspec.Struct, frozen=True):
     restart_count: Count
     step: Step
     path: str
+    managed: bool = True  # False: the job did not ask for us; nothing is to be restored, and nothing was settled
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -82,6 +82,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         clock=clock,
         wake_loop=loop.wake,
         tell_restore_point=lambda known, count: restore_points.tell(known.key, known.row, count),
+        unfit=loop.verdicts.unfit,
     )
     windows = Windows(config, clock, telemetry, stores.fleet, stores.journal, Queries(engine), loop.pulse)
     app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine), docs_url=None, redoc_url=None)

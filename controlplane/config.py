@@ -80,6 +80,11 @@ class Jobs(Section):
     swaps_per_hour_max: int = Field(
         6, ge=0, description="A job that was moved this often within an hour is left to a person."
     )
+    releases_per_hour_max: int = Field(
+        6,
+        ge=0,
+        description="A job that our Prolog kept off nodes this often within an hour stays held for a person.",
+    )
 
 
 class Spares(Section):

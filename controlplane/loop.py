@@ -8,6 +8,7 @@ import structlog
 
 from controlplane.clock import Clock
 from controlplane.config import Config, Mode
+from controlplane.decide.fitness import unfit_nodes
 from controlplane.decide.guards import HOUR_SECONDS
 from controlplane.decide.judge import decide
 from controlplane.detect import detect
@@ -19,6 +20,7 @@ from controlplane.fleet.recovery import Recovery
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.directory import JobDirectory
 from controlplane.live.pulse import Pulse
+from controlplane.live.verdicts import Verdicts
 from controlplane.observer import Observer
 from controlplane.recover.runner import Runner
 from controlplane.store.journal import Journal
@@ -54,6 +56,7 @@ class Loop:
         self._wake = threading.Event()
         self._stop = threading.Event()
         self.pulse = Pulse(slurm=observer.reading)
+        self.verdicts = Verdicts()
 
     def run(self) -> None:
         """Ticks until `stop`. A tick that fails is logged and shown by `/healthz`; the next one may work."""
@@ -112,6 +115,7 @@ class Loop:
     def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
         snapshot = self._observer.look(slurm_age_max_seconds)
         self.pulse.snapshot = snapshot
+        self.verdicts.say(unfit_nodes(snapshot), snapshot.slurm_read_at)
         findings = detect(snapshot, self._config)
         return snapshot, findings, decide(snapshot, findings, self._config)
 

@@ -27,6 +27,9 @@ log = structlog.get_logger()
 EVENTS_REMEMBERED_SECONDS = 7 * 24 * HOUR_SECONDS
 """Kernel events older than this condemn nobody who has not been condemned by then."""
 
+REFUSALS_REMEMBERED_SECONDS = 24 * HOUR_SECONDS
+"""So long a job that our Prolog kept off a node may have been held when nobody of us was there to set it free."""
+
 PROBES_AT_ONCE = 64
 """In one tick no more are asked: each may take as long as it is given."""
 
@@ -86,6 +89,8 @@ class Observer:
             recoveries=tuple(journal.recoveries()),
             swaps=journal.swaps_since(now - HOUR_SECONDS),
             quarantines=journal.quarantines_since(now - HOUR_SECONDS),
+            releases=journal.releases_since(now - HOUR_SECONDS),
+            refusals=sources.stores.facts.refusals_since(now - REFUSALS_REMEMBERED_SECONDS),
             tables={
                 job.key: table
                 for job in jobs

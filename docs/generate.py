@@ -12,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from agents.config import Config as AgentConfig
 from controlplane.config import Config
-from controlplane.decide.table import FILL_POOL_ROW, TABLE, Row
+from controlplane.decide.table import FILL_POOL_ROW, RELEASE_JOB_ROW, TABLE, Row
 from controlplane.detect.xid import XID_POLICY
 from controlplane.fleet.decision import Because
 from controlplane.plan.advice import RULES, Severity
@@ -28,6 +28,7 @@ GUARDS = {
     Because.FLEET_BUDGET: "as many nodes are quarantined as may be at once",
     Because.HOURLY_BUDGET: "as many nodes were quarantined within the hour as may be",
     Because.JOB_BUDGET: "this job was moved too often within the hour: a person has to look at it",
+    Because.RELEASE_BUDGET: "this job was kept off nodes by our Prolog and released too often within the hour",
     Because.FOREIGN_POOL: "somebody else has a reservation of the name that is configured for the spare pool",
     Because.NO_SPARE: "no spare is free: the node leaves service, the gang moves as soon as there is one",
 }
@@ -58,6 +59,7 @@ AGENT_KEYS = {
     "kernel_log": "/dev/kmsg, or a plain file of the same records",
     "socket": "where ranks on this node talk to the agent",
     "boot_id_file": "where the kernel says which boot this is",
+    "run_directory": "where the Slurm hooks find the verdict and leave their records; a tmpfs ([hooks](hooks.md))",
     "nvml": "section with `enabled`: false on nodes without GPUs",
 }
 
@@ -114,6 +116,7 @@ def decisions() -> str:
         "|---|---|---|---|---|---|",
         *(_row(row) for row in TABLE),
         f"| {FILL_POOL_ROW.number} | (the pool) | | | {FILL_POOL_ROW.action.value} | {FILL_POOL_ROW.why} |",
+        f"| {RELEASE_JOB_ROW.number} | (a held job) | | | {RELEASE_JOB_ROW.action.value} | {RELEASE_JOB_ROW.why} |",
         "",
         "```mermaid",
         "stateDiagram-v2",

@@ -27,12 +27,16 @@ class Clusters:
             directory = Path(tempfile.mkdtemp(prefix="understudy-"))
             directory.chmod(0o755)
             self._stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            prolog = directory / "prolog"
+            prolog.write_text(f'#!/bin/sh\n[ ! -e "{directory}/bad-prolog.$SLURMD_NODENAME" ]\n')
+            prolog.chmod(0o755)
             cluster = SlurmCluster(
                 directory,
                 # Quicker than Slurm's three seconds from a submission to its start: only the tests' patience is tuned.
                 extra_lines=[
                     "SchedulerParameters=batch_sched_delay=0,sched_interval=1",
                     "RebootProgram=/bin/true",
+                    f"Prolog={prolog}",
                 ],
                 slurm=installation,
                 racks={"rack1": 4, "rack2": 4},

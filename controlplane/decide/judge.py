@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from controlplane.config import Config
 from controlplane.decide import guards, plans, spares
+from controlplane.decide.releases import releases
 from controlplane.decide.table import FILL_POOL_ROW, Row, look_up
 from controlplane.fleet.decision import Action, Because, Decision
 from controlplane.fleet.finding import Finding, Signal
@@ -18,6 +19,7 @@ from controlplane.fleet.snapshot import Snapshot
 
 GRAVITY = (
     Signal.DRAIN_LIFTED,
+    Signal.DRAINED_FOR_US,
     Signal.DRAINED_BY_OTHERS,
     Signal.HARDWARE_FAULT,
     Signal.NODE_DEAD,
@@ -66,7 +68,9 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         else:
             decisions.append(_plain(row, finding))
     decisions += _condemnations(snapshot, condemned, config)
-    if not any(one.plan for one in decisions):  # one thing after the other: a swap takes spares
+    decisions += releases(snapshot, config)
+    acting = [one for one in decisions if one.plan and one.action is not Action.RELEASE_JOB]
+    if not acting:  # one thing after the other: a swap takes spares
         decisions += _fill_pool(snapshot, {finding.node for _, finding in condemned}, config)
     return decisions
 
@@ -191,7 +195,12 @@ def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decisio
     move = move or Move(None, Because.RULE, "no gang of ours runs there")
     plan = move.plan
     if plan is None and row.action in (Action.QUARANTINE, Action.DRAIN_AGAIN):
-        plan = plans.quarantine_plan(finding, snapshot.nodes[finding.node].is_spare)
+        renamed = finding.signal is Signal.DRAINED_FOR_US
+        plan = (
+            plans.rename_plan(finding)
+            if renamed
+            else plans.quarantine_plan(finding, snapshot.nodes[finding.node].is_spare)
+        )
     return Decision(
         row=row.number,
         subject=finding.node,

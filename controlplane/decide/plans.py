@@ -82,5 +82,28 @@ def swap_plan(
     )
 
 
+def rename_plan(finding: Finding) -> Plan:
+    """Slurm drained the node because our Prolog refused: the drain is given our reason."""
+    node = finding.node
+    return Plan(
+        kind=RecoveryKind.QUARANTINE,
+        steps=(StepName.DRAIN_NODES,),
+        failed_nodes=(node,),
+        drain_reason=drain_reason(finding),
+        renamed_nodes=(node,),
+    )
+
+
+def release_plan(job: Job) -> Plan:
+    return Plan(
+        kind=RecoveryKind.RELEASE_JOB,
+        steps=(StepName.RELEASE_JOB,),
+        job=job.key,
+        user=job.slurm.user,
+        submit_at=job.slurm.submit_at,
+        restart_count=job.slurm.restart_count,
+    )
+
+
 def fill_pool_plan(wanted: Sequence[str]) -> Plan:
     return Plan(kind=RecoveryKind.FILL_POOL, steps=(StepName.FILL_POOL,), spares=tuple(wanted))

@@ -76,6 +76,22 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(14, (QUARANTINED,), Signal.UNDRAINED, None, Action.DRAIN_AGAIN, "the drain was refused and is tried again"),
     Row(
+        17,
+        (QUARANTINED,),
+        Signal.DRAINED_FOR_US,
+        None,
+        Action.DRAIN_AGAIN,
+        "our Prolog kept a job off it and Slurm drained it for that: the drain is given our reason",
+    ),
+    Row(
+        18,
+        (*TRUSTED, FOREIGN_DRAIN),
+        Signal.DRAINED_FOR_US,
+        QUARANTINED,
+        Action.DRAIN_AGAIN,
+        "our Prolog kept a job off it and Slurm drained it for that: the drain is ours",
+    ),
+    Row(
         20,
         (IN_SERVICE,),
         Signal.STRAGGLER_SUSPECTED,
@@ -125,6 +141,9 @@ TABLE: tuple[Row, ...] = (
 
 FILL_POOL_ROW = Row(80, (IN_SERVICE,), Signal.CLEAN, None, Action.FILL_POOL, "fewer spares are held than wanted")
 """Not entered by a finding: follows from the size of the spare pool."""
+
+RELEASE_JOB_ROW = Row(90, (), Signal.DRAINED_FOR_US, None, Action.RELEASE_JOB, "we held it up, so we set it free")
+"""Not entered by a finding: follows from a job that Slurm holds, and our Prolog's word that it was us."""
 
 
 def look_up(state: NodeState, signal: Signal) -> Row | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from controlplane.config import Config
 from controlplane.detect.administration import administration, undrained
 from controlplane.detect.gpu_state import gpu_state
+from controlplane.detect.prolog import drained_for_us
 from controlplane.detect.seats import lost_seats
 from controlplane.detect.silence import silence
 from controlplane.detect.straggler import straggler
@@ -21,6 +22,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
     """All findings of this moment. What is still so is found again at the next."""
     return [
         *administration(snapshot),
+        *drained_for_us(snapshot),
         *xid(snapshot),
         *gpu_state(snapshot),
         *silence(snapshot, config.silence),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from controlplane.detect.prolog import refusal_behind
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import REASON_PREFIX, NodeState, NodeView
 from controlplane.fleet.snapshot import Snapshot
@@ -13,7 +14,8 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
     if snapshot.slurm_read_at is None:
         return
     for node in snapshot.nodes.values():
-        yield from _judge(node, snapshot.slurm_read_at)
+        if refusal_behind(snapshot, node) is None:  # else the drain is ours, whatever Slurm calls it
+            yield from _judge(node, snapshot.slurm_read_at)
 
 
 def _judge(node: NodeView, read_at: float) -> Iterator[Finding]:

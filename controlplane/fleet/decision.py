@@ -17,6 +17,7 @@ class Action(StrEnum):
     DRAIN_AGAIN = "drain_again"
     MOVE_GANG = "move_gang"  # the node is out of service already; the gang on it is not safe yet
     FILL_POOL = "fill_pool"
+    RELEASE_JOB = "release_job"  # our Prolog kept it off a node, and Slurm holds it for that
 
 
 class Because(StrEnum):
@@ -30,6 +31,7 @@ class Because(StrEnum):
     FLEET_BUDGET = "fleet_budget"
     HOURLY_BUDGET = "hourly_budget"
     JOB_BUDGET = "job_budget"
+    RELEASE_BUDGET = "release_budget"
     FOREIGN_POOL = "foreign_pool"
     NO_SPARE = "no_spare"
 
@@ -37,7 +39,7 @@ class Because(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Decision:
     row: int  # number in `decide.table`
-    subject: str  # a node's name, or "fleet"
+    subject: str  # a node's name, "fleet", or "job" with its id
     action: Action
     because: Because
     reason: str  # one line for people

@@ -26,6 +26,7 @@ class Signal(StrEnum):
     GANG_STRANDED = "gang_stranded"  # a gang of ours runs on a node that we took out of service
     SEAT_LOST = "seat_lost"  # somebody took a node that a gang of ours was on its way to
     UNDRAINED = "undrained"  # our drain was refused
+    DRAINED_FOR_US = "drained_for_us"  # by Slurm, because our Prolog kept a job off it
     DRAIN_LIFTED = "drain_lifted"  # a drain is gone that we did not lift
     CLEAN = "clean"  # what made it suspect is no longer seen
 

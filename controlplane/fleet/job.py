@@ -41,6 +41,7 @@ class KnownJob:
     key: JobKey
     restart_count: int
     user_id: int
+    managed: bool = False  # asked for us
 
     def believes(self, user_id: int) -> bool:
         """Whether a process of this user may speak for the job: its owner's, or root's."""
@@ -59,6 +60,18 @@ def identify(cluster: str, slurm: SlurmJob, known: KnownJob | None) -> JobKey:
         if same_submission or requeued:
             return known.key
     return JobKey(cluster, slurm.job_id, slurm.submit_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Our Prolog kept an attempt of a job off a node."""
+
+    node: str
+    job_id: int
+    restart_count: int | None  # of that attempt; None where Slurm did not tell
+    at: float  # by the node's clock
+    received_at: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

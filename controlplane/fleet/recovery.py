@@ -12,6 +12,7 @@ class RecoveryKind(StrEnum):
     POOL_SWAP = "pool"  # the gang moves to a spare from the pool
     QUARANTINE = "quarantine"  # nodes leave service; no gang of ours is moved
     FILL_POOL = "fill_pool"  # nodes join the spare pool
+    RELEASE_JOB = "release_job"  # a job that our Prolog kept off a node goes on elsewhere
 
 
 class StepName(StrEnum):
@@ -28,6 +29,7 @@ class StepName(StrEnum):
     AWAIT_PROCESSES = "await_processes"
     AWAIT_FIRST_STEP = "await_first_step"
     FILL_POOL = "fill_pool"
+    RELEASE_JOB = "release_job"
 
 
 class StepStatus(StrEnum):
@@ -61,6 +63,7 @@ class Plan:
     last_step: int | None = None  # the furthest step that attempt was seen to finish
     supersedes: int | None = None  # id of an unfinished recovery of the same job
     drain_reason: str = ""
+    renamed_nodes: tuple[str, ...] = ()  # drained by Slurm because of our Prolog: they are given our reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,12 @@ class SlurmNode:
         )
 
 
+HELD_AFTER_FAILED_LAUNCH = frozenset({"launch_failed_requeued_held", "launch failed requeued held"})
+"""The Reason of a job that Slurm requeued and held because a Prolog failed. Users' and admins' holds have others."""
+
+PROLOG_ERROR = "Prolog error"
+"""The reason with which Slurm itself drains a node whose Prolog failed, whoever's it was."""
+
 PENDING_STATES = frozenset(
     {"PENDING", "EXPEDITING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 )
@@ -112,6 +118,10 @@ class SlurmJob:
     def held(self) -> bool:
         """It waits for somebody to release it."""
         return self.pending and self.priority == 0
+
+    @property
+    def held_after_failed_launch(self) -> bool:
+        return self.pending and self.reason in HELD_AFTER_FAILED_LAUNCH
 
 
 @dataclass(frozen=True, slots=True)

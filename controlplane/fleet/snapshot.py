@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from controlplane.config import Mode
-from controlplane.fleet.job import Job, JobKey
+from controlplane.fleet.job import Job, JobKey, Refusal
 from controlplane.fleet.node import NodeState, NodeView
-from controlplane.fleet.recovery import Recovery
+from controlplane.fleet.recovery import Recovery, RecoveryKind
 from controlplane.fleet.slurm import SlurmReservation
 from controlplane.fleet.steps import StepTable
 
@@ -31,6 +31,8 @@ class Snapshot:
     recoveries: tuple[Recovery, ...] = ()  # the open ones
     swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
     quarantines: tuple[float, ...] = ()  # of the last hour: when decided
+    releases: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
+    refusals: tuple[Refusal, ...] = ()  # of the last day: jobs that our Prolog kept off a node
     tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
 
     def job_on(self, node: str) -> list[Job]:
@@ -56,4 +58,6 @@ class Snapshot:
         return any(node.heard_at is None and node.slurm and node.slurm.usable for node in self.nodes.values())
 
     def recovery_of(self, job: JobKey) -> Recovery | None:
-        return next((recovery for recovery in self.recoveries if recovery.plan.job == job), None)
+        """The one that moves it. Releasing a job from Slurm's hold moves nobody."""
+        moving = (one for one in self.recoveries if one.plan.kind is not RecoveryKind.RELEASE_JOB)
+        return next((recovery for recovery in moving if recovery.plan.job == job), None)

@@ -21,6 +21,7 @@ from agents.wire import (
     STEPS_PER_WINDOW_MAX,
     WIRE_VERSION,
     Acknowledgement,
+    JobRefused,
     KernelEvent,
     Report,
     RestorePoint,
@@ -50,7 +51,9 @@ _NOTHING_TO_ACKNOWLEDGE = answer(Acknowledgement(0)).body
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """What the doors need. `tell_restore_point(job, restart_count)` gives step and path."""
+    """What the doors need. `tell_restore_point(job, restart_count)` gives step and path; `unfit(node, now)` tells why
+    no new job may start on the node, empty for no objection.
+    """
 
     cluster: str
     agent_token: Token
@@ -60,6 +63,7 @@ class Doors:
     clock: Clock
     wake_loop: Callable[[], None]
     tell_restore_point: Callable[[KnownJob, int], tuple[int, str]]
+    unfit: Callable[[str, float], str]
 
 
 def reports_router(doors: Doors) -> APIRouter:
@@ -86,7 +90,9 @@ def reports_router(doors: Doors) -> APIRouter:
         return await _take(doors, report)
 
     @router.get("/v1/restore-point")
-    async def restore_point(request: Request, job_id: int, restart_count: int) -> Response:
+    async def restore_point(
+        request: Request, job_id: int, restart_count: int, user_id: int, if_managed: bool = False
+    ) -> Response:
         if not doors.agent_token.admits(request.headers.get("authorization")):
             return _not_an_agent()
         known = doors.directory.get(job_id)
@@ -95,6 +101,10 @@ def reports_router(doors: Doors) -> APIRouter:
             return refuse(
                 404, f"Slurm has not named attempt {restart_count} of job {job_id} yet", "ask again in a second"
             )
+        if not known.believes(user_id):
+            return refuse(403, f"user {user_id} asks about job {job_id} of user {known.user_id}", "ask about your own")
+        if if_managed and not known.managed:
+            return answer(RestorePoint(job_id, restart_count, 0, "", managed=False))
         step, path = await asyncio.to_thread(doors.tell_restore_point, known, restart_count)
         return answer(RestorePoint(job_id, restart_count, step, path))
 
@@ -163,7 +173,7 @@ def _objection(doors: Doors, report: Report) -> Response | None:
     if too_many:
         return refuse(422, f"node {report.node} reports {'; '.join(too_many)}", "send it in several reports")
     for fact in report.facts:
-        if not isinstance(fact, KernelEvent) and fact.rank >= fact.world_size:
+        if not isinstance(fact, KernelEvent | JobRefused) and fact.rank >= fact.world_size:
             return refuse(
                 422, f"rank {fact.rank} in a world of {fact.world_size} (job {fact.job_id})", "ranks count from 0"
             )
@@ -187,8 +197,9 @@ async def _take(doors: Doors, report: Report) -> Response:
             log.exception("facts.not_stored", node=report.node, facts=len(report.facts))
             return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
         doors.wake_loop()
-    elif not dropped:
-        return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
+    unfit = doors.unfit(report.node, now)
     if dropped:
         log.warning("report.not_believed", node=report.node, dropped=dropped[:DROPPED_SHOWN_MAX])
-    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX]))
+    elif not report.facts and not unfit:
+        return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
+    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit))

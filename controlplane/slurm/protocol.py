@@ -119,7 +119,9 @@ class Slurm(Protocol):
         """Keep the pending job from starting until it is released. Its owner cannot release it."""
         ...
 
-    def release_job(self, job_id: int) -> None: ...
+    def release_job(self, job_id: int) -> None:
+        """Lift the hold of a pending job. Its begin time stays."""
+        ...
 
     def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
         """Replace the list of nodes that the pending job must not start on. The caller keeps what its user wanted."""

@@ -9,14 +9,13 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Engine, Row, Table, delete, func, select
 
-from agents.wire import CheckpointShard, Fact, FirstStep, KernelEvent, RankStarted
-from controlplane.fleet.job import Checkpoint, JobKey, KnownJob
+from agents.wire import CheckpointShard, Fact, FirstStep, JobFact, JobRefused, KernelEvent, RankStarted
+from controlplane.fleet.job import Checkpoint, JobKey, KnownJob, Refusal
 from controlplane.fleet.node import StoredKernelEvent
 from controlplane.store import tables
 from controlplane.store.database import insert_new, reading
 from controlplane.store.fleet import is_job
 
-JobFact = RankStarted | FirstStep | CheckpointShard
 JOB_FACT_TABLES: dict[type, Table] = {
     RankStarted: tables.rank_start,
     FirstStep: tables.first_step,
@@ -28,6 +27,8 @@ WAITING_SECONDS_MAX = 3600.0
 """A fact about a job that Slurm does not name within this is about no job."""
 
 WAITING_AT_ONCE = 10_000
+
+REFUSALS_AT_ONCE = 1000
 
 
 class FactStore:
@@ -44,6 +45,9 @@ class FactStore:
                 if isinstance(fact, KernelEvent):
                     row = msgspec.structs.asdict(fact) | {"node": node, "received_at": now}
                     insert_new(connection, tables.kernel_event, [row])
+                elif isinstance(fact, JobRefused):
+                    row = msgspec.structs.asdict(fact) | {"node": node, "received_at": now}
+                    insert_new(connection, tables.job_refusal, [row])
                 else:
                     job = known_job(fact.job_id)
                     if job is not None and not job.believes(fact.user_id):
@@ -67,7 +71,7 @@ class FactStore:
         with self._engine.begin() as connection:
             for row in waiting:
                 job = known_job(row.job_id)
-                fact = msgspec.json.decode(row.fact, type=RankStarted | FirstStep | CheckpointShard)
+                fact = msgspec.json.decode(row.fact, type=JobFact)
                 if job is not None and job.believes(fact.user_id):
                     self._record_job_fact(connection, row.node, fact, row.received_at, job.row)
                     found += 1
@@ -98,6 +102,16 @@ class FactStore:
         query = select(table).where(table.c.id > after_id, table.c.received_at >= since).order_by(table.c.id)
         with reading(self._engine) as connection:
             return [_kernel_event(row) for row in connection.execute(query)]
+
+    def refusals_since(self, since: float) -> tuple[Refusal, ...]:
+        """Newest first, at most REFUSALS_AT_ONCE of them."""
+        table = tables.job_refusal
+        query = select(table).where(table.c.received_at >= since).order_by(table.c.id.desc()).limit(REFUSALS_AT_ONCE)
+        with reading(self._engine) as connection:
+            return tuple(
+                Refusal(row.node, row.job_id, row.restart_count, row.at, row.received_at, row.reason)
+                for row in connection.execute(query)
+            )
 
     def complete_checkpoints(self, job: JobKey) -> list[Checkpoint]:
         """Checkpoints of which every rank of one attempt's world announced its shard, all under one path."""

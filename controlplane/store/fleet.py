@@ -79,7 +79,7 @@ class FleetStore:
         with reading(self._engine) as connection:
             return {
                 row.job_id: KnownJob(
-                    row.id, JobKey(row.cluster, row.job_id, row.submit_at), row.restart_count, row.user_id
+                    row.id, JobKey(row.cluster, row.job_id, row.submit_at), row.restart_count, row.user_id, row.managed
                 )
                 for row in connection.execute(query)
             }
@@ -171,7 +171,7 @@ def _see_job(connection: Connection, job: Job, now: float) -> KnownJob:
     insert_new(connection, tables.job, [job.key._asdict() | values])
     connection.execute(update(tables.job).where(is_job(job.key)).values(**values))
     row = connection.execute(select(tables.job.c.id).where(is_job(job.key))).scalar_one()
-    return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id)
+    return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id, job.managed)
 
 
 def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> None:

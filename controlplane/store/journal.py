@@ -126,10 +126,15 @@ class Journal:
         return _recovery(row, steps.get(recovery_id, ()))
 
     def swaps_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
+        return self._decided_since(since, RecoveryKind.POOL_SWAP)
+
+    def releases_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
+        return self._decided_since(since, RecoveryKind.RELEASE_JOB)
+
+    def _decided_since(self, since: float, kind: RecoveryKind) -> tuple[tuple[float, JobKey], ...]:
+        """When such recoveries were decided, and for which job."""
         table = tables.recovery
-        query = select(table.c.decided_at, table.c.plan).where(
-            table.c.decided_at >= since, table.c.kind == RecoveryKind.POOL_SWAP.value
-        )
+        query = select(table.c.decided_at, table.c.plan).where(table.c.decided_at >= since, table.c.kind == kind.value)
         with reading(self._engine) as connection:
             plans = [(row.decided_at, _plan(row.plan)) for row in connection.execute(query)]
         return tuple((at, plan.job) for at, plan in plans if plan.job is not None)

@@ -145,6 +145,21 @@ kernel_event = Table(
     Index("ix_kernel_event_at", "at"),
 )
 
+job_refusal = Table(
+    "job_refusal",
+    metadata,
+    # Our Prolog kept a job off a node. By Slurm's id: the job may be one that we do not know yet.
+    Column("id", Integer, primary_key=True),
+    Column("node", String(255), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("restart_count", Integer),  # of the attempt that was kept off; None where Slurm does not tell
+    Column("at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+    UniqueConstraint("node", "job_id", "at"),
+    Index("ix_job_refusal_received_at", "received_at"),
+)
+
 waiting_fact = Table(
     "waiting_fact",
     metadata,

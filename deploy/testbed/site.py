@@ -23,6 +23,7 @@ from typing import Any, Self
 
 import httpx
 
+from agents.hooks.install import PARAMETERS, PROLOG_FLAGS_LINE, install
 from deploy.testbed import fake_nvml
 from deploy.testbed.cluster import CLUSTER_NAME, ClusterError, SlurmCluster
 from deploy.testbed.configuration import free_ports
@@ -34,6 +35,14 @@ RESEARCHER = "news"
 """The ordinary user whose jobs are ours to recover. Not `nobody`: that user id is none to newer versions of Slurm."""
 
 SERVE = ("-m", "controlplane", "serve")
+
+
+def hook_lines(directory: Path | None) -> list[str]:
+    """For slurm.conf, after the testbed's own lines: of several the last counts."""
+    if directory is None:
+        return []
+    ours = [f"{name}={directory / script}" for name, script in PARAMETERS.items()]
+    return [*ours, "HealthCheckInterval=5", PROLOG_FLAGS_LINE]
 
 
 class Node:
@@ -81,17 +90,22 @@ class Node:
 class Site:
     """Use as a context manager. Everything lies in `directory`; every process below the cluster's supervisor."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a test may want to be different, each by its name
         self,
         directory: Path,
         nodes: int = 8,
         spares: int = 3,
         mode: str = "act",
+        *,
         slurm: Installation = NATIVE,
         slurm_settings: Mapping[str, str | float] | None = None,
+        hooks: bool = False,
     ) -> None:
-        """`slurm_settings` go into the control plane's section [slurm]."""
-        self.cluster = SlurmCluster(directory, nodes=nodes, slurm=slurm)
+        """`slurm_settings` go into the control plane's section [slurm]. `hooks`: with our Prolog, Epilog, TaskProlog
+        and HealthCheckProgram in Slurm.
+        """
+        self._hooks = directory.resolve() / "hooks" if hooks else None
+        self.cluster = SlurmCluster(directory, nodes=nodes, slurm=slurm, extra_lines=hook_lines(self._hooks))
         self._slurm_settings = dict(slurm_settings or {})
         if self._slurm_settings.get("gateway") == "pyslurm":
             self._slurm_settings["pyslurm_python"] = str(self.cluster.pyslurm_python)
@@ -258,6 +272,9 @@ class Site:
             token.write_text(secrets.token_urlsafe(32))
         fake_nvml.build(self.directory / "lib")
         shutil.copytree(REPOSITORY / "agents", self.code / "agents", ignore=shutil.ignore_patterns("__pycache__"))
+        if self._hooks is not None:
+            # Debian's Python, not this one: the TaskProlog runs as the job's user.
+            install(self._hooks, f"{self.directory}/nodes/%n", self.rank_socket, python="/usr/bin/python3")
         self._write_config()
         for node in self.nodes.values():
             node.lay_out()
@@ -269,6 +286,7 @@ class Site:
                         f'token_file = "{self.agent_token_file}"',
                         f'kernel_log = "{node.kernel_log}"',
                         f'socket = "{node.socket}"',
+                        f'run_directory = "{node.directory}"',
                         f'boot_id_file = "{node.boot_id_file}"',
                         "",
                     )

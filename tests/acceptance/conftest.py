@@ -30,6 +30,6 @@ def make_site() -> Iterator[MakeSite]:
         ) -> Site:
             directory = Path(tempfile.mkdtemp(prefix="us-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            return stack.enter_context(Site(directory, nodes, spares, mode, slurm, slurm_settings))
+            return stack.enter_context(Site(directory, nodes, spares, mode, slurm=slurm, slurm_settings=slurm_settings))
 
         yield make

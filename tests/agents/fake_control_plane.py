@@ -26,6 +26,8 @@ class FakeControlPlane:
         """Given a report: the status and body to refuse it with."""
         self.restore_points: dict[tuple[int, int], tuple[int, str]] = {}
         self.questions = 0
+        self.unfit = ""
+        """Why no new job may start on the node."""
         self.port = port
         self._server: _Server | None = None
         self.start()
@@ -109,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(refusal[0], {"error": refusal[1]})
             return
         plane.reports.append(report)
-        self._answer(200, {"facts": len(report.facts)})
+        self._answer(200, {"facts": len(report.facts), "unfit": plane.unfit})
 
     def do_GET(self) -> None:
         plane = self.server.plane

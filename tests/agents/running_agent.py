@@ -28,6 +28,7 @@ def agent_config(folder: Path, *urls: str, interval_seconds: float = 0.1) -> Con
         boot_id_file=folder / "boot_id",
         kernel_log=folder / "kmsg",
         socket=folder / "agent.sock",
+        run_directory=folder / "run",
         report_interval_seconds=interval_seconds,
         request_timeout_seconds=1.0,
         nvml=NvmlConfig(enabled=False),

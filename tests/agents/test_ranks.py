@@ -14,8 +14,8 @@ import pytest
 from agents.facts import FactQueue
 from agents.process import ProcessClock
 from agents.rank_messages import LINE_BYTES_MAX
-from agents.ranks import RankServer, SocketInUseError
-from agents.uplink import RestorePointError
+from agents.ranks import QUESTIONS_OPEN_MAX, RankServer, SocketInUseError
+from agents.uplink import RestorePointError, RestoreQuestion
 from agents.windows import WindowBuffer
 from agents.wire import RANKS_PER_NODE_MAX, CheckpointShard, FirstStep, RankStarted, RestorePoint
 
@@ -40,12 +40,14 @@ class Stage:
         self.facts = FactQueue()
         self.windows = WindowBuffer()
         self.urgent = 0
+        self.questions: list[RestoreQuestion] = []
         self.server = RankServer(self.path, self.facts, self.windows, self.restore_point, self._count)
 
-    async def restore_point(self, job_id: int, restart_count: int) -> RestorePoint:
-        if restart_count == 9:
+    async def restore_point(self, question: RestoreQuestion) -> RestorePoint:
+        self.questions.append(question)
+        if question.restart_count == 9:
             raise RestorePointError("the control plane is away")
-        return RestorePoint(job_id, restart_count, 30, "/ckpt/30")
+        return RestorePoint(question.job_id, question.restart_count, 30, "/ckpt/30", managed=question.job_id != 8)
 
     async def connect(self) -> Rank:
         return Rank(*await asyncio.open_unix_connection(str(self.path)))
@@ -180,6 +182,57 @@ def test_a_rank_is_told_where_to_go_on_or_why_not(tmp_path: Path) -> None:
         await rank.say(HELLO | {"restart_count": 9}, {"type": "restore_point", "id": 2})
         assert await rank.hear() == {"type": "error", "id": 2, "error": "the control plane is away"}
         await rank.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_a_task_prolog_is_told_without_a_hello_and_who_asks_is_told_on(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        question = {"type": "job_restore_point", "id": 1, "job_id": 7, "restart_count": 2}
+        task = await stage.connect()
+        await task.say(question)
+        assert await task.hear() == {"type": "restore_point", "id": 1, "step": 30, "path": "/ckpt/30"}
+        await task.say(question | {"id": 2, "job_id": 8})
+        answer = await task.hear()
+        assert answer is not None
+        assert answer["managed"] is False
+        assert stage.questions[0] == RestoreQuestion(7, 2, os.getuid(), if_managed=True)
+        await task.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_a_job_that_is_gone_is_cut_off_and_its_next_attempt_is_not(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        left_over = await stage.connect()
+        await left_over.say(HELLO, {"type": "restore_point", "id": 1})
+        assert await left_over.hear()
+        gone_at = time.time()
+        await asyncio.sleep(0.01)
+        new, other = await stage.connect(), await stage.connect()
+        await new.say(HELLO | {"restart_count": 2}, {"type": "restore_point", "id": 1})
+        await other.say(HELLO | {"job_id": 8}, {"type": "restore_point", "id": 1})
+        assert await new.hear()
+        assert await other.hear()
+        stage.server.forget(7, gone_at)
+        assert await left_over.hear() is None
+        await left_over.close()
+        for rank in (new, other):
+            await rank.say({"type": "restore_point", "id": 2})
+            assert await rank.hear()
+            await rank.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_a_connection_that_asks_without_end_is_refused(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        question = {"type": "job_restore_point", "job_id": 7, "restart_count": 2}
+        task = await stage.connect()
+        await task.say(*(question | {"id": number} for number in range(QUESTIONS_OPEN_MAX + 1)))
+        answers = [await task.hear() for _ in range(QUESTIONS_OPEN_MAX + 1)]
+        assert any(answer and "questions are open already" in answer.get("error", "") for answer in answers)
+        await task.close()
 
     on_stage(tmp_path, play)
 

@@ -44,6 +44,10 @@ class Side(Protocol):
 
     def start_node(self, node: str) -> None: ...
 
+    def spoil_prolog(self, node: str) -> None:
+        """The node's Prolog fails from now on."""
+        ...
+
     def cancel(self, job_id: int) -> None: ...
 
     def finish_reboot(self, node: str) -> None:
@@ -75,6 +79,9 @@ class FakeSide:
 
     def start_node(self, node: str) -> None:
         self.fake.start_node(node)
+
+    def spoil_prolog(self, node: str) -> None:
+        self.fake.bad_prologs.add(node)
 
     def cancel(self, job_id: int) -> None:
         self.fake.cancel(job_id)
@@ -113,6 +120,9 @@ class RealSide:
     def start_node(self, node: str) -> None:
         self._cluster.start_node(node)
 
+    def spoil_prolog(self, node: str) -> None:
+        (self._cluster.directory / f"bad-prolog.{node}").touch()
+
     def cancel(self, job_id: int) -> None:
         self._cluster.run("scancel", str(job_id))
 
@@ -122,6 +132,8 @@ class RealSide:
 
     def clear(self) -> None:
         """Make the cluster what `Side` promises."""
+        for spoilt in self._cluster.directory.glob("bad-prolog.*"):
+            spoilt.unlink()
         left = [str(job.job_id) for job in self.slurm.jobs() if job.state not in ENDED]
         if left:
             self._cluster.run("scancel", *left)

@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from controlplane.fleet.slurm import PROLOG_ERROR
 from controlplane.slurm.protocol import SlurmError, slurm_version
 from tests.conftest import Clusters
 from tests.contract.slurm_sides import (
@@ -237,6 +238,35 @@ def test_a_start_time_set_while_the_job_is_completing_is_lost(side: Side) -> Non
     assert job.start_at is not None
     assert job.start_at - side.now() > 100
     assert job.restart_count == 1
+
+
+def test_a_job_whose_prolog_failed_is_held_until_it_is_released(side: Side) -> None:
+    hold_all_but(side, "n1", "n2")
+    side.spoil_prolog("n1")
+    job_id = side.submit("news", 1)
+    until(side, lambda: job_of(side, job_id).held_after_failed_launch, "the job is held")
+    job = job_of(side, job_id)
+    assert (job.restart_count, job.nodes) == (1, ())
+    assert job.start_at is not None
+    assert 100 < job.start_at - side.now() < 130
+    node = node_of(side, "n1")
+    assert (node.draining, node.reason, node.reason_user) == (True, PROLOG_ERROR, "root")
+    side.slurm.start_job_now(job_id)
+    side.wait(2.5)
+    assert job_of(side, job_id).held_after_failed_launch, "a start time alone frees nobody"
+
+    side.slurm.release_job(job_id)
+    assert not job_of(side, job_id).held_after_failed_launch
+    start(side, job_id)
+    assert running(side, job_id).nodes == ("n2",)
+
+
+def test_a_job_that_may_not_be_requeued_dies_of_a_failed_prolog(side: Side) -> None:
+    hold_all_but(side, "n1", "n2")
+    side.spoil_prolog("n1")
+    job_id = side.submit("news", 1, requeue=False)
+    until(side, lambda: job_of(side, job_id).state == "CANCELLED", "the job is over")
+    assert node_of(side, "n1").draining
 
 
 def test_a_job_that_does_not_allow_it_is_not_requeued(side: Side) -> None:

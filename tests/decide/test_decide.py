@@ -15,7 +15,7 @@ from controlplane.decide.table import TABLE
 from controlplane.detect import detect
 from controlplane.fleet.decision import Action, Because, Decision
 from controlplane.fleet.finding import Signal
-from controlplane.fleet.job import Checkpoint
+from controlplane.fleet.job import Checkpoint, Refusal
 from controlplane.fleet.node import NodeState, NodeView
 from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, StepName
 from controlplane.fleet.slurm import SlurmReservation
@@ -299,3 +299,36 @@ def test_the_furthest_complete_checkpoint_is_restored() -> None:
 
 def test_every_signal_is_either_in_the_table_or_means_nothing() -> None:
     assert {row.signal for row in TABLE} == set(Signal)
+
+
+class TestReleases:
+    """Jobs that Slurm holds, and whose doing it was."""
+
+    @staticmethod
+    def held(reason: str, **changes: Any) -> Snapshot:
+        values = {"state": "PENDING", "nodes": (), "restart_count": 1, "reason": reason} | changes
+        job = b.job(managed=False, **values)
+        return b.snapshot(jobs=[job], refusals=(Refusal("n1", 7, 0, 499.0, 499.5, "unfit"),))
+
+    @pytest.mark.parametrize("reason", ["launch_failed_requeued_held", "launch failed requeued held"])
+    def test_a_job_that_our_prolog_refused_is_released_whoever_it_belongs_to(self, reason: str) -> None:
+        decision = only(decided(self.held(reason)))
+        assert (decision.row, decision.subject, decision.action) == (90, "job 7", Action.RELEASE_JOB)
+        assert plan_of(decision).steps == (StepName.RELEASE_JOB,)
+
+    @pytest.mark.parametrize(
+        "reason",
+        ["JobHeldUser", "JobHeldAdmin", "BeginTime", "job_requeued_in_held_state", "Resources"],
+    )
+    def test_a_job_that_others_hold_is_not_touched(self, reason: str) -> None:
+        assert decided(self.held(reason)) == []
+
+    @pytest.mark.parametrize("changes", [{"restart_count": 2}, {"submit_at": 5000}, {"submit_at": 100}, {"job_id": 8}])
+    def test_a_refusal_of_another_attempt_or_job_releases_nothing(self, changes: dict[str, Any]) -> None:
+        assert decided(self.held("launch_failed_requeued_held", **changes)) == []
+
+    def test_what_is_being_released_is_not_decided_again(self) -> None:
+        snapshot = self.held("launch_failed_requeued_held")
+        plan = plan_of(only(decided(snapshot)))
+        under_way = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, ())
+        assert decided(dataclasses.replace(snapshot, recoveries=(under_way,))) == []

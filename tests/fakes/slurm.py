@@ -56,6 +56,7 @@ class _Job:
     ended_at: float | None = None
     next_state: str = ""  # after COMPLETING
     broken: bool = False  # Slurm's record of it is: its next start fails
+    launch_failed: bool = False  # and so it is held
     priority: int = 1
     time_limit_minutes: int | None = None
     excluded: tuple[str, ...] = ()
@@ -79,6 +80,8 @@ class FakeSlurm:
         self._reservations: dict[str, SlurmReservation] = {}
         self._reservation_ends: dict[str, float] = {}
         self._next_job_id = 1
+        self.bad_prologs: set[str] = set()
+        """Nodes whose Prolog fails."""
 
     # -- what the test does ------------------------------------------------------------------------------------
 
@@ -237,7 +240,7 @@ class FakeSlurm:
 
     def release_job(self, job_id: int) -> None:
         job = self._job(job_id)
-        job.priority = job.priority or 1
+        job.priority, job.launch_failed = job.priority or 1, False
 
     def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
         for name in nodes:
@@ -292,8 +295,21 @@ class FakeSlurm:
         same_second = job.killed_at is not None and int(job.killed_at) == int(self.now)
         if job.broken or same_second:  # same second: "Job credential revoked"
             self._end(job, "FAILED")
+        elif self.bad_prologs & set(seats):
+            self._fail_prologs(job)
         else:
             job.state = "RUNNING"
+
+    def _fail_prologs(self, job: _Job) -> None:
+        """The nodes are drained, the job is requeued and held. Slurm cancels one that may not be requeued."""
+        for name in self.bad_prologs & set(job.nodes):
+            if not self._nodes[name].drained:
+                self._set_reason(self._nodes[name], "Prolog error", "root")
+            self._nodes[name].drained = True
+        job.restart_count += 1 if job.requeue else 0
+        if job.requeue:
+            job.priority, job.launch_failed = 0, True
+        self._kill(job, "PENDING" if job.requeue else "CANCELLED")
 
     def _kill(self, job: _Job, next_state: str) -> None:
         job.state, job.next_state, job.killed_at = "COMPLETING", next_state, self.now
@@ -441,5 +457,5 @@ class FakeSlurm:
 
 def _pending_reason(job: _Job, begin_at: int | None) -> str:
     if job.priority == 0:
-        return "JobHeldAdmin"
+        return "launch_failed_requeued_held" if job.launch_failed else "JobHeldAdmin"
     return "BeginTime" if begin_at else "Resources"

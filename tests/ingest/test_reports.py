@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
 
-from agents.wire import REPORT_BYTES_MAX, CheckpointShard, RankWindow, Report
+from agents.wire import REPORT_BYTES_MAX, CheckpointShard, JobRefused, RankWindow, Report
 from controlplane.fleet.job import KnownJob
 from controlplane.ingest.authority import Token
 from controlplane.ingest.reports import Doors, reports_router
@@ -36,6 +36,7 @@ class Door:
     telemetry: Telemetry
     directory: JobDirectory
     woken: list[float] = field(default_factory=list)
+    unfit: dict[str, str] = field(default_factory=dict)
 
     def post(self, content: bytes | Report, headers: dict[str, str] = HEADERS) -> httpx.Response:
         body = msgspec.json.encode(content) if isinstance(content, Report) else content
@@ -64,13 +65,22 @@ def door(tmp_path: Path) -> Iterator[Door]:
     def tell(known: KnownJob, restart_count: int) -> tuple[int, str]:
         return (20, f"/c/20/{known.row}/{restart_count}")
 
+    unfit: dict[str, str] = {}
     doors = Doors(
-        b.CLUSTER, Token(SECRET), telemetry, directory, FactStore(engine), Still(), lambda: woken.append(b.NOW), tell
+        b.CLUSTER,
+        Token(SECRET),
+        telemetry,
+        directory,
+        FactStore(engine),
+        Still(),
+        lambda: woken.append(b.NOW),
+        tell,
+        lambda node, _now: unfit.get(node, ""),
     )
     app = FastAPI()
     app.include_router(reports_router(doors))
     with TestClient(app) as client:
-        yield Door(client, engine, telemetry, directory, woken)
+        yield Door(client, engine, telemetry, directory, woken, unfit)
     engine.dispose()
 
 
@@ -214,9 +224,31 @@ def test_a_fact_that_cannot_be_stored_is_not_acknowledged(door: Door) -> None:
     assert door.events_stored == 1
 
 
+def test_an_unfit_node_is_told_with_every_acknowledgement_and_the_others_are_not(door: Door) -> None:
+    door.unfit["n2"] = "quarantined by row 10"
+    event = b.xid_event("n2", 79).event
+    assert door.post(b.report("n1")).json() == {"facts": 0}
+    assert door.post(b.report("n2")).json() == {"facts": 0, "unfit": "quarantined by row 10"}
+    assert door.post(b.report("n2", facts=[event])).json() == {"facts": 1, "unfit": "quarantined by row 10"}
+
+
+def test_a_refusal_counts_once_however_often_it_arrives(door: Door) -> None:
+    refusal = JobRefused(7, b.NOW - 1, "unfit", 0)
+    for _ in range(3):
+        assert door.post(b.report("n1", facts=[refusal])).json() == {"facts": 1}
+    assert door.post(b.report("n2", facts=[refusal])).json() == {"facts": 1}
+    stored = FactStore(door.engine).refusals_since(0.0)
+    assert [(one.node, one.job_id, one.restart_count, one.at, one.reason) for one in stored] == [
+        ("n2", 7, 0, b.NOW - 1, "unfit"),
+        ("n1", 7, 0, b.NOW - 1, "unfit"),
+    ]
+    assert door.woken
+
+
 class TestRestorePoint:
-    def ask(self, door: Door, job_id: int, headers: dict[str, str] = HEADERS, restart_count: int = 0) -> httpx.Response:
-        query = {"job_id": str(job_id), "restart_count": str(restart_count)}
+    def ask(self, door: Door, job_id: int, headers: dict[str, str] = HEADERS, **changes: object) -> httpx.Response:
+        values = {"job_id": job_id, "restart_count": 0, "user_id": 1000} | changes
+        query = {name: str(value) for name, value in values.items()}
         return door.client.get("/v1/restore-point", params=query, headers=headers)
 
     def test_ranks_are_told_where_to_go_on(self, door: Door) -> None:
@@ -229,6 +261,18 @@ class TestRestorePoint:
 
     def test_an_attempt_that_slurm_has_not_begun_is_not_settled_beforehand(self, door: Door) -> None:
         refused(self.ask(door, 7, restart_count=1), 404, "attempt 1 of job 7")
+
+    def test_only_the_jobs_owner_and_root_are_told(self, door: Door) -> None:
+        refused(self.ask(door, 7, user_id=1001), 403, "user 1001", "user 1000")
+        assert self.ask(door, 7, user_id=0).status_code == 200
+
+    def test_a_job_that_did_not_ask_for_us_gets_a_plain_no_where_it_does_not_ask_itself(self, door: Door) -> None:
+        (known,) = FleetStore(door.engine).see_jobs([b.job(managed=False, job_id=9)], b.NOW)
+        door.directory.put(known)
+        no = {"job_id": 9, "restart_count": 0, "step": 0, "path": "", "managed": False}
+        assert self.ask(door, 9, if_managed="true").json() == no
+        assert self.ask(door, 9).json()["step"] == 20
+        assert self.ask(door, 7, if_managed="true").json()["step"] == 20
 
     def test_only_agents_are_told(self, door: Door) -> None:
         refused(self.ask(door, 7, {}), 401)

@@ -29,6 +29,7 @@ EFFECTS = {
     "set_job_reservation",
     "requeue_job",
     "start_job_now",
+    "release_job",
 }
 
 

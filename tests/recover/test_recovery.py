@@ -59,7 +59,7 @@ def test_an_effect_whose_answer_is_lost_is_not_made_again(rehearsal: Rehearsal, 
     assert rehearsal.line.effects["create_reservation understudy_seats_1"] == 1
 
 
-@pytest.mark.parametrize("effect", sorted(EFFECTS - {"resume_node", "down_node"}))
+@pytest.mark.parametrize("effect", sorted(EFFECTS - {"resume_node", "down_node", "release_job"}))
 def test_slurm_away_for_five_minutes_at_any_step_delays_the_recovery_and_no_more(
     rehearsal: Rehearsal, effect: str
 ) -> None:

@@ -24,7 +24,11 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     rehearsal.run(3)
     rehearsal.fail("n3")
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
-    told = client_of(rehearsal).get("/v1/restore-point?job_id=1&restart_count=1", headers=agent(rehearsal)).json()
+    told = (
+        client_of(rehearsal)
+        .get("/v1/restore-point?job_id=1&restart_count=1&user_id=0", headers=agent(rehearsal))
+        .json()
+    )
     assert (told["step"], told["path"]) == (20, "/c/20")
     play(rehearsal, attempt=1, first=20, last=40)
     rehearsal.run_until(rehearsal.ended)

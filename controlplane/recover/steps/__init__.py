@@ -18,6 +18,7 @@ STEPS: dict[StepName, Step] = {
         seats.RELEASE_SEATS,
         job.REQUEUE_JOB,
         job.START_JOB,
+        job.RELEASE_JOB,
         gang.AWAIT_PROCESSES,
         gang.AWAIT_FIRST_STEP,
     )

@@ -1,4 +1,4 @@
-"""The job itself: requeued, and started without Slurm's customary two minutes of delay."""
+"""The job itself: requeued, started without Slurm's customary two minutes of delay, released from Slurm's hold."""
 
 from __future__ import annotations
 
@@ -130,5 +130,31 @@ def start(world: World, slurm: Slurm) -> None:
     slurm.start_job_now(world.plan.job.job_id)
 
 
+def observe_released(world: World) -> Observation:
+    """Free, and not made to wait. Whether it finds nodes is between the job and Slurm's scheduler."""
+    job = world.job
+    if job is None:
+        return Done("Slurm no longer knows the job")
+    if ended(job) or job.restart_count > world.plan.restart_count or not job.pending:
+        return Done(f"the job is {job.state}")
+    if world.now < job.submit_at + SAME_SECOND_MARGIN_SECONDS:
+        return Wait("requeued within this second")
+    if job.held_after_failed_launch:
+        return Todo("Slurm holds the job since its launch failed")
+    waits = job.reason == "BeginTime" and job.start_at is not None
+    if waits and job.start_at is not None and job.start_at > world.now + BEGIN_TIME_SLACK_SECONDS:
+        return Todo(f"Slurm would start it in {job.start_at - world.now:.0f} s")
+    return Done(f"pending: {job.reason or 'free'}")
+
+
+def release(world: World, slurm: Slurm) -> None:
+    """Only Slurm's own hold: one that a person has set meanwhile has another reason and is left alone."""
+    assert world.job is not None
+    if world.job.held_after_failed_launch:
+        slurm.release_job(world.job.job_id)
+    slurm.start_job_now(world.job.job_id)
+
+
 REQUEUE_JOB = Step(StepName.REQUEUE_JOB, observe_requeued, requeue)
 START_JOB = Step(StepName.START_JOB, observe_started, start)
+RELEASE_JOB = Step(StepName.RELEASE_JOB, observe_released, release)

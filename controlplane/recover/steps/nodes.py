@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from controlplane.fleet.node import REASON_PREFIX
 from controlplane.fleet.recovery import StepName
-from controlplane.fleet.slurm import SlurmNode
+from controlplane.fleet.slurm import PROLOG_ERROR, SlurmNode
 from controlplane.recover.step import Done, Observation, Step, Todo, World
 from controlplane.slurm.protocol import Slurm
 
 
 def _open_for_work(world: World) -> list[SlurmNode]:
     nodes = [world.slurm.nodes.get(name) for name in world.plan.failed_nodes]
-    return [node for node in nodes if node is not None and not node.draining and not node.taken_down(REASON_PREFIX)]
+    return [node for node in nodes if node is not None and (_open(node) or _misnamed(node, world))]
+
+
+def _open(node: SlurmNode) -> bool:
+    return not node.draining and not node.taken_down(REASON_PREFIX)
+
+
+def _misnamed(node: SlurmNode, world: World) -> bool:
+    """Drained by Slurm because our Prolog refused: a drain of ours, under Slurm's name for it."""
+    return node.name in world.plan.renamed_nodes and node.draining and node.reason == PROLOG_ERROR
 
 
 def observe_drained(world: World) -> Observation:
     """A node that somebody else drained or downed meanwhile is out of service as well: their reason stays."""
     todo = _open_for_work(world)
     if todo:
-        return Todo(f"{', '.join(node.name for node in todo)} still open for work")
+        return Todo(f"{', '.join(node.name for node in todo)} without our drain")
     reasons = [f"{name}: {node.reason}" for name in world.plan.failed_nodes if (node := world.slurm.nodes.get(name))]
     return Done("; ".join(reasons))
 

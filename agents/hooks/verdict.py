@@ -1,0 +1,53 @@
+"""The verdict on disk: the control plane's last word on whether a new job may start here, for the Prolog to read.
+
+One line, `good TIME` or `bad TIME REASON`, TIME being when the control plane said so, in whole seconds. The Prolog
+takes what is older than half a minute for no verdict at all: an agent that is gone or hears nobody objects to nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+REFRESH_SECONDS = 2.0
+REASON_CHARACTERS_MAX = 200
+
+
+class VerdictFile:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        self._written: tuple[str, float] | None = None
+        self._problem = ""
+
+    def note(self, unfit: str) -> None:
+        """The control plane has just spoken; `unfit` is why no new job may start here, empty for no objection.
+
+        A new word is written at once, the same one again now and then.
+        """
+        now = self._clock()
+        if self._written is not None:
+            word, at = self._written
+            if word == unfit and 0 <= now - at < REFRESH_SECONDS:
+                return
+        unfinished = self._path.with_name(f".{self._path.name}.new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text(_line(unfit, int(now)))
+            unfinished.replace(self._path)
+        except OSError as error:
+            self._problem = f"the verdict for the Prolog cannot be written ({error}): jobs start without one"
+        else:
+            self._written, self._problem = (unfit, now), ""
+
+    def problems(self) -> list[str]:
+        return [self._problem] if self._problem else []
+
+
+def _line(unfit: str, at: int) -> str:
+    if not unfit:
+        return f"good {at}\n"
+    words = " ".join("".join(character if character.isprintable() else " " for character in unfit).split())
+    ascii_words = words.encode("ascii", "replace").decode()
+    return f"bad {at} {ascii_words[:REASON_CHARACTERS_MAX]}\n"

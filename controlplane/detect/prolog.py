@@ -1,0 +1,57 @@
+"""Nodes that Slurm drained because our own Prolog kept a job off them. Slurm gives every such drain the same reason, a
+site's own Prolog included: only our Prolog's word tells them apart.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Iterator
+
+from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.job import Refusal
+from controlplane.fleet.node import NodeView
+from controlplane.fleet.slurm import PROLOG_ERROR
+from controlplane.fleet.snapshot import Snapshot
+
+DRAINED_WITHIN_SECONDS = 60.0
+"""Slurm drains the node in the second in which the Prolog refused; the rest is for clocks that differ."""
+
+
+def drained_for_us(snapshot: Snapshot) -> Iterator[Finding]:
+    under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.failed_nodes}
+    for node in snapshot.nodes.values():
+        refusal = refusal_behind(snapshot, node)
+        if refusal is not None and node.name not in under_way:
+            yield Finding(
+                Signal.DRAINED_FOR_US,
+                "prolog.drained_for_us",
+                node.name,
+                refusal.at,
+                f"our Prolog kept job {refusal.job_id} off it ({refusal.reason})",
+                {"job": refusal.job_id, "at": refusal.at},
+            )
+
+
+def refusal_behind(snapshot: Snapshot, node: NodeView) -> Refusal | None:
+    """The refusal of ours for which Slurm drained the node; None when it is not drained, or for something else."""
+    slurm = node.slurm
+    if slurm is None or not slurm.draining or slurm.reason != PROLOG_ERROR:
+        return None
+    drained_at = _epoch_seconds(slurm.reason_at)
+    if drained_at is None:
+        return None
+    near = (
+        one for one in snapshot.refusals if one.node == node.name and abs(drained_at - one.at) <= DRAINED_WITHIN_SECONDS
+    )
+    return next(near, None)
+
+
+def _epoch_seconds(text: str) -> int | None:
+    """Of a time as Slurm prints it, in UTC."""
+    date, _, clock = text.partition("T")
+    try:
+        year, month, day = (int(part) for part in date.split("-"))
+        hour, minute, second = (int(part) for part in clock.split(":"))
+    except ValueError:
+        return None
+    return calendar.timegm((year, month, day, hour, minute, second))

@@ -1,0 +1,1 @@
+../../agents/hooks/scripts/restore_point.py

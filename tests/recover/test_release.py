@@ -1,0 +1,224 @@
+"""A job that our Prolog kept off a node goes on without a person; one that others hold stays held."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agents.wire import JobRefused
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
+from controlplane.fleet.slurm import SlurmJob, SlurmNode
+from controlplane.slurm.protocol import SlurmUnavailable
+from tests.recover.rehearsal import Rehearsal, refuse
+
+
+@pytest.fixture
+def rehearsal(tmp_path: Path) -> Rehearsal:
+    """n5 is the only free node; its Prolog fails."""
+    made = Rehearsal(tmp_path)
+    made.fake.cancel(made.hungry)
+    made.fake.bad_prologs.add("n5")
+    return made
+
+
+def job_of(rehearsal: Rehearsal, job_id: int) -> SlurmJob:
+    return next(job for job in rehearsal.fake.jobs() if job.job_id == job_id)
+
+
+def node_of(rehearsal: Rehearsal, name: str) -> SlurmNode:
+    return next(node for node in rehearsal.fake.nodes() if node.name == name)
+
+
+def hold(rehearsal: Rehearsal, user: str = "somebody", comment: str = "") -> int:
+    """A job is refused on n5 and held, and n5 is drained."""
+    job = rehearsal.fake.submit(user, 1, comment=comment)
+    rehearsal.fake.advance(2)
+    assert job_of(rehearsal, job).held_after_failed_launch
+    assert node_of(rehearsal, "n5").reason == "Prolog error"
+    return job
+
+
+def say_refused(rehearsal: Rehearsal, job: int, node: str = "n5", restart_count: int | None = 0) -> None:
+    fact = JobRefused(job, rehearsal.fake.now - 0.5, "quarantined by row 10", restart_count)
+    rehearsal.control_plane.stores.facts.record(node, [fact], rehearsal.fake.now, lambda _: None)
+
+
+def releases(rehearsal: Rehearsal) -> list[Recovery]:
+    journal = rehearsal.control_plane.stores.journal
+    return [one for one in journal.recoveries(only_open=False) if one.plan.kind is RecoveryKind.RELEASE_JOB]
+
+
+@pytest.mark.parametrize(("user", "comment"), [("somebody", ""), ("researcher", "understudy")])
+def test_a_job_that_our_prolog_refused_is_released_and_starts_elsewhere_at_once(
+    rehearsal: Rehearsal, user: str, comment: str
+) -> None:
+    job = hold(rehearsal, user, comment)
+    say_refused(rehearsal, job)
+    rehearsal.fake.cancel(rehearsal.gang)
+    begun = rehearsal.fake.now
+    rehearsal.run_until(lambda: job_of(rehearsal, job).state == "RUNNING", 20)
+    assert rehearsal.fake.now - begun < 5
+    assert job_of(rehearsal, job).nodes == ("n1",)
+    rehearsal.run(3)
+    (recovery,) = releases(rehearsal)
+    assert recovery.status is RecoveryStatus.SUCCEEDED
+    assert rehearsal.line.effects[f"release_job {job}"] == 1
+
+
+def test_a_job_that_finds_no_free_node_is_free_all_the_same(rehearsal: Rehearsal) -> None:
+    job = hold(rehearsal)
+    say_refused(rehearsal, job)
+    rehearsal.run(5)
+    assert (job_of(rehearsal, job).state, job_of(rehearsal, job).reason) == ("PENDING", "Resources")
+    assert [one.status for one in releases(rehearsal)] == [RecoveryStatus.SUCCEEDED]
+
+
+def test_a_job_that_another_prolog_refused_is_not_touched(rehearsal: Rehearsal) -> None:
+    job = hold(rehearsal)
+    say_refused(rehearsal, job + 1)
+    say_refused(rehearsal, job, restart_count=7)
+    rehearsal.run(10)
+    assert job_of(rehearsal, job).held_after_failed_launch
+    assert releases(rehearsal) == []
+
+
+def test_a_refusal_of_long_ago_releases_nothing(rehearsal: Rehearsal) -> None:
+    say_refused(rehearsal, 3, restart_count=None)
+    rehearsal.fake.advance(3601)
+    assert hold(rehearsal) == 3
+    rehearsal.run(5)
+    assert job_of(rehearsal, 3).held_after_failed_launch
+    assert releases(rehearsal) == []
+
+
+def test_an_answer_that_is_lost_changes_nothing(rehearsal: Rehearsal) -> None:
+    def lose_answer(name: str) -> None:
+        raise SlurmUnavailable(f"{name}: Socket timed out on send/recv operation")
+
+    rehearsal.line.after = lose_answer
+    job = hold(rehearsal)
+    say_refused(rehearsal, job)
+    rehearsal.run(12)
+    assert job_of(rehearsal, job).reason == "Resources"
+    assert rehearsal.line.effects[f"release_job {job}"] == 1
+    assert [one.status for one in releases(rehearsal)] == [RecoveryStatus.SUCCEEDED]
+
+
+def test_a_job_refused_again_and_again_is_left_to_a_person(rehearsal: Rehearsal) -> None:
+    """One node after the other refuses it; the budget is three an hour."""
+    limited = rehearsal._config.jobs.model_copy(update={"releases_per_hour_max": 3})
+    rehearsal._config = rehearsal._config.model_copy(update={"jobs": limited})
+    rehearsal.restart_control_plane()
+    job = hold(rehearsal)
+    for attempt in range(4):
+        say_refused(rehearsal, job, restart_count=attempt)
+        rehearsal.run(3)
+        if attempt < 3:
+            rehearsal.fake.resume_node("n5")
+            rehearsal.run_until(lambda: job_of(rehearsal, job).held_after_failed_launch, 20)
+    rehearsal.run(10)
+    assert len(releases(rehearsal)) == 3
+    assert job_of(rehearsal, job).held_after_failed_launch
+    said = [key for key in rehearsal.decisions() if key.startswith(f"job {job}|90|nothing|release_budget")]
+    assert len(said) == 1
+
+
+def test_in_observe_mode_a_held_job_is_only_spoken_of(rehearsal: Rehearsal) -> None:
+    rehearsal.restart_control_plane(mode="observe")
+    job = hold(rehearsal)
+    say_refused(rehearsal, job)
+    rehearsal.run(5)
+    assert job_of(rehearsal, job).held_after_failed_launch
+    assert f"job {job}|90|nothing|dry_run" in rehearsal.decisions()
+
+
+def test_a_node_drained_for_our_refusal_is_ours_and_gets_our_reason(rehearsal: Rehearsal) -> None:
+    job = hold(rehearsal)
+    rehearsal.run(3)
+    assert rehearsal.state_of("n5") is NodeState.FOREIGN_DRAIN, "the drain may be seen before the refusal is told"
+    say_refused(rehearsal, job)
+    rehearsal.run(5)
+    assert rehearsal.state_of("n5") is NodeState.QUARANTINED
+    assert node_of(rehearsal, "n5").reason.startswith(f"understudy: prolog.drained_for_us: our Prolog kept job {job}")
+    rehearsal.fake.resume_node("n5")
+    rehearsal.fake.bad_prologs.clear()
+    rehearsal.run(5)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    assert not node_of(rehearsal, "n5").draining
+
+
+def test_a_node_drained_for_another_prolog_is_somebody_elses(rehearsal: Rehearsal) -> None:
+    job = hold(rehearsal)
+    say_refused(rehearsal, job, node="n6")
+    rehearsal.run(10)
+    assert rehearsal.state_of("n5") is NodeState.FOREIGN_DRAIN
+    assert node_of(rehearsal, "n5").reason == "Prolog error"
+
+
+def test_a_gang_held_in_the_middle_of_its_own_recovery_comes_back(rehearsal: Rehearsal) -> None:
+    """Its spare's Prolog refuses it: that node was condemned while the gang was on its way there."""
+    rehearsal.fake.bad_prologs = {"n6"}
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: job_of(rehearsal, rehearsal.gang).held_after_failed_launch, 30)
+    say_refused(rehearsal, rehearsal.gang, node="n6", restart_count=1)
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 2), 60)
+    assert not {"n3", "n6"} & set(rehearsal.gang_nodes())
+    rehearsal.run_until(rehearsal.ended)
+    assert rehearsal.reservation_names() <= {"understudy_spares"}
+
+
+class TestVerdict:
+    """What agents are told about their node."""
+
+    def test_nothing_is_said_against_a_node_once_slurm_has_our_drain(self, rehearsal: Rehearsal) -> None:
+        rehearsal.fail("n3")
+        rehearsal.run_until(lambda: node_of(rehearsal, "n3").draining)
+        rehearsal.run(1)
+        assert self.unfit(rehearsal, "n3") == ""
+
+    def test_a_node_that_slurm_would_not_drain_is_unfit_until_it_does(self, rehearsal: Rehearsal) -> None:
+        rehearsal.line.before = refuse("drain_node")
+        rehearsal.fail("n3")
+        rehearsal.run(2)
+        assert "row 10" in self.unfit(rehearsal, "n3")
+        assert self.unfit(rehearsal, "n4") == ""
+        rehearsal.line.before = lambda _name: None
+        rehearsal.run_until(lambda: node_of(rehearsal, "n3").draining)
+        rehearsal.run(1)
+        assert self.unfit(rehearsal, "n3") == ""
+
+    def test_a_fault_of_ours_that_condemns_every_node_closes_no_more_than_may_be_quarantined(
+        self, rehearsal: Rehearsal
+    ) -> None:
+        rehearsal.line.before = refuse("drain_node")
+        for number in range(1, 9):
+            rehearsal.fail(f"n{number}")
+        rehearsal.run(5)
+        assert sum(bool(self.unfit(rehearsal, f"n{number}")) for number in range(1, 9)) == 4
+
+    def test_nothing_is_said_from_a_picture_that_is_old(self, rehearsal: Rehearsal) -> None:
+        rehearsal.line.before = refuse("drain_node")
+        rehearsal.fail("n3")
+        rehearsal.run(2)
+        assert self.unfit(rehearsal, "n3")
+        rehearsal.fake.advance(10)
+        assert self.unfit(rehearsal, "n3") == ""
+
+    def test_nothing_is_said_in_observe_mode_or_while_paused(self, rehearsal: Rehearsal) -> None:
+        rehearsal.line.before = refuse("drain_node")
+        rehearsal.fail("n3")
+        rehearsal.run(2)
+        assert self.unfit(rehearsal, "n3")
+        rehearsal.control_plane.stores.fleet.add_intent("pause", "maintenance", "alice", rehearsal.fake.now)
+        rehearsal.run(1)
+        assert self.unfit(rehearsal, "n3") == ""
+        rehearsal.control_plane.stores.fleet.add_intent("resume", "done", "alice", rehearsal.fake.now)
+        rehearsal.restart_control_plane(mode="observe")
+        rehearsal.run(1)
+        assert self.unfit(rehearsal, "n3") == ""
+
+    @staticmethod
+    def unfit(rehearsal: Rehearsal, node: str) -> str:
+        return rehearsal.control_plane.loop.verdicts.unfit(node, rehearsal.fake.now)
