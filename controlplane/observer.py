@@ -19,7 +19,7 @@ from controlplane.fleet.slurm import POOL_USER, SlurmNode, SlurmView
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.pulse import SlurmReading
 from controlplane.live.telemetry import Heard, Telemetry
-from controlplane.slurm.protocol import Slurm, SlurmError, read_view
+from controlplane.slurm.protocol import Slurm, SlurmError, read_view, slurmctld_started_at
 from controlplane.store.stores import Stores
 
 log = structlog.get_logger()
@@ -59,6 +59,7 @@ class Observer:
         self._sources = sources
         self._started_at = sources.clock.now()
         self._view: SlurmView | None = None
+        self._slurmctld_started_at: float | None = None
         self._last_event_id = 0
         self._events: dict[str, dict[tuple[str, int | None, str], StoredKernelEvent]] = {}
         self._agents_noted_at = 0.0
@@ -82,6 +83,7 @@ class Observer:
             mode=sources.config.mode,
             paused=sources.stores.fleet.pause(),
             slurm_read_at=view.read_at if view else None,
+            slurmctld_started_at=self._slurmctld_started_at,
             slurm_error=self.reading.error,
             nodes=self._nodes(now),
             jobs={job.key: job for job in jobs},
@@ -103,7 +105,7 @@ class Observer:
         if self._view and 0 <= now - self._view.read_at < age_max_seconds:  # negative: the clock was set back
             return
         try:
-            self._check_cluster()
+            self._ask_slurmctld()
             view = read_view(self._sources.slurm, now)
         except SlurmError as error:
             if not self.reading.error:
@@ -116,12 +118,16 @@ class Observer:
         self._sources.bookkeeper.note(view, now)
         self._view = view
 
-    def _check_cluster(self) -> None:
-        """Once: a control plane that was pointed at another cluster must not act on it. Raises SlurmError."""
-        if self._view is None:
-            name, ours = self._sources.slurm.cluster_name(), self._sources.config.cluster
-            if name.casefold() != ours.casefold():  # Slurm itself makes no difference of case
-                raise SlurmError(f"this Slurm's ClusterName is {name!r}, but the configuration says {ours!r}")
+    def _ask_slurmctld(self) -> None:
+        """Whose it is, and since when it runs. A control plane that was pointed at another cluster must not act on it.
+
+        Raises SlurmError.
+        """
+        settings = self._sources.slurm.config()
+        name, ours = settings["ClusterName"], self._sources.config.cluster
+        if name.casefold() != ours.casefold():  # Slurm itself makes no difference of case
+            raise SlurmError(f"this Slurm's ClusterName is {name!r}, but the configuration says {ours!r}")
+        self._slurmctld_started_at = slurmctld_started_at(settings)
 
     def _nodes(self, now: float) -> dict[str, NodeView]:
         """Nodes that Slurm knows; while it has never been read, those in the database."""

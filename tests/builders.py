@@ -91,6 +91,7 @@ def snapshot(
         "mode": Mode.ACT,
         "paused": "",
         "slurm_read_at": NOW - 0.2,
+        "slurmctld_started_at": NOW - 100_000,
         "slurm_error": "",
         "nodes": views,
         "jobs": {job.key: job for job in jobs},

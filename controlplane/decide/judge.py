@@ -196,11 +196,7 @@ def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decisio
     plan = move.plan
     if plan is None and row.action in (Action.QUARANTINE, Action.DRAIN_AGAIN):
         renamed = finding.signal is Signal.DRAINED_FOR_US
-        plan = (
-            plans.rename_plan(finding)
-            if renamed
-            else plans.quarantine_plan(finding, snapshot.nodes[finding.node].is_spare)
-        )
+        plan = plans.rename_plan(finding) if renamed else plans.quarantine_plan(finding, snapshot.nodes[finding.node])
     return Decision(
         row=row.number,
         subject=finding.node,

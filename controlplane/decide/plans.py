@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.job import Job
-from controlplane.fleet.node import REASON_PREFIX, NodeState
+from controlplane.fleet.node import REASON_PREFIX, NodeState, NodeView
 from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, StepName
 from controlplane.fleet.snapshot import Snapshot
 
@@ -32,15 +32,17 @@ def drain_reason(finding: Finding) -> str:
     return f"{REASON_PREFIX} {finding.rule}: {finding.summary}".replace("'", "").replace('"', "")[:200]
 
 
-def quarantine_plan(finding: Finding, is_spare: bool) -> Plan:
+def quarantine_plan(finding: Finding, node: NodeView) -> Plan:
     """The node leaves service; nobody is moved."""
+    known = node.record.drain_reason  # what it was drained for before Slurm forgot
+    again = finding.signal is Signal.UNDRAINED and known.startswith(REASON_PREFIX)
     return Plan(
         kind=RecoveryKind.QUARANTINE,
-        steps=(StepName.DRAIN_NODES, StepName.TAKE_SPARES) if is_spare else (StepName.DRAIN_NODES,),
+        steps=(StepName.DRAIN_NODES, StepName.TAKE_SPARES) if node.is_spare else (StepName.DRAIN_NODES,),
         failed_nodes=(finding.node,),
         dead_nodes=(finding.node,) if finding.dead else (),
-        spares=(finding.node,) if is_spare else (),
-        drain_reason=drain_reason(finding),
+        spares=(finding.node,) if node.is_spare else (),
+        drain_reason=known if again else drain_reason(finding),
     )
 
 
@@ -52,9 +54,8 @@ def swap_plan(
     # A job that pends is on its way from the attempt that the earlier plan gave up; one that runs is given up now.
     on_its_way = earlier.plan if earlier and not job.running else None
     accused = [finding for finding in findings if finding.signal is not Signal.SEAT_LOST]
-    lost = {
-        finding.node for finding in findings if finding.signal is Signal.SEAT_LOST
-    }  # others' nodes, not failed ones
+    # Nodes that others took are no failed ones.
+    lost = {finding.node for finding in findings if finding.signal is Signal.SEAT_LOST}
     failed = tuple(finding.node for finding in accused)
     dead = tuple(finding.node for finding in findings if finding.dead)
     if earlier:

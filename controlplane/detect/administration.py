@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from controlplane.detect.prolog import refusal_behind
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import REASON_PREFIX, NodeState, NodeView
+from controlplane.fleet.recovery import Recovery, StepName, StepStatus
 from controlplane.fleet.snapshot import Snapshot
+
+SLURM_SAVES_SECONDS = 10.0
+"""slurmctld writes its state every five seconds at least; a crash forgets what came after the last time."""
+
+CLOCKS_APART_SECONDS = 2.0
+"""Its start is told in whole seconds of its host's clock."""
 
 
 def administration(snapshot: Snapshot) -> Iterator[Finding]:
@@ -15,10 +22,10 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
         return
     for node in snapshot.nodes.values():
         if refusal_behind(snapshot, node) is None:  # else the drain is ours, whatever Slurm calls it
-            yield from _judge(node, snapshot.slurm_read_at)
+            yield from _judge(node, snapshot.slurm_read_at, snapshot.slurmctld_started_at)
 
 
-def _judge(node: NodeView, read_at: float) -> Iterator[Finding]:
+def _judge(node: NodeView, read_at: float, slurmctld_started_at: float | None) -> Iterator[Finding]:
     slurm, record = node.slurm, node.record
     if slurm is None:
         return
@@ -35,7 +42,10 @@ def _judge(node: NodeView, read_at: float) -> Iterator[Finding]:
                 {"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at},
             )
     elif (
-        not slurm.draining and not slurm.down and (node.state is NodeState.FOREIGN_DRAIN or _was_drained(node, read_at))
+        not slurm.draining
+        and not slurm.down
+        and (node.state is NodeState.FOREIGN_DRAIN or _was_drained(node, read_at))
+        and not _may_be_forgotten(node, slurmctld_started_at)
     ):
         yield Finding(
             Signal.DRAIN_LIFTED,
@@ -53,19 +63,36 @@ def _was_drained(node: NodeView, read_at: float) -> bool:
     return node.state is NodeState.QUARANTINED and at is not None and read_at > at
 
 
+def _may_be_forgotten(node: NodeView, slurmctld_started_at: float | None) -> bool:
+    """slurmctld was started again so soon after our drain that the drain may not have been saved. Then its being gone
+    is nobody's doing.
+    """
+    at = node.record.drained_at
+    if node.state is not NodeState.QUARANTINED or at is None or slurmctld_started_at is None:
+        return False
+    return -CLOCKS_APART_SECONDS < slurmctld_started_at - at < SLURM_SAVES_SECONDS + CLOCKS_APART_SECONDS
+
+
 def undrained(snapshot: Snapshot) -> Iterator[Finding]:
-    """Nodes that we decided to take out of service, and Slurm never did: the drain was refused. It is tried again."""
+    """Nodes that we took out of service, and that Slurm offers to jobs: the drain was refused, or a slurmctld that
+    crashed has forgotten it. It is made again.
+    """
     under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.failed_nodes}
+    draining = {name for recovery in snapshot.recoveries if _drains(recovery) for name in recovery.plan.failed_nodes}
     for node in snapshot.nodes.values():
-        never = node.state is NodeState.QUARANTINED and node.record.drained_at is None
         slurm = node.slurm
         if slurm is None or slurm.draining or slurm.taken_down(REASON_PREFIX):
             continue
+        never = node.state is NodeState.QUARANTINED and node.record.drained_at is None
         if never and node.name not in under_way:
-            yield Finding(
-                Signal.UNDRAINED,
-                "administration.undrained",
-                node.name,
-                snapshot.now,
-                "quarantined, but Slurm has not drained it",
-            )
+            words = "quarantined, but Slurm has not drained it"
+        elif _may_be_forgotten(node, snapshot.slurmctld_started_at) and not slurm.down and node.name not in draining:
+            words = "slurmctld has forgotten our drain in a crash"
+        else:
+            continue
+        yield Finding(Signal.UNDRAINED, "administration.undrained", node.name, snapshot.now, words)
+
+
+def _drains(recovery: Recovery) -> bool:
+    step = recovery.step(StepName.DRAIN_NODES)
+    return step is not None and step.status in (StepStatus.PLANNED, StepStatus.INTENDED)

@@ -80,6 +80,23 @@ HELD_AFTER_FAILED_LAUNCH = frozenset({"launch_failed_requeued_held", "launch fai
 PROLOG_ERROR = "Prolog error"
 """The reason with which Slurm itself drains a node whose Prolog failed, whoever's it was."""
 
+ENDED_STATES = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "LAUNCH_FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    }
+)
+"""In every other state, those of newer versions included, a job may go on."""
+
 PENDING_STATES = frozenset(
     {"PENDING", "EXPEDITING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 )
@@ -113,6 +130,10 @@ class SlurmJob:
     @property
     def pending(self) -> bool:
         return self.state in PENDING_STATES
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED_STATES
 
     @property
     def held(self) -> bool:

@@ -24,6 +24,7 @@ class Snapshot:
     mode: Mode
     paused: str  # by whom and why; empty: not paused
     slurm_read_at: float | None  # when the Slurm part was read; None: never yet
+    slurmctld_started_at: float | None  # None: not told
     slurm_error: str  # of the latest attempt to read Slurm; empty: it went well
     nodes: Mapping[str, NodeView]
     jobs: Mapping[JobKey, Job]

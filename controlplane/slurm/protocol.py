@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Protocol
 
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep, SlurmView
@@ -23,6 +24,7 @@ __all__ = [
     "SlurmUnavailable",
     "read_view",
     "slurm_version",
+    "slurmctld_started_at",
 ]
 
 
@@ -144,6 +146,14 @@ def slurm_version(config: Mapping[str, str]) -> tuple[int, int]:
     if match is None:
         raise SlurmError(f"scontrol show config tells no version: {config.get('SLURM_VERSION')!r}")
     return int(match[1]), int(match[2])
+
+
+def slurmctld_started_at(config: Mapping[str, str]) -> float | None:
+    """In seconds since the epoch; None where it is not told. Of the configuration as a gateway prints it: in UTC."""
+    try:
+        return datetime.strptime(config.get("BOOT_TIME", ""), "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
 
 
 def read_view(slurm: Slurm, now: float) -> SlurmView:

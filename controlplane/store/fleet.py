@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, bindparam, func, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, bindparam, insert, select, true, update
 
 from controlplane.fleet.job import Job, JobKey, KnownJob
 from controlplane.fleet.node import NodeRecord, NodeState
@@ -65,7 +65,7 @@ class FleetStore:
                 update(tables.node)
                 .where(tables.node.c.name == node.name, condition)
                 .values(
-                    drained_at=func.coalesce(tables.node.c.drained_at, at),
+                    drained_at=at,
                     drain_reason=node.reason,
                     drain_user=node.reason_user,
                     drain_reason_at=node.reason_at,

@@ -42,6 +42,7 @@ from deploy.testbed.supervisor import Supervisor
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "sbatch", "setpriv")
 _SOCKET_PATH_BYTES_MAX = 107  # unix(7)
 CLUSTER_NAME = "testbed"
+_CONTROLLER_END_SECONDS = 20.0
 _LOG_TAIL_LINES = 15
 _NODE_LOG_TAIL_LINES = 3
 
@@ -148,11 +149,19 @@ class SlurmCluster:
         """Start slurmctld, also again after `stop_controller`: it finds its state as it left it."""
         self._controller = self._spawn_slurm(["slurmctld", "-D"], self.layout.log_directory / "slurmctld.out")
 
-    def stop_controller(self) -> None:
-        """SIGKILL slurmctld, as its host's failure would. Jobs go on."""
+    def stop_controller(self, crash: bool = False) -> None:
+        """End slurmctld as its service manager would, or as a crash would. Jobs go on.
+
+        It writes its state every few seconds and when it is told to end: a crash forgets what came after the last time.
+        """
         controller, self._controller = self._controller, None
         if controller is None:
             raise ClusterError("slurmctld does not run")
+        if not crash:
+            signal_process(controller, signal.SIGTERM)
+            deadline = time.monotonic() + _CONTROLLER_END_SECONDS
+            while is_running(controller) and time.monotonic() < deadline:
+                time.sleep(0.05)
         kill_all(lambda: [controller] if is_running(controller) else [])
 
     @contextlib.contextmanager

@@ -100,6 +100,31 @@ def test_slurmctld_down_for_two_minutes_in_the_middle_delays_the_recovery_and_no
     assert_recovered(site, job, nodes)
 
 
+def test_a_slurmctld_that_crashed_and_forgot_the_last_seconds_is_told_again(make_site: MakeSite) -> None:
+    """It comes back with a state from before the fault. The gang's processes have been killed by a requeue that it does
+    not remember, so it takes the job for failed: that ends the recovery, and the node is drained anew all the same.
+    """
+    site = make_site()
+    job, _ = start_gang(site, DIES_SLOWLY)
+    time.sleep(8)  # slurmctld writes its state every five seconds
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 10, "the job is requeued")
+    with api_watched(site):
+        site.cluster.stop_controller(crash=True)
+        site.cluster.start_controller()
+        site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 30, "the node is drained anew")
+        wait_ended(site)
+    assert site.node("n2")["state"] == "quarantined"
+    assert not [one for one in site.get("/v1/decisions") if one["table_row"] == 50], "nobody resumed it"
+    first, *later = reversed(site.recoveries())
+    if gang.state(site, job) == "RUNNING":  # where the requeue had been saved
+        assert (later or [first])[-1]["status"] == "succeeded"
+        assert "n2" not in gang.nodes_of(site, job)
+    else:
+        assert "the job is over" in first["outcome"]
+    site.wait_for(lambda: set(gang.reservations(site)) == {"understudy_spares"}, 20, "no seats are left")
+
+
 @pytest.mark.parametrize("moment", ["before the drain", "after the requeue"])
 def test_a_slurmctld_that_stands_still_carries_calls_out_later_and_none_twice(make_site: MakeSite, moment: str) -> None:
     """What was asked of it meanwhile is in its queue: the callers have long given up when it is carried out."""

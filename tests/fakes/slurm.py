@@ -7,9 +7,11 @@ fails; a dead node holds its job COMPLETING until it is set DOWN, and a job requ
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep
 from controlplane.slurm.protocol import SlurmError
@@ -80,6 +82,7 @@ class FakeSlurm:
         self._reservations: dict[str, SlurmReservation] = {}
         self._reservation_ends: dict[str, float] = {}
         self._next_job_id = 1
+        self._started_at = now - 1000
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
 
@@ -131,6 +134,15 @@ class FakeSlurm:
                 self._schedule()
             self._forget()
 
+    def saved_state(self) -> object:
+        """What slurmctld has on disk at this moment."""
+        return copy.deepcopy((self._nodes, self._jobs, self._reservations, self._reservation_ends))
+
+    def crash(self, saved: Any) -> None:
+        """slurmctld dies and is started at once, with the state that it had saved before."""
+        self._nodes, self._jobs, self._reservations, self._reservation_ends = copy.deepcopy(saved)
+        self._started_at = self.now
+
     def drain_by(self, user: str, name: str, reason: str) -> None:
         """Somebody else drains the node."""
         self._set_reason(self._node(name), reason, user)
@@ -152,6 +164,7 @@ class FakeSlurm:
             "SlurmdTimeout": f"{SLURMD_TIMEOUT_SECONDS:.0f} sec",
             "MinJobAge": f"{MIN_JOB_AGE_SECONDS:.0f} sec",
             "JobRequeue": "1",
+            "BOOT_TIME": datetime.fromtimestamp(self._started_at, UTC).strftime("%Y-%m-%dT%H:%M:%S"),
         }
 
     def cluster_name(self) -> str:

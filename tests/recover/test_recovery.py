@@ -200,6 +200,32 @@ def test_a_dead_node_that_stays_an_administrators_ends_the_recovery_with_the_rea
     assert "understudy_seats_1" not in rehearsal.reservation_names()
 
 
+@pytest.mark.parametrize(
+    "effect", ["drain_node", "create_reservation", "set_job_reservation", "requeue_job", "start_job_now"]
+)
+def test_a_slurmctld_that_crashes_and_forgets_what_we_did_is_told_again(rehearsal: Rehearsal, effect: str) -> None:
+    """It comes back with a state from before the fault; the gang's processes live."""
+    saved = rehearsal.fake.saved_state()
+    crashed: list[str] = []
+
+    def crash(name: str) -> None:
+        if name == effect and not crashed:
+            crashed.append(name)
+            rehearsal.fake.crash(saved)
+
+    rehearsal.line.after = crash
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: crashed)
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1) and rehearsal.ended(), 300)
+    assert set(rehearsal.gang_nodes()) in ({"n1", "n2", "n4", "n6"}, {"n1", "n2", "n4", "n5"})
+    assert rehearsal.recoveries()[-1].status is RecoveryStatus.SUCCEEDED
+    assert rehearsal.state_of("n3") is NodeState.QUARANTINED
+    assert next(node for node in rehearsal.fake.nodes() if node.name == "n3").draining
+    assert not any("|50|" in key for key in rehearsal.decisions()), "nobody resumed it"
+    rehearsal.run(5)
+    assert rehearsal.reservation_names() == {"understudy_spares"}
+
+
 def test_seats_deleted_before_the_job_is_bound_to_them_are_held_anew(rehearsal: Rehearsal) -> None:
     deleted: list[str] = []
 

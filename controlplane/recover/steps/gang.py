@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from controlplane.fleet.recovery import StepName
 from controlplane.recover.step import Done, Failed, Observation, Step, Wait, World, nothing_to_do
-from controlplane.recover.steps.job import ended
 
 
 def _no_word_expected(world: World) -> Done | Failed | None:
@@ -12,7 +11,7 @@ def _no_word_expected(world: World) -> Done | Failed | None:
     job = world.job
     if job is None or job.state == "COMPLETED":
         return Done("the job has completed")
-    if ended(job):
+    if job.ended:
         return Failed(f"the job is over: {job.state}")
     if not world.gang(job.restart_count).hook_was_used:
         return Done("the job does not use the training hook: Slurm's word must do")

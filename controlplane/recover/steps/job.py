@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import SlurmJob
 from controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
+from controlplane.recover.steps import seats
 from controlplane.slurm.protocol import Slurm, SlurmError
 
 BEGIN_TIME_SLACK_SECONDS = 1.0
@@ -16,32 +17,10 @@ SAME_SECOND_MARGIN_SECONDS = 1.05
 counts whole seconds). The requeue renews the submit time, so the job may start a second after that."""
 
 
-ENDED = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "LAUNCH_FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-    }
-)
-
-
-def ended(job: SlurmJob) -> bool:
-    """In every other state, those of newer versions included (EXPEDITING, REQUEUE_HOLD, ...), the job may go on."""
-    return job.state in ENDED
-
-
 def _over(job: SlurmJob | None) -> Failed | None:
     if job is None:
         return Failed("Slurm no longer knows the job")
-    return Failed(f"the job is over: {job.state}") if ended(job) else None
+    return Failed(f"the job is over: {job.state}") if job.ended else None
 
 
 def observe_requeued(world: World) -> Observation:
@@ -81,7 +60,10 @@ def _held_by_others(world: World, names: Iterable[str]) -> str:
 
 
 def requeue(world: World, slurm: Slurm) -> None:
-    """Where a failed node has died since, it is declared down instead, which requeues the job properly."""
+    """Where a failed node has died since, it is declared down instead, which requeues the job properly.
+
+    Never without its seats: whoever waits would take them.
+    """
     assert world.plan.job is not None
     assert world.job is not None
     dead = world.mute(name for name in world.job.nodes if name in world.plan.failed_nodes)
@@ -94,6 +76,7 @@ def requeue(world: World, slurm: Slurm) -> None:
     for name in dead:
         slurm.down_node(name, world.plan.drain_reason)
     if not dead:
+        seats.secure(world, slurm)
         slurm.requeue_job(world.plan.job.job_id)
 
 
@@ -103,7 +86,9 @@ def observe_started(world: World) -> Observation:
         return Failed("Slurm no longer knows the job")
     if job.state == "COMPLETED":
         return Done("the job has completed")
-    if job.state == "RUNNING" and job.restart_count > world.plan.restart_count:
+    if job.state == "RUNNING" and job.restart_count <= world.plan.restart_count:
+        return Failed("the job runs as before its requeue: slurmctld crashed and has forgotten it")
+    if job.state == "RUNNING":
         bad = sorted(set(job.nodes) & set(world.plan.failed_nodes))
         if bad:
             return Failed(f"the job has started on {', '.join(bad)}, which it was to leave")
@@ -135,7 +120,7 @@ def observe_released(world: World) -> Observation:
     job = world.job
     if job is None:
         return Done("Slurm no longer knows the job")
-    if ended(job) or job.restart_count > world.plan.restart_count or not job.pending:
+    if job.ended or job.restart_count > world.plan.restart_count or not job.pending:
         return Done(f"the job is {job.state}")
     if world.now < job.submit_at + SAME_SECOND_MARGIN_SECONDS:
         return Wait("requeued within this second")

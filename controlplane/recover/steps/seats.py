@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controlplane.fleet.recovery import StepName
 from controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
-from controlplane.recover.steps.job import ended
+from controlplane.recover.steps import pool
 from controlplane.slurm.protocol import Slurm
 
 
@@ -27,7 +27,7 @@ def hold(world: World, slurm: Slurm) -> None:
 
 def observe_bound(world: World) -> Observation:
     job = world.job
-    if job is None or ended(job):
+    if job is None or job.ended:
         return Failed(f"the job is over ({job.state if job else 'unknown to Slurm'})")
     return Done() if job.reservation == world.seats_name else Todo("the job is not bound to its seats")
 
@@ -40,11 +40,21 @@ def bind(world: World, slurm: Slurm) -> None:
     slurm.set_job_reservation(world.plan.job.job_id, world.seats_name)
 
 
+def secure(world: World, slurm: Slurm) -> None:
+    """See to it that what the earlier steps did still stands: a slurmctld that crashed may have forgotten it."""
+    if isinstance(observe_held(world), Todo):
+        hold(world, slurm)
+    if isinstance(pool.observe_taken(world), Todo):
+        pool.take(world, slurm)
+    if isinstance(observe_bound(world), Todo) and world.job is not None:
+        slurm.set_job_reservation(world.job.job_id, world.seats_name)
+
+
 def observe_released(world: World) -> Observation:
     job = world.job
     held = world.slurm.reservations.get(world.seats_name)
     if (held is not None and held.made_for(world.plan.user)) or (
-        job and job.reservation == world.seats_name and not ended(job)
+        job and job.reservation == world.seats_name and not job.ended
     ):
         return Todo("seats still held")
     return Done()
@@ -53,7 +63,7 @@ def observe_released(world: World) -> Observation:
 def release(world: World, slurm: Slurm) -> None:
     """Unbind first: Slurm refuses to delete a reservation that a job uses."""
     job = world.job
-    if job and job.reservation == world.seats_name and not ended(job):
+    if job and job.reservation == world.seats_name and not job.ended:
         slurm.set_job_reservation(job.job_id, "")
     held = world.slurm.reservations.get(world.seats_name)
     if held is not None and held.made_for(world.plan.user):
