@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
 from deploy.testbed.processes import all_processes, environment_of
 from deploy.testbed.site import RESEARCHER, Site
 from tests.acceptance import gang
@@ -34,10 +35,10 @@ MakeHookedSite = Callable[..., Site]
 def make_hooked_site() -> Iterator[MakeHookedSite]:
     with ExitStack() as stack:
 
-        def make(nodes: int = 3, lines: tuple[str, ...] = ()) -> Site:
+        def make(nodes: int = 3, lines: tuple[str, ...] = (), slurm: Installation = NATIVE) -> Site:
             directory = Path(tempfile.mkdtemp(prefix="us-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            site = Site(directory, nodes=nodes, spares=0, hooks=True)
+            site = Site(directory, nodes=nodes, spares=0, slurm=slurm, hooks=True)
             layout = site.cluster.layout
             site.cluster.layout = dataclasses.replace(layout, extra_lines=(*layout.extra_lines, *lines))
             return stack.enter_context(site)
@@ -70,11 +71,19 @@ def records(site: Site) -> list[str]:
     return [path.name for node in site.nodes.values() for path in (node.directory / "hooks").glob("*")]
 
 
-@pytest.mark.parametrize("comment", ["understudy", "somebody else's"])
+@pytest.mark.parametrize(
+    ("slurm", "comment"),
+    [
+        pytest.param(NATIVE, "understudy", id="22.05"),
+        pytest.param(NATIVE, "somebody else's", id="22.05-not-managed"),
+        pytest.param(DEBIAN_13, "understudy", id="24.11"),
+        pytest.param(DEBIAN_14, "understudy", id="26.05"),
+    ],
+)
 def test_a_bad_verdict_keeps_a_job_off_the_node_and_it_runs_elsewhere_without_a_person(
-    make_hooked_site: MakeHookedSite, comment: str
+    make_hooked_site: MakeHookedSite, slurm: Installation, comment: str
 ) -> None:
-    site = make_hooked_site()
+    site = make_hooked_site(slurm=slurm)
     (site.directory / FILE).touch()
     site.start_control_plane(UNWILLING)
     site.start_agents()
@@ -237,8 +246,11 @@ def output(site: Site, job: int) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(make_hooked_site: MakeHookedSite) -> None:
-    site = make_hooked_site()
+@pytest.mark.parametrize("slurm", [NATIVE, DEBIAN_14], ids=["22.05", "26.05"])
+def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(
+    make_hooked_site: MakeHookedSite, slurm: Installation
+) -> None:
+    site = make_hooked_site(slurm=slurm)
     site.start_control_plane()
     site.start_agents()
     site.wait_for(lambda: verdict(site, "n1"), 10, "the agents are at work")
