@@ -11,11 +11,11 @@ SECONDS_DIGITS = 6  # microseconds; the rest is noise and half of the report's s
 class WindowBuffer:
     def __init__(self, ranks_max: int = RANKS_PER_NODE_MAX) -> None:
         self._ranks_max = ranks_max
-        self._windows: dict[tuple[int, int, int, int], RankWindow] = {}
-        """By job, restart count, rank and user."""
+        self._windows: dict[tuple[int, int, int, int, int], RankWindow] = {}
+        """By job, restart count, launch, rank and user."""
 
     def add(self, hello: Hello, steps: Steps, user_id: int) -> None:
-        key = (hello.job_id, hello.restart_count, hello.rank, user_id)
+        key = (hello.job_id, hello.restart_count, hello.launch, hello.rank, user_id)
         own = [round(seconds, SECONDS_DIGITS) for seconds in steps.self_seconds]
         wall = [round(seconds, SECONDS_DIGITS) for seconds in steps.wall_seconds]
         first = steps.first_step
@@ -32,6 +32,7 @@ class WindowBuffer:
             rank=hello.rank,
             world_size=hello.world_size,
             gpu_index=hello.gpu_index,
+            launch=hello.launch,
             user_id=user_id,
             role=hello.role,
             first_step=first + surplus,

@@ -13,6 +13,7 @@ from controlplane.clock import Clock
 from controlplane.config import Config
 from controlplane.decide.spares import natural
 from controlplane.detect.silence import silent_since
+from controlplane.fleet.job import Attempt
 from controlplane.fleet.recovery import Recovery, RecoveryKind
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.pulse import Pulse
@@ -209,7 +210,7 @@ def _progress_lost(windows: Windows, recovery: Recovery) -> dict[str, Any]:
     assert job is not None  # a swap moves a job
     job_row = windows.queries.job_row(job.job_id, job.submit_at)
     reached = windows.queries.last_step(job_row, recovery.plan.restart_count) if job_row else None
-    told = windows.fleet.restore_point(job_row, recovery.plan.restart_count + 1) if job_row else None
+    told = windows.fleet.restore_point(job_row, Attempt(recovery.plan.restart_count + 1)) if job_row else None
     restored = told[0] if told else None
     # A checkpoint to go on from with step n proves that n - 1 was finished, though its time may never have come in.
     proven = restored - 1 if restored else None
