@@ -25,6 +25,7 @@ from typing import Any
 FLAG_NAMES = {  # pyslurm's, where it has other names than Slurm's own command line
     "IGNORE_RUNNING_JOBS": "IGNORE_JOBS",
     "MAINTENANCE": "MAINT",
+    "NO_JOB_HOLD_AFTER_END": "NO_HOLD_JOBS_AFTER_END",
     "SPECIFIC_NODES": "SPEC_NODES",
 }
 

@@ -432,18 +432,18 @@ def test_tasks_of_an_array_and_odd_text_are_read_and_told_apart(
     """What only a real Slurm can show: an array's last task has the array's own id, and text need not be UTF-8."""
     side = real_sides(name)
     side.clear()
-    array = side.submit_array("news", 3)
+    side.submit_array("news", 3)
     odd = side.submit_named("news", b"bad\xffname MCS_label=x JobState=RUNNING")
     until(side, lambda: len([job for job in side.slurm.jobs() if job.state == "RUNNING"]) >= 4, "all run")
     jobs = {job.job_id: job for job in side.slurm.jobs() if job.state == "RUNNING"}
-    assert {job.part_of for number, job in jobs.items() if array <= number < array + 3} == {"job array"}
+    assert sorted(job.part_of for job in jobs.values()) == ["", "job array", "job array", "job array"]
     assert jobs[odd].part_of == ""
     assert jobs[odd].name.startswith("bad")
     side.clear()
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", REAL_SIDES)
+@pytest.mark.parametrize("name", ["22.05-cli", "26.05-cli"])  # a minute each, and the gateway makes no difference
 def test_seats_that_expire_do_not_hold_their_job_for_good(real_sides: Callable[[str], RealSide], name: str) -> None:
     side = real_sides(name)
     side.clear()
