@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from .collectives import CollectiveLog, Entered
+
 STEPS_HELD_MAX = 4096
 STEPS_PER_MESSAGE_MAX = 512  # what the agent takes in one line
 NOTICES_HELD_MAX = 1024
@@ -23,6 +25,7 @@ Step = tuple[int, float, float]
 
 class Outbox:
     def __init__(self) -> None:
+        self.collectives = CollectiveLog()
         self.steps: deque[Step] = deque(maxlen=STEPS_HELD_MAX)
         """Appending to a deque needs no lock, and the training thread takes none."""
         self._lock = threading.Lock()
@@ -60,6 +63,12 @@ class Outbox:
         with self._lock:
             return self._empty.wait_for(lambda: not self._notices, timeout_seconds)
 
+    def after_fork(self) -> None:
+        """In the child the lock may be held by a thread that is not there."""
+        self._lock = threading.Lock()
+        self._empty = threading.Condition(self._lock)
+        self.collectives.after_fork()
+
     def take_steps(self) -> Iterator[dict[str, Any]]:
         """Messages of consecutive steps, oldest first."""
         run: list[Step] = []
@@ -75,11 +84,18 @@ class Outbox:
             yield _steps_message(run)
 
 
-def describe_file(directory: str, file: str) -> dict[str, Any]:
-    """Size and checksum of a shard. Raises OSError."""
-    with open(os.path.join(directory, file), "rb") as shard:  # noqa: PTH118, PTH123
+def describe_file(path: str, file: str) -> dict[str, Any]:
+    """Size and checksum of a shard, as CheckpointShard of agents/wire.py has them. Raises OSError."""
+    if not file:
+        return {"size_bytes": 0, "sha256": hashlib.sha256().hexdigest()}
+    with open(path if file == "." else os.path.join(path, file), "rb") as shard:  # noqa: PTH118, PTH123
         digest = hashlib.file_digest(shard, "sha256").hexdigest()
         return {"size_bytes": os.fstat(shard.fileno()).st_size, "sha256": digest}
+
+
+def collective_message(entered: Entered) -> dict[str, Any]:
+    step = None if entered.step is None else int(entered.step)
+    return {"type": "collective", **entered._asdict(), "step": step}
 
 
 def _steps_message(run: list[Step]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agents.wire import RANKS_PER_NODE_MAX, RankWindow, Report
 from controlplane.fleet.job import JobKey
 from controlplane.fleet.steps import StepTable
-from controlplane.live.step_buffer import StepBuffer
+from controlplane.live.step_buffer import RankNow, StepBuffer
 
 STEP_SECONDS_MAX = 1e6
 
@@ -95,6 +95,14 @@ class Telemetry:
         with self._lock:
             buffer = self._steps.get((job.job_id, restart_count))
             return buffer.table(job, restart_count) if buffer else None
+
+    def ranks(self, job_id: int) -> tuple[int, list[RankNow]] | None:
+        """The restart count of the job's running attempt, and its ranks; None: none of them was heard."""
+        with self._lock:
+            for (known, restart_count), buffer in self._steps.items():
+                if known == job_id:
+                    return restart_count, buffer.ranks()
+            return None
 
     def _doubt(self, window: RankWindow, node: str) -> str:
         """Why the window is not to be believed; empty: it is."""

@@ -66,6 +66,13 @@ def api_router(windows: Windows) -> APIRouter:
             record["ettr"] = msgspec.to_builtins(result)
         return records
 
+    @router.get("/jobs/{job_id}/ranks")
+    def ranks(job_id: int) -> Record:
+        """The running attempt's ranks: last step finished, last collective entered."""
+        found = windows.telemetry.ranks(job_id)
+        restart_count, told = found if found else (None, [])
+        return {"job_id": job_id, "restart_count": restart_count, "ranks": [msgspec.to_builtins(one) for one in told]}
+
     @router.get("/incidents")
     def incidents(limit: Limit = 100) -> list[Record]:
         """What went wrong, with evidence."""

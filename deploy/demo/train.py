@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agents.train import Monitor
+from understudy import Monitor
 
 monitor = Monitor(gpu_index=0)  # before the slow imports: the gang is known to be starting
 
