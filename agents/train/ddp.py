@@ -10,8 +10,9 @@ does not count.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -72,8 +73,8 @@ def watch_ddp(monitor: Monitor, model: nn.Module) -> Watch:
     if not monitor.active or not parameters:
         return watch
     try:
-        wait = _GpuWait(monitor) if parameters[0].is_cuda else _CpuWait(monitor)
-        mark = _EndOfBackward(wait).mark
+        wait = _gpu_wait(monitor) if parameters[0].is_cuda else _CpuWait(monitor)
+        mark = _EndOfBackward(wait, model).mark
         for parameter in {id(one): one for one in (parameters[0], parameters[-1])}.values():
             watch.keep(parameter.register_hook(mark))  # type: ignore[no-untyped-call]  # torch ships it untyped
     except Exception as error:  # noqa: BLE001 - torch may have changed; the training has not
@@ -119,8 +120,10 @@ class _CpuWait:
 class _GpuWait:
     """The reduction is work on the GPU's streams. An event before and one after it, read when they are done."""
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: Monitor, event: Callable[[], Any], capturing: Callable[[], bool]) -> None:
         self._monitor = monitor
+        self._make_event = event
+        self._capturing = capturing
         self._begun: Any = None
         self._pending: deque[tuple[Any, Any]] = deque()
         self._spare: list[Any] = []
@@ -130,7 +133,7 @@ class _GpuWait:
         if self._begun is not None:  # of a backward pass that failed
             self._monitor.note_left()
             self._begun = None
-        if torch.cuda.is_current_stream_capturing():
+        if self._capturing():
             return
         if len(self._pending) >= PENDING_MAX:
             self._pending.popleft()
@@ -155,7 +158,12 @@ class _GpuWait:
             self._spare += (begun, done)
 
     def _event(self) -> Any:
-        return self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        return self._spare.pop() if self._spare else self._make_event()
+
+
+def _gpu_wait(monitor: Monitor) -> _GpuWait:
+    event = functools.partial(torch.cuda.Event, enable_timing=True)
+    return _GpuWait(monitor, event, torch.cuda.is_current_stream_capturing)
 
 
 class _EndOfBackward:
@@ -166,8 +174,9 @@ class _EndOfBackward:
     that runs comes after.
     """
 
-    def __init__(self, wait: _CpuWait | _GpuWait) -> None:
+    def __init__(self, wait: _CpuWait | _GpuWait, model: nn.Module) -> None:
         self._wait = wait
+        self._model = model
         self._pass = -1
 
     @quiet
@@ -175,7 +184,8 @@ class _EndOfBackward:
         current: int = torch._C._current_graph_task_id()
         if current != self._pass:
             self._pass = current
-            _queue(self._begin)
+            if getattr(self._model, "require_backward_grad_sync", True):  # not so within DDP's no_sync()
+                _queue(self._begin)
 
     @quiet
     def _begin(self) -> None:

@@ -26,7 +26,7 @@ from .clocks import StepTimer, WaitingClock
 from .collectives import Collective, NoCollective
 from .identity import IdentityError, read_identity, socket_path
 from .link import Link, hello_message
-from .outbox import Outbox, describe_file
+from .outbox import TEXT_CHARACTERS_MAX, Outbox, describe_file, step_number
 from .quiet import log, quiet
 
 AGENT_WAIT_SECONDS = 10.0
@@ -144,13 +144,11 @@ class Monitor:
         link = self._link
         if link is None:
             return
-        try:
-            directory = os.path.abspath(path)  # noqa: PTH100
-            name = str(file or "")
-            shard = {"step": int(step), "path": directory, "file": name}
-        except (TypeError, ValueError) as error:
-            link.complain("checkpoint", "the checkpoint in %r is not announced: %s", path, error)
+        directory, name, number = os.path.abspath(path), str(file or ""), step_number(step)  # noqa: PTH100
+        if number is None or max(len(directory), len(name)) > TEXT_CHARACTERS_MAX:
+            link.complain("checkpoint", "the checkpoint of step %.50r in %.200s is not announced", step, directory)
             return
+        shard = {"step": number, "path": directory, "file": name}
         identifier = self._outbox.add_notice({"type": "shard", **shard, "at": time.time()})
         self._shards.put((identifier, directory, name))
         if self._shard_reader is None:
@@ -217,10 +215,9 @@ class Monitor:
 
     def _finish_step(self, number: int, self_seconds: float, wall_seconds: float) -> None:
         self._outbox.steps.append((number, self_seconds, wall_seconds))
-        if self._first_step_open:
+        if self._first_step_open and (step := step_number(number)) is not None:
             self._first_step_open = False
-            with contextlib.suppress(TypeError, ValueError):  # not a number: the link will complain of it
-                self._outbox.add_notice({"type": "first_step", "step": int(number), "at": time.time()})
+            self._outbox.add_notice({"type": "first_step", "step": step, "at": time.time()})
             if self._link is not None:
                 self._link.wake()
 

@@ -14,10 +14,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from .collectives import CollectiveLog, Entered
+from .quiet import complain_once
 
 STEPS_HELD_MAX = 4096
 STEPS_PER_MESSAGE_MAX = 512  # what the agent takes in one line
 NOTICES_HELD_MAX = 1024
+STEP_MAX = 2**53
+TEXT_CHARACTERS_MAX = 2048  # of a path
 
 Step = tuple[int, float, float]
 """Number, seconds less waiting, seconds."""
@@ -75,7 +78,11 @@ class Outbox:
         while self.steps:
             number, own, wall = self.steps.popleft()
             # The number may come as a tensor: turning it into an int is not the training thread's work.
-            step = (int(number), own, wall)
+            known = step_number(number)
+            if known is None:
+                complain_once("step", "steps are to be numbered from 0: %.50r is not reported", number)
+                continue
+            step = (known, own, wall)
             if run and (step[0] != run[-1][0] + 1 or len(run) == STEPS_PER_MESSAGE_MAX):
                 yield _steps_message(run)
                 run = []
@@ -93,9 +100,17 @@ def describe_file(path: str, file: str) -> dict[str, Any]:
         return {"size_bytes": os.fstat(shard.fileno()).st_size, "sha256": digest}
 
 
+def step_number(value: Any) -> int | None:
+    """None for what the agent would not take."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if 0 <= number <= STEP_MAX else None
+
+
 def collective_message(entered: Entered) -> dict[str, Any]:
-    step = None if entered.step is None else int(entered.step)
-    return {"type": "collective", **entered._asdict(), "step": step}
+    return {"type": "collective", **entered._asdict(), "step": step_number(entered.step)}
 
 
 def _steps_message(run: list[Step]) -> dict[str, Any]:
