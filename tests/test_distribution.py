@@ -54,8 +54,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name.partition("/")[0] in ("agents", "controlplane", "migrations", "pyproject.toml", "README.md", "LICENSE"):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((REPOSITORY / name).read_bytes())
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", folder, source]
-    run(*build, cwd=folder, HOME=str(folder), PIP_DISABLE_PIP_VERSION_CHECK="1")
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(folder)]
+    run(*build, source, cwd=folder, HOME=str(folder), PIP_DISABLE_PIP_VERSION_CHECK="1")
     [built] = folder.glob("*.whl")
     return built
 

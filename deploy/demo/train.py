@@ -89,7 +89,7 @@ def sum_in_rank_order(bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """
     gradient = bucket.buffer()
     parts = [torch.empty_like(gradient) for _ in range(dist.get_world_size())]
-    with monitor.waiting():
+    with monitor.collective("all_gather"):
         dist.all_gather(parts, gradient)
     total = parts[0].clone()
     for part in parts[1:]:

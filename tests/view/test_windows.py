@@ -113,7 +113,7 @@ def test_the_ranks_of_a_job_show_which_of_them_the_others_wait_for(get: Any) -> 
     assert [(one["node"], one["last_step"]) for one in told["ranks"]] == [(n, 40) for n in ("n1", "n2", "n4", "n6")]
     sequences = [one["collective"]["sequence"] for one in told["ranks"]]
     assert sequences == [21, 21, 20, 21]
-    assert [one["collective"].get("inside", False) for one in told["ranks"]] == [True, True, False, True]
+    assert [one["collective"]["inside"] for one in told["ranks"]] == [True, True, False, True]
     assert get("/v1/jobs/4711/ranks") == {"job_id": 4711, "restart_count": None, "ranks": []}
 
 
