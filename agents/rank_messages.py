@@ -34,6 +34,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     pid: Count = 0  # for the log; the kernel is asked for the true one
     gpu_index: Count | None = None
     role: Text = ""
+    launch: Count = 0  # UNDERSTUDY_LAUNCH, where a launcher starts the gang several times within an allocation
 
 
 class Steps(msgspec.Struct, frozen=True, tag="steps"):
@@ -78,6 +79,7 @@ class JobRestorePointQuestion(msgspec.Struct, frozen=True, tag="job_restore_poin
     id: Size
     job_id: Count
     restart_count: Count
+    launch: Count = 0
 
 
 Message = (

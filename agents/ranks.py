@@ -192,7 +192,10 @@ class RankConnection:
             self._take_hello(message)
             return
         if isinstance(message, JobRestorePointQuestion):
-            self._ask(message.id, RestoreQuestion(message.job_id, message.restart_count, self.user_id, if_managed=True))
+            asked = RestoreQuestion(
+                message.job_id, message.restart_count, message.launch, self.user_id, if_managed=True
+            )
+            self._ask(message.id, asked)
             return
         hello = self._hello
         if hello is None:
@@ -204,7 +207,7 @@ class RankConnection:
         elif isinstance(message, CollectiveEntered):
             self._server.windows.enter(hello, message, self.user_id)
         elif isinstance(message, RestorePointQuestion):
-            self._ask(message.id, RestoreQuestion(hello.job_id, hello.restart_count, self.user_id))
+            self._ask(message.id, RestoreQuestion(hello.job_id, hello.restart_count, hello.launch, self.user_id))
         else:
             self._announce(_fact(hello, message, self.user_id), message.id)
 
@@ -227,6 +230,7 @@ class RankConnection:
                 world_size=hello.world_size,
                 started_at=started_at,
                 pid=self.pid,
+                launch=hello.launch,
                 user_id=self.user_id,
             ),
             None,
@@ -268,6 +272,7 @@ def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice, user_id: int) -> 
             world_size=hello.world_size,
             step=notice.step,
             at=notice.at,
+            launch=hello.launch,
             user_id=user_id,
         )
     return CheckpointShard(
@@ -281,6 +286,7 @@ def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice, user_id: int) -> 
         size_bytes=notice.size_bytes,
         sha256=notice.sha256,
         at=notice.at,
+        launch=hello.launch,
         user_id=user_id,
     )
 

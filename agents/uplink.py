@@ -35,6 +35,7 @@ class RestoreQuestion:
 
     job_id: int
     restart_count: int
+    launch: int
     user_id: int  # of the process that asks, as the kernel tells
     if_managed: bool = False  # a job that did not ask for us gets a plain no
 
@@ -110,7 +111,8 @@ class Uplink:
         deadline = time.monotonic() + RESTORE_POINT_WAIT_SECONDS
         query = (
             f"/v1/restore-point?job_id={question.job_id}&restart_count={question.restart_count}"
-            f"&user_id={question.user_id}" + ("&if_managed=true" if question.if_managed else "")
+            f"&launch={question.launch}&user_id={question.user_id}"
+            + ("&if_managed=true" if question.if_managed else "")
         )
         while True:
             try:

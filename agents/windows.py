@@ -12,8 +12,8 @@ import msgspec
 from agents.rank_messages import CollectiveEntered, Hello, Steps
 from agents.wire import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX, Collective, RankWindow
 
-Key = tuple[int, int, int, int]
-"""Job, restart count, rank and user."""
+Key = tuple[int, int, int, int, int]
+"""Job, restart count, launch, rank and user."""
 
 COLLECTIVE_AGAIN_REPORTS = 10
 """A rank that hangs says nothing new; its collective is told again so often, in case a report was lost."""
@@ -82,7 +82,7 @@ class WindowBuffer:
 
 
 def _key(hello: Hello, user_id: int) -> Key:
-    return (hello.job_id, hello.restart_count, hello.rank, user_id)
+    return (hello.job_id, hello.restart_count, hello.launch, hello.rank, user_id)
 
 
 def _window(hello: Hello, user_id: int) -> RankWindow:
@@ -92,6 +92,7 @@ def _window(hello: Hello, user_id: int) -> RankWindow:
         rank=hello.rank,
         world_size=hello.world_size,
         gpu_index=hello.gpu_index,
+        launch=hello.launch,
         user_id=user_id,
         role=hello.role,
     )

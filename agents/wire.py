@@ -28,7 +28,7 @@ WIRE_VERSION = 1
 """Version of every message here. The control plane refuses others by name (HTTP 400)."""
 
 REPORT_BYTES_MAX = 262_144
-"""A report above this size is refused (HTTP 413). 8 GPUs with 8 ranks' windows are about 3 KB."""
+"""A report above this size is refused (HTTP 413). 8 GPUs with 8 ranks' windows are about 4 KB."""
 
 FACTS_PER_REPORT_MAX = 256
 """An agent with more unacknowledged facts sends them in several reports, oldest first."""
@@ -110,7 +110,7 @@ class RankWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """
 
     job_id: Count
-    restart_count: Count  # SLURM_RESTART_COUNT: which attempt of the job
+    restart_count: Count  # SLURM_RESTART_COUNT; with `launch` it says which attempt of the job
     rank: Count
     world_size: World
     gpu_index: int | None = None  # on this node; None where the rank uses no GPU
@@ -119,6 +119,7 @@ class RankWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     first_step: Step = 0
     self_seconds: list[float] = []
     wall_seconds: list[float] = []
+    launch: Count = 0  # of the gang within this allocation, as its launcher counts
     collective: Collective | None = None  # None: none was told
 
 
@@ -134,7 +135,7 @@ class KernelEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class RankStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="rank_started"):
-    """A rank of a gang said hello to its node's agent. Key: (job, restart_count, rank, started_at)."""
+    """A rank of a gang said hello to its node's agent. Key: (job, restart_count, launch, rank, started_at)."""
 
     job_id: Count
     restart_count: Count
@@ -142,11 +143,12 @@ class RankStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     world_size: World
     started_at: float  # when the rank's process was created, as the kernel tells
     pid: Count
+    launch: Count = 0
     user_id: UserId = 0  # of that process, as the kernel tells
 
 
 class FirstStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="first_step"):
-    """A rank finished the first step since its process started. Key: (job, restart_count, rank, step, at)."""
+    """A rank finished the first step since its process started. Key: (job, restart_count, launch, rank, step, at)."""
 
     job_id: Count
     restart_count: Count
@@ -154,11 +156,12 @@ class FirstStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     world_size: World
     step: Step
     at: float
+    launch: Count = 0
     user_id: UserId = 0
 
 
 class CheckpointShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="shard"):
-    """One rank wrote its part of a checkpoint. Key: (job, restart_count, step, rank, path).
+    """One rank wrote its part of a checkpoint. Key: (job, restart_count, launch, step, rank, path).
 
     A checkpoint is complete when all `world_size` shards of one attempt are in. `path` is what all of its shards
     share: a directory, and `file` the shard within it; or a checkpoint that is one file, and `file` is "." from the
@@ -175,6 +178,7 @@ class CheckpointShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     size_bytes: Size
     sha256: str
     at: float
+    launch: Count = 0
     user_id: UserId = 0
 
 
@@ -231,6 +235,7 @@ class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
     restart_count: Count
     step: Step
     path: str
+    launch: Count = 0
     managed: bool = True  # False: the job did not ask for us; nothing is to be restored, and nothing was settled
 
 

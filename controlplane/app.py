@@ -81,7 +81,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         facts=stores.facts,
         clock=clock,
         wake_loop=loop.wake,
-        tell_restore_point=lambda known, count: restore_points.tell(known.key, known.row, count),
+        tell_restore_point=lambda known, attempt: restore_points.tell(known.key, known.row, attempt),
         unfit=loop.verdicts.unfit,
     )
     windows = Windows(config, clock, telemetry, stores.fleet, stores.journal, Queries(engine), loop.pulse)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controlplane.config import Config
-from controlplane.fleet.job import Job, JobKey, KnownJob, identify, opted_in
+from controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, identify, opted_in
 from controlplane.fleet.node import NodeState
 from controlplane.fleet.slurm import SlurmView
 from controlplane.live.directory import JobDirectory
@@ -31,7 +31,7 @@ class Bookkeeper:
         self._telemetry = telemetry
         self._directory = directory
         self._seen: dict[JobKey, tuple[str, int, bool]] = {}
-        self._progress: dict[tuple[int, int], tuple[int, float]] = {}
+        self._progress: dict[tuple[int, Attempt], tuple[int, float]] = {}
 
     def jobs(self, view: SlurmView) -> list[Job]:
         return [
@@ -56,7 +56,7 @@ class Bookkeeper:
         jobs = self._note_jobs(self.jobs(view), now)
         running = {(job_id, job.restart_count) for job_id, job in view.jobs.items() if job.state == "RUNNING"}
         self._note_progress(running, now)
-        self._fleet.end_attempts({known.row: job.slurm.restart_count for known, job in jobs if job.running}, now)
+        self._end_attempts([(known, job) for known, job in jobs if job.running], now)
         self._telemetry.expect(
             {
                 job_id: ExpectedJob(job.restart_count, job.user_id, frozenset(job.nodes))
@@ -82,16 +82,31 @@ class Bookkeeper:
         self._seen = seen  # last: what could not be written is tried again
         return [(found, job) for job in jobs if (found := known[job.key]) is not None]
 
+    def _end_attempts(self, running: list[tuple[KnownJob, Job]], now: float) -> None:
+        """Of each running job the latest launch that was heard of goes on; all others are over."""
+        latest = dict(self._telemetry.progress().keys())
+        going_on: dict[int, Attempt] = {}
+        for known, job in running:
+            attempt = latest.get(job.key.job_id)
+            same = attempt is not None and attempt.restart_count == job.slurm.restart_count
+            going_on[known.row] = attempt if attempt is not None and same else Attempt(job.slurm.restart_count)
+        self._fleet.end_attempts(going_on, now)
+
     def _note_progress(self, running: set[tuple[int, int]], now: float) -> None:
         """Now and then for attempts that run; at once for those that have just ended: nobody will tell it again."""
         progress = self._telemetry.progress()
-        news: dict[tuple[int, int], tuple[int, float]] = {}
-        for (job_id, restart_count), (step, at) in progress.items():
+        news: dict[tuple[int, Attempt], tuple[int, float]] = {}
+        launches: dict[int, Attempt] = {}
+        for (job_id, attempt), (step, at) in progress.items():
             row = self._directory.row_of(job_id)
-            noted, noted_at = self._progress.get((job_id, restart_count), (-1, 0.0))
-            due = now - noted_at >= PROGRESS_INTERVAL_SECONDS or (job_id, restart_count) not in running
+            noted, noted_at = self._progress.get((job_id, attempt), (-1, 0.0))
+            due = now - noted_at >= PROGRESS_INTERVAL_SECONDS or (job_id, attempt.restart_count) not in running
             if row is not None and step > noted and due:
-                news[row, restart_count] = (step, at)
-                self._progress[job_id, restart_count] = (step, now)
+                if attempt.launch and (job_id, attempt) not in self._progress:
+                    launches[row] = attempt
+                news[row, attempt] = (step, at)
+                self._progress[job_id, attempt] = (step, now)
+        if launches:
+            self._fleet.see_launches(launches, now)
         self._fleet.note_progress(news)
         self._progress = {key: noted for key, noted in self._progress.items() if key in progress}

@@ -9,7 +9,7 @@ import numpy as np
 
 from agents.wire import WIRE_VERSION, Fact, Gpu, GpuStatus, KernelEvent, RankWindow, Report
 from controlplane.config import Config, Mode
-from controlplane.fleet.job import Job, JobKey
+from controlplane.fleet.job import Attempt, Job, JobKey
 from controlplane.fleet.node import NodeRecord, NodeState, NodeView, StoredKernelEvent
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from controlplane.fleet.snapshot import Snapshot
@@ -111,7 +111,7 @@ def step_table(
     ranks, steps = values.shape
     return StepTable(
         job=job().key,
-        restart_count=0,
+        attempt=Attempt(0),
         first_step=0,
         self_seconds=values,
         last_step=np.full(ranks, steps - 1),

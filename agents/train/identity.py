@@ -13,6 +13,7 @@ class Identity(NamedTuple):
     restart_count: int
     rank: int
     world_size: int
+    launch: int = 0
 
 
 class IdentityError(Exception):
@@ -26,6 +27,7 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
         restart_count=_number(environment, ("SLURM_RESTART_COUNT",), default=0),
         rank=_number(environment, ("RANK", "SLURM_PROCID")),
         world_size=_number(environment, ("WORLD_SIZE", "SLURM_NTASKS")),
+        launch=_number(environment, ("UNDERSTUDY_LAUNCH",), default=0),
     )
 
 

@@ -22,6 +22,16 @@ class JobKey(NamedTuple):
         return f"{self.cluster}/{self.job_id}@{self.submit_at}"
 
 
+class Attempt(NamedTuple):
+    """One run of a gang: Slurm counts its requeues, the launcher its launches within an allocation."""
+
+    restart_count: int
+    launch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.restart_count}.{self.launch}" if self.launch else str(self.restart_count)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     key: JobKey

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.fleet.job import JobKey
+from controlplane.fleet.job import Attempt, JobKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class StepTable:
     """
 
     job: JobKey
-    restart_count: int
+    attempt: Attempt
     first_step: int
     self_seconds: npt.NDArray[np.float32]  # shape (ranks, steps)
     last_step: npt.NDArray[np.int64]  # per rank, -1: none yet

@@ -27,7 +27,7 @@ from agents.wire import (
     RestorePoint,
 )
 from controlplane.clock import Clock
-from controlplane.fleet.job import KnownJob
+from controlplane.fleet.job import Attempt, KnownJob
 from controlplane.ingest.answers import answer, refuse
 from controlplane.ingest.authority import Token
 from controlplane.live.directory import JobDirectory
@@ -62,7 +62,7 @@ class Doors:
     facts: FactStore
     clock: Clock
     wake_loop: Callable[[], None]
-    tell_restore_point: Callable[[KnownJob, int], tuple[int, str]]
+    tell_restore_point: Callable[[KnownJob, Attempt], tuple[int, str]]
     unfit: Callable[[str, float], str]
 
 
@@ -91,7 +91,7 @@ def reports_router(doors: Doors) -> APIRouter:
 
     @router.get("/v1/restore-point")
     async def restore_point(
-        request: Request, job_id: int, restart_count: int, user_id: int, if_managed: bool = False
+        request: Request, job_id: int, restart_count: int, user_id: int, launch: int = 0, if_managed: bool = False
     ) -> Response:
         if not doors.agent_token.admits(request.headers.get("authorization")):
             return _not_an_agent()
@@ -104,9 +104,9 @@ def reports_router(doors: Doors) -> APIRouter:
         if not known.believes(user_id):
             return refuse(403, f"user {user_id} asks about job {job_id} of user {known.user_id}", "ask about your own")
         if if_managed and not known.managed:
-            return answer(RestorePoint(job_id, restart_count, 0, "", managed=False))
-        step, path = await asyncio.to_thread(doors.tell_restore_point, known, restart_count)
-        return answer(RestorePoint(job_id, restart_count, step, path))
+            return answer(RestorePoint(job_id, restart_count, 0, "", launch, managed=False))
+        step, path = await asyncio.to_thread(doors.tell_restore_point, known, Attempt(restart_count, launch))
+        return answer(RestorePoint(job_id, restart_count, step, path, launch))
 
     return router
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agents.wire import Collective, RankWindow
-from controlplane.fleet.job import JobKey
+from controlplane.fleet.job import Attempt, JobKey
 from controlplane.fleet.steps import StepTable
 
 STEPS_KEPT = 128
@@ -28,7 +28,8 @@ class RankNow:
 class StepBuffer:
     """`ring[rank, step % STEPS_KEPT]` is the self time of `step`; NaN where a step was not reported."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, attempt: Attempt, world_size: int) -> None:
+        self.attempt = attempt
         self.world_size = world_size
         self.advanced_at = 0.0
         self.first_step: int | None = None  # of the attempt, as first reported by any rank
@@ -71,7 +72,7 @@ class StepBuffer:
         if self.first_step is None or first < self.first_step:
             self.first_step = first
 
-    def table(self, job: JobKey, restart_count: int) -> StepTable:
+    def table(self, job: JobKey) -> StepTable:
         """A copy of the last steps, oldest first."""
         newest = int(self._last.max(initial=-1))
         begin = max(newest + 1 - STEPS_KEPT, self.first_step or 0)
@@ -81,7 +82,7 @@ class StepBuffer:
         values[steps[None, :] > self._last[:, None]] = np.nan
         return StepTable(
             job=job,
-            restart_count=restart_count,
+            attempt=self.attempt,
             first_step=begin,
             self_seconds=values,
             last_step=self._last.copy(),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from agents.wire import RANKS_PER_NODE_MAX, RankWindow, Report
-from controlplane.fleet.job import JobKey
+from controlplane.fleet.job import Attempt, JobKey
 from controlplane.fleet.steps import StepTable
 from controlplane.live.step_buffer import RankNow, StepBuffer
 
@@ -41,7 +41,7 @@ class Telemetry:
         self._lock = threading.Lock()
         self._known: frozenset[str] = frozenset()
         self._heard: dict[str, Heard] = {}
-        self._steps: dict[tuple[int, int], StepBuffer] = {}
+        self._steps: dict[int, StepBuffer] = {}
         self._expected: dict[int, ExpectedJob] = {}
         self.reports_total = 0
         self.windows_dropped_total = 0
@@ -81,28 +81,30 @@ class Telemetry:
         """These jobs run now, by job id. Step times of all others, and of earlier attempts, are forgotten."""
         with self._lock:
             self._expected = dict(jobs)
-            for job_id, restart_count in list(self._steps):
+            for job_id, buffer in list(self._steps.items()):
                 expected = self._expected.get(job_id)
-                if expected is None or expected.restart_count != restart_count:
-                    del self._steps[job_id, restart_count]
+                if expected is None or expected.restart_count != buffer.attempt.restart_count:
+                    del self._steps[job_id]
 
-    def progress(self) -> dict[tuple[int, int], tuple[int, float]]:
-        """(job id, restart count) → furthest step finished by any rank, and when that was reported."""
+    def progress(self) -> dict[tuple[int, Attempt], tuple[int, float]]:
+        """(job id, latest attempt) → furthest step finished by any rank, and when that was reported."""
         with self._lock:
-            return {key: (buffer.last_step, buffer.advanced_at) for key, buffer in self._steps.items()}
+            return {
+                (job_id, buffer.attempt): (buffer.last_step, buffer.advanced_at)
+                for job_id, buffer in self._steps.items()
+            }
 
     def table(self, job: JobKey, restart_count: int) -> StepTable | None:
+        """Of the latest launch."""
         with self._lock:
-            buffer = self._steps.get((job.job_id, restart_count))
-            return buffer.table(job, restart_count) if buffer else None
+            buffer = self._steps.get(job.job_id)
+            return buffer.table(job) if buffer and buffer.attempt.restart_count == restart_count else None
 
-    def ranks(self, job_id: int) -> tuple[int, list[RankNow]] | None:
-        """The restart count of the job's running attempt, and its ranks; None: none of them was heard."""
+    def ranks(self, job_id: int) -> tuple[Attempt, list[RankNow]] | None:
+        """The job's running attempt and its ranks; None: none of them was heard."""
         with self._lock:
-            for (known, restart_count), buffer in self._steps.items():
-                if known == job_id:
-                    return restart_count, buffer.ranks()
-            return None
+            buffer = self._steps.get(job_id)
+            return (buffer.attempt, buffer.ranks()) if buffer else None
 
     def _doubt(self, window: RankWindow, node: str) -> str:
         """Why the window is not to be believed; empty: it is."""
@@ -116,14 +118,22 @@ class Telemetry:
         times = window.self_seconds
         if times and not (min(times) >= 0 and max(times) < STEP_SECONDS_MAX):
             return "they are impossible"
-        known = self._steps.get((window.job_id, window.restart_count))
-        if known is not None and known.world_size != window.world_size:
+        return self._doubt_beside_its_gang(window)
+
+    def _doubt_beside_its_gang(self, window: RankWindow) -> str:
+        known = self._steps.get(window.job_id)
+        if known is None or Attempt(window.restart_count, window.launch) > known.attempt:
+            return ""
+        if window.launch < known.attempt.launch:
+            return f"launch {known.attempt.launch} of the gang is under way, they are of launch {window.launch}"
+        if known.world_size != window.world_size:
             return f"the gang has {known.world_size} ranks, it says {window.world_size}"
         return ""
 
     def _buffer(self, window: RankWindow) -> StepBuffer:
-        key = (window.job_id, window.restart_count)
-        buffer = self._steps.get(key)
-        if buffer is None:
-            buffer = self._steps[key] = StepBuffer(window.world_size)
+        """A new launch begins anew: it may do steps again that the one before had done."""
+        attempt = Attempt(window.restart_count, window.launch)
+        buffer = self._steps.get(window.job_id)
+        if buffer is None or buffer.attempt != attempt:
+            buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size)
         return buffer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controlplane.clock import Clock
 from controlplane.decide import restore_point
-from controlplane.fleet.job import JobKey
+from controlplane.fleet.job import Attempt, JobKey
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 
@@ -15,13 +15,13 @@ class RestorePoints:
         self._fleet = fleet
         self._clock = clock
 
-    def tell(self, job: JobKey, job_row: int, restart_count: int) -> tuple[int, str]:
+    def tell(self, job: JobKey, job_row: int, attempt: Attempt) -> tuple[int, str]:
         """Step and path; (0, "") to start from the beginning. Whoever asks first settles it for all."""
-        told = self._fleet.restore_point(job_row, restart_count)
+        told = self._fleet.restore_point(job_row, attempt)
         if told is None:
             chosen = restore_point.choose(self._facts.complete_checkpoints(job))
             step, path = (chosen.step, chosen.path) if chosen else (0, "")
-            self._fleet.tell_restore_point(job_row, restart_count, step, path, self._clock.now())
-            told = self._fleet.restore_point(job_row, restart_count)
+            self._fleet.tell_restore_point(job_row, attempt, step, path, self._clock.now())
+            told = self._fleet.restore_point(job_row, attempt)
         assert told is not None  # written and committed just above
         return told

@@ -1,4 +1,4 @@
-"""The process that talks to Slurm through pyslurm, for `pyslurm_gateway`.
+"""The process that talks to Slurm through pyslurm, started by `pyslurm_process`.
 
 Belongs here: one call of pyslurm for each request, and values as plain as they come. Must not: anything of this house's
 (it runs under whatever Python has pyslurm), and judging what may be done.

@@ -125,7 +125,7 @@ class FactStore:
             )
             .join(tables.job, tables.job.c.id == shard.c.job)
             .where(is_job(job), shard.c.rank < shard.c.world_size)
-            .group_by(shard.c.restart_count, shard.c.step, shard.c.path, shard.c.world_size)
+            .group_by(shard.c.restart_count, shard.c.launch, shard.c.step, shard.c.path, shard.c.world_size)
             .having(func.count(shard.c.rank.distinct()) == shard.c.world_size)
             .order_by(shard.c.step)
         )
@@ -133,7 +133,7 @@ class FactStore:
             return [Checkpoint(r.step, r.path, r.world_size, r.completed_at) for r in connection.execute(query)]
 
     def processes(self, job: JobKey, restart_count: int) -> tuple[int, int, float | None]:
-        """How many ranks of the attempt said hello, how many there are, when the last one's process started."""
+        """Of the latest launch: how many ranks said hello, how many there are, when the last one's process started."""
         table = tables.rank_start
         query = (
             select(
@@ -143,9 +143,11 @@ class FactStore:
             )
             .join(tables.job, tables.job.c.id == table.c.job)
             .where(is_job(job), table.c.restart_count == restart_count)
+            .group_by(table.c.launch)
+            .order_by(table.c.launch.desc())
         )
         with reading(self._engine) as connection:
-            count, world, started = connection.execute(query).one()
+            count, world, started = connection.execute(query).first() or (0, 0, None)
         return count, world or 0, started
 
     def hook_was_used(self, job: JobKey) -> bool:
@@ -156,7 +158,7 @@ class FactStore:
             return connection.execute(query).first() is not None
 
     def first_step_at(self, job: JobKey, restart_count: int) -> tuple[int, float] | None:
-        """Step number and time of the first step that every rank of the attempt has finished; None: not yet."""
+        """Of the latest launch: number and time of the first step that every rank has finished; None: not yet."""
         table = tables.first_step
         query = (
             select(
@@ -167,9 +169,11 @@ class FactStore:
             )
             .join(tables.job, tables.job.c.id == table.c.job)
             .where(is_job(job), table.c.restart_count == restart_count)
+            .group_by(table.c.launch)
+            .order_by(table.c.launch.desc())
         )
         with reading(self._engine) as connection:
-            count, world, step, at = connection.execute(query).one()
+            count, world, step, at = connection.execute(query).first() or (0, 0, 0, 0.0)
         return (step, at) if world and count >= world else None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, bindparam, insert, select, true, update
 
-from controlplane.fleet.job import Job, JobKey, KnownJob
+from controlplane.fleet.job import Attempt, Job, JobKey, KnownJob
 from controlplane.fleet.node import NodeRecord, NodeState
 from controlplane.fleet.slurm import SlurmNode
 from controlplane.store import tables
@@ -94,54 +94,78 @@ class FleetStore:
                     _see_attempt(connection, known[-1].row, job, now)
         return known
 
-    def end_attempts(self, running: Mapping[int, int], now: float) -> None:
-        """Close open attempts that run no more. `running` maps job rows to their running restart count."""
+    def end_attempts(self, running: Mapping[int, Attempt], now: float) -> None:
+        """Close open attempts that run no more. `running` maps job rows to their latest one."""
         table = tables.attempt
         with reading(self._engine) as connection:
-            query = select(table.c.id, table.c.job, table.c.restart_count).where(
+            query = select(table.c.id, table.c.job, table.c.restart_count, table.c.launch).where(
                 table.c.running_at.is_not(None), table.c.ended_at.is_(None)
             )
-            over = [row.id for row in connection.execute(query) if running.get(row.job) != row.restart_count]
+            over = [
+                row.id
+                for row in connection.execute(query)
+                if running.get(row.job) != Attempt(row.restart_count, row.launch)
+            ]
         if over:
             with self._engine.begin() as connection:
                 connection.execute(update(table).where(table.c.id.in_(over)).values(ended_at=now))
 
-    def note_progress(self, attempts: Mapping[tuple[int, int], tuple[int, float]]) -> None:
-        """(job row, restart count) → furthest step finished, and when. All in one transaction."""
+    def see_launches(self, launches: Mapping[int, Attempt], now: float) -> None:
+        """Job row → a launch within its allocation that was heard of for the first time."""
+        rows = [
+            {"job": job, **attempt._asdict(), "nodes": [], "running_at": now, "restore_path": ""}
+            for job, attempt in launches.items()
+        ]
+        table = tables.attempt
+        with self._engine.begin() as connection:
+            insert_new(connection, table, rows)
+            for row in rows:  # one that asked for its restore point before
+                connection.execute(
+                    update(table)
+                    .where(is_attempt(row["job"], Attempt(row["restart_count"], row["launch"])))
+                    .where(table.c.running_at.is_(None))
+                    .values(running_at=now)
+                )
+
+    def note_progress(self, attempts: Mapping[tuple[int, Attempt], tuple[int, float]]) -> None:
+        """(job row, attempt) → furthest step finished, and when. All in one transaction."""
         table = tables.attempt
         rows = [
-            {"of_job": job, "of_count": count, "last_step": step, "last_step_at": at}
-            for (job, count), (step, at) in attempts.items()
+            {
+                "of_job": job,
+                "of_count": attempt.restart_count,
+                "of_launch": attempt.launch,
+                "last_step": step,
+                "last_step_at": at,
+            }
+            for (job, attempt), (step, at) in attempts.items()
         ]
         if not rows:
             return
-        this = (table.c.job == bindparam("of_job")) & (table.c.restart_count == bindparam("of_count"))
+        this = (
+            (table.c.job == bindparam("of_job"))
+            & (table.c.restart_count == bindparam("of_count"))
+            & (table.c.launch == bindparam("of_launch"))
+        )
         with self._engine.begin() as connection:
             connection.execute(update(table).where(this), rows)
 
-    def restore_point(self, job_row: int, restart_count: int) -> tuple[int, str] | None:
+    def restore_point(self, job_row: int, attempt: Attempt) -> tuple[int, str] | None:
         """What this attempt was told to go on from; None: it has not been told anything."""
         table = tables.attempt
-        query = select(table.c.restore_step, table.c.restore_path).where(
-            table.c.job == job_row, table.c.restart_count == restart_count
-        )
+        query = select(table.c.restore_step, table.c.restore_path).where(is_attempt(job_row, attempt))
         with reading(self._engine) as connection:
             row = connection.execute(query).first()
         return None if row is None or row.restore_step is None else (row.restore_step, row.restore_path)
 
-    def tell_restore_point(self, job_row: int, restart_count: int, step: int, path: str, now: float) -> None:
+    def tell_restore_point(self, job_row: int, attempt: Attempt, step: int, path: str, now: float) -> None:
         """Fix the attempt's restore point. The first one told stands: all ranks must hear the same."""
         table = tables.attempt
         with self._engine.begin() as connection:
-            row = {"job": job_row, "restart_count": restart_count, "nodes": [], "restore_path": ""}
-            insert_new(connection, table, [row])
+            insert_new(connection, table, [{"job": job_row, **attempt._asdict(), "nodes": [], "restore_path": ""}])
             connection.execute(
                 update(table)
-                .where(
-                    table.c.job == job_row,
-                    table.c.restart_count == restart_count,
-                    table.c.restore_step.is_(None),
-                )
+                .where(is_attempt(job_row, attempt), table.c.restore_step.is_(None))
                 .values(restore_step=step, restore_path=path, restore_at=now)
             )
 
@@ -179,6 +203,7 @@ def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> 
     row = {
         "job": job_row,
         "restart_count": job.slurm.restart_count,
+        "launch": 0,
         "nodes": list(job.slurm.nodes),
         "running_at": now,
         "restore_path": "",
@@ -187,9 +212,17 @@ def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> 
     insert_new(connection, table, [row])
     connection.execute(
         update(table)
-        .where(table.c.job == job_row, table.c.restart_count == job.slurm.restart_count)
+        .where(is_attempt(job_row, Attempt(job.slurm.restart_count)))
         .where(table.c.running_at.is_(None))
         .values(nodes=row["nodes"], running_at=now)
+    )
+
+
+def is_attempt(job_row: int, attempt: Attempt) -> ColumnElement[bool]:
+    """For the table `attempt`: this one."""
+    table = tables.attempt
+    return (
+        (table.c.job == job_row) & (table.c.restart_count == attempt.restart_count) & (table.c.launch == attempt.launch)
     )
 
 

@@ -36,7 +36,7 @@ class Queries:
             attempts = [
                 dict(row)
                 for row in connection.execute(
-                    select(attempt).where(attempt.c.job.in_(ids)).order_by(attempt.c.restart_count)
+                    select(attempt).where(attempt.c.job.in_(ids)).order_by(attempt.c.restart_count, attempt.c.launch)
                 ).mappings()
             ]
         for job in jobs:
@@ -85,6 +85,7 @@ class Queries:
                 job.c.job_id,
                 job.c.submit_at,
                 shard.c.restart_count,
+                shard.c.launch,
                 shard.c.step,
                 shard.c.path,
                 shard.c.world_size,
@@ -94,7 +95,7 @@ class Queries:
                 (shards == shard.c.world_size).label("complete"),
             )
             .join(job, job.c.id == shard.c.job)
-            .group_by(job.c.id, shard.c.restart_count, shard.c.step, shard.c.path, shard.c.world_size)
+            .group_by(job.c.id, shard.c.restart_count, shard.c.launch, shard.c.step, shard.c.path, shard.c.world_size)
             .order_by(func.max(shard.c.at).desc())
             .limit(limit)
         )
@@ -115,17 +116,26 @@ class Queries:
                 attempt.c.last_step,
                 attempt.c.last_step_at,
             )
-            .join(first, and_(first.c.job == attempt.c.job, first.c.restart_count == attempt.c.restart_count))
+            .join(
+                first,
+                and_(
+                    first.c.job == attempt.c.job,
+                    first.c.restart_count == attempt.c.restart_count,
+                    first.c.launch == attempt.c.launch,
+                ),
+            )
             .where(attempt.c.job == job_row, attempt.c.last_step.is_not(None), attempt.c.running_at.is_not(None))
             .group_by(attempt.c.id)
-            .order_by(attempt.c.restart_count)
+            .order_by(attempt.c.restart_count, attempt.c.launch)
         )
         with reading(self._engine) as connection:
             return [AttemptProgress(*row) for row in connection.execute(query)]
 
     def last_step(self, job_row: int, restart_count: int) -> int | None:
+        """The furthest of all launches."""
         table = tables.attempt
-        query = select(table.c.last_step).where(table.c.job == job_row, table.c.restart_count == restart_count)
+        of_attempt = (table.c.job == job_row) & (table.c.restart_count == restart_count)
+        query = select(func.max(table.c.last_step)).where(of_attempt)
         with reading(self._engine) as connection:
             return connection.execute(query).scalar()
 

@@ -70,6 +70,7 @@ attempt = Table(
     Column("id", Integer, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
     Column("restart_count", Integer, nullable=False),
+    Column("launch", Integer, nullable=False, server_default="0"),
     Column("nodes", JSON, nullable=False, default=list),
     Column("running_at", Double),  # first seen running in Slurm
     Column("ended_at", Double),  # first seen not running any more
@@ -78,7 +79,7 @@ attempt = Table(
     Column("restore_at", Double),
     Column("last_step", BigInteger),
     Column("last_step_at", Double),
-    UniqueConstraint("job", "restart_count"),
+    UniqueConstraint("job", "restart_count", "launch"),
 )
 
 rank_start = Table(
@@ -87,13 +88,14 @@ rank_start = Table(
     Column("id", Integer, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
     Column("restart_count", Integer, nullable=False),
+    Column("launch", Integer, nullable=False, server_default="0"),
     Column("rank", Integer, nullable=False),
     Column("world_size", Integer, nullable=False),
     Column("node", String(255), nullable=False),
     Column("pid", Integer, nullable=False),
     Column("started_at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
-    UniqueConstraint("job", "restart_count", "rank", "started_at"),
+    UniqueConstraint("job", "restart_count", "launch", "rank", "started_at"),
 )
 
 first_step = Table(
@@ -102,12 +104,13 @@ first_step = Table(
     Column("id", Integer, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
     Column("restart_count", Integer, nullable=False),
+    Column("launch", Integer, nullable=False, server_default="0"),
     Column("rank", Integer, nullable=False),
     Column("world_size", Integer, nullable=False),
     Column("step", BigInteger, nullable=False),
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
-    UniqueConstraint("job", "restart_count", "rank", "at"),
+    UniqueConstraint("job", "restart_count", "launch", "rank", "at"),
 )
 
 checkpoint_shard = Table(
@@ -116,6 +119,7 @@ checkpoint_shard = Table(
     Column("id", Integer, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
     Column("restart_count", Integer, nullable=False),
+    Column("launch", Integer, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False),
     Column("rank", Integer, nullable=False),
     Column("world_size", Integer, nullable=False),
@@ -126,7 +130,7 @@ checkpoint_shard = Table(
     Column("sha256", String(64), nullable=False),
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
-    UniqueConstraint("job", "restart_count", "step", "rank", "path"),
+    UniqueConstraint("job", "restart_count", "launch", "step", "rank", "path"),
 )
 
 kernel_event = Table(

@@ -13,6 +13,7 @@ from controlplane.clock import Clock
 from controlplane.config import Config
 from controlplane.decide.spares import natural
 from controlplane.detect.silence import silent_since
+from controlplane.fleet.job import Attempt
 from controlplane.fleet.recovery import Recovery, RecoveryKind
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.pulse import Pulse
@@ -71,8 +72,9 @@ def api_router(windows: Windows) -> APIRouter:
     def ranks(job_id: int) -> Record:
         """The running attempt's ranks: last step finished, last collective entered."""
         found = windows.telemetry.ranks(job_id)
-        restart_count, told = found if found else (None, [])
-        return {"job_id": job_id, "restart_count": restart_count, "ranks": [_rank(one) for one in told]}
+        attempt, told = found if found else (None, [])
+        which = attempt._asdict() if attempt else {"restart_count": None, "launch": None}
+        return {"job_id": job_id, **which, "ranks": [_rank(one) for one in told]}
 
     @router.get("/incidents")
     def incidents(limit: Limit = 100) -> list[Record]:
@@ -229,7 +231,7 @@ def _progress_lost(windows: Windows, recovery: Recovery) -> dict[str, Any]:
     assert job is not None  # a swap moves a job
     job_row = windows.queries.job_row(job.job_id, job.submit_at)
     reached = windows.queries.last_step(job_row, recovery.plan.restart_count) if job_row else None
-    told = windows.fleet.restore_point(job_row, recovery.plan.restart_count + 1) if job_row else None
+    told = windows.fleet.restore_point(job_row, Attempt(recovery.plan.restart_count + 1)) if job_row else None
     restored = told[0] if told else None
     # A checkpoint to go on from with step n proves that n - 1 was finished, though its time may never have come in.
     proven = restored - 1 if restored else None

@@ -233,7 +233,7 @@ def test_a_task_prolog_is_told_without_a_hello_and_who_asks_is_told_on(tmp_path:
         answer = await task.hear()
         assert answer is not None
         assert answer["managed"] is False
-        assert stage.questions[0] == RestoreQuestion(7, 2, os.getuid(), if_managed=True)
+        assert stage.questions[0] == RestoreQuestion(7, 2, 0, os.getuid(), if_managed=True)
         await task.close()
 
     on_stage(tmp_path, play)

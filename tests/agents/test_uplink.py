@@ -196,7 +196,7 @@ def test_a_new_token_in_the_file_is_taken_up(plane: FakeControlPlane) -> None:
 
 def test_a_restore_point_is_waited_for(plane: FakeControlPlane) -> None:
     async def play(uplink: Uplink) -> None:
-        question = asyncio.create_task(uplink.restore_point(RestoreQuestion(7, 1, 1000)))
+        question = asyncio.create_task(uplink.restore_point(RestoreQuestion(7, 1, 0, 1000)))
         await asyncio.sleep(0.3)
         assert not question.done()
         plane.stop()
@@ -213,6 +213,6 @@ def test_an_answer_that_makes_no_sense_is_an_error_at_once(plane: FakeControlPla
 
     async def play(uplink: Uplink) -> None:
         with pytest.raises(RestorePointError, match="not understood"):
-            await uplink.restore_point(RestoreQuestion(7, 1, 1000))
+            await uplink.restore_point(RestoreQuestion(7, 1, 0, 1000))
 
     with_uplink([plane.url], filled(0), play)

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
 
 from agents.wire import REPORT_BYTES_MAX, CheckpointShard, Collective, JobRefused, RankWindow, Report
-from controlplane.fleet.job import KnownJob
+from controlplane.fleet.job import Attempt, KnownJob
 from controlplane.ingest.authority import Token
 from controlplane.ingest.reports import Doors, reports_router
 from controlplane.live.directory import JobDirectory
@@ -62,8 +62,8 @@ def door(tmp_path: Path) -> Iterator[Door]:
     directory = JobDirectory({known.key.job_id: known})
     woken: list[float] = []
 
-    def tell(known: KnownJob, restart_count: int) -> tuple[int, str]:
-        return (20, f"/c/20/{known.row}/{restart_count}")
+    def tell(known: KnownJob, attempt: Attempt) -> tuple[int, str]:
+        return (20, f"/c/20/{known.row}/{attempt}")
 
     unfit: dict[str, str] = {}
     doors = Doors(

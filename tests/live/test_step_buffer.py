@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.wire import Collective, RankWindow
+from controlplane.fleet.job import Attempt
 from controlplane.live.step_buffer import STEPS_KEPT, StepBuffer
 from tests import builders as b
 
@@ -16,11 +17,11 @@ def window(rank: int, first: int, times: list[float]) -> RankWindow:
 
 
 def test_a_table_shows_steps_in_their_order_over_the_wrap_of_the_ring() -> None:
-    buffer = StepBuffer(2)
+    buffer = StepBuffer(Attempt(0), 2)
     for step in range(0, 3 * STEPS_KEPT, 10):
         for rank in range(2):
             buffer.add(window(rank, step, [float(s + rank) for s in range(step, step + 10)]), "n1", b.NOW)
-    table = buffer.table(b.job().key, 0)
+    table = buffer.table(b.job().key)
     last = int(table.last_step[0])
     expected = np.arange(last + 1 - STEPS_KEPT, last + 1, dtype=np.float32)
     assert table.first_step == last + 1 - STEPS_KEPT
@@ -28,27 +29,27 @@ def test_a_table_shows_steps_in_their_order_over_the_wrap_of_the_ring() -> None:
 
 
 def test_lost_steps_are_unknown_not_old() -> None:
-    buffer = StepBuffer(2)
+    buffer = StepBuffer(Attempt(0), 2)
     buffer.add(window(0, 0, [1.0] * 50), "n1", b.NOW)
     buffer.add(window(0, 60, [2.0] * 10), "n1", b.NOW)
-    values = buffer.table(b.job().key, 0).self_seconds[0]
+    values = buffer.table(b.job().key).self_seconds[0]
     assert np.isnan(values[50:60]).all()
     assert (values[60:70] == 2.0).all()
 
 
 def test_steps_that_a_rank_has_not_reached_are_unknown() -> None:
-    buffer = StepBuffer(2)
+    buffer = StepBuffer(Attempt(0), 2)
     for step in range(0, 2 * STEPS_KEPT, 32):
         buffer.add(window(1, step, [1.0] * 32), "n2", b.NOW)
         buffer.add(window(0, step, [1.0] * 32), "n1", b.NOW)
     buffer.add(window(0, 2 * STEPS_KEPT, [3.0] * 5), "n1", b.NOW)
-    values = buffer.table(b.job().key, 0).self_seconds
+    values = buffer.table(b.job().key).self_seconds
     assert (values[0, -5:] == 3.0).all()
     assert np.isnan(values[1, -5:]).all()
 
 
 def test_a_rank_is_shown_in_the_last_collective_it_told_of_with_steps_or_without() -> None:
-    buffer = StepBuffer(2)
+    buffer = StepBuffer(Attempt(0), 2)
     entered = Collective("all_reduce", 3, b.NOW, 10, inside=True)
     buffer.add(window(0, 0, [1.0] * 10), "n1", b.NOW)
     buffer.add(RankWindow(7, 0, 0, 2, 0, 1000, "", collective=entered), "n1", b.NOW + 1)
@@ -62,9 +63,9 @@ def test_a_rank_is_shown_in_the_last_collective_it_told_of_with_steps_or_without
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 300)), max_size=12))
 def test_whatever_arrives_a_shown_step_is_the_reported_one(arrivals: list[tuple[int, int]]) -> None:
     """Each step's self time is its own number, so a value in the wrong place shows."""
-    buffer = StepBuffer(2)
+    buffer = StepBuffer(Attempt(0), 2)
     for first, count in arrivals:
         buffer.add(window(0, first, [float(step) for step in range(first, first + count)]), "n1", b.NOW)
-    table = buffer.table(b.job().key, 0)
+    table = buffer.table(b.job().key)
     for i, value in enumerate(table.self_seconds[0]):
         assert np.isnan(value) or value == table.first_step + i

@@ -10,10 +10,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine
 
-from agents.wire import CheckpointShard, Fact, FirstStep
+from agents.wire import CheckpointShard, Fact, FirstStep, RankStarted
 from controlplane.decide.judge import decide
 from controlplane.detect import detect
-from controlplane.fleet.job import JobKey, identify
+from controlplane.fleet.job import Attempt, JobKey, identify
 from controlplane.fleet.node import NodeState
 from controlplane.fleet.recovery import RecoveryStatus, StepStatus
 from controlplane.store.database import open_database
@@ -132,12 +132,53 @@ class TestCheckpoints:
         assert [one.path for one in FactStore(engine).complete_checkpoints(JOB.key)] == ["/d/20"]
 
 
-def test_a_restore_point_once_told_stands(engine: Engine, job_row: int) -> None:
+def test_a_restore_point_once_told_stands_for_its_launch(engine: Engine, job_row: int) -> None:
     fleet = FleetStore(engine)
-    assert fleet.restore_point(job_row, 1) is None
-    fleet.tell_restore_point(job_row, 1, 20, "/c/20", b.NOW)
-    fleet.tell_restore_point(job_row, 1, 40, "/c/40", b.NOW)
-    assert fleet.restore_point(job_row, 1) == (20, "/c/20")
+    first, second = Attempt(1), Attempt(1, 1)
+    assert fleet.restore_point(job_row, first) is None
+    fleet.tell_restore_point(job_row, first, 20, "/c/20", b.NOW)
+    fleet.tell_restore_point(job_row, first, 40, "/c/40", b.NOW)
+    assert fleet.restore_point(job_row, first) == (20, "/c/20")
+    assert fleet.restore_point(job_row, second) is None
+    fleet.tell_restore_point(job_row, second, 40, "/c/40", b.NOW)
+    assert fleet.restore_point(job_row, second) == (40, "/c/40")
+    assert fleet.restore_point(job_row, first) == (20, "/c/20")
+
+
+def test_what_ranks_of_a_later_launch_say_counts_anew(engine: Engine, job_row: int) -> None:
+    facts, number = FactStore(engine), JOB.key.job_id
+    record(engine, job_row, *(RankStarted(number, 1, rank, 2, b.NOW + rank, 10 + rank) for rank in range(2)))
+    record(engine, job_row, *(FirstStep(number, 1, rank, 2, 20, b.NOW + rank) for rank in range(2)))
+    assert facts.processes(JOB.key, 1) == (2, 2, b.NOW + 1)
+    record(engine, job_row, RankStarted(number, 1, 0, 2, b.NOW + 9, 30, launch=1))
+    assert facts.processes(JOB.key, 1) == (1, 2, b.NOW + 9)
+    assert facts.first_step_at(JOB.key, 1) == (20, b.NOW + 1), "nobody of the later launch has come so far"
+    record(engine, job_row, FirstStep(number, 1, 0, 2, 40, b.NOW + 10, launch=1))
+    assert facts.first_step_at(JOB.key, 1) is None
+    record(engine, job_row, FirstStep(number, 1, 1, 2, 40, b.NOW + 11, launch=1))
+    assert facts.first_step_at(JOB.key, 1) == (40, b.NOW + 11)
+
+
+def test_shards_of_two_launches_make_no_checkpoint(engine: Engine, job_row: int) -> None:
+    early, late = shard(0), msgspec.structs.replace(shard(1), launch=1)
+    others = [shard(rank) for rank in range(2, 4)]
+    record(engine, job_row, early, late, *others)
+    assert FactStore(engine).complete_checkpoints(JOB.key) == []
+    record(engine, job_row, shard(1))
+    assert len(FactStore(engine).complete_checkpoints(JOB.key)) == 1
+
+
+def test_a_launch_ends_when_the_next_is_heard_of(engine: Engine) -> None:
+    fleet, queries = FleetStore(engine), Queries(engine)
+    (known,) = fleet.see_jobs([JOB], b.NOW)
+    count = JOB.slurm.restart_count
+    fleet.see_launches({known.row: Attempt(count, 1)}, b.NOW + 5)
+    fleet.end_attempts({known.row: Attempt(count, 1)}, b.NOW + 5)
+    (job,) = queries.jobs(10)
+    assert [(one["launch"], one["running_at"], one["ended_at"]) for one in job["attempts"]] == [
+        (0, b.NOW, b.NOW + 5),
+        (1, b.NOW + 5, None),
+    ]
 
 
 def test_the_gang_has_taken_its_first_step_when_every_rank_has(engine: Engine, job_row: int) -> None:
@@ -226,6 +267,9 @@ def test_the_progress_of_many_attempts_is_written_at_once(engine: Engine) -> Non
     fleet, queries = FleetStore(engine), Queries(engine)
     other = b.job(job_id=8)
     rows = [job.row for job in fleet.see_jobs([JOB, other], b.NOW)]
-    fleet.note_progress({(rows[0], 0): (41, b.NOW + 1), (rows[1], 0): (7, b.NOW + 2), (rows[1], 5): (9, b.NOW)})
+    first, unknown = Attempt(0), Attempt(5)
+    fleet.note_progress(
+        {(rows[0], first): (41, b.NOW + 1), (rows[1], first): (7, b.NOW + 2), (rows[1], unknown): (9, b.NOW)}
+    )
     fleet.note_progress({})
     assert [queries.last_step(row, 0) for row in rows] == [41, 7]

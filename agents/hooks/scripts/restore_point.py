@@ -1,7 +1,7 @@
 """Asks the node's agent for the restore point of one attempt of a job, and prints it for Slurm's TaskProlog.
 
-Called by `task_prolog` as the job's user: SOCKET JOB ATTEMPT. Needs Python and nothing else. Prints nothing when there
-is no answer within a second, or nothing to restore; never complains, because nobody would read it.
+Called by `task_prolog` as the job's user: SOCKET JOB ATTEMPT LAUNCH. Needs Python and nothing else. Prints nothing
+when there is no answer within a second, or nothing to restore; never complains, because nobody would read it.
 """
 
 import json
@@ -45,8 +45,14 @@ def lines(answer: "dict[str, object]") -> "list[str]":
 
 
 def main() -> None:
-    path, job, attempt = sys.argv[1:4]
-    question = {"type": "job_restore_point", "id": 1, "job_id": int(job), "restart_count": int(attempt)}
+    path, job, attempt, launch = sys.argv[1:5]
+    question = {
+        "type": "job_restore_point",
+        "id": 1,
+        "job_id": int(job),
+        "restart_count": int(attempt),
+        "launch": int(launch),
+    }
     sys.stdout.write("".join(f"{line}\n" for line in lines(ask(path, question))))
 
 

@@ -256,7 +256,7 @@ class TestTaskProlog:
     def test_the_restore_point_is_told_where_there_is_one(self, hooks: Hooks, answer: str, expected: list[str]) -> None:
         with answering(hooks.run / "agent.sock", answer) as asked:
             assert self.lines(hooks)[4:] == expected
-        assert asked == [b'{"type": "job_restore_point", "id": 1, "job_id": 7, "restart_count": 1}\n']
+        assert asked == [b'{"type": "job_restore_point", "id": 1, "job_id": 7, "restart_count": 1, "launch": 0}\n']
 
     def test_an_agent_that_does_not_answer_delays_the_task_by_a_second_and_no_more(self, hooks: Hooks) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute:

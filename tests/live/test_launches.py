@@ -1,0 +1,32 @@
+"""Step times of a gang that its launcher starts several times within one allocation."""
+
+from __future__ import annotations
+
+from agents.wire import RankWindow
+from controlplane.fleet.job import Attempt
+from controlplane.live.telemetry import ExpectedJob, Telemetry
+from tests import builders as b
+
+
+def window(rank: int, first: int, launch: int) -> RankWindow:
+    return RankWindow(7, 0, rank, 2, first_step=first, self_seconds=[0.1] * 5, launch=launch)
+
+
+def test_a_new_launch_begins_anew_and_the_one_before_is_heard_no_more() -> None:
+    telemetry = Telemetry()
+    telemetry.know(["n1"])
+    telemetry.expect({7: ExpectedJob(0, 1000, frozenset({"n1"}))})
+    assert telemetry.receive(b.report("n1", ranks=[window(0, 0, 0), window(1, 0, 0)]), b.NOW) == []
+    assert telemetry.progress() == {(7, Attempt(0)): (4, b.NOW)}
+
+    assert telemetry.receive(b.report("n1", ranks=[window(0, 0, 1)]), b.NOW + 1) == []
+    assert telemetry.progress() == {(7, Attempt(0, 1)): (4, b.NOW + 1)}
+    (doubt,) = telemetry.receive(b.report("n1", ranks=[window(1, 5, 0)]), b.NOW + 2)
+    assert "launch 1 of the gang is under way, they are of launch 0" in doubt
+    table = telemetry.table(b.job().key, 0)
+    assert table is not None
+    assert table.attempt == Attempt(0, 1)
+    assert list(table.last_step) == [4, -1]
+
+    telemetry.expect({7: ExpectedJob(1, 1000, frozenset({"n1"}))})
+    assert telemetry.progress() == {}
