@@ -69,11 +69,12 @@ def watch_ddp(monitor: Monitor, model: nn.Module) -> Watch:
     last of its parameters a gradient is not measured; neither is FSDP, nor a pass that is captured in a CUDA graph.
     """
     watch = Watch()
-    parameters = [one for one in model.parameters() if one.requires_grad]
-    if not monitor.active or not parameters:
-        return watch
     try:
+        parameters = [one for one in model.parameters() if one.requires_grad] if monitor.active else []
+        if not parameters:
+            return watch
         wait = _gpu_wait(monitor) if parameters[0].is_cuda else _CpuWait(monitor)
+        watch.keep(wait)
         mark = _EndOfBackward(wait, model).mark
         for parameter in {id(one): one for one in (parameters[0], parameters[-1])}.values():
             watch.keep(parameter.register_hook(mark))  # type: ignore[no-untyped-call]  # torch ships it untyped
@@ -110,6 +111,9 @@ class _CpuWait:
         self.end()  # of a backward pass that failed
         self._inside = True
         self._collective.__enter__()
+
+    def remove(self) -> None:
+        self.end()
 
     def end(self) -> None:
         if self._inside:
@@ -149,6 +153,7 @@ class _GpuWait:
             self._pending.append((self._begun, done))
             self._begun = None
 
+    @quiet
     def settle(self) -> None:
         """At the end of a step. What the GPU has not done yet counts in the step after: the host runs ahead of it."""
         while self._pending and self._pending[0][1].query():
@@ -156,6 +161,9 @@ class _GpuWait:
             self._monitor.note_left()
             self._monitor.waited(begun.elapsed_time(done) / 1000)
             self._spare += (begun, done)
+
+    def remove(self) -> None:
+        self._monitor.unwatch(self.settle)
 
     def _event(self) -> Any:
         return self._spare.pop() if self._spare else self._make_event()

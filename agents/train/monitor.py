@@ -50,18 +50,14 @@ class Monitor:
     or that has no agent, trains on unobserved; that is logged once.
     """
 
+    _link: Link | None
+    """None: nobody listens."""
+
     def __init__(self, gpu_index: int | None = None, role: str = "", socket: str | None = None) -> None:
         """`gpu_index` is the GPU's index on this node as NVML counts; `role` such as "stage0": ranks are
         compared with ranks of the same role only; `socket` is the agent's, if UNDERSTUDY_SOCKET does not say
         it."""
-        self._waiting = WaitingClock()
-        self._outbox = Outbox()
-        self._first_step_open = True
-        self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
-        self._shards: queue.SimpleQueue[tuple[int, str, str] | None] = queue.SimpleQueue()
-        self._shard_reader: threading.Thread | None = None
-        self._watches: list[Callable[[], None]] = []
-        self._link: Link | None = None
+        self._prepare()
         try:
             identity = read_identity(os.environ)
             hello = hello_message(identity, gpu_index, role)
@@ -74,6 +70,24 @@ class Monitor:
         else:
             self._link = link
             _monitors.add(self)
+
+    def _prepare(self) -> None:
+        """All there is, and nobody to tell it to."""
+        self._waiting = WaitingClock()
+        self._outbox = Outbox()
+        self._first_step_open = True
+        self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._shards: queue.SimpleQueue[tuple[int, str, str] | None] = queue.SimpleQueue()
+        self._shard_reader: threading.Thread | None = None
+        self._watches: list[Callable[[], None]] = []
+        self._link = None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Monitor:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], Monitor], tuple[()]]:
+        """In the process that it is sent to it is no rank: the environment there says nothing of which."""
+        return (_nobody, ())
 
     @property
     def active(self) -> bool:
@@ -175,9 +189,15 @@ class Monitor:
         self._shards.put(None)
         link.close(max(0.1, deadline - time.monotonic()))
 
+    def unwatch(self, settle: Callable[[], None]) -> None:
+        if settle in self._watches:
+            self._watches.remove(settle)
+
     def watch(self, settle: Callable[[], None]) -> None:
-        """`settle` is called at the end of every step, to note waiting that was measured elsewhere with waited()."""
-        self._watches.append(quiet(settle))
+        """`settle` is called at the end of every step, to note waiting that was measured elsewhere with waited(). It
+        must not raise.
+        """
+        self._watches.append(settle)
 
     def waited(self, seconds: float) -> None:
         """Waiting that was measured elsewhere: in the step under way."""
@@ -252,6 +272,13 @@ class Monitor:
                 self._outbox.settle(identifier)
                 log.warning("understudy: shard %s in %s is not announced: %s", file, directory, error)
             link.wake()
+
+
+def _nobody() -> Monitor:
+    log.warning("understudy: the monitor was sent here by another process: nothing is reported from this one")
+    monitor = Monitor.__new__(Monitor)
+    monitor._prepare()
+    return monitor
 
 
 _monitors: weakref.WeakSet[Monitor] = weakref.WeakSet()

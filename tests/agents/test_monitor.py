@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import hashlib
 import json
 import logging
 import os
+import pickle
 import resource
 import socket
 import statistics
@@ -312,6 +314,19 @@ def test_a_forked_child_is_no_rank_and_leaves_its_parent_alone(plane: FakeContro
         plane.wait_for(lambda plane: steps_told(plane) == [0, 1])
         monitor.close()
     assert len(of_kind(plane, RankStarted)) == 1
+
+
+def test_a_monitor_can_be_sent_to_another_process_and_is_nobody_there(plane: FakeControlPlane, config: Config) -> None:
+    """As with strategies that start ranks by copying the whole training."""
+    with running_agent(config):
+        monitor = Monitor()
+        assert copy.deepcopy([monitor])[0] is monitor
+        sent = pickle.loads(pickle.dumps(monitor))  # noqa: S301 - our own
+        assert monitor.active
+        assert not sent.active
+        assert list(sent.steps(range(3))) == [0, 1, 2]
+        sent.close()
+        monitor.close()
 
 
 def test_a_loop_of_steps_times_its_body_and_nothing_else(plane: FakeControlPlane, config: Config) -> None:

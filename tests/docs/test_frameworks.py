@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from agents.config import Config
+from agents.wire import CheckpointShard
 from tests.agents.desk import JOB, Desk, shards, steps, windows
 from tests.agents.fake_control_plane import FakeControlPlane
 from tests.agents.running_agent import agent_config, running_agent
@@ -100,3 +101,53 @@ def test_lightning_under_its_older_name_is_served_too(plane: FakeControlPlane, c
         desk.train(script, 1, config.socket)
         plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
     assert len(shards(plane, 0, 20)) == 1
+
+
+@pytest.mark.parametrize(
+    ("page", "before", "after"),
+    [
+        ("lightning", "max_steps=20", "max_steps=20, accumulate_grad_batches=2"),
+        ("huggingface", "max_steps=20", "max_steps=20, gradient_accumulation_steps=2"),
+    ],
+)
+def test_accumulated_batches_are_one_step(
+    page: str, before: str, after: str, plane: FakeControlPlane, config: Config, desk: Desk
+) -> None:
+    script = script_of(page).replace(before, after)
+    assert after in script
+    plane.restore_points[JOB, 0] = (0, "")
+    with running_agent(config):
+        desk.train(script, 1, config.socket)
+        plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
+    assert [len(shards(plane, 0, step)) for step in (10, 20)] == [1, 1]
+
+
+def test_what_lightning_cannot_safely_go_on_from_is_not_announced(
+    plane: FakeControlPlane, config: Config, desk: Desk
+) -> None:
+    """Weights alone, and files that are written over."""
+    kept = "ModelCheckpoint(sys.argv[1], every_n_train_steps=10, save_top_k=-1)"
+    weights = "ModelCheckpoint(sys.argv[1], 'weights-{step}', every_n_train_steps=20, save_weights_only=True)"
+    same = "ModelCheckpoint(sys.argv[1], 'same', every_n_train_steps=5, enable_version_counter=False, save_last=True)"
+    script = script_of("lightning").replace(kept, f"{kept}, {weights}, {same}")
+    plane.restore_points[JOB, 0] = (0, "")
+    with running_agent(config):
+        desk.train(script, 1, config.socket)
+        plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
+    written = {path.name for path in desk.checkpoints.iterdir()}
+    announced = {Path(fact.path).name for fact in plane.facts if isinstance(fact, CheckpointShard)}
+    assert {"last.ckpt", "same.ckpt", "weights-step=20.ckpt"} <= written
+    assert announced == {"epoch=0-step=10.ckpt", "epoch=0-step=20.ckpt", "same.ckpt"}
+    assert len([fact for fact in plane.facts if isinstance(fact, CheckpointShard) and "same" in fact.path]) == 1
+
+
+def test_a_checkpoint_that_is_gone_is_not_gone_on_from(plane: FakeControlPlane, config: Config, desk: Desk) -> None:
+    plane.restore_points[JOB, 0] = (10, str(desk.checkpoints / "gone.ckpt"))
+    script = (
+        "from understudy.{0} import UnderstudyCallback\n"
+        "callback = UnderstudyCallback()\n"
+        "assert callback.{1}(otherwise='mine') == 'mine'\n"
+    )
+    with running_agent(config):
+        for page, method in (("lightning", "ckpt_path"), ("huggingface", "resume_from_checkpoint")):
+            desk.train(script.format(page, method), 1, config.socket)
