@@ -22,6 +22,7 @@ bench: setup
 	@$(RUN) -m tests.bench.ingest
 	@$(RUN) -m tests.bench.slurm_read
 	@$(RUN) -m tests.bench.tick
+	@$(RUN) -m tests.bench.hook
 
 docs: setup
 	@$(RUN) -m docs.generate

@@ -1,4 +1,5 @@
-"""What runs on a compute node: the node agent, and the hook that training code imports (`agents.train`).
+"""What runs on a compute node: the node agent, and the hook that training code imports (`agents.train`, to
+its users `understudy`).
 
 Belongs here: reading devices, the kernel log and the ranks of this node, and sending what was read. Must not:
 judging (is this GPU broken?), changing anything on the node, or importing the control plane. Light by

@@ -1,8 +1,8 @@
 """What a rank says to its node's agent, and what it is answered: one JSON object a line, told apart by
 `type`.
 
-The hook in `agents.train` speaks the other side without importing this. Unknown fields are ignored, so that
-an older agent understands a newer hook.
+The hook in `agents.train` (to its users `understudy`) speaks the other side without importing this. Unknown
+fields are ignored, so that an older agent understands a newer hook.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from agents.wire import STEPS_PER_WINDOW_MAX, TEXT_CHARACTERS_MAX
+from agents.wire import COLLECTIVE_CHARACTERS_MAX, STEPS_PER_WINDOW_MAX, TEXT_CHARACTERS_MAX
 
 LINE_BYTES_MAX = 65_536
 
@@ -43,6 +43,16 @@ class Steps(msgspec.Struct, frozen=True, tag="steps"):
     wall_seconds: Durations
 
 
+class CollectiveEntered(msgspec.Struct, frozen=True, tag="collective"):
+    """The last one; told when it is another than before, or the rank came out of it."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=COLLECTIVE_CHARACTERS_MAX)]
+    sequence: Size
+    entered_at: Time
+    step: Step | None = None
+    inside: bool = False
+
+
 class FirstStepNotice(msgspec.Struct, frozen=True, tag="first_step"):
     id: Size
     step: Step
@@ -53,7 +63,7 @@ class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
     id: Size
     step: Step
     path: NonEmpty
-    file: NonEmpty
+    file: Text  # "." is the path itself; empty: this rank wrote no file of its own
     size_bytes: Size
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     at: Time
@@ -72,7 +82,9 @@ class JobRestorePointQuestion(msgspec.Struct, frozen=True, tag="job_restore_poin
     launch: Count = 0
 
 
-Message = Hello | Steps | FirstStepNotice | ShardNotice | RestorePointQuestion | JobRestorePointQuestion
+Message = (
+    Hello | Steps | CollectiveEntered | FirstStepNotice | ShardNotice | RestorePointQuestion | JobRestorePointQuestion
+)
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag="ack"):

@@ -26,6 +26,7 @@ from agents.rank_messages import (
     LINE_BYTES_MAX,
     Acknowledged,
     Answer,
+    CollectiveEntered,
     ErrorAnswer,
     FirstStepNotice,
     Hello,
@@ -183,6 +184,8 @@ class RankConnection:
     def close(self) -> None:
         for question in self._questions:
             question.cancel()
+        if self._hello is not None:
+            self._server.windows.leave(self._hello, self.user_id)
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Hello):
@@ -201,6 +204,8 @@ class RankConnection:
             if len(message.self_seconds) != len(message.wall_seconds):
                 raise RefusedError("self_seconds and wall_seconds must have the same length")
             self._server.windows.add(hello, message, self.user_id)
+        elif isinstance(message, CollectiveEntered):
+            self._server.windows.enter(hello, message, self.user_id)
         elif isinstance(message, RestorePointQuestion):
             self._ask(message.id, RestoreQuestion(hello.job_id, hello.restart_count, hello.launch, self.user_id))
         else:

@@ -28,7 +28,7 @@ WIRE_VERSION = 1
 """Version of every message here. The control plane refuses others by name (HTTP 400)."""
 
 REPORT_BYTES_MAX = 262_144
-"""A report above this size is refused (HTTP 413). 8 GPUs with 8 ranks' windows are about 3 KB."""
+"""A report above this size is refused (HTTP 413). 8 GPUs with 8 ranks' windows are about 4 KB."""
 
 FACTS_PER_REPORT_MAX = 256
 """An agent with more unacknowledged facts sends them in several reports, oldest first."""
@@ -37,6 +37,7 @@ STEPS_PER_WINDOW_MAX = 512
 GPUS_PER_NODE_MAX = 64
 RANKS_PER_NODE_MAX = 256
 TEXT_CHARACTERS_MAX = 2048
+COLLECTIVE_CHARACTERS_MAX = 64
 
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -85,8 +86,23 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     pcie_width_max: int | None = None
 
 
+class Collective(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The last collective that a rank entered: what it hangs in, if it hangs.
+
+    Ranks that run the same program enter the same collectives in the same order, so a rank whose `sequence` is behind
+    its peers' is the one that they wait for.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=COLLECTIVE_CHARACTERS_MAX)]
+    sequence: Size  # counts the collectives that this rank's process entered; the first is 1
+    entered_at: Annotated[float, Meta(ge=0, le=1e11)]
+    step: Step | None = None  # the step that the rank was in; None between steps
+    inside: bool = False  # it had not come out when this was told
+
+
 class RankWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The training steps that one rank finished since the agent's last report.
+    """The training steps that one rank finished since the agent's last report: none, where it is only told again in
+    which collective the rank is.
 
     Steps are consecutive: the i-th entry of each list belongs to step `first_step + i`.
     `self_seconds` is the step's duration less the time spent waiting in collectives: what this rank itself
@@ -104,6 +120,7 @@ class RankWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     self_seconds: list[float] = []
     wall_seconds: list[float] = []
     launch: Count = 0  # of the gang within this allocation, as its launcher counts
+    collective: Collective | None = None  # None: none was told
 
 
 class KernelEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="kernel"):
@@ -146,8 +163,9 @@ class FirstStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 class CheckpointShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="shard"):
     """One rank wrote its part of a checkpoint. Key: (job, restart_count, launch, step, rank, path).
 
-    A checkpoint is complete when all `world_size` shards of one attempt are in. `path` is the directory that all
-    shards of the checkpoint share; `file` the shard within it.
+    A checkpoint is complete when all `world_size` shards of one attempt are in. `path` is what all of its shards
+    share: a directory, and `file` the shard within it; or a checkpoint that is one file, and `file` is "." from the
+    rank that wrote it. A rank that has no file to name, because others wrote its part, says so with an empty `file`.
     """
 
     job_id: Count

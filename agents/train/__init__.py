@@ -1,10 +1,13 @@
-"""What training code imports: `from agents.train import Monitor`.
+"""What training code imports: `from understudy import Monitor`.
 
-Belongs here: step times, checkpoint notices and the question where to go on, for the node agent on this
-machine. Must not: any import outside the standard library, anything that could raise into the training or
-hold it up. Where no agent is, nothing happens, and that is said once.
+Belongs here: step times, checkpoint notices, the last collective entered and the question where to go on, for the
+node agent on this machine. Must not: any import outside the standard library, or of another package of this
+repository: users get this directory alone, under the name `understudy`. Must not either: anything that could raise
+into the training or hold it up. Where no agent is, nothing happens, and that is said once.
+
+`lightning`, `huggingface` and `ddp` import their framework and are imported by its users only.
 """
 
-from agents.train.monitor import Monitor, RestorePoint
+from .monitor import Monitor, RestorePoint
 
 __all__ = ["Monitor", "RestorePoint"]

@@ -35,6 +35,14 @@ class WaitingClock:
             if self._waiting == 0:
                 self._total += perf_counter() - self._since
 
+    def add(self, seconds: float) -> None:
+        """Waiting that was measured elsewhere, by a GPU's events: it counts from when it became known."""
+        with self._lock:
+            self._total += seconds
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+
     def restart(self, now: float) -> float:
         """The time counted since the last restart."""
         with self._lock:
@@ -49,20 +57,32 @@ class WaitingClock:
 class StepTimer:
     """Times one step and hands it on. A step that ends in an exception does not count."""
 
-    __slots__ = ("_done", "_number", "_started", "_waiting")
+    __slots__ = ("_begin", "_done", "_end", "_number", "_started", "_waiting")
 
-    def __init__(self, number: int, waiting: WaitingClock, done: Callable[[int, float, float], None]) -> None:
+    def __init__(
+        self,
+        number: int,
+        waiting: WaitingClock,
+        begin: Callable[[int], None],
+        end: Callable[[], None],
+        done: Callable[[int, float, float], None],
+    ) -> None:
+        """`begin` is called with the number at the start, `end` at the end whatever it is, `done` if it counts."""
         self._number = number
         self._waiting = waiting
+        self._begin = begin
+        self._end = end
         self._done = done
 
     def __enter__(self) -> None:
+        self._begin(self._number)
         self._started = perf_counter()
         self._waiting.restart(self._started)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
         now = perf_counter()
         waited = self._waiting.restart(now)
         if kind is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import select
 import socket
@@ -18,10 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from agents.train.identity import Identity
-from agents.train.outbox import Outbox
-
-log = logging.getLogger("understudy.train")
+from .identity import Identity
+from .outbox import Outbox, collective_message
+from .quiet import log
 
 SEND_EVERY_SECONDS = 0.25
 REPEAT_AFTER_SECONDS = 30.0
@@ -42,6 +40,7 @@ class Link:
         self._socket: socket.socket | None = None
         self._received = b""
         self._sent_at: dict[int, float] = {}
+        self._collective_told: tuple[int, bool] | None = None
         self._failures = 0
         self._connect_at = 0.0
         self._complained: set[str] = set()
@@ -66,6 +65,12 @@ class Link:
         self._closing.set()
         self.wake()
         self._thread.join(timeout_seconds)
+
+    def abandon(self) -> None:
+        """In the child of a fork: the thread is not there, and the connection is the parent's."""
+        self._disconnect()
+        self._woken.close()
+        self._waker.close()
 
     def complain(self, topic: str, message: str, *arguments: object) -> None:
         """One warning for each topic in the life of this process: training logs are long enough."""
@@ -105,6 +110,7 @@ class Link:
         connection = self._socket
         for message in self._outbox.take_steps():
             _send(connection, message)
+        self._send_collective(connection)
         self._send_notices(connection)
         readable, _, _ = select.select([connection, self._woken], [], [], wait_seconds)
         if self._woken in readable:
@@ -129,6 +135,7 @@ class Link:
             raise
         self._received = b""
         self._sent_at.clear()
+        self._collective_told = None
         self._failures = 0
         self.connected.set()
         return connection
@@ -145,6 +152,13 @@ class Link:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _send_collective(self, connection: socket.socket) -> None:
+        """The last one entered, if it is another than told, or was left since."""
+        entered = self._outbox.collectives.latest()
+        if entered is not None and (entered.sequence, entered.inside) != self._collective_told:
+            self._collective_told = (entered.sequence, entered.inside)
+            _send(connection, collective_message(entered))
 
     def _send_notices(self, connection: socket.socket) -> None:
         now = time.monotonic()

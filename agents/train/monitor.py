@@ -1,35 +1,39 @@
 """The hook's face to training code.
 
 monitor = Monitor()
-start = monitor.restore_point()
-for n in range(start.step if start else 0, steps):
-    with monitor.step(n):
-        ...
-        with monitor.waiting():
-            all_reduce(...)
+for n in monitor.steps(range(start, total)):
+    ...
+    with monitor.collective("all_reduce"):
+        all_reduce(...)
     ...
     monitor.checkpoint_saved(n + 1, directory, f"shard-{rank}.pt")
-monitor.close()
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import queue
 import threading
 import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from agents.train.clocks import StepTimer, WaitingClock
-from agents.train.identity import IdentityError, read_identity, socket_path
-from agents.train.link import Link, hello_message, log
-from agents.train.outbox import Outbox, describe_file
+from .clocks import StepTimer, WaitingClock
+from .collectives import Collective, NoCollective
+from .identity import IdentityError, read_identity, socket_path
+from .link import Link, hello_message
+from .outbox import TEXT_CHARACTERS_MAX, Outbox, describe_file, step_number
+from .quiet import log, quiet
 
 AGENT_WAIT_SECONDS = 10.0
 """How long an agent may be away, because it is being started again, before there is taken to be none."""
 ASK_AGAIN_SECONDS = 1.0
+EXIT_SECONDS_MAX = 5.0
+"""For what is announced and not acknowledged when the process ends without close()."""
 
 
 class RestorePoint(NamedTuple):
@@ -40,32 +44,57 @@ class RestorePoint(NamedTuple):
 
 
 class Monitor:
-    """Reports this rank to its node's agent. One per process, made after any fork.
+    """Reports this rank to its node's agent. One per process; in the child of a fork it does nothing.
 
-    No method raises for want of an agent, or holds up the training but for the time asked for. A process that
-    is no rank of a Slurm job, or that has no agent, trains on unobserved; that is logged once.
+    No method raises, or holds up the training but for the time asked for. A process that is no rank of a Slurm job,
+    or that has no agent, trains on unobserved; that is logged once.
     """
+
+    _link: Link | None
+    """None: nobody listens."""
 
     def __init__(self, gpu_index: int | None = None, role: str = "", socket: str | None = None) -> None:
         """`gpu_index` is the GPU's index on this node as NVML counts; `role` such as "stage0": ranks are
         compared with ranks of the same role only; `socket` is the agent's, if UNDERSTUDY_SOCKET does not say
         it."""
+        self._prepare()
+        try:
+            identity = read_identity(os.environ)
+            hello = hello_message(identity, gpu_index, role)
+            link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
+            link.start()
+        except IdentityError as error:
+            log.warning("understudy: this process is no rank of a Slurm job (%s): nothing is reported", error)
+        except (OSError, RuntimeError) as error:  # no file or thread left to have
+            log.warning("understudy: the hook cannot run here: nothing is reported: %r", error)
+        else:
+            self._link = link
+            _monitors.add(self)
+
+    def _prepare(self) -> None:
+        """All there is, and nobody to tell it to."""
         self._waiting = WaitingClock()
         self._outbox = Outbox()
         self._first_step_open = True
         self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._shards: queue.SimpleQueue[tuple[int, str, str] | None] = queue.SimpleQueue()
         self._shard_reader: threading.Thread | None = None
-        self._link: Link | None = None
-        try:
-            identity = read_identity(os.environ)
-        except IdentityError as error:
-            log.warning("understudy: this process is no rank of a Slurm job (%s): nothing is reported", error)
-            return
-        hello = hello_message(identity, gpu_index, role)
-        self._link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
-        self._link.start()
+        self._watches: list[Callable[[], None]] = []
+        self._link = None
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Monitor:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], Monitor], tuple[()]]:
+        """In the process that it is sent to it is no rank: the environment there says nothing of which."""
+        return (_nobody, ())
+
+    @property
+    def active(self) -> bool:
+        """Somebody may be listening: this is a rank of a Slurm job, and it is not closed."""
+        return self._link is not None
+
+    @quiet
     def restore_point(self, timeout_seconds: float = 60.0) -> RestorePoint | None:
         """Where this attempt of the job goes on, the same for all its ranks. None when nobody answers in
         time.
@@ -82,47 +111,72 @@ class Monitor:
             if answer is None:
                 break
             if answer.get("type") == "restore_point":
-                return RestorePoint(answer["step"], answer["path"])
+                return RestorePoint(int(answer["step"]), str(answer["path"]))
             reason = str(answer.get("error"))
             time.sleep(max(0.0, min(ASK_AGAIN_SECONDS, deadline - time.monotonic())))
         link.complain("restore_point", "no restore point within %g s: %s", timeout_seconds, reason)
         return None
 
+    def steps(self, numbers: Iterable[int]) -> Iterator[int]:
+        """The numbers, each timed as a step from when it is handed out until the next one is asked for.
+
+        That is the whole body of the loop, with checkpoints and logging if they are in it, and without what
+        `numbers` itself takes to find the next. `continue` ends a step as the end of the body does. A step that is
+        left with `break`, `return` or an exception may be half done and does not count.
+        """
+        for number in numbers:
+            with self.step(number):
+                yield number
+
     def step(self, number: int) -> AbstractContextManager[None]:
-        """Times one training step. A few microseconds."""
+        """Times one training step. A few microseconds. One that ends in an exception does not count."""
         if self._link is None:
             return contextlib.nullcontext()
-        return StepTimer(number, self._waiting, self._finish_step)
+        return StepTimer(number, self._waiting, self._begin_step, self._end_step, self._finish_step)
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Time spent waiting for other ranks, in collectives above all: it is not this rank's own."""
+        """Time spent waiting for other ranks: it is not this rank's own."""
         return self._waiting
 
-    def checkpoint_saved(self, step: int, path: str | os.PathLike[str], file: str) -> None:
-        """This rank's part of a checkpoint is written: `file` in the directory `path`, which all ranks share.
+    def collective(self, name: str) -> Collective | NoCollective:
+        """Around a collective, or its decorator: the time in it is waiting, and it is the last one entered, which
+        is what a hang is explained with.
+        """
+        if self._link is None:
+            return NoCollective()
+        return Collective(name, self._outbox.collectives, self._waiting)
 
+    @quiet
+    def checkpoint_saved(self, step: int, path: str | os.PathLike[str], file: str | None = ".") -> None:
+        """This rank's part of a checkpoint is written. Complete it is when every rank has said so of the same `path`.
+
+        `path` is a directory that all ranks share, and `file` this rank's shard in it; or `path` is a checkpoint of
+        one file, which this rank wrote ("."). None: other ranks wrote this one's part.
         Training continues with `step` after a restore. Size and checksum are read in the background, so the
         file must not change any more.
         """
         link = self._link
         if link is None:
             return
-        try:
-            directory = os.path.abspath(path)  # noqa: PTH100
-            shard = {"step": int(step), "path": directory, "file": str(file)}
-        except (TypeError, ValueError) as error:
-            link.complain("checkpoint", "the checkpoint in %r is not announced: %s", path, error)
+        directory, name, number = os.path.abspath(path), str(file or ""), step_number(step)  # noqa: PTH100
+        if number is None or max(len(directory), len(name)) > TEXT_CHARACTERS_MAX:
+            link.complain("checkpoint", "the checkpoint of step %.50r in %.200s is not announced", step, directory)
             return
+        shard = {"step": number, "path": directory, "file": name}
         identifier = self._outbox.add_notice({"type": "shard", **shard, "at": time.time()})
-        self._shards.put((identifier, directory, str(file)))
+        self._shards.put((identifier, directory, name))
         if self._shard_reader is None:
             self._shard_reader = threading.Thread(
                 target=self._read_shards, args=(link,), name="understudy-shards", daemon=True
             )
             self._shard_reader.start()
 
+    @quiet
     def close(self, timeout_seconds: float = 10.0) -> None:
-        """Waits until everything announced is acknowledged, as long as there is an agent to do so."""
+        """Waits until everything announced is acknowledged, as long as there is an agent to do so.
+
+        A process that ends without it closes for itself, with less patience.
+        """
         link, self._link = self._link, None
         if link is None:
             return
@@ -135,12 +189,55 @@ class Monitor:
         self._shards.put(None)
         link.close(max(0.1, deadline - time.monotonic()))
 
+    def unwatch(self, settle: Callable[[], None]) -> None:
+        if settle in self._watches:
+            self._watches.remove(settle)
+
+    def watch(self, settle: Callable[[], None]) -> None:
+        """`settle` is called at the end of every step, to note waiting that was measured elsewhere with waited(). It
+        must not raise.
+        """
+        self._watches.append(settle)
+
+    def waited(self, seconds: float) -> None:
+        """Waiting that was measured elsewhere: in the step under way."""
+        self._waiting.add(seconds)
+
+    def note_entered(self, name: str) -> None:
+        """A collective that does not block this thread was entered; note_left() when it is known to be done."""
+        self._outbox.collectives.enter(name)
+
+    def note_left(self) -> None:
+        self._outbox.collectives.leave()
+
+    def _begin_step(self, number: int) -> None:
+        self._outbox.collectives.step = number
+
+    def _end_step(self) -> None:
+        self._outbox.collectives.step = None
+        for settle in self._watches:
+            settle()
+
+    def _after_fork(self) -> None:
+        """A data loader's worker, say: it is no rank, and must not speak on its parent's connection."""
+        link, self._link = self._link, None
+        self._waiting.after_fork()
+        self._outbox.after_fork()
+        self._watches.clear()
+        self._first_step_open = False
+        if link is not None:
+            link.abandon()
+
+    def _close_at_exit(self) -> None:
+        link = self._link
+        if link is not None:
+            self.close(EXIT_SECONDS_MAX if link.connected.is_set() else 0.1)
+
     def _finish_step(self, number: int, self_seconds: float, wall_seconds: float) -> None:
         self._outbox.steps.append((number, self_seconds, wall_seconds))
-        if self._first_step_open:
+        if self._first_step_open and (step := step_number(number)) is not None:
             self._first_step_open = False
-            with contextlib.suppress(TypeError, ValueError):  # not a number: the link will complain of it
-                self._outbox.add_notice({"type": "first_step", "step": int(number), "at": time.time()})
+            self._outbox.add_notice({"type": "first_step", "step": step, "at": time.time()})
             if self._link is not None:
                 self._link.wake()
 
@@ -175,3 +272,28 @@ class Monitor:
                 self._outbox.settle(identifier)
                 log.warning("understudy: shard %s in %s is not announced: %s", file, directory, error)
             link.wake()
+
+
+def _nobody() -> Monitor:
+    log.warning("understudy: the monitor was sent here by another process: nothing is reported from this one")
+    monitor = Monitor.__new__(Monitor)
+    monitor._prepare()
+    return monitor
+
+
+_monitors: weakref.WeakSet[Monitor] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for monitor in list(_monitors):
+        with contextlib.suppress(Exception):
+            monitor._after_fork()
+
+
+def _at_exit() -> None:
+    for monitor in list(_monitors):
+        monitor._close_at_exit()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -13,9 +13,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from .collectives import CollectiveLog, Entered
+from .quiet import complain_once
+
 STEPS_HELD_MAX = 4096
 STEPS_PER_MESSAGE_MAX = 512  # what the agent takes in one line
 NOTICES_HELD_MAX = 1024
+STEP_MAX = 2**53
+TEXT_CHARACTERS_MAX = 2048  # of a path
 
 Step = tuple[int, float, float]
 """Number, seconds less waiting, seconds."""
@@ -23,6 +28,7 @@ Step = tuple[int, float, float]
 
 class Outbox:
     def __init__(self) -> None:
+        self.collectives = CollectiveLog()
         self.steps: deque[Step] = deque(maxlen=STEPS_HELD_MAX)
         """Appending to a deque needs no lock, and the training thread takes none."""
         self._lock = threading.Lock()
@@ -60,13 +66,23 @@ class Outbox:
         with self._lock:
             return self._empty.wait_for(lambda: not self._notices, timeout_seconds)
 
+    def after_fork(self) -> None:
+        """In the child the lock may be held by a thread that is not there."""
+        self._lock = threading.Lock()
+        self._empty = threading.Condition(self._lock)
+        self.collectives.after_fork()
+
     def take_steps(self) -> Iterator[dict[str, Any]]:
         """Messages of consecutive steps, oldest first."""
         run: list[Step] = []
         while self.steps:
             number, own, wall = self.steps.popleft()
             # The number may come as a tensor: turning it into an int is not the training thread's work.
-            step = (int(number), own, wall)
+            known = step_number(number)
+            if known is None:
+                complain_once("step", "steps are to be numbered from 0: %.50r is not reported", number)
+                continue
+            step = (known, own, wall)
             if run and (step[0] != run[-1][0] + 1 or len(run) == STEPS_PER_MESSAGE_MAX):
                 yield _steps_message(run)
                 run = []
@@ -75,11 +91,26 @@ class Outbox:
             yield _steps_message(run)
 
 
-def describe_file(directory: str, file: str) -> dict[str, Any]:
-    """Size and checksum of a shard. Raises OSError."""
-    with open(os.path.join(directory, file), "rb") as shard:  # noqa: PTH118, PTH123
+def describe_file(path: str, file: str) -> dict[str, Any]:
+    """Size and checksum of a shard, as CheckpointShard of agents/wire.py has them. Raises OSError."""
+    if not file:
+        return {"size_bytes": 0, "sha256": hashlib.sha256().hexdigest()}
+    with open(path if file == "." else os.path.join(path, file), "rb") as shard:  # noqa: PTH118, PTH123
         digest = hashlib.file_digest(shard, "sha256").hexdigest()
         return {"size_bytes": os.fstat(shard.fileno()).st_size, "sha256": digest}
+
+
+def step_number(value: Any) -> int | None:
+    """None for what the agent would not take."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if 0 <= number <= STEP_MAX else None
+
+
+def collective_message(entered: Entered) -> dict[str, Any]:
+    return {"type": "collective", **entered._asdict(), "step": step_number(entered.step)}
 
 
 def _steps_message(run: list[Step]) -> dict[str, Any]:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from agents.wire import RankWindow
+from agents.wire import Collective, RankWindow
 from controlplane.fleet.job import Attempt, JobKey
 from controlplane.fleet.steps import StepTable
 
 STEPS_KEPT = 128
+
+
+@dataclass(frozen=True, slots=True)
+class RankNow:
+    """Where one rank of an attempt was when it was last heard."""
+
+    rank: int
+    node: str  # empty: never heard
+    role: str
+    gpu_index: int | None
+    last_step: int | None  # the furthest it finished
+    collective: Collective | None  # the last it entered, if it tells
 
 
 class StepBuffer:
@@ -22,6 +36,8 @@ class StepBuffer:
         self.nodes = [""] * world_size
         self.roles = [""] * world_size
         self.gpus: list[int | None] = [None] * world_size
+        self.collectives: list[Collective | None] = [None] * world_size
+        """The last one that each rank was told to have entered."""
         self._ring = np.full((world_size, STEPS_KEPT), np.nan, dtype=np.float32)
         self._last = np.full(world_size, -1, dtype=np.int64)
 
@@ -31,6 +47,7 @@ class StepBuffer:
         self.nodes[rank] = node
         self.roles[rank] = window.role
         self.gpus[rank] = window.gpu_index
+        self.collectives[rank] = window.collective or self.collectives[rank]
         times = window.self_seconds
         first, last = window.first_step, int(self._last[rank])
         if first <= last:
@@ -74,6 +91,14 @@ class StepBuffer:
             gpus=tuple(self.gpus),
             advanced_at=self.advanced_at,
         )
+
+    def ranks(self) -> list[RankNow]:
+        last = self._last.tolist()
+        rows = zip(self.nodes, self.roles, self.gpus, last, self.collectives, strict=True)
+        return [
+            RankNow(rank, node, role, gpu, step if step >= 0 else None, collective)
+            for rank, (node, role, gpu, step, collective) in enumerate(rows)
+        ]
 
     @property
     def last_step(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agents.wire import RANKS_PER_NODE_MAX, RankWindow, Report
 from controlplane.fleet.job import Attempt, JobKey
 from controlplane.fleet.steps import StepTable
-from controlplane.live.step_buffer import StepBuffer
+from controlplane.live.step_buffer import RankNow, StepBuffer
 
 STEP_SECONDS_MAX = 1e6
 
@@ -99,6 +99,12 @@ class Telemetry:
         with self._lock:
             buffer = self._steps.get(job.job_id)
             return buffer.table(job) if buffer and buffer.attempt.restart_count == restart_count else None
+
+    def ranks(self, job_id: int) -> tuple[Attempt, list[RankNow]] | None:
+        """The job's running attempt and its ranks; None: none of them was heard."""
+        with self._lock:
+            buffer = self._steps.get(job_id)
+            return (buffer.attempt, buffer.ranks()) if buffer else None
 
     def _doubt(self, window: RankWindow, node: str) -> str:
         """Why the window is not to be believed; empty: it is."""

@@ -17,6 +17,7 @@ from controlplane.fleet.job import Attempt
 from controlplane.fleet.recovery import Recovery, RecoveryKind
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.pulse import Pulse
+from controlplane.live.step_buffer import RankNow
 from controlplane.live.telemetry import Heard, Telemetry
 from controlplane.plan.ettr import ettr
 from controlplane.store.database import StoreError
@@ -66,6 +67,14 @@ def api_router(windows: Windows) -> APIRouter:
             result = ettr(windows.queries.progress(record.pop("id")))
             record["ettr"] = msgspec.to_builtins(result)
         return records
+
+    @router.get("/jobs/{job_id}/ranks")
+    def ranks(job_id: int) -> Record:
+        """The running attempt's ranks: last step finished, last collective entered."""
+        found = windows.telemetry.ranks(job_id)
+        attempt, told = found if found else (None, [])
+        which = attempt._asdict() if attempt else {"restart_count": None, "launch": None}
+        return {"job_id": job_id, **which, "ranks": [_rank(one) for one in told]}
 
     @router.get("/incidents")
     def incidents(limit: Limit = 100) -> list[Record]:
@@ -177,6 +186,18 @@ def _node(snapshot: Snapshot, name: str, heard: Heard | None) -> Record:
         else None,
         "jobs": [job.key.job_id for job in snapshot.job_on(name)],
         "gpus": [msgspec.to_builtins(gpu) for gpu in node.gpus],
+    }
+
+
+def _rank(now: RankNow) -> Record:
+    entered = now.collective
+    return {
+        "rank": now.rank,
+        "node": now.node,
+        "role": now.role,
+        "gpu_index": now.gpu_index,
+        "last_step": now.last_step,
+        "collective": msgspec.structs.asdict(entered) if entered else None,
     }
 
 

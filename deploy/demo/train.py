@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agents.train import Monitor
+from understudy import Monitor
 
 monitor = Monitor(gpu_index=0)  # before the slow imports: the gang is known to be starting
 
@@ -89,7 +89,7 @@ def sum_in_rank_order(bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """
     gradient = bucket.buffer()
     parts = [torch.empty_like(gradient) for _ in range(dist.get_world_size())]
-    with monitor.waiting():
+    with monitor.collective("all_gather"):
         dist.all_gather(parts, gradient)
     total = parts[0].clone()
     for part in parts[1:]:

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 import httpx
 
+from agents.export import export
 from agents.hooks.install import PARAMETERS, PROLOG_FLAGS_LINE, install
 from deploy.testbed import fake_nvml
 from deploy.testbed.cluster import CLUSTER_NAME, ClusterError, SlurmCluster
@@ -271,7 +272,7 @@ class Site:
             token.touch(mode=0o600)
             token.write_text(secrets.token_urlsafe(32))
         fake_nvml.build(self.directory / "lib")
-        shutil.copytree(REPOSITORY / "agents", self.code / "agents", ignore=shutil.ignore_patterns("__pycache__"))
+        export(self.code)
         if self._hooks is not None:
             # Debian's Python, not this one: the TaskProlog runs as the job's user.
             install(self._hooks, f"{self.directory}/nodes/%n", self.rank_socket, python="/usr/bin/python3")

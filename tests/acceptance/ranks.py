@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from agents.train import Monitor
+from understudy import Monitor
 
 STEP_SECONDS = 0.03
 CHECKPOINT_EVERY = 10

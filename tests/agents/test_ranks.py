@@ -13,11 +13,11 @@ import pytest
 
 from agents.facts import FactQueue
 from agents.process import ProcessClock
-from agents.rank_messages import LINE_BYTES_MAX
+from agents.rank_messages import LINE_BYTES_MAX, CollectiveEntered, Hello
 from agents.ranks import QUESTIONS_OPEN_MAX, RankServer, SocketInUseError
 from agents.uplink import RestorePointError, RestoreQuestion
-from agents.windows import WindowBuffer
-from agents.wire import RANKS_PER_NODE_MAX, CheckpointShard, FirstStep, RankStarted, RestorePoint
+from agents.windows import COLLECTIVE_AGAIN_REPORTS, WindowBuffer
+from agents.wire import RANKS_PER_NODE_MAX, CheckpointShard, Collective, FirstStep, RankStarted, RestorePoint
 
 HELLO = {"type": "hello", "job_id": 7, "restart_count": 1, "rank": 2, "world_size": 4, "pid": 1, "gpu_index": 3}
 SHARD = {
@@ -174,6 +174,43 @@ def test_step_times_are_kept_for_the_next_report(tmp_path: Path) -> None:
     on_stage(tmp_path, play)
 
 
+ENTERED = {"type": "collective", "name": "all_reduce", "sequence": 3, "step": 12, "entered_at": 99.5, "inside": True}
+
+
+def test_the_last_collective_goes_with_the_step_times_and_alone_only_rarely(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        await rank.say(
+            HELLO, ENTERED, {"type": "steps", "first_step": 11, "self_seconds": [1.0], "wall_seconds": [1.0]}
+        )
+        await rank.say({"type": "restore_point", "id": 1})
+        await rank.hear()
+        [window] = stage.windows.take()
+        assert window.collective == Collective("all_reduce", 3, 99.5, 12, inside=True)
+        assert (window.first_step, window.self_seconds) == (11, [1.0])
+        quiet = [stage.windows.take() for _ in range(COLLECTIVE_AGAIN_REPORTS)]
+        assert quiet[:-1] == [[]] * (COLLECTIVE_AGAIN_REPORTS - 1)
+        [again] = quiet[-1]
+        assert (again.collective, again.self_seconds, again.rank) == (window.collective, [], 2)
+        await rank.say(ENTERED | {"sequence": 4, "inside": False})
+        await rank.say({"type": "restore_point", "id": 2})
+        await rank.hear()
+        [news] = stage.windows.take()
+        assert news.collective == Collective("all_reduce", 4, 99.5, 12)
+        await rank.close()
+        await until(lambda: not stage.windows._collectives)  # who has hung up hangs in nothing
+
+    on_stage(tmp_path, play)
+
+
+def test_the_collectives_of_too_many_ranks_are_not_all_kept() -> None:
+    windows = WindowBuffer(ranks_max=2)
+    for rank in range(4):
+        hello = Hello(job_id=7, restart_count=0, rank=rank, world_size=4)
+        windows.enter(hello, CollectiveEntered("barrier", 1, 99.5), user_id=0)
+    assert [window.rank for window in windows.take()] == [2, 3]
+
+
 def test_a_rank_is_told_where_to_go_on_or_why_not(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         rank = await stage.connect()
@@ -244,6 +281,9 @@ def test_a_connection_that_asks_without_end_is_refused(tmp_path: Path) -> None:
         (b"\xff\xfe\n", "not understood"),
         (b'{"type":"dance"}\n', "not understood"),
         (b'{"type":"restore_point","id":1}\n', "say hello first"),
+        (b'{"type":"collective","name":"","sequence":1,"entered_at":1.0}\n', "not understood"),
+        (b'{"type":"collective","name":"barrier","sequence":-1,"entered_at":1.0}\n', "not understood"),
+        (b'{"type":"collective","name":"barrier","sequence":1,"entered_at":1e99}\n', "not understood"),
         (json.dumps(HELLO | {"rank": 4}).encode() + b"\n", "cannot be in a world of 4"),
         (json.dumps(HELLO | {"rank": -1}).encode() + b"\n", "rank"),
         (json.dumps(HELLO | {"job_id": 2**70}).encode() + b"\n", "not understood"),

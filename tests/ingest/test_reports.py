@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
 
-from agents.wire import REPORT_BYTES_MAX, CheckpointShard, JobRefused, RankWindow, Report
+from agents.wire import REPORT_BYTES_MAX, CheckpointShard, Collective, JobRefused, RankWindow, Report
 from controlplane.fleet.job import Attempt, KnownJob
 from controlplane.ingest.authority import Token
 from controlplane.ingest.reports import Doors, reports_router
@@ -101,6 +101,16 @@ def test_a_good_report_is_heard_and_acknowledged(door: Door) -> None:
     assert (response.status_code, response.json()) == (200, {"facts": 0})
     assert door.telemetry.heard()["n1"].at == b.NOW
     assert door.woken == []
+
+
+def test_the_last_collective_of_a_rank_is_heard_with_its_window_and_bounded(door: Door) -> None:
+    entered = Collective("all_reduce", 3, b.NOW, 10, inside=True)
+    assert door.post(b.report("n1", ranks=[window(collective=entered)])).status_code == 200
+    told = door.telemetry.ranks(7)
+    assert told is not None
+    assert told[1][0].collective == entered
+    for nonsense in (Collective("", 3, b.NOW), Collective("x" * 65, 3, b.NOW), Collective("x", 3, 1e99)):
+        refused(door.post(b.report("n1", ranks=[window(collective=nonsense)])), 400, "cannot be read")
 
 
 def test_a_fact_is_in_the_database_when_it_is_acknowledged_and_wakes_the_loop(door: Door) -> None:

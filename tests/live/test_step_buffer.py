@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.wire import RankWindow
+from agents.wire import Collective, RankWindow
 from controlplane.fleet.job import Attempt
 from controlplane.live.step_buffer import STEPS_KEPT, StepBuffer
 from tests import builders as b
@@ -46,6 +46,18 @@ def test_steps_that_a_rank_has_not_reached_are_unknown() -> None:
     values = buffer.table(b.job().key).self_seconds
     assert (values[0, -5:] == 3.0).all()
     assert np.isnan(values[1, -5:]).all()
+
+
+def test_a_rank_is_shown_in_the_last_collective_it_told_of_with_steps_or_without() -> None:
+    buffer = StepBuffer(Attempt(0), 2)
+    entered = Collective("all_reduce", 3, b.NOW, 10, inside=True)
+    buffer.add(window(0, 0, [1.0] * 10), "n1", b.NOW)
+    buffer.add(RankWindow(7, 0, 0, 2, 0, 1000, "", collective=entered), "n1", b.NOW + 1)
+    assert buffer.advanced_at == b.NOW  # an evidence is no progress
+    buffer.add(window(0, 10, [1.0]), "n1", b.NOW + 2)
+    heard, unheard = buffer.ranks()
+    assert (heard.node, heard.last_step, heard.collective) == ("n1", 10, entered)
+    assert (unheard.node, unheard.last_step, unheard.collective) == ("", None, None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 300)), max_size=12))

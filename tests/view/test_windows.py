@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from agents.wire import CheckpointShard, FirstStep, RankStarted, RankWindow
+from agents.wire import CheckpointShard, Collective, FirstStep, RankStarted, RankWindow
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 
@@ -43,7 +43,8 @@ def play(rehearsal: Rehearsal, attempt: int, first: int, last: int) -> None:
     record(rehearsal, *(FirstStep(1, attempt, rank, 4, first, now + 0.5) for rank in range(4)))
     for rank, node in enumerate(nodes):
         times = [0.1] * (last + 1 - first)
-        window = RankWindow(1, attempt, rank, 4, 0, 0, "", first, times, times)
+        entered = Collective("ddp_gradients", last - first + 1 - (rank == 2), now, last, inside=rank != 2)
+        window = RankWindow(1, attempt, rank, 4, 0, 0, "", first, times, times, collective=entered)
         report = b.report(node, boot_id=f"boot of {node}", ranks=[window])
         rehearsal.control_plane.telemetry.receive(report, rehearsal.fake.now)
     rehearsal.run(1)
@@ -104,6 +105,16 @@ def test_jobs_have_attempts_and_an_ettr(get: Any) -> None:
     assert [one["restore_step"] for one in job["attempts"]] == [None, 20]
     assert 0 < job["ettr"]["ratio"] <= 1
     assert job["ettr"]["steps_lost"] == 10
+
+
+def test_the_ranks_of_a_job_show_which_of_them_the_others_wait_for(get: Any) -> None:
+    told = get("/v1/jobs/1/ranks")
+    assert (told["job_id"], told["restart_count"], told["launch"]) == (1, 1, 0)
+    assert [(one["node"], one["last_step"]) for one in told["ranks"]] == [(n, 40) for n in ("n1", "n2", "n4", "n6")]
+    sequences = [one["collective"]["sequence"] for one in told["ranks"]]
+    assert sequences == [21, 21, 20, 21]
+    assert [one["collective"]["inside"] for one in told["ranks"]] == [True, True, False, True]
+    assert get("/v1/jobs/4711/ranks") == {"job_id": 4711, "restart_count": None, "launch": None, "ranks": []}
 
 
 def test_an_incident_has_its_evidence_and_its_decision(get: Any) -> None:

@@ -1,0 +1,153 @@
+"""What the hook costs the training: microseconds of its thread for a step, with an agent that takes what is told.
+
+The training is a loop that does nothing, as fast as it goes; so the link's thread has more to do than it ever has, and
+contends for the interpreter. `bare` is the same loop without the hook, taken off. `cold` is a step after a pause, when
+the processor has forgotten all of this, as it has in a real training. DDP's figure is what watching adds
+to a backward pass, one rank alone, so that nothing is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.agents.fake_control_plane import FakeControlPlane
+from tests.agents.running_agent import agent_config, running_agent
+from tests.bench.result import Result, result, write
+from understudy import Monitor
+from understudy.ddp import watch_ddp
+
+ROUNDS = 15
+STEPS = 2_000
+BACKWARDS = 200
+COLD_STEPS = 400
+RANK = {"SLURM_JOB_ID": "7", "RANK": "0", "WORLD_SIZE": "1"}
+
+
+def microseconds(loop: Callable[[range], None], count: int = STEPS) -> list[float]:
+    """Of one step, each round."""
+    rounds = []
+    for number in range(ROUNDS):
+        steps = range(number * count, (number + 1) * count)
+        begun = time.perf_counter()
+        loop(steps)
+        rounds.append((time.perf_counter() - begun) / count * 1e6)
+        time.sleep(0.3)  # the link's thread sends what has gathered
+    return rounds
+
+
+def bare(steps: range) -> None:
+    for _ in steps:
+        pass
+
+
+def plain(monitor: Monitor) -> Callable[[range], None]:
+    def loop(steps: range) -> None:
+        for _ in monitor.steps(steps):
+            pass
+
+    return loop
+
+
+def cold(monitor: Monitor) -> list[float]:
+    """Of one step, each step: entering and leaving it."""
+    costs = []
+    for n in range(COLD_STEPS):
+        time.sleep(0.002)
+        begun = time.perf_counter()
+        step = monitor.step(n)
+        step.__enter__()
+        entered = time.perf_counter()
+        time.sleep(0.002)
+        leaving = time.perf_counter()
+        step.__exit__(None, None, None)
+        costs.append((time.perf_counter() - leaving + entered - begun) * 1e6)
+    return costs
+
+
+def with_collectives(monitor: Monitor) -> Callable[[range], None]:
+    def loop(steps: range) -> None:
+        for _ in monitor.steps(steps):
+            for _ in range(4):
+                with monitor.collective("all_reduce"):
+                    pass
+
+    return loop
+
+
+def measure_steps(monitor: Monitor, closed: Monitor) -> list[Result]:
+    empty = median(microseconds(bare))
+    figures = {
+        "hook_step": plain(monitor),
+        "hook_step_four_collectives": with_collectives(monitor),
+        "hook_step_no_agent": plain(closed),
+    }
+    hot = [
+        result(name, "µs", [one - empty for one in microseconds(loop)], {}, more_is_better=False)
+        for name, loop in figures.items()
+    ]
+    return [*hot, result("hook_step_cold", "µs", cold(monitor), {}, more_is_better=False)]
+
+
+def measure_ddp(monitor: Monitor, directory: Path) -> Result:
+    dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=0, world_size=1)
+    torch.set_num_threads(1)
+    model = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8))))
+    inputs = torch.randn(4, 64)
+
+    def train(step: Callable[[int], AbstractContextManager[Any]]) -> Callable[[range], None]:
+        def loop(steps: range) -> None:
+            for n in steps:
+                with step(n):
+                    model(inputs).sum().backward()
+
+        return loop
+
+    train(lambda _: nullcontext())(range(BACKWARDS))
+    added = []
+    for _ in range(ROUNDS):  # side by side, because a backward pass takes now this long and now that
+        without = one_round(train(lambda _: nullcontext()))
+        watch = watch_ddp(monitor, model)
+        added.append(one_round(train(monitor.step)) - without)
+        watch.remove()
+    dist.destroy_process_group()
+    return result("hook_step_watched_ddp", "µs", added, {}, more_is_better=False)
+
+
+def one_round(loop: Callable[[range], None]) -> float:
+    begun = time.perf_counter()
+    loop(range(BACKWARDS))
+    return (time.perf_counter() - begun) / BACKWARDS * 1e6
+
+
+def main() -> int:
+    outside = Monitor()  # no rank of a job
+    os.environ |= RANK
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name, FakeControlPlane() as plane:
+        directory = Path(name)
+        config = agent_config(directory, plane.url)
+        with running_agent(config):
+            monitor = Monitor(socket=str(config.socket))
+            plane.wait_for(lambda plane: plane.facts)
+            results = [*measure_steps(monitor, outside), measure_ddp(monitor, directory)]
+            monitor.close()
+        assert any(window.self_seconds for report in plane.reports for window in report.ranks), "nothing was told"
+    for one in results:
+        print(f"{one.name}: median {one.median:.1f} µs, worst of {one.n} {one.worst:.1f} µs")
+    print(write("hook", results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""The script of each page in docs/frameworks does what the page says, with a real agent and real ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from agents.config import Config
+from agents.wire import CheckpointShard
+from tests.agents.desk import JOB, Desk, shards, steps, windows
+from tests.agents.fake_control_plane import FakeControlPlane
+from tests.agents.running_agent import agent_config, running_agent
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "frameworks"
+
+
+def script_of(page: str) -> str:
+    text = (PAGES / f"{page}.md").read_text()
+    [script] = re.findall(r"^```python\n(.*?)^```$", text.partition("## The whole script")[2], re.DOTALL | re.MULTILINE)
+    return str(script)
+
+
+@pytest.fixture
+def plane() -> Iterator[FakeControlPlane]:
+    with FakeControlPlane() as plane:
+        yield plane
+
+
+@pytest.fixture
+def config(tmp_path: Path, plane: FakeControlPlane) -> Config:
+    return agent_config(tmp_path, plane.url)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+class Page(NamedTuple):
+    name: str
+    world: int
+    total: int
+    every: int
+    """Steps between checkpoints."""
+
+
+SCRIPTS = [
+    Page("plain", 1, 60, 20),
+    Page("ddp", 2, 40, 20),
+    Page("lightning", 2, 20, 10),
+    Page("huggingface", 2, 20, 10),
+]
+
+
+def test_every_page_has_a_script_that_is_run() -> None:
+    assert sorted(page.name for page in SCRIPTS) == sorted(path.stem for path in PAGES.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", SCRIPTS, ids=lambda page: page.name)
+def test_a_script_is_timed_its_checkpoints_are_announced_and_it_goes_on_where_it_is_told(
+    page: Page, plane: FakeControlPlane, config: Config, desk: Desk
+) -> None:
+    name, world, total, every = page
+    script = script_of(name)
+    ranks = range(world)
+    plane.restore_points[JOB, 0] = (0, "")
+    with running_agent(config):
+        desk.train(script, world, config.socket)
+        plane.wait_for(lambda plane: all(steps(plane, 0, rank) == list(range(total)) for rank in ranks))
+        announced = shards(plane, 0, every)
+        assert [shard.rank for shard in announced] == list(ranks)
+        assert len({shard.path for shard in announced}) == 1
+        assert announced[0].size_bytes > 0
+        assert Path(announced[0].path).is_relative_to(desk.checkpoints)
+        assert [shard.rank for shard in shards(plane, 0, total)] == list(ranks)
+        if world > 1:
+            names = {window.collective.name for window in windows(plane, 0) if window.collective}
+            assert names & {"ddp_gradients", "mean_loss"}
+
+        plane.restore_points[JOB, 1] = (every, announced[0].path)
+        desk.train(script, world, config.socket, attempt=1)
+        plane.wait_for(lambda plane: all(steps(plane, 1, rank) == list(range(every, total)) for rank in ranks))
+
+
+@pytest.mark.parametrize("page", ["plain", "lightning", "huggingface"])
+def test_a_script_runs_on_a_workstation_and_says_once_that_nothing_is_reported(page: str, desk: Desk) -> None:
+    log = desk.train_alone(script_of(page))
+    assert log.count("understudy:") == 1
+    assert "nothing is reported" in log
+
+
+def test_lightning_under_its_older_name_is_served_too(plane: FakeControlPlane, config: Config, desk: Desk) -> None:
+    script = script_of("lightning").replace("lightning.pytorch", "pytorch_lightning")
+    assert "pytorch_lightning" in script
+    plane.restore_points[JOB, 0] = (0, "")
+    with running_agent(config):
+        desk.train(script, 1, config.socket)
+        plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
+    assert len(shards(plane, 0, 20)) == 1
+
+
+@pytest.mark.parametrize(
+    ("page", "before", "after"),
+    [
+        ("lightning", "max_steps=20", "max_steps=20, accumulate_grad_batches=2"),
+        ("huggingface", "max_steps=20", "max_steps=20, gradient_accumulation_steps=2"),
+    ],
+)
+def test_accumulated_batches_are_one_step(
+    page: str, before: str, after: str, plane: FakeControlPlane, config: Config, desk: Desk
+) -> None:
+    script = script_of(page).replace(before, after)
+    assert after in script
+    plane.restore_points[JOB, 0] = (0, "")
+    with running_agent(config):
+        desk.train(script, 1, config.socket)
+        plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
+    assert [len(shards(plane, 0, step)) for step in (10, 20)] == [1, 1]
+
+
+def test_what_lightning_cannot_safely_go_on_from_is_not_announced(
+    plane: FakeControlPlane, config: Config, desk: Desk
+) -> None:
+    """Weights alone, and files that are written over."""
+    kept = "ModelCheckpoint(sys.argv[1], every_n_train_steps=10, save_top_k=-1)"
+    weights = "ModelCheckpoint(sys.argv[1], 'weights-{step}', every_n_train_steps=20, save_weights_only=True)"
+    same = "ModelCheckpoint(sys.argv[1], 'same', every_n_train_steps=5, enable_version_counter=False, save_last=True)"
+    script = script_of("lightning").replace(kept, f"{kept}, {weights}, {same}")
+    plane.restore_points[JOB, 0] = (0, "")
+    with running_agent(config):
+        desk.train(script, 1, config.socket)
+        plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
+    written = {path.name for path in desk.checkpoints.iterdir()}
+    announced = {Path(fact.path).name for fact in plane.facts if isinstance(fact, CheckpointShard)}
+    assert {"last.ckpt", "same.ckpt", "weights-step=20.ckpt"} <= written
+    assert announced == {"epoch=0-step=10.ckpt", "epoch=0-step=20.ckpt", "same.ckpt"}
+    assert len([fact for fact in plane.facts if isinstance(fact, CheckpointShard) and "same" in fact.path]) == 1
+
+
+def test_a_checkpoint_that_is_gone_is_not_gone_on_from(plane: FakeControlPlane, config: Config, desk: Desk) -> None:
+    plane.restore_points[JOB, 0] = (10, str(desk.checkpoints / "gone.ckpt"))
+    script = (
+        "from understudy.{0} import UnderstudyCallback\n"
+        "callback = UnderstudyCallback()\n"
+        "assert callback.{1}(otherwise='mine') == 'mine'\n"
+    )
+    with running_agent(config):
+        for page, method in (("lightning", "ckpt_path"), ("huggingface", "resume_from_checkpoint")):
+            desk.train(script.format(page, method), 1, config.socket)
