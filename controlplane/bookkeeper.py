@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from controlplane.config import Config
 from controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, identify, opted_in
-from controlplane.fleet.node import NodeState
-from controlplane.fleet.slurm import SlurmView
+from controlplane.fleet.node import SLURM_SAVES_SECONDS, NodeRecord, NodeState
+from controlplane.fleet.slurm import SlurmNode, SlurmView
 from controlplane.live.directory import JobDirectory
 from controlplane.live.telemetry import ExpectedJob, Telemetry
 from controlplane.store.facts import FactStore
@@ -47,8 +47,8 @@ class Bookkeeper:
         records = self._fleet.nodes()
         for name, record in records.items():
             slurm = view.nodes.get(name)
-            if record.state is NodeState.QUARANTINED and record.drained_at is None and slurm and slurm.draining:
-                self._fleet.drained(slurm, now)
+            if slurm is not None and slurm.draining and record.state is NodeState.QUARANTINED:
+                self._note_drain(record, slurm, now)
         new_nodes = view.nodes.keys() - records.keys()
         if new_nodes:
             self._fleet.add_nodes(new_nodes, now)
@@ -65,6 +65,14 @@ class Bookkeeper:
             }
         )
         self._facts.attach_waiting(self._directory.get, now)
+
+    def _note_drain(self, record: NodeRecord, slurm: SlurmNode, now: float) -> None:
+        if record.drained_at is None:
+            self._fleet.drained(slurm, now)
+        elif not record.drain_user and slurm.reason == record.drain_reason:
+            self._fleet.owned(slurm, record.drained_at)  # of before there was this proof
+        elif not record.drain_settled and now - record.drained_at > SLURM_SAVES_SECONDS:
+            self._fleet.settled(record.name)
 
     def _note_jobs(self, jobs: list[Job], now: float) -> list[tuple[KnownJob, Job]]:
         """Those that changed are written, all at once: a control plane that starts has thousands of them."""

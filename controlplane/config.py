@@ -162,6 +162,12 @@ class Recovery(Section):
     )
     seats_minutes: int = Field(60, ge=5, description="Life of a seat reservation, should we die and not come back.")
 
+    @model_validator(mode="after")
+    def _seats_outlast_the_wait(self) -> Self:
+        if self.seats_minutes * 60 <= self.first_step_timeout_seconds:
+            raise ValueError("seats_minutes must be longer than first_step_timeout_seconds")
+        return self
+
 
 class Config(Section):
     cluster: str = Field(min_length=1, description="Name of the Slurm cluster (ClusterName).")

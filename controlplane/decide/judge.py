@@ -131,7 +131,7 @@ def _moves(snapshot: Snapshot, findings: Sequence[Finding], bad: set[str], confi
     `bad` are all nodes condemned in this round, also those that a guard holds back: none of them is a spare.
     """
     moves: dict[str, Move] = {}
-    free = [name for name in spares.free_spares(snapshot) if name not in bad]
+    free = [name for name in spares.free_spares(snapshot, config) if name not in bad]
     for job in _gangs(snapshot, {finding.node for finding in findings}):
         seats = _seats(snapshot, job)
         own = [finding for finding in findings if finding.node in seats]
@@ -163,8 +163,9 @@ def _move(
     free: Sequence[str],
     config: Config,
 ) -> Move:
-    if not job.slurm.batch or not job.slurm.requeue:
-        return Move(None, Because.RULE, f"job {job.key.job_id} was not submitted as a batch job with --requeue")
+    objection = _cannot_move(snapshot, job, findings, seats, config)
+    if objection:
+        return Move(None, Because.RULE, f"job {job.key.job_id} {objection}: left to a person")
     if sum(key == job.key for _, key in snapshot.swaps) >= config.jobs.swaps_per_hour_max:
         words = f"job {job.key.job_id} was moved too often within the hour: left to a person"
         return Move(None, Because.JOB_BUDGET, words)
@@ -178,7 +179,7 @@ def _move(
         other.key.job_id
         for finding in findings
         if finding.dead
-        for other in snapshot.job_on(finding.node)
+        for other in snapshot.holders_of(finding.node)
         if not other.managed
     ]
     if others:
@@ -188,6 +189,26 @@ def _move(
     chosen = free[: len(findings)]
     plan = plans.swap_plan(snapshot, job, findings, seats, chosen)
     return Move(plan, Because.RULE, f"job {job.key.job_id} moves to {', '.join(chosen)}")
+
+
+def _cannot_move(
+    snapshot: Snapshot, job: Job, findings: Sequence[Finding], seats: Sequence[str], config: Config
+) -> str:
+    """Why this gang is not ours to requeue onto other nodes; empty: nothing speaks against it."""
+    slurm = job.slurm
+    if not slurm.batch or not slurm.requeue:
+        return "was not submitted as a batch job with --requeue"
+    if slurm.part_of:
+        return f"is part of a {slurm.part_of}: Slurm would requeue more than it"
+    insisted = {finding.node for finding in findings} & set(slurm.required_nodes)
+    if insisted:
+        return f"asked for {', '.join(sorted(insisted))} by name (--nodelist) and cannot run without"
+    left = {finding.node for finding in findings}
+    for reservation in spares.foreign_reservations(snapshot, job, config):
+        taken = sorted(set(reservation.nodes) & set(seats) - left)
+        if taken and spares.is_in_the_way(reservation, job, snapshot.now):
+            return f"would be seated on {', '.join(taken)} into the time of reservation {reservation.name}"
+    return ""
 
 
 def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decision:

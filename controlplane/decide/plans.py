@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.job import Job
 from controlplane.fleet.node import REASON_PREFIX, NodeState, NodeView
-from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, StepName
+from controlplane.fleet.recovery import SEATS_PREFIX, Plan, Recovery, RecoveryKind, StepName
 from controlplane.fleet.snapshot import Snapshot
 
 SWAP_STEPS = (
@@ -66,6 +66,7 @@ def swap_plan(
     kept = tuple(name for name in seats if name not in failed and name not in lost)
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table else -1
+    own = "" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation
     return Plan(
         kind=RecoveryKind.POOL_SWAP,
         steps=SWAP_STEPS,
@@ -79,6 +80,7 @@ def swap_plan(
         restart_count=on_its_way.restart_count if on_its_way else job.slurm.restart_count,
         last_step=on_its_way.last_step if on_its_way else (last_step if last_step >= 0 else None),
         supersedes=earlier.id if earlier else None,
+        reservation=earlier.plan.reservation if earlier else own,
         drain_reason=earlier.plan.drain_reason if earlier and not accused else drain_reason(findings[0]),
     )
 

@@ -42,7 +42,7 @@ def refused(job: Job, refusal: Refusal) -> bool:
 def _release(snapshot: Snapshot, job: Job, refusals: list[Refusal], config: Config) -> Decision:
     nodes = sorted({one.node for one in refusals})
     reason = f"job {job.key.job_id} is held because our Prolog kept it off {', '.join(nodes)}: {RELEASE_JOB_ROW.why}"
-    objection = guards.object_to_any(snapshot) or _too_often(snapshot, job, config)
+    objection = guards.object_to_any(snapshot) or _not_alone(job) or _too_often(snapshot, job, config)
     return Decision(
         row=RELEASE_JOB_ROW.number,
         subject=f"job {job.key.job_id}",
@@ -58,6 +58,15 @@ def _release(snapshot: Snapshot, job: Job, refusals: list[Refusal], config: Conf
         },
         plan=None if objection else plans.release_plan(job),
     )
+
+
+def _not_alone(job: Job) -> guards.Objection | None:
+    if not job.slurm.part_of:
+        return None
+    words = (
+        f"it is part of a {job.slurm.part_of}, of which Slurm would release more: left to a person (scontrol release)"
+    )
+    return guards.Objection(Because.RULE, words)
 
 
 def _too_often(snapshot: Snapshot, job: Job, config: Config) -> guards.Objection | None:

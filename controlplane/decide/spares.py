@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from controlplane.config import Spares
+from controlplane.config import Config, Spares
 from controlplane.decide.guards import still_gathering
 from controlplane.fleet.job import Job
 from controlplane.fleet.node import NodeState, NodeView
+from controlplane.fleet.recovery import SEATS_PREFIX
+from controlplane.fleet.slurm import SlurmReservation
 from controlplane.fleet.snapshot import Snapshot
 
 
@@ -17,24 +19,49 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part) if part.isdigit() else -1, part) for part in re.findall(r"\d+|\D+", name))
 
 
-def free_spares(snapshot: Snapshot) -> list[str]:
-    """Spares fit to take a gang's seat now, best first."""
+def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) -> list[SlurmReservation]:
+    """Those that others made, but for the one that the job itself runs in. Ours are made over them (OVERLAP), so it is
+    for us to keep off their nodes.
+    """
+    own = {config.spares.reservation}
+    if job is not None:
+        earlier = snapshot.recovery_of(job.key)
+        own |= {job.slurm.reservation, earlier.plan.reservation if earlier else ""}
+    return [
+        one
+        for one in snapshot.reservations.values()
+        if one.name not in own and not (one.name.startswith(SEATS_PREFIX) and "IGNORE_JOBS" in one.flags)
+    ]
+
+
+def is_in_the_way(reservation: SlurmReservation, job: Job, now: float) -> bool:
+    """It holds its nodes now, or will before the job's time is up."""
+    minutes = job.slurm.time_limit_minutes
+    return minutes is None or reservation.start_at < now + minutes * 60
+
+
+def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
+    """Spares fit to take a gang's seat now, best first. What somebody else has reserved, now or later, is theirs."""
     taken = {spare for recovery in snapshot.recoveries for spare in recovery.plan.spares}
+    taken |= {node for one in foreign_reservations(snapshot, None, config) for node in one.nodes}
     fit = [
         name
         for name, node in snapshot.nodes.items()
-        if node.is_spare and name not in taken and _fit(node) and not snapshot.job_on(name)
+        if node.is_spare and name not in taken and _fit(node) and not snapshot.holders_of(name)
     ]
     return sorted(fit, key=natural)
 
 
 def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
-    """The job could start there: the partition, the devices of the node it leaves, and not excluded by its user."""
+    """The job could start there: the partition, devices and features of the node it leaves, and not excluded by its
+    user.
+    """
     if spare.slurm is None or failed.slurm is None:
         return False
     return (
         bool(set(spare.slurm.partitions) & set(job.slurm.partition.split(",")))
         and spare.slurm.gres == failed.slurm.gres
+        and (not job.slurm.features or failed.slurm.features <= spare.slurm.features)
         and spare.name not in job.slurm.excluded_nodes
     )
 

@@ -10,11 +10,8 @@ from controlplane.fleet.node import REASON_PREFIX, NodeState, NodeView
 from controlplane.fleet.recovery import Recovery, StepName, StepStatus
 from controlplane.fleet.snapshot import Snapshot
 
-SLURM_SAVES_SECONDS = 10.0
-"""slurmctld writes its state every five seconds at least; a crash forgets what came after the last time."""
-
 CLOCKS_APART_SECONDS = 2.0
-"""Its start is told in whole seconds of its host's clock."""
+"""slurmctld's start is told in whole seconds of its host's clock."""
 
 
 def administration(snapshot: Snapshot) -> Iterator[Finding]:
@@ -64,13 +61,13 @@ def _was_drained(node: NodeView, read_at: float) -> bool:
 
 
 def _may_be_forgotten(node: NodeView, slurmctld_started_at: float | None) -> bool:
-    """slurmctld was started again so soon after our drain that the drain may not have been saved. Then its being gone
+    """slurmctld was started again before our drain had stood for so long that it was surely saved. Then its being gone
     is nobody's doing.
     """
-    at = node.record.drained_at
-    if node.state is not NodeState.QUARANTINED or at is None or slurmctld_started_at is None:
+    record, at = node.record, node.record.drained_at
+    if node.state is not NodeState.QUARANTINED or at is None or record.drain_settled or slurmctld_started_at is None:
         return False
-    return -CLOCKS_APART_SECONDS < slurmctld_started_at - at < SLURM_SAVES_SECONDS + CLOCKS_APART_SECONDS
+    return slurmctld_started_at > at - CLOCKS_APART_SECONDS
 
 
 def undrained(snapshot: Snapshot) -> Iterator[Finding]:

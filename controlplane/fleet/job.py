@@ -52,6 +52,7 @@ class KnownJob:
     restart_count: int
     user_id: int
     managed: bool = False  # asked for us
+    seen_at: float = 0.0  # when it was last written down: at its last requeue, or later
 
     def believes(self, user_id: int) -> bool:
         """Whether a process of this user may speak for the job: its owner's, or root's."""
@@ -62,12 +63,14 @@ def identify(cluster: str, slurm: SlurmJob, known: KnownJob | None) -> JobKey:
     """Which job this is: the known one of its id, or a new one.
 
     A requeue renews Slurm's submit time and raises the restart count; a new job of an old id has another submit time
-    and a restart count of zero. Times are slurmctld's, whose clock may step: only their being equal is looked at.
+    and a restart count of zero, or another owner. The count may fall: a slurmctld that crashed comes back with a count
+    and a submit time that it had saved before; a new job of that id would be younger than what we saw last.
     """
     if known is not None:
         same_submission = slurm.submit_at == known.key.submit_at
         requeued = slurm.restart_count >= max(1, known.restart_count)
-        if same_submission or requeued:
+        as_before = 1 <= slurm.restart_count < known.restart_count and slurm.submit_at <= known.seen_at
+        if same_submission or ((requeued or as_before) and slurm.user_id == known.user_id):
             return known.key
     return JobKey(cluster, slurm.job_id, slurm.submit_at)
 

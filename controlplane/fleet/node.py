@@ -12,6 +12,10 @@ REASON_PREFIX = "understudy:"
 """Every reason that we give Slurm begins with this; one that does not is somebody else's."""
 
 
+SLURM_SAVES_SECONDS = 10.0
+"""slurmctld writes its state every five seconds at least; a crash forgets what came after the last time."""
+
+
 class NodeState(StrEnum):
     """Guarantees, not actions. `decide.table` says how one follows from another."""
 
@@ -35,6 +39,7 @@ class NodeRecord:
     drain_reason: str = ""  # as read back then, with who gave it and when, in Slurm's words: the proof that it is ours
     drain_user: str = ""
     drain_reason_at: str = ""
+    drain_settled: bool = False  # it was seen to stand for so long that slurmctld has saved it
     agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
     slurmd_seen_at: float | None = None  # when its slurmd's port first answered us
 

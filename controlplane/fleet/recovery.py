@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from controlplane.fleet.job import JobKey
 
+SEATS_PREFIX = "understudy_seats_"
+"""Names of the reservations that hold a gang's seats; its job id follows."""
+
 
 class RecoveryKind(StrEnum):
     POOL_SWAP = "pool"  # the gang moves to a spare from the pool
@@ -63,6 +66,7 @@ class Plan:
     last_step: int | None = None  # the furthest step that attempt was seen to finish
     supersedes: int | None = None  # id of an unfinished recovery of the same job
     drain_reason: str = ""
+    reservation: str = ""  # in which the job ran before: it gets it back
     renamed_nodes: tuple[str, ...] = ()  # drained by Slurm because of our Prolog: they are given our reason
 
 

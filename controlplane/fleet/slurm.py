@@ -39,6 +39,7 @@ class SlurmNode:
     reason_user: str = ""
     reason_at: str = ""  # as Slurm prints it; part of the proof that a drain is ours
     gres: str = ""
+    features: frozenset[str] = frozenset()  # active ones: what jobs can ask for
 
     @property
     def draining(self) -> bool:
@@ -126,6 +127,9 @@ class SlurmJob:
     excluded_nodes: tuple[str, ...] = ()
     priority: int = 1
     time_limit_minutes: int | None = None  # None: none of its own
+    required_nodes: tuple[str, ...] = ()  # it runs on no set of nodes without these
+    features: str = ""  # that its nodes must have, as an expression of Slurm's
+    part_of: str = ""  # "job array", "heterogeneous job": Slurm may take its id for the whole
 
     @property
     def pending(self) -> bool:
@@ -136,9 +140,14 @@ class SlurmJob:
         return self.state in ENDED_STATES
 
     @property
+    def holds_nodes(self) -> bool:
+        """Its processes are, or are about to be, on its nodes; a job that is completing lets go of them."""
+        return bool(self.nodes) and not self.pending and not self.ended and self.state != "COMPLETING"
+
+    @property
     def held(self) -> bool:
-        """It waits for somebody to release it."""
-        return self.pending and self.priority == 0
+        """It waits for somebody to release it. "BadConstraints" looks the same and is nobody's doing."""
+        return self.pending and self.priority == 0 and self.reason != "BadConstraints"
 
     @property
     def held_after_failed_launch(self) -> bool:
@@ -165,6 +174,7 @@ class SlurmReservation:
     nodes: tuple[str, ...]
     users: tuple[str, ...]
     flags: frozenset[str]
+    start_at: int = 0
 
     def made_for(self, user: str) -> bool:
         """Made by us for this user: so ours are, and nobody else's would be by chance."""

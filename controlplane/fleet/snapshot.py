@@ -48,6 +48,10 @@ class Snapshot:
                 found.setdefault(node, []).append(job)
         return found
 
+    def holders_of(self, node: str) -> list[Job]:
+        """Jobs whose processes are there, whatever Slurm calls their state."""
+        return [job for job in self.jobs.values() if job.slurm.holds_nodes and node in job.slurm.nodes]
+
     @cached_property
     def quarantined(self) -> int:
         """How many nodes are."""

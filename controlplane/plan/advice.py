@@ -311,11 +311,12 @@ def _expedited(settings: Settings, version: Version) -> Verdict:
     if version < (25, 11):
         return Severity.GOOD, "Slurm knows it from 25.11 on"
     if "enable_expedited_requeue" in settings.options("SlurmctldParameters"):
-        return Severity.GOOD, "jobs submitted with --requeue=expedite keep their seats through a node's failure"
-    return (
-        Severity.COST,
-        "jobs cannot ask for --requeue=expedite: Slurm gives their seats away while the control plane is away",
-    )
+        return (
+            Severity.COST,
+            "a job that asks for --requeue=expedite is held by Slurm when its program fails while all epilogs succeed, "
+            "until a person releases it; gangs of ours gain nothing by it",
+        )
+    return Severity.GOOD, "off: the control plane holds the seats of its gangs itself"
 
 
 def _private_data(settings: Settings, _version: Version) -> Verdict:
@@ -519,8 +520,8 @@ RULES = (
     Rule(
         21,
         "SlurmctldParameters=enable_expedited_requeue",
-        "enable_expedited_requeue (Slurm 25.11 and later)",
-        "lets jobs ask Slurm itself to hold their seats (--requeue=expedite)",
+        "off, unless jobs of others want it (Slurm 25.11 and later)",
+        "lets jobs ask Slurm to requeue them without delay (--requeue=expedite); docs/adr/0011",
         _expedited,
         ("SlurmctldParameters",),
     ),

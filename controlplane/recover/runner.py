@@ -104,7 +104,7 @@ class Runner:
         now = self._clock.now()
         if step.name in WRITE_REASONS:
             for node in (world.slurm.nodes.get(name) for name in recovery.plan.failed_nodes):
-                if node is not None and node.reason == recovery.plan.drain_reason:
+                if node is not None and _wrote(recovery, step, node):
                     self._stores.fleet.owned(node, now)
                 elif node is not None:
                     self._stores.fleet.drained(node, now)
@@ -177,6 +177,12 @@ class Runner:
 
     def _reload(self, recovery: Recovery) -> Recovery:
         return self._stores.journal.recovery(recovery.id)
+
+
+def _wrote(recovery: Recovery, step: RecoveryStep, node: SlurmNode) -> bool:
+    """Whether the step gave this node its reason: the later ones do so only by declaring it down."""
+    may_have = step.attempts > 0 and (step.name is StepName.DRAIN_NODES or node.down)
+    return may_have and node.reason == recovery.plan.drain_reason
 
 
 def _next_step(recovery: Recovery) -> RecoveryStep | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from controlplane.config import Config
 from controlplane.fleet.job import opted_in
 from controlplane.fleet.node import NodeRecord
-from controlplane.fleet.recovery import Plan, StepName
+from controlplane.fleet.recovery import SEATS_PREFIX, Plan, StepName
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmView
 from controlplane.slurm.protocol import Slurm
 
@@ -61,19 +61,19 @@ class World:
         return [node.name for node in nodes if not self.answers(node)]
 
     def shared(self, names: Iterable[str]) -> list[int]:
-        """Running jobs on these nodes that are not ours."""
+        """Jobs on these nodes that are not ours."""
         nodes = set(names)
         word = self.config.jobs.opt_in_word
         return [
             job.job_id
             for job in self.slurm.jobs.values()
-            if job.state == "RUNNING" and nodes & set(job.nodes) and not opted_in(job.comment, word)
+            if job.holds_nodes and nodes & set(job.nodes) and not opted_in(job.comment, word)
         ]
 
     @property
     def seats_name(self) -> str:
         assert self.plan.job is not None
-        return f"understudy_seats_{self.plan.job.job_id}"
+        return f"{SEATS_PREFIX}{self.plan.job.job_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ UNAVAILABLE = re.compile(
     r"|Unable to establish a? ?connection|Resource temporarily unavailable",
     re.IGNORECASE,
 )
+_FILTERS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SLURM_CLUSTERS")
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
 
 
@@ -45,8 +46,10 @@ class CommandLineGateway:
         self._scontrol = scontrol
         self._timeout_seconds = timeout_seconds
         self._node_reader = NodeReader()
+        given = os.environ if environment is None else environment
         self._environment = {
-            **(os.environ if environment is None else environment),
+            # Whoever starts us may have set filters for his own use of the commands.
+            **{name: value for name, value in given.items() if not name.startswith(_FILTERS)},
             # scontrol prints and reads local time, without a zone: here it is UTC.
             "TZ": "UTC",
             "SLURM_TIME_FORMAT": "standard",
@@ -69,6 +72,8 @@ class CommandLineGateway:
         # A job name or comment with a line break can imitate a record. squeue, asked for ids alone, prints no text of
         # users: what it does not name is no job.
         known = {int(line) for line in self._squeue("--noheader", "--all", "--states=all", "--format=%A").split()}
+        if not known:
+            raise SlurmError(f"scontrol prints {len(printed)} jobs and squeue knows none of them")
         jobs = [job for job in printed if job.job_id in known]
         ambiguous = ambiguous_job_ids(jobs)
         if not ambiguous:
@@ -119,7 +124,8 @@ class CommandLineGateway:
             f"Duration={int(duration_minutes)}",
             # OVERLAP: over the spare pool, which gives its node up a moment later, so that it is never unreserved.
             # No FLEX: it allows the job nodes outside the reservation.
-            "Flags=IGNORE_JOBS,OVERLAP",
+            # NO_HOLD_JOBS_AFTER: should nobody of us be there when it expires, the job bound to it goes on by itself.
+            "Flags=IGNORE_JOBS,OVERLAP,NO_HOLD_JOBS_AFTER",
         )
 
     def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:

@@ -24,6 +24,14 @@ _NODE_START = re.compile(r"NodeName=")
 _JOB_START = re.compile(r"JobId=(\d+) ")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
+_OWN_KEYS = re.compile(
+    r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|Partition|ReqNodeList|ExcNodeList|NodeList"
+    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot)="
+)
+"""What is read of Slurm's stretch of a job's record. Users' text can stand in there as well (an MCS label, a QOS)."""
+_RESERVATION = re.compile(r" DelayBoot=\S+\s+Reservation=(\S+)")
+_ARRAY = re.compile(r"JobId=\d+ ArrayJobId=\d+ ")
+_HETEROGENEOUS = re.compile(r"JobId=\d+ (?:ArrayJobId=\d+ ArrayTaskId=\S+ )?HetJobId=\d+ ")
 _USER_TEXT = re.compile(r" (?:Network|Command|WorkDir|AdminComment)=")
 _ADMIN_COMMENT = re.compile(r" AdminComment=")
 _AFTER_USER_TEXT = r"(?=\s+(?:Extra|StdErr|StdIn|StdOut|Power|TresPer\w+|MailUser|NtasksPerTRES)=|\s*$)"
@@ -204,6 +212,7 @@ def _node(record: str) -> SlurmNode:
         reason_user=reason["user"] if reason else "",
         reason_at=reason["at"] if reason else "",
         gres=_value(record, "Gres") or "",
+        features=frozenset(_list(_value(record, "ActiveFeatures") or "")),
     )
 
 
@@ -218,6 +227,10 @@ def _job(record: str) -> SlurmJob | None:
     start = _JOB_START.match(record)
     assert start is not None  # it is what makes a record
     stretch = record[owner.start() : user_text.start()]
+    keys = _OWN_KEYS.findall(stretch)
+    if len(keys) != len(set(keys)):
+        return None  # a text of the user's repeats one of Slurm's keys
+    reserved = _RESERVATION.search(stretch)
     state = _need(stretch, "JobState", record)
     submit_at = epoch_seconds(_need(stretch, "SubmitTime", record))
     if submit_at is None:
@@ -238,13 +251,22 @@ def _job(record: str) -> SlurmJob | None:
         comment=_comment(record, user_text.start()),
         batch=(_value(stretch, "BatchFlag") or "0") != "0",
         requeue=_value(stretch, "Requeue") == "1",
-        reservation=_value(stretch, "Reservation") or "",
+        reservation=reserved[1] if reserved else "",
         reason="" if reason == "None" else reason,
         start_at=epoch_seconds(_value(stretch, "StartTime") or ""),
         excluded_nodes=hosts(_value(stretch, "ExcNodeList") or ""),
         priority=_number(stretch, "Priority", record),
         time_limit_minutes=minutes(_value(stretch, "TimeLimit") or ""),
+        required_nodes=hosts(_value(stretch, "ReqNodeList") or ""),
+        features=_value(stretch, "Features") or "",
+        part_of=_part_of(record),
     )
+
+
+def _part_of(record: str) -> str:
+    if _HETEROGENEOUS.match(record):
+        return "heterogeneous job"
+    return "job array" if _ARRAY.match(record) else ""
 
 
 def _comment(record: str, start: int) -> str:
@@ -280,4 +302,5 @@ def _reservation(record: str) -> SlurmReservation:
         nodes=hosts(pairs.get("Nodes", "")),
         users=_list(pairs.get("Users", "")),
         flags=frozenset(_list(pairs.get("Flags", ""))),
+        start_at=epoch_seconds(pairs.get("StartTime", "")) or 0,
     )

@@ -10,8 +10,8 @@ a node, a job's Extra, the topology, the configuration in Slurm's own words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -20,10 +20,12 @@ from controlplane.fleet.slurm import PENDING_STATES, SlurmJob, SlurmNode, SlurmR
 from controlplane.slurm.cli import CommandLineGateway, checked_name, checked_reason
 from controlplane.slurm.hostlist import compress
 from controlplane.slurm.parse import hosts, node_state
-from controlplane.slurm.protocol import READS
+from controlplane.slurm.protocol import READS, SlurmError, SlurmUnavailable
 from controlplane.slurm.pyslurm_process import PyslurmWorker, WorkerDied
 
 log = structlog.get_logger()
+
+Noun = TypeVar("Noun")
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -42,6 +44,7 @@ class _Node(msgspec.Struct, frozen=True):
     reason_user: str
     reason_at: str
     gres: str
+    features: frozenset[str]
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -64,6 +67,9 @@ class _Job(msgspec.Struct, frozen=True):
     excluded_nodes: str
     priority: int
     time_limit_minutes: int | None
+    required_nodes: str
+    features: str
+    part_of: str
 
 
 class _Reservation(msgspec.Struct, frozen=True):
@@ -71,6 +77,7 @@ class _Reservation(msgspec.Struct, frozen=True):
     nodes: str
     users: tuple[str, ...]
     flags: frozenset[str]
+    start_at: int
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -94,6 +101,7 @@ class PyslurmGateway:
         self._command_line = command_line
         self.worker = PyslurmWorker(python, environment, timeout_seconds)
         self._died_of: set[str] = set()
+        self._unread: dict[str, str] = {}
 
     def hello(self) -> Hello:
         """Raises SlurmError where pyslurm cannot be used."""
@@ -107,24 +115,20 @@ class PyslurmGateway:
         return self._command_line.cluster_name()
 
     def nodes(self) -> list[SlurmNode]:
-        found = self._read("nodes", (), list[_Node])
-        return self._command_line.nodes() if found is None else [_node(one) for one in found]
+        found = self._read("nodes", (), list[_Node], _node)
+        return self._command_line.nodes() if found is None else found
 
     def jobs(self) -> list[SlurmJob]:
-        found = self._read("jobs", (), list[_Job])
-        return self._command_line.jobs() if found is None else [_job(one) for one in found]
+        found = self._read("jobs", (), list[_Job], _job)
+        return self._command_line.jobs() if found is None else found
 
     def reservations(self) -> list[SlurmReservation]:
-        found = self._read("reservations", (), list[_Reservation])
-        if found is None:
-            return self._command_line.reservations()
-        return [SlurmReservation(one.name, hosts(one.nodes), one.users, one.flags) for one in found]
+        found = self._read("reservations", (), list[_Reservation], _reservation)
+        return self._command_line.reservations() if found is None else found
 
     def steps(self, job_id: int) -> list[SlurmStep]:
-        found = self._read("steps", (int(job_id),), list[_Step])
-        if found is None:
-            return self._command_line.steps(job_id)
-        return [SlurmStep(one.step_id, one.name, one.state, hosts(one.nodes)) for one in found]
+        found = self._read("steps", (int(job_id),), list[_Step], _step)
+        return self._command_line.steps(job_id) if found is None else found
 
     def job_extra(self, job_id: int) -> str:
         return self._command_line.job_extra(job_id)
@@ -198,16 +202,26 @@ class PyslurmGateway:
         else:
             self._command_line.set_job_extra(job_id, "")
 
-    def _read(self, call: str, arguments: Sequence[object], kind: Any) -> Any:
-        """None where pyslurm dies of this call: then it is the command line's."""
+    def _read(
+        self, call: str, arguments: Sequence[object], kind: Any, build: Callable[[Any], Noun]
+    ) -> list[Noun] | None:
+        """None where pyslurm cannot: it dies of this call, or of something that users wrote. Then it is the command
+        line's, which leaves out what makes no sense and reads the rest.
+        """
         assert call in READS
         if call in self._died_of:
             return None
         try:
-            return self.worker.ask(call, arguments, kind)
+            return [build(one) for one in self.worker.ask(call, arguments, kind)]
         except WorkerDied:
             self._distrust(call)
-            return None
+        except SlurmUnavailable:
+            raise
+        except SlurmError as error:
+            if self._unread.get(call) != str(error):
+                log.warning("pyslurm.unread", call=call, error=str(error), remedy="the command line reads it")
+            self._unread[call] = str(error)
+        return None
 
     def _act(self, call: str, *arguments: object) -> None:
         if call in self._died_of:
@@ -237,6 +251,7 @@ def _node(one: _Node) -> SlurmNode:
         one.reason_user,
         one.reason_at,
         one.gres,
+        one.features,
     )
 
 
@@ -244,4 +259,13 @@ def _job(one: _Job) -> SlurmJob:
     values = msgspec.structs.asdict(one)
     values["nodes"] = () if one.state in PENDING_STATES else hosts(one.nodes)
     values["excluded_nodes"] = hosts(one.excluded_nodes)
+    values["required_nodes"] = hosts(one.required_nodes)
     return SlurmJob(**values)
+
+
+def _reservation(one: _Reservation) -> SlurmReservation:
+    return SlurmReservation(one.name, hosts(one.nodes), one.users, one.flags, one.start_at)
+
+
+def _step(one: _Step) -> SlurmStep:
+    return SlurmStep(one.step_id, one.name, one.state, hosts(one.nodes))

@@ -25,6 +25,7 @@ from typing import Any
 FLAG_NAMES = {  # pyslurm's, where it has other names than Slurm's own command line
     "IGNORE_RUNNING_JOBS": "IGNORE_JOBS",
     "MAINTENANCE": "MAINT",
+    "NO_JOB_HOLD_AFTER_END": "NO_HOLD_JOBS_AFTER_END",
     "SPECIFIC_NODES": "SPEC_NODES",
 }
 
@@ -35,6 +36,16 @@ def _slurm_time(epoch: Any) -> str:
 
 def _epoch(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
+
+
+def _text(value: Any) -> str:
+    return ",".join(str(one) for one in value) if isinstance(value, list | tuple) else str(value or "")
+
+
+def _part_of(job: Any) -> str:
+    if job.heterogeneous_id:
+        return "heterogeneous job"
+    return "job array" if job.array_id else ""
 
 
 def _gres(configured: dict[str, Any]) -> str:
@@ -92,6 +103,7 @@ class Calls:
                 "name": one.name,
                 "nodes": one.nodes or "",
                 "users": list(one.users or ()),
+                "start_at": _epoch(one.start_time) or 0,
                 "flags": [FLAG_NAMES.get(flag.name, flag.name) for flag in one.flags],
             }
             for one in self._pyslurm.Reservations.load().values()
@@ -174,6 +186,7 @@ class Calls:
             "reason_user": (node.reason_user or "") if reason else "",
             "reason_at": _slurm_time(node.reason_time) if reason else "",
             "gres": _gres(node.configured_gres or {}),
+            "features": list(node.active_features or ()),
         }
 
     @staticmethod
@@ -198,6 +211,9 @@ class Calls:
             "excluded_nodes": job.excluded_nodes or "",
             "priority": job.priority if isinstance(job.priority, int) else 1,
             "time_limit_minutes": job.time_limit if isinstance(job.time_limit, int) else None,
+            "required_nodes": job.required_nodes or "",
+            "features": _text(job.constraints),
+            "part_of": _part_of(job),
         }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy
 from alembic import command
 from alembic.config import Config as AlembicConfig
+from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
@@ -26,7 +27,7 @@ BUSY_TIMEOUT_MILLISECONDS = 10_000
 def open_database(url: str) -> Engine:
     """The engine for `url`, its schema brought up to date. Creates a SQLite file and its folder where missing.
 
-    Raises sqlalchemy.exc.SQLAlchemyError or alembic's CommandError when the database cannot be used.
+    Raises StoreError when the database cannot be used.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
@@ -44,7 +45,11 @@ def migrate(engine: Engine) -> None:
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     with engine.begin() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            words = f"it was made by a newer release ({error}); install that one, or restore a copy from before"
+            raise StoreError(words) from error
 
 
 def look_at(url: str) -> str:

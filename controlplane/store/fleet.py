@@ -59,6 +59,11 @@ class FleetStore:
         """A reason that we have just given was read back from Slurm: each writing of it renews its time."""
         self._write_drain(node, at, true())
 
+    def settled(self, node: str) -> None:
+        """The drain has stood for so long that no crash of slurmctld forgets it."""
+        with self._engine.begin() as connection:
+            connection.execute(update(tables.node).where(tables.node.c.name == node).values(drain_settled=True))
+
     def _write_drain(self, node: SlurmNode, at: float, condition: ColumnElement[bool]) -> None:
         with self._engine.begin() as connection:
             connection.execute(
@@ -69,6 +74,7 @@ class FleetStore:
                     drain_reason=node.reason,
                     drain_user=node.reason_user,
                     drain_reason_at=node.reason_at,
+                    drain_settled=False,
                 )
             )
 
@@ -79,7 +85,12 @@ class FleetStore:
         with reading(self._engine) as connection:
             return {
                 row.job_id: KnownJob(
-                    row.id, JobKey(row.cluster, row.job_id, row.submit_at), row.restart_count, row.user_id, row.managed
+                    row.id,
+                    JobKey(row.cluster, row.job_id, row.submit_at),
+                    row.restart_count,
+                    row.user_id,
+                    row.managed,
+                    row.seen_at,
                 )
                 for row in connection.execute(query)
             }
@@ -195,7 +206,7 @@ def _see_job(connection: Connection, job: Job, now: float) -> KnownJob:
     insert_new(connection, tables.job, [job.key._asdict() | values])
     connection.execute(update(tables.job).where(is_job(job.key)).values(**values))
     row = connection.execute(select(tables.job.c.id).where(is_job(job.key))).scalar_one()
-    return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id, job.managed)
+    return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id, job.managed, now)
 
 
 def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> None:
@@ -243,6 +254,7 @@ def _node(row: Row[Any]) -> NodeRecord:
         drain_reason=row.drain_reason,
         drain_user=row.drain_user,
         drain_reason_at=row.drain_reason_at,
+        drain_settled=row.drain_settled,
         agent_seen_at=row.agent_seen_at,
         slurmd_seen_at=row.slurmd_seen_at,
     )

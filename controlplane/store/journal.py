@@ -231,6 +231,7 @@ class Journal:
             "drain_reason": "",
             "drain_user": "",
             "drain_reason_at": "",
+            "drain_settled": False,
         }
         table = tables.node
         before = connection.execute(select(table.c.state).where(table.c.name == decision.subject)).scalar()

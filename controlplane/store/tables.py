@@ -20,6 +20,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 metadata = MetaData(
@@ -43,6 +44,7 @@ node = Table(
     Column("drain_reason", Text, nullable=False, default=""),
     Column("drain_user", Text, nullable=False, server_default=""),
     Column("drain_reason_at", Text, nullable=False, server_default=""),
+    Column("drain_settled", Boolean, nullable=False, server_default=false()),
     Column("agent_seen_at", Double),  # to the minute
     Column("slurmd_seen_at", Double),  # when its slurmd's port first answered us
 )

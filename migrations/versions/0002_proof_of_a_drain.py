@@ -18,8 +18,11 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("node", sa.Column("drain_user", sa.Text(), server_default="", nullable=False))
     op.add_column("node", sa.Column("drain_reason_at", sa.Text(), server_default="", nullable=False))
+    op.add_column("node", sa.Column("drain_settled", sa.Boolean(), server_default=sa.false(), nullable=False))
+    op.execute(sa.text("UPDATE node SET drain_settled = :yes WHERE drained_at IS NOT NULL").bindparams(yes=True))
 
 
 def downgrade() -> None:
+    op.drop_column("node", "drain_settled")
     op.drop_column("node", "drain_reason_at")
     op.drop_column("node", "drain_user")

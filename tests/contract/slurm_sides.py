@@ -5,6 +5,7 @@ Belongs here: what the suite needs of a cluster besides the protocol: users who 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -130,6 +131,19 @@ class RealSide:
         self._cluster.kill_node(node)
         self._cluster.start_node(node, rebooted=True)
 
+    def submit_array(self, user: str, tasks: int) -> int:
+        """Returns the array's id."""
+        script = "#!/bin/sh\nwhile :; do sleep 0.1; done\n"
+        return self._cluster.sbatch("--nodes=1", f"--array=1-{tasks}", user=user, script=script)
+
+    def submit_named(self, user: str, name: bytes) -> int:
+        script = "#!/bin/sh\nwhile :; do sleep 0.1; done\n"
+        return self._cluster.sbatch("--nodes=1", f"--job-name={os.fsdecode(name)}", user=user, script=script)
+
+    def expire_reservation(self, name: str) -> None:
+        """Let it end within the minute that is the least Slurm takes."""
+        self._cluster.run("scontrol", "update", f"ReservationName={name}", "Duration=1")
+
     def clear(self) -> None:
         """Make the cluster what `Side` promises."""
         for spoilt in self._cluster.directory.glob("bad-prolog.*"):
@@ -145,7 +159,7 @@ class RealSide:
                 self._cluster.start_node(node.name)
             if node.draining or node.down:
                 self.slurm.resume_node(node.name)
-        until(self, lambda: all(_idle(node) for node in self.slurm.nodes()), "all nodes are idle")
+        until(self, lambda: all(_idle(node) for node in self.slurm.nodes()), "all nodes are idle", 150)
 
 
 @contextmanager

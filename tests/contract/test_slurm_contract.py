@@ -421,4 +421,42 @@ def test_a_node_reboots_once_it_is_empty_and_stays_down_for_a_look(side: Side) -
     assert node.reason.startswith(REASON)
     assert "reboot" in node.reason
     side.slurm.resume_node("n1")
-    until(side, lambda: node_of(side, "n1").usable, "a person resumes it")
+    until(side, lambda: node_of(side, "n1").usable, "a person resumes it", timeout_seconds=150)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", REAL_SIDES)
+def test_tasks_of_an_array_and_odd_text_are_read_and_told_apart(
+    real_sides: Callable[[str], RealSide], name: str
+) -> None:
+    """What only a real Slurm can show: an array's last task has the array's own id, and text need not be UTF-8."""
+    side = real_sides(name)
+    side.clear()
+    side.submit_array("news", 3)
+    odd = side.submit_named("news", b"bad\xffname MCS_label=x JobState=RUNNING")
+    until(side, lambda: len([job for job in side.slurm.jobs() if job.state == "RUNNING"]) >= 4, "all run")
+    jobs = {job.job_id: job for job in side.slurm.jobs() if job.state == "RUNNING"}
+    assert sorted(job.part_of for job in jobs.values()) == ["", "job array", "job array", "job array"]
+    assert jobs[odd].part_of == ""
+    assert jobs[odd].name.startswith("bad")
+    side.clear()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", ["22.05-cli", "26.05-cli"])  # a minute each, and the gateway makes no difference
+def test_seats_that_expire_do_not_hold_their_job_for_good(real_sides: Callable[[str], RealSide], name: str) -> None:
+    side = real_sides(name)
+    side.clear()
+    side.slurm.create_reservation("seats", ["n1"], "news", 60)
+    assert "NO_HOLD_JOBS_AFTER_END" in side.slurm.reservations()[0].flags
+    job_id = side.submit("news", 1)
+    running(side, job_id)
+    side.slurm.hold_job(job_id)  # so that it pends when its seats expire
+    side.slurm.set_job_reservation(job_id, "seats")
+    side.slurm.requeue_job(job_id)
+    pending(side, job_id)
+    side.slurm.release_job(job_id)
+    side.expire_reservation("seats")
+    until(side, lambda: side.slurm.reservations() == [], "the seats are gone", 90)
+    until(side, lambda: not job_of(side, job_id).held, "Slurm lets the job go on", 30)
+    side.clear()

@@ -213,8 +213,8 @@ class FakeSlurm:
         if name in self._reservations:
             raise SlurmError(f"create reservation {name}: Requested reservation overlaps with another reservation")
         self._check_nodes(name, nodes)
-        flags = frozenset({"IGNORE_JOBS", "OVERLAP", "SPEC_NODES"})
-        self._reservations[name] = SlurmReservation(name, tuple(sorted(set(nodes))), (user,), flags)
+        flags = frozenset({"IGNORE_JOBS", "NO_HOLD_JOBS_AFTER_END", "OVERLAP", "SPEC_NODES"})
+        self._reservations[name] = SlurmReservation(name, tuple(sorted(set(nodes))), (user,), flags, int(self.now))
         self._reservation_ends[name] = self.now + duration_minutes * 60
 
     def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Engine, create_engine
+
 from controlplane.app import ControlPlane, Outside, compose
 from controlplane.config import Config, Mode
 from controlplane.fleet.node import NodeState
@@ -111,6 +113,10 @@ class Rehearsal:
         self.control_plane = self._compose()
 
     # -- what is seen ------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        return create_engine(self._config.server.database)
 
     def recoveries(self) -> list[Recovery]:
         """Of the gang, oldest first."""

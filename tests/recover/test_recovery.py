@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from controlplane.fleet.job import JobKey
 from controlplane.fleet.node import NodeState
 from controlplane.fleet.recovery import RecoveryStatus, StepName
+from controlplane.fleet.slurm import SlurmJob
 from controlplane.slurm.protocol import SlurmUnavailable
+from controlplane.store.queries import Queries
+from tests import builders as b
 from tests.recover.rehearsal import EFFECTS, Rehearsal, refuse
 
 
@@ -224,6 +230,123 @@ def test_a_slurmctld_that_crashes_and_forgets_what_we_did_is_told_again(rehearsa
     assert not any("|50|" in key for key in rehearsal.decisions()), "nobody resumed it"
     rehearsal.run(5)
     assert rehearsal.reservation_names() == {"understudy_spares"}
+
+
+@pytest.mark.parametrize("down_seconds", [0.0, 30.0, 300.0])
+def test_a_drain_forgotten_in_a_crash_is_made_again_however_long_slurmctld_was_away(
+    rehearsal: Rehearsal, down_seconds: float
+) -> None:
+    saved = rehearsal.fake.saved_state()
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state()[1] == 1)
+    rehearsal.fake.now += down_seconds
+    rehearsal.fake.crash(saved)
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1) and rehearsal.ended(), 300)
+    assert rehearsal.state_of("n3") is NodeState.QUARANTINED
+    assert next(node for node in rehearsal.fake.nodes() if node.name == "n3").draining
+    assert not any("|50|" in key for key in rehearsal.decisions()), "nobody resumed it"
+
+
+def test_a_drain_that_stood_through_a_restart_is_a_persons_to_lift(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.line.effects["drain_node n3"])
+    rehearsal.fake.crash(rehearsal.fake.saved_state())  # forgets nothing
+    rehearsal.run_until(rehearsal.ended)
+    rehearsal.run(60)
+    rehearsal.fake.resume_node("n3")
+    rehearsal.run(5)
+    assert rehearsal.state_of("n3") is NodeState.IN_SERVICE
+    assert rehearsal.line.effects["drain_node n3"] == 1
+
+
+def test_checkpoints_are_found_again_after_a_crash_that_forgot_a_requeue(rehearsal: Rehearsal) -> None:
+    def key() -> JobKey:
+        return rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER)[rehearsal.gang].key
+
+    rehearsal.fake.cancel(rehearsal.hungry)
+    first = key()
+    for count in (1, 2):
+        saved = rehearsal.fake.saved_state()
+        rehearsal.fake.requeue_job(rehearsal.gang)
+        rehearsal.run(2)
+        rehearsal.fake.start_job_now(rehearsal.gang)
+        rehearsal.run_until(lambda count=count: rehearsal.gang_state() == ("RUNNING", count))  # type: ignore[misc]
+        rehearsal.run(3)
+    rehearsal.fake.crash(saved)
+    rehearsal.run(3)
+    assert rehearsal.gang_state() == ("RUNNING", 1)
+    assert key() == first
+
+
+def test_a_node_that_somebody_reserved_is_no_spare_even_in_our_pool(rehearsal: Rehearsal) -> None:
+    rehearsal.fake.create_reservation("bobs", ["n6"], "bob", 600)
+    rehearsal.run(2)
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n7"]
+
+
+def test_a_gang_is_not_seated_into_the_time_of_somebody_elses_reservation(rehearsal: Rehearsal) -> None:
+    rehearsal.fake.create_reservation("bobs", ["n1"], "bob", 600)
+    rehearsal.run(2)
+    rehearsal.fail("n3")
+    rehearsal.run(20)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert rehearsal.recoveries() == []
+    assert rehearsal.state_of("n3") is NodeState.QUARANTINED
+
+
+def test_a_job_gets_the_reservation_back_that_it_ran_in(rehearsal: Rehearsal) -> None:
+    rehearsal.fake.create_reservation("team_a", ["n1", "n2", "n3", "n4", "n5"], "researcher", 6000)
+    rehearsal.fake.set_job_reservation(rehearsal.gang, "team_a")
+    rehearsal.run(2)
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    job = next(job for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
+    assert (job.state, job.restart_count, job.reservation) == ("RUNNING", 1, "team_a")
+    assert "understudy_seats_1" not in rehearsal.reservation_names()
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED", "CONFIGURING", "STAGE_OUT"])
+def test_a_dead_node_with_somebody_elses_job_on_it_is_not_declared_down(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    real = rehearsal.fake.jobs
+
+    def with_another() -> list[SlurmJob]:
+        jobs = real()
+        gang = next(job for job in jobs if job.job_id == rehearsal.gang)
+        other = replace(gang, job_id=999, user="somebody", user_id=4242, comment="", state=state, nodes=("n3",))
+        return [*jobs, other]
+
+    monkeypatch.setattr(rehearsal.fake, "jobs", with_another)
+    rehearsal.kill_node("n3")
+    rehearsal.run(40)
+    assert rehearsal.line.effects["down_node n3"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"part_of": "job array"}, "is part of a job array"),
+        ({"required_nodes": ("n3",)}, "asked for n3 by name"),
+    ],
+)
+def test_a_gang_that_slurm_would_not_seat_alone_or_elsewhere_is_left_to_a_person(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str
+) -> None:
+    real = rehearsal.fake.jobs
+    monkeypatch.setattr(
+        rehearsal.fake,
+        "jobs",
+        lambda: [replace(job, **changes) if job.job_id == rehearsal.gang else job for job in real()],
+    )
+    rehearsal.fail("n3")
+    rehearsal.run(10)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert rehearsal.recoveries() == []
+    (decision,) = [one for one in Queries(rehearsal.engine).decisions(50) if one["table_row"] == 10]
+    assert words in decision["reason"]
 
 
 def test_seats_deleted_before_the_job_is_bound_to_them_are_held_anew(rehearsal: Rehearsal) -> None:

@@ -67,6 +67,21 @@ def test_times_are_asked_for_and_given_in_utc(scontrol: Make, calls: Calls) -> N
     assert environment["SLURM_CONF"] == "/somewhere"
 
 
+def test_filters_that_somebody_set_for_himself_do_not_filter_for_us(scontrol: Make, calls: Calls) -> None:
+    gateway = CommandLineGateway(
+        scontrol()._scontrol, {"PATH": "/usr/bin:/bin", "SQUEUE_USERS": "root", "SLURM_CLUSTERS": "other"}
+    )
+    gateway.nodes()
+    ((_, environment),) = calls()
+    assert not {"SQUEUE_USERS", "SLURM_CLUSTERS"} & environment.keys()
+
+
+def test_jobs_that_squeue_knows_none_of_are_an_error_and_not_an_idle_cluster(scontrol: Make) -> None:
+    printed = (Path(__file__).parent / "data" / "jobs-22.05.txt").read_text()
+    with pytest.raises(SlurmError, match="squeue knows none of them"):
+        scontrol(out=printed, ids="").jobs()
+
+
 @pytest.mark.parametrize(
     "said",
     [

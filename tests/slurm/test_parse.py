@@ -148,3 +148,32 @@ def test_a_comment_that_looks_like_half_a_record_hides_nobody_else() -> None:
     text = (DATA / "jobs-22.05.txt").read_text()
     forged = text + "\nJobId=99 UserId=a(1) GroupId=b Command=c\n"
     assert [job.job_id for job in parse_jobs(forged)] == [job.job_id for job in parse_jobs(text)]
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        "MCS_label=x JobState=RUNNING Restarts=0 SubmitTime=2026-01-01T00:00:00 NodeList=n[1-6] NumNodes=6 ",
+        "QOS=x JobState=COMPLETED ",
+        "ClusterFeatures=x\tNodeList=n[1-6] ",
+        "MCS_label=x DelayBoot=00:00:00 Reservation=understudy_seats_4 ",
+    ],
+)
+def test_text_of_a_user_between_slurms_own_fields_is_not_believed(forgery: str) -> None:
+    record = job_line(5)
+    (honest,) = parse_jobs(record)
+    assert parse_jobs(record.replace("MCS_label=N/A ", forgery)) == []
+    clumsy = record.replace("MCS_label=N/A ", "MCS_label=x Reservation=understudy_seats_4 ")
+    assert parse_jobs(clumsy) == [honest]
+
+
+def test_a_part_of_an_array_or_of_a_heterogeneous_job_is_told() -> None:
+    record = job_line(5)
+    number = "JobId=5"
+    array = record.replace(number, f"{number} ArrayJobId=1 ArrayTaskId=3", 1)
+    component = record.replace(number, f"{number} HetJobId=1 HetJobOffset=1 HetJobIdSet=1-2", 1)
+    assert [job.part_of for text in (record, array, component) for job in parse_jobs(text)] == [
+        "",
+        "job array",
+        "heterogeneous job",
+    ]

@@ -90,6 +90,19 @@ def test_a_reading_that_pyslurm_dies_of_is_the_command_lines_from_then_on(make: 
     assert gateway.worker.pid == pid, "it is not asked for nodes again"
 
 
+@pytest.mark.parametrize(
+    "trouble", ["raise UnicodeDecodeError('utf-8', b'bad\\xff', 3, 4, 'odd')", "return {1: 'rubbish'}"]
+)
+def test_a_reading_that_somebodys_text_makes_impossible_is_taken_from_the_command_line(
+    make: Make, trouble: str
+) -> None:
+    gateway = make(load=trouble)
+    assert gateway.nodes() == BY_COMMAND_LINE
+    pid = gateway.worker.pid
+    assert gateway.nodes() == BY_COMMAND_LINE
+    assert gateway.worker.pid == pid is not None
+
+
 def test_an_effect_that_pyslurm_dies_of_has_an_unknown_outcome_and_is_then_the_command_lines(make: Make) -> None:
     gateway = make(modify="os.abort()")
     with pytest.raises(SlurmUnavailable, match=r"ended by SIGABRT in the middle of drain_node"):

@@ -98,7 +98,9 @@ def observe_started(world: World) -> Observation:
     return _over(job) or _on_its_way(job, world.now)
 
 
-def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait:
+def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait | Failed:
+    if job.pending and job.priority == 0 and not job.held:
+        return Failed(f"Slurm finds no nodes that the job may run on ({job.reason})")
     if job.held:
         return Wait(f"the job is held ({job.reason}): whoever holds it has to release it", for_people=True)
     if not job.pending:

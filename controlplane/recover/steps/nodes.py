@@ -5,7 +5,7 @@ from __future__ import annotations
 from controlplane.fleet.node import REASON_PREFIX
 from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import PROLOG_ERROR, SlurmNode
-from controlplane.recover.step import Done, Observation, Step, Todo, World
+from controlplane.recover.step import Done, Observation, Step, Todo, Wait, World
 from controlplane.slurm.protocol import Slurm
 
 
@@ -42,12 +42,19 @@ def _not_down(world: World) -> list[str]:
     return [node.name for node in nodes if node is not None and not node.down and not world.others_hold(node)]
 
 
+def _shared(world: World) -> list[int]:
+    return world.shared(_not_down(world))
+
+
 def observe_down(world: World) -> Observation:
     """Slurm waits SlurmdTimeout for a dead node unless it is told. Down kills and requeues the job on it at once.
 
     A node that somebody else drained meanwhile is left to them: declaring it down would write our reason over theirs.
     """
-    todo = _not_down(world)
+    todo, others = _not_down(world), _shared(world)
+    if others:
+        words = f"job {others[0]}, which is not ours, is on {', '.join(todo)} as well: left to Slurm's own timeout"
+        return Wait(words, for_people=True)
     return Todo(f"{', '.join(todo)} not down in Slurm") if todo else Done(", ".join(world.plan.dead_nodes))
 
 

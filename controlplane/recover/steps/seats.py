@@ -61,10 +61,11 @@ def observe_released(world: World) -> Observation:
 
 
 def release(world: World, slurm: Slurm) -> None:
-    """Unbind first: Slurm refuses to delete a reservation that a job uses."""
+    """Unbind first: Slurm refuses to delete a reservation that a job uses. The job gets back the one it had before."""
     job = world.job
+    before = world.plan.reservation if world.plan.reservation in world.slurm.reservations else ""
     if job and job.reservation == world.seats_name and not job.ended:
-        slurm.set_job_reservation(job.job_id, "")
+        slurm.set_job_reservation(job.job_id, before)
     held = world.slurm.reservations.get(world.seats_name)
     if held is not None and held.made_for(world.plan.user):
         slurm.delete_reservation(held.name)
