@@ -124,6 +124,9 @@ class UnderstudyCallback(Callback):
     def _announce(self, trainer: Any, filepath: Any, written_over: bool | None) -> None:
         path = Path(filepath).absolute()
         rank = trainer.global_rank
+        if any("Async" in kind.__name__ for kind in type(trainer.strategy.checkpoint_io).__mro__):
+            complain_once("async", "checkpoints that are written in the background are not announced: %s", path)
+            return
         if path.is_dir():  # a sharded strategy: torch's distributed checkpoint names its shards so
             shard = f"__{rank}_0.distcp"
             file = shard if (path / shard).exists() else None

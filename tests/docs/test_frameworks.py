@@ -141,6 +141,16 @@ def test_what_lightning_cannot_safely_go_on_from_is_not_announced(
     assert len([fact for fact in plane.facts if isinstance(fact, CheckpointShard) and "same" in fact.path]) == 1
 
 
+def test_what_lightning_is_still_writing_is_not_announced(plane: FakeControlPlane, config: Config, desk: Desk) -> None:
+    script = script_of("lightning").replace("logger=False,", "logger=False, plugins=[AsyncCheckpointIO()],")
+    plane.restore_points[JOB, 0] = (0, "")
+    with running_agent(config):
+        desk.train(f"from lightning.pytorch.plugins import AsyncCheckpointIO\n{script}", 1, config.socket)
+        plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
+    assert len(list(desk.checkpoints.iterdir())) == 2
+    assert [fact for fact in plane.facts if isinstance(fact, CheckpointShard)] == []
+
+
 def test_a_checkpoint_that_is_gone_is_not_gone_on_from(plane: FakeControlPlane, config: Config, desk: Desk) -> None:
     plane.restore_points[JOB, 0] = (10, str(desk.checkpoints / "gone.ckpt"))
     script = (
