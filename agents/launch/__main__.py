@@ -71,8 +71,8 @@ def _warn(options: Options, allocation: Allocation, events: Events) -> None:
     if asked_for_no_kill(allocation, os.environ) is None:
         events.tell(
             "no_kill_unknown",
-            "cannot see that this job was asked for with --no-kill: without it Slurm ends the whole job when it notices "
-            "a dead node. Put `#SBATCH --no-kill` into the batch script",
+            "cannot see that this job was asked for with --no-kill: without it Slurm ends the whole job when it "
+            "notices a dead node. Put `#SBATCH --no-kill` into the batch script",
         )
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-NO_NODES: Mapping[str, str] = MappingProxyType({})
-
 
 class Action(StrEnum):
     FINISH = "finish"
@@ -78,7 +76,7 @@ class Ended:
     """In the order in which they were heard of."""
     running: int = 0
     """Ranks that still ran when the launch was ended."""
-    bad: Mapping[str, str] = field(default=NO_NODES)
+    bad: Mapping[str, str] = field(default_factory=dict)
     """Nodes that must not be used any more, and why: verdicts, nodes that are gone or stuck."""
     asked_to_end: str = ""
     """Why nothing is to be started any more: a signal, the end of the job's time."""
@@ -106,7 +104,7 @@ class Decision:
     ledger: Ledger
     seats: tuple[str, ...] = ()
     exit_code: int = 0
-    blamed: Mapping[str, str] = field(default=NO_NODES)
+    blamed: Mapping[str, str] = field(default_factory=dict)
     cleared: tuple[str, ...] = ()
 
 

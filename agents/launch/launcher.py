@@ -198,6 +198,7 @@ class Launcher:
                 step.lost.add(node)
             case "warm":
                 step.warm.add(node)
+                self._events.note("warm", node=node, generation=step.generation, failed=message.get("failed"))
                 if message.get("failed"):
                     self._events.tell("preload_failed", f"{node}: --preload: {message['failed']}", node=node)
             case "started" if step is launch.step:
@@ -212,6 +213,7 @@ class Launcher:
     def _welcome(self, step: Step, link: SeatLink) -> None:
         step.links[link.node] = link
         step.step_id = link.step
+        self._events.note("seat", node=link.node, generation=step.generation)
         if step.probe:
             self._lost.pop(link.node, None)
             self._told_bad.pop(link.node, None)

@@ -1,7 +1,8 @@
 """An interpreter that has the imports of a training program behind it, and waits to become a rank.
 
 Run by a seat as `python FLAGS warm.py READY_FD GO_FD MODULES KIND TARGET ARGUMENTS…` with the *user's* Python, which
-may have nothing of ours installed and be older: this file needs the standard library alone, and imports nothing of ours.
+may have nothing of ours installed and be older: this file needs the standard library alone, and none of
+our modules.
 
 It does not fork: the process that imported the modules is the one that runs the program. Libraries start threads when
 they are imported, and threads do not survive a fork.

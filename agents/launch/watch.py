@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agents.launch.decide import NO_NODES, Failure
+from agents.launch.decide import Failure
 
 SETTLE_SECONDS = 0.25
 """A node that dies takes ranks on other nodes with it, which may be heard of first. So much is waited for the cause."""
@@ -33,7 +33,7 @@ class Picture:
     """Since the first failure was heard of."""
     silent_seconds: Mapping[str, float] = field(default_factory=dict)
     """By node: how long nothing was heard of its seat."""
-    condemned: Mapping[str, str] = field(default=NO_NODES)
+    condemned: Mapping[str, str] = field(default_factory=dict)
     """By node: verdicts, seats that hung up, nodes that are down for Slurm."""
     progressed: bool = False
 
