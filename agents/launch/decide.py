@@ -131,7 +131,7 @@ def decide(  # noqa: PLR0911 - a table: a return for each row
     """The first row that fits."""
     after = _enter(ended, ledger)
     first = ended.failures[0] if ended.failures else None
-    if first is None and not ended.running and not ended.bad and not ended.asked_to_end:
+    if first is None and not ended.running and not ended.bad:
         return Decision(10, Action.FINISH, "every rank ended well", after)
     if ended.asked_to_end:
         return Decision(20, Action.FINISH, ended.asked_to_end, after, exit_code=first.exit_code if first else 0)
