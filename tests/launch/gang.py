@@ -80,13 +80,13 @@ class GangJob:
     def wait_for_launch(self, launch: int, ranks: int, seconds: float = 20) -> None:
         self.wait_for(lambda: len(self.ranks(launch)) == ranks, seconds, f"{ranks} ranks of launch {launch}")
 
-    def wait_for_standbys(self, launch: int, nodes: int) -> None:
-        """Until every seat of the step for the next launch is there, and warm where there is something to preload."""
-        count = nodes * (launch + 2)
-        self.wait_for(lambda: len(self.events("seat")) >= count, 40, f"{count} seats in all")
+    def wait_for_standbys(self, count: int, what: str = "seat", generation: int = 1) -> None:
+        """Until so many seats of that generation are there (`seat`), or have their imports done (`warm`)."""
 
-    def wait_for_warm(self, count: int) -> None:
-        self.wait_for(lambda: len(self.events("warm")) >= count, 60, f"{count} warm seats in all")
+        def there() -> bool:
+            return sum(one["generation"] == generation for one in self.events(what)) >= count
+
+        self.wait_for(there, 60, f"{what}: {count} of generation {generation}")
 
     def finish(self) -> None:
         (self.home / "finish").touch()

@@ -74,7 +74,8 @@ def test_the_table(
 
 def launches(*ends: Ended, spares: tuple[str, ...] = ("e", "f")) -> list[Decision]:
     """One after the other, on the seats that the decision before gave."""
-    ledger, seats, found = Ledger(), SEATS, []
+    ledger, found = Ledger(), []
+    seats: tuple[str, ...] = SEATS
     for launch, end in enumerate(ends):
         decision = decide(
             replace(end, launch=launch, seats=seats), ledger, [s for s in spares if s not in seats], RULES

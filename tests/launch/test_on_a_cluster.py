@@ -89,7 +89,7 @@ def test_a_rank_that_crashes_is_started_again_with_all_others(gang: GangJob) -> 
 def test_a_dead_node_gives_its_place_to_a_spare(gang: GangJob) -> None:
     gang.submit([*GANG, *QUICK])
     gang.wait_for_launch(0, 8)
-    gang.wait_for_standbys(0, 6)
+    gang.wait_for_standbys(6)
     at = gang.site.kill_node("n2")
     gang.wait_for_launch(1, 8)
     seconds = max(one["at"] for one in gang.ranks(1)) - at
@@ -104,7 +104,7 @@ def test_a_node_that_only_falls_silent_is_replaced_too(gang: GangJob) -> None:
     """Nobody closes its connections: the power is gone."""
     gang.submit([*GANG, *QUICK])
     gang.wait_for_launch(0, 8)
-    gang.wait_for_standbys(0, 6)
+    gang.wait_for_standbys(6)
     at = time.time()
     stopped = stop_node(gang, "n2")
     try:
@@ -124,7 +124,7 @@ def test_a_verdict_moves_the_gang_off_the_node_within_a_second(gang: GangJob, st
     gang.submit([*GANG, "--rearm-seconds", "0.5" if standbys else "600"])
     gang.wait_for_launch(0, 8)
     if standbys:
-        gang.wait_for_standbys(0, 6)
+        gang.wait_for_standbys(6)
     at = gang.condemn("n1")
     gang.wait_for_launch(1, 8)
     began = [one["at"] - at for one in gang.ranks(1)]
@@ -141,7 +141,7 @@ def test_ranks_that_cannot_be_killed_hold_nobody_up(gang: GangJob) -> None:
     """A verdict names n2; the ranks on n3, which is fine, do not end: its seat and Slurm's daemon stand still."""
     gang.submit([*GANG, *QUICK, "--silence-seconds", "60", "--kill-seconds", "1"], gang.simple("--ignore-term"))
     gang.wait_for_launch(0, 8)
-    gang.wait_for_standbys(0, 6)
+    gang.wait_for_standbys(6)
     stopped = stop_node(gang, "n3")
     try:
         at = gang.condemn("n2")
@@ -243,7 +243,7 @@ def test_slurms_warning_asks_the_ranks_for_a_checkpoint(gang: GangJob) -> None:
 def test_sigterm_leaves_no_process(gang: GangJob) -> None:
     gang.submit([*GANG, *QUICK, "--term-seconds", "1"], gang.simple("--ignore-term"))
     gang.wait_for_launch(0, 8)
-    gang.wait_for_standbys(0, 6)
+    gang.wait_for_standbys(6)
     assert len(gang.processes()) > 16
     gang.site.cluster.run("scancel", "--batch", "--signal=TERM", str(gang.job))
     assert gang.exit_code() == 128 + signal.SIGTERM
@@ -280,9 +280,7 @@ def test_warm_standbys_begin_sooner_than_cold_ones(gang: GangJob) -> None:
         options = ["--nodes", "4", "--procs-per-node", "1", *QUICK, "--preload", modules]
         gang.submit(options, [str(gang.python), str(program)])
         gang.wait_for_launch(0, 4, seconds=120)
-        gang.wait_for_standbys(0, 6)
-        if modules:
-            gang.wait_for_warm(12)
+        gang.wait_for_standbys(6, "warm" if modules else "seat")
         at = gang.condemn("n2")
         gang.wait_for_launch(1, 4, seconds=60)
         took[modules] = max(one["at"] for one in gang.ranks(1)) - at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -271,3 +272,11 @@ def test_a_warm_interpreter_that_is_not_needed_ends(tmp_path: Path) -> None:
         assert ready.readline()
     os.close(go_write)
     assert program.wait(20) == 0
+
+
+def test_every_option_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "launcher.md").read_text()
+    done = subprocess.run([sys.executable, "-m", "agents.launch", "--help"], capture_output=True, text=True, check=True)
+    options = set(re.findall(r"^ +(--[a-z-]+)", done.stdout, re.MULTILINE))
+    assert options
+    assert sorted(option for option in options if f"| `{option}" not in page) == []
