@@ -17,6 +17,7 @@ from agents.launch.steps import Steps
 from agents.launch.verdicts import FileVerdicts, NoVerdicts
 
 EXIT_USAGE = 2
+VERDICT_SECONDS = 0.05
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hub,
         Steps(hub, allocation, options, secret),
         events,
-        FileVerdicts(options.verdicts) if options.verdicts else NoVerdicts(),
+        FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts(),
         progress,
         NodeStates(allocation.nodes, options.slurm_poll_seconds),
     )

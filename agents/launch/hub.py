@@ -119,9 +119,9 @@ class Hub:
                 self._selector.register(connection, selectors.EVENT_READ, link)
 
     def _serve(self, link: SeatLink, events: int, now: float) -> Iterator[tuple[SeatLink, Message]]:
-        if events & selectors.EVENT_WRITE:
+        if link.open and events & selectors.EVENT_WRITE:
             self._flush(link)
-        if not (events & selectors.EVENT_READ and link.open):
+        if not (link.open and events & selectors.EVENT_READ):
             return
         try:
             piece = link.socket.recv(65536)

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -32,6 +32,10 @@ EXIT_REQUEUE = 75
 TURN_SECONDS = 0.05
 PROGRESS_SECONDS = 0.5
 PROBE_SECONDS = 15.0
+BARRED_SECONDS = 600.0
+START_ATTEMPTS_MAX = 3
+RESTART_ATTEMPTS_MAX = 30
+START_AGAIN_SECONDS = 2.0
 SCANCEL_AFTER_SECONDS = 0.3
 """Seats end their ranks in milliseconds. Where one does not, Slurm is asked to."""
 
@@ -95,6 +99,11 @@ class Launcher:
         self._node_states = node_states
         self._lost: dict[str, str] = {}
         """Nodes not used again in this allocation, and why. Verdicts and Slurm's word are asked each time."""
+        self._barred: dict[str, float] = {}
+        """Nodes where Slurm could not start a seat, and until when none is tried. Ranks that run there may go on."""
+        self._seating_seconds = 0.0
+        """What the first step needed until every node had answered."""
+        self._failed_steps = 0
         self._told_bad: dict[str, str] = {}
         self._ledger = Ledger()
         self._best_step: int | None = None
@@ -105,6 +114,7 @@ class Launcher:
         self._until = 0.0
         self._looked_at_progress = 0.0
         self._probed_at = 0.0
+        self._rearm_at = 0.0
         self._signals: list[signal.Signals] = []
         self._warned = False
         self._ending_for: signal.Signals | None = None
@@ -243,6 +253,18 @@ class Launcher:
     def _condemned(self) -> dict[str, str]:
         return {**self._node_states.poll(), **self._verdicts.poll(), **self._lost}
 
+    def _unusable(self) -> dict[str, str]:
+        """For a new step: condemned nodes, and those where Slurm cannot start anything now."""
+        now = time.monotonic()
+        self._barred = {node: until for node, until in self._barred.items() if until > now}
+        return {**dict.fromkeys(self._barred, "Slurm cannot start anything there"), **self._condemned()}
+
+    def _bar(self, nodes: Sequence[str]) -> None:
+        for node in nodes:
+            self._barred[node] = time.monotonic() + BARRED_SECONDS
+            words = f"{node}: Slurm could not start a seat there; not tried again for {BARRED_SECONDS / 60:.0f} minutes"
+            self._events.tell("barred", words, node=node)
+
     def _notice_bad_nodes(self) -> None:
         """Spares that are no good any more; what happens to the gang's nodes is the launch's affair."""
         now = time.monotonic()
@@ -267,9 +289,9 @@ class Launcher:
         self._told_bad = condemned
 
     def _spares(self) -> list[str]:
-        condemned = self._condemned()
+        unusable = self._unusable()
         taken = set(self._launch.seats)
-        free = [node for node in self._allocation.nodes if node not in condemned and node not in taken]
+        free = [node for node in self._allocation.nodes if node not in unusable and node not in taken]
         # One that has a warm seat already comes first.
         standby = self._standby
         return sorted(free, key=lambda node: not (standby and standby.link(node)))
@@ -278,14 +300,12 @@ class Launcher:
 
     def _order(self, seats: tuple[str, ...], launch_number: int, fault_at: float | None) -> None:
         """The next launch, on these nodes, in the standbys that are there, or in a new step."""
-        condemned = self._condemned()
         step, self._standby = self._standby, None
         if step is not None and not step.can_seat(seats):
             self._steps.retire(step)
             step = None
         if step is None:
-            good = [node for node in self._allocation.nodes if node not in condemned]
-            step = self._steps.start(good)
+            step = self._start_step()
         now = time.monotonic()
         self._launch = Launch(launch_number, seats, step, now, fault_at)
         self._phase = Phase.SEATING
@@ -300,23 +320,41 @@ class Launcher:
         age = time.monotonic() - launch.ordered_at
         ended = step.program.poll()
         if ended is not None and not step.links:
-            self._give_up_starting(ended)
-            return
-        if missing and (age > self._options.seat_seconds or ended is not None):
-            bad |= dict.fromkeys(missing, f"no seat there after {age:.0f} s")
-        if not bad and not missing:
+            self._try_again_or_give_up(ended, age)
+        elif step.absent and (age > self._patience_seconds() or ended is not None):
+            self._bar(step.absent)
+            bad |= dict.fromkeys(missing, f"no seat there after {age:.1f} s")
+            if not bad:
+                self._steps.retire(step)
+                self._order(launch.seats, launch.number, launch.fault_at)
+        elif not bad and not step.absent:
             bad = self._differing_gpus()
             if not bad:
+                self._seating_seconds = self._seating_seconds or age
                 self._go()
                 return
         if bad:
             self._close(Over(bad))
 
-    def _give_up_starting(self, status: int) -> None:
-        words = f"srun ended with {status} before any node answered; its own words stand above"
-        self._events.tell("cannot_start", words, status=status)
-        self._exit_code = EXIT_CANNOT_START
-        self._start_leaving()
+    def _patience_seconds(self) -> float:
+        """For seats to answer. At first Slurm may run a Prolog on each node; later it is known how long it takes."""
+        if not self._seating_seconds:
+            return self._options.seat_seconds
+        return min(self._options.seat_seconds, max(3.0, 3 * self._seating_seconds))
+
+    def _try_again_or_give_up(self, status: int, age: float) -> None:
+        """Nobody answered and srun has ended: its options are refused, or slurmctld cannot be reached just now."""
+        if age < START_AGAIN_SECONDS:
+            return
+        self._failed_steps += 1
+        if self._failed_steps >= (START_ATTEMPTS_MAX if self._launch.number == 0 else RESTART_ATTEMPTS_MAX):
+            words = f"srun ended with {status} before any node answered; its own words stand above"
+            self._events.tell("cannot_start", words, status=status)
+            self._exit_code = EXIT_CANNOT_START
+            self._start_leaving()
+        else:
+            self._steps.retire(self._launch.step)
+            self._order(self._launch.seats, self._launch.number, self._launch.fault_at)
 
     def _differing_gpus(self) -> dict[str, str]:
         """One rank for each GPU needs as many on every node: who has fewer than most has lost some."""
@@ -335,6 +373,7 @@ class Launcher:
         master = step.links[launch.seats[0]]
         launch.processes = self._options.procs_per_node or master.gpus or 1
         launch.went_at = time.monotonic()
+        self._failed_steps = 0
         warm = sum(node in step.warm for node in launch.seats)
         for node_rank, node in enumerate(launch.seats):
             self._hub.say(
@@ -389,8 +428,8 @@ class Launcher:
                 self._start_leaving()
         elif over is not None:
             self._close(over)
-        elif self._standby is None and age >= self._options.rearm_seconds and not self._warned:
-            self._rearm()
+        elif age >= self._options.rearm_seconds and not self._warned:
+            self._rearm(now)
 
     def _picture(self, now: float, age: float) -> Picture:
         launch, step = self._launch, self._launch.step
@@ -418,10 +457,23 @@ class Launcher:
         self._best_step = step
         self._launch.progressed = True
 
-    def _rearm(self) -> None:
+    def _rearm(self, now: float) -> None:
         """Standbys for the next launch, on every node: the survivors' interpreters shall be warm, too."""
-        condemned = self._condemned()
-        self._standby = self._steps.start([node for node in self._allocation.nodes if node not in condemned])
+        standby = self._standby
+        if standby is None:
+            if now >= self._rearm_at:
+                self._standby = self._start_step()
+        elif standby.program.poll() is not None or (
+            standby.absent and now - standby.asked_at > self._options.seat_seconds
+        ):
+            if standby.links:  # else it is not for single nodes' sake
+                self._bar(standby.absent)
+            self._steps.retire(standby)
+            self._standby, self._rearm_at = None, now + START_AGAIN_SECONDS
+
+    def _start_step(self) -> Step:
+        unusable = self._unusable()
+        return self._steps.start([node for node in self._allocation.nodes if node not in unusable])
 
     # -- ending a launch ---------------------------------------------------------------------------------------
 
@@ -458,10 +510,10 @@ class Launcher:
         """Until the nodes that are to go on have no rank of it left; who does not get there in time does not go on."""
         launch = self._launch
         assert launch.over is not None
-        condemned = self._condemned()
+        unusable = self._unusable()
         waited = time.monotonic() - launch.over_at
         bad = dict(launch.over.bad)
-        bad |= {node: condemned[node] for node in launch.seats if node in condemned and node not in bad}
+        bad |= {node: unusable[node] for node in launch.seats if node in unusable and node not in bad}
         waiting = [] if launch.went_at is None else [node for node in launch.seats if self._may_hold_ranks(node, bad)]
         if waiting and waited > SCANCEL_AFTER_SECONDS:
             self._steps.kill(launch.step)
@@ -506,8 +558,9 @@ class Launcher:
 
     def _carry_out(self, decision: Decision) -> None:
         launch = self._launch
-        changing = {**self._verdicts.poll(), **self._node_states.poll()}
+        changing = {**self._verdicts.poll(), **self._node_states.poll(), **self._barred}
         self._lost |= {node: why for node, why in decision.blamed.items() if node not in changing}
+        self._told_bad |= decision.blamed
         self._steps.retire(launch.step)
         match decision.action:
             case Action.RELAUNCH | Action.SHRINK:
@@ -543,8 +596,8 @@ class Launcher:
             return
         if self._exit_code == EXIT_REQUEUE:
             return
-        condemned = self._condemned()
-        bad = [node for node in self._launch.seats if node in condemned]
+        unusable = self._unusable()
+        bad = [node for node in self._launch.seats if node in unusable]
         spares = self._spares()
         if len(spares) >= len(bad):
             takes = dict(zip(bad, spares, strict=False))

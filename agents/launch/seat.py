@@ -225,6 +225,9 @@ class Seat:
                 return
             if pid == 0:
                 return
+            for warm in self._warm:
+                if warm.program.pid == pid and pid not in self._ranks:
+                    warm.failed = "it has ended"
             local_rank = self._ranks.pop(pid, None)
             if local_rank is not None and not self._killing:
                 self._say("exited", local_rank=local_rank, status=os.waitstatus_to_exitcode(status))
@@ -428,7 +431,6 @@ def _greet(link: socket.socket, secret: str, generation: int, port: int) -> Line
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="understudy seat", description="Started by `understudy run` on each node.")
-    parser.add_argument("--host", default="")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--generation", type=int, required=True)
     parser.add_argument("--preload", default="")
@@ -436,7 +438,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     secret = os.environ.get(SECRET_VARIABLE, "")
     # Slurm says from which address the step was started: that of the launcher.
-    told = (options.host, os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), os.environ.get("SLURM_SRUN_COMM_HOST"))
+    told = (os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), os.environ.get("SLURM_SRUN_COMM_HOST"))
     hosts = list(dict.fromkeys(host for host in told if host))
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         sys.stderr.write(f"understudy: seat on {_node()}: the kernel refuses PR_SET_CHILD_SUBREAPER\n")

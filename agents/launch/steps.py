@@ -45,6 +45,13 @@ class Step:
         found = self.links.get(node)
         return found if found is not None and found.open else None
 
+    @property
+    def absent(self) -> list[str]:
+        """Nodes that have not answered. While there are any, nothing may go: srun ends the whole step, ten seconds and
+        more after its start, when it could not start a task on some node.
+        """
+        return [node for node in self.nodes if node not in self.links]
+
     def can_seat(self, nodes: Sequence[str]) -> bool:
         """Whether all these nodes have a seat in it, or may still get one."""
         return all(node in self.nodes and node not in self.lost for node in nodes) and self.program.poll() is None

@@ -5,6 +5,7 @@ Belongs here: the interface, and the ways to hear verdicts. Must not: judging.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -26,12 +27,18 @@ class FileVerdicts:
     A file that is not there says nothing. Whoever writes it should put a new one in its place (rename), or append.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, interval_seconds: float = 0.0) -> None:
         self._path = path
+        self._interval_seconds = interval_seconds
+        self._looked = float("-inf")
         self._stamp: tuple[int, int, int] | None = None
         self._known: Mapping[str, str] = {}
 
     def poll(self) -> Mapping[str, str]:
+        now = time.monotonic()
+        if now - self._looked < self._interval_seconds:
+            return self._known
+        self._looked = now
         try:
             found = self._path.stat()
         except OSError:

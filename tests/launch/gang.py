@@ -84,7 +84,7 @@ class GangJob:
         """Until so many seats of that generation are there (`seat`), or have their imports done (`warm`)."""
 
         def there() -> bool:
-            return sum(one["generation"] == generation for one in self.events(what)) >= count
+            return sum(bool(one["generation"] == generation) for one in self.events(what)) >= count
 
         self.wait_for(there, 60, f"{what}: {count} of generation {generation}")
 

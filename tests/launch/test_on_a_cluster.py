@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.testbed.processes import all_processes, environment_of
+from deploy.testbed.processes import all_processes, environment_of, is_running, read_process
 from deploy.testbed.site import Site
 from tests.launch.gang import GangJob
 
@@ -40,7 +40,7 @@ def gang(site: Site) -> Iterator[GangJob]:
     job = GangJob(site, site.job_python())
     yield job
     for node in site.cluster.node_names:
-        if not site.cluster.node_pids(node):
+        if node not in daemons_of(site):
             site.cluster.start_node(node)
     if job.job:
         job.cancel()
@@ -117,6 +117,27 @@ def test_a_node_that_only_falls_silent_is_replaced_too(gang: GangJob) -> None:
         gang.wait_for(lambda: gang.events("ended"), 20, "the launcher has ended beside a node that stands still")
     finally:
         go_on(stopped)
+
+
+@pytest.mark.parametrize("standbys", [True, False])
+def test_a_spare_where_slurm_can_start_nothing_takes_nobody_down(gang: GangJob, standbys: bool) -> None:
+    """Only its slurmd is dead. srun ends a whole step of which it could not start one task, ten seconds later."""
+    gang.submit([*GANG, "--rearm-seconds", "3" if standbys else "600"])
+    gang.wait_for_launch(0, 8)
+    kill_daemon(gang, "n5")
+    if standbys:
+        gang.wait_for_standbys(5, generation=2)
+        assert [one["node"] for one in gang.events("barred")] == ["n5"]
+    at = gang.condemn("n2")
+    gang.wait_for_launch(1, 8)
+    seconds = max(one["at"] for one in gang.ranks(1)) - at
+    print(f"\nverdict to processes, beside a node without slurmd, standbys {standbys}: {seconds:.3f} s")
+    assert gang.nodes(1) == ["n1", "n6", "n3", "n4"]
+    assert seconds < (1 if standbys else 6)
+    time.sleep(15)
+    gang.finish()
+    assert gang.exit_code() == 0
+    assert len(gang.events("launch")) == 2
 
 
 @pytest.mark.parametrize("standbys", [True, False])
@@ -304,6 +325,22 @@ def test_an_allocation_that_is_too_small_is_refused(gang: GangJob) -> None:
     gang.submit(GANG, nodes=2)
     assert gang.exit_code() == 2
     assert "ask sbatch for 4 nodes and some spares" in gang.output
+
+
+def daemons_of(site: Site) -> set[str]:
+    """Nodes whose slurmd runs."""
+    return {node for node in site.cluster.node_names for pid in site.cluster.node_pids(node) if is_daemon(pid)}
+
+
+def is_daemon(pid: int) -> bool:
+    process = read_process(pid)
+    return process is not None and process.name == "slurmd" and is_running(process)
+
+
+def kill_daemon(gang: GangJob, node: str) -> None:
+    pid = int((gang.site.directory / f"slurmd.{node}.pid").read_text())
+    assert pid in gang.site.cluster.node_pids(node)
+    os.kill(pid, signal.SIGKILL)
 
 
 def stop_node(gang: GangJob, node: str) -> list[int]:
