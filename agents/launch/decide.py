@@ -15,6 +15,10 @@ from enum import StrEnum
 from types import MappingProxyType
 
 
+STEP_ENDED_EXIT_CODE = 137
+"""Of a gang whose step was ended from outside, launch after launch: no rank has one. As of a SIGKILL."""
+
+
 class Action(StrEnum):
     FINISH = "finish"
     RELAUNCH = "relaunch"
@@ -121,6 +125,7 @@ ROWS: Mapping[int, str] = MappingProxyType(
         50: "the budget is used up: launch after launch without progress",
         60: "the same node failed first again while others were well: a black hole; a spare takes its place",
         70: "a rank failed: start again on the same nodes",
+        71: "somebody ended the gang's step in Slurm: start again on the same nodes",
     }
 )
 
@@ -144,9 +149,11 @@ def decide(  # noqa: PLR0911 - a table: a return for each row
     bad = {node: why for node, why in ended.bad.items() if node in ended.seats}
     if bad:
         return _replace(40, ended.seats, bad, after, spares, rules)
-    assert first is not None
     if after.without_progress >= rules.launches_without_progress_max:
         return _give_up(first, after)
+    if first is None:
+        reason = f"its step in Slurm was ended; started again on the same nodes ({_budget(after, rules)})"
+        return Decision(71, Action.RELAUNCH, reason, after, seats=ended.seats)
     if is_black_hole(ended, after):
         why = f"its ranks failed first in {_count_of(first.node, after)} launches running while others were well"
         if spares:
@@ -179,12 +186,12 @@ def _enter(ended: Ended, ledger: Ledger) -> Ledger:
     """Progress gives the budget back. A launch that a bad node ended costs nothing of it: the spares bound that."""
     if ended.progressed:
         ledger = Ledger(ever_progressed=True)
-    if ended.bad or not ended.failures:
+    if ended.bad or not (ended.failures or ended.running):
         return ledger
     return replace(
         ledger,
         without_progress=ledger.without_progress + (0 if ended.progressed else 1),
-        first_failed=(*ledger.first_failed, ended.failures[0]),
+        first_failed=(*ledger.first_failed, *ended.failures[:1]),
     )
 
 
@@ -198,8 +205,13 @@ def _count_of(node: str, ledger: Ledger) -> int:
     return count
 
 
-def _give_up(first: Failure, ledger: Ledger) -> Decision:
+def _give_up(first: Failure | None, ledger: Ledger) -> Decision:
     count = ledger.without_progress
+    if first is None:
+        reason = (
+            f"{count} launches without progress; the last: its step in Slurm was ended. The job is not started again"
+        )
+        return Decision(50, Action.FINISH, reason, ledger, exit_code=STEP_ENDED_EXIT_CODE)
     reason = f"{count} launches without progress; the last: {first}"
     cleared = tuple(
         node for node, node_rank in ledger.black_holes if node_rank == first.node_rank and node != first.node

@@ -36,6 +36,8 @@ BARRED_SECONDS = 600.0
 START_ATTEMPTS_MAX = 3
 RESTART_ATTEMPTS_MAX = 30
 START_AGAIN_SECONDS = 2.0
+STEP_END_SECONDS = 2.0
+"""For srun to end when most seats have hung up: then the step was ended, and not these nodes."""
 SCANCEL_AFTER_SECONDS = 0.3
 """Seats end their ranks in milliseconds. Where one does not, Slurm is asked to."""
 
@@ -271,6 +273,8 @@ class Launcher:
         launch = self._launch
         for step in (self._standby, launch.step):
             if step is None or step.retired_at or (step is launch.step and self._standby):
+                continue
+            if step.absent:  # srun may end all of it, for another node's sake
                 continue
             for node in step.nodes:
                 link = step.links.get(node)
@@ -514,6 +518,14 @@ class Launcher:
         waited = time.monotonic() - launch.over_at
         bad = dict(launch.over.bad)
         bad |= {node: unusable[node] for node in launch.seats if node in unusable and node not in bad}
+        if self._many_hung_up() and launch.step.killed_at is None:
+            ended = launch.step.program.poll() is not None
+            if not ended and waited < STEP_END_SECONDS:
+                return
+            if ended:  # all of the step, by somebody's hand: that is no node's fault
+                bad = {node: why for node, why in bad.items() if node in unusable}
+                self._judge(bad)
+                return
         waiting = [] if launch.went_at is None else [node for node in launch.seats if self._may_hold_ranks(node, bad)]
         if waiting and waited > SCANCEL_AFTER_SECONDS:
             self._steps.kill(launch.step)
@@ -523,6 +535,11 @@ class Launcher:
         if launch.step.killed_at is None:
             bad |= {node: "its seat hung up" for node in launch.seats if node in launch.step.lost and node not in bad}
         self._judge(bad)
+
+    def _many_hung_up(self) -> bool:
+        launch = self._launch
+        lost = sum(node in launch.step.lost for node in launch.seats)
+        return launch.went_at is not None and lost > max(1, len(launch.seats) // 2)
 
     def _may_hold_ranks(self, node: str, bad: Mapping[str, str]) -> bool:
         launch = self._launch
@@ -560,11 +577,14 @@ class Launcher:
         launch = self._launch
         changing = {**self._verdicts.poll(), **self._node_states.poll(), **self._barred}
         self._lost |= {node: why for node, why in decision.blamed.items() if node not in changing}
-        self._told_bad |= decision.blamed
+        self._told_bad |= {node: why for node, why in decision.blamed.items() if node not in self._barred}
         self._steps.retire(launch.step)
         match decision.action:
             case Action.RELAUNCH | Action.SHRINK:
-                self._order(decision.seats, launch.number + 1, launch.over_at)
+                if launch.went_at is None:  # nobody has seen this number
+                    self._order(decision.seats, launch.number, launch.fault_at or launch.over_at)
+                else:
+                    self._order(decision.seats, launch.number + 1, launch.over_at)
             case Action.FINISH:
                 self._exit_code = decision.exit_code
                 self._start_leaving()

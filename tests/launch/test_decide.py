@@ -145,7 +145,13 @@ def test_a_program_that_once_got_somewhere_can_start() -> None:
     assert rows(ended(progressed=True), early)[-1] == 70
 
 
+def test_a_step_ended_in_slurm_is_started_again_within_the_budget() -> None:
+    gone = ended(failures=())
+    assert rows(gone, gone, gone) == [71, 71, 50]
+
+
 def test_every_row_is_explained_and_reached() -> None:
     reached = {decide(line[1], Ledger(), line[2], line[3]).row for line in TABLE}
+    reached.add(decide(ended(failures=()), Ledger(), [], RULES).row)
     reached |= set(rows(ended(), ended(), ended(failures=(Failure("e", 1, 1, 1),))))
     assert reached == set(ROWS)

@@ -86,6 +86,18 @@ def test_a_rank_that_crashes_is_started_again_with_all_others(gang: GangJob) -> 
     assert [one["row"] for one in gang.events("decision")] == [70, 10]
 
 
+def test_a_step_that_somebody_ends_is_no_nodes_fault(gang: GangJob) -> None:
+    gang.submit([*GANG, *QUICK])
+    gang.wait_for_launch(0, 8)
+    gang.wait_for_standbys(6)
+    gang.site.cluster.run("scancel", f"{gang.job}.0")
+    gang.wait_for_launch(1, 8)
+    assert gang.nodes(1) == gang.nodes(0)
+    assert not gang.events("spare_bad")
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
 def test_a_dead_node_gives_its_place_to_a_spare(gang: GangJob) -> None:
     gang.submit([*GANG, *QUICK])
     gang.wait_for_launch(0, 8)
