@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-
 STEP_ENDED_EXIT_CODE = 137
 """Of a gang whose step was ended from outside, launch after launch: no rank has one. As of a SIGKILL."""
 

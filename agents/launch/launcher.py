@@ -278,7 +278,7 @@ class Launcher:
                 continue
             for node in step.nodes:
                 link = step.links.get(node)
-                if node in launch.seats or node in self._lost or link is None:
+                if node in launch.seats or node in self._lost or node in step.left or link is None:
                     continue
                 if node in step.lost:
                     self._lost[node] = "its seat hung up"

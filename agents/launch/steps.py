@@ -32,6 +32,9 @@ class Step:
     asked_at: float
     links: dict[str, SeatLink] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
+    """Nodes whose seat hung up."""
+    left: set[str] = field(default_factory=set)
+    """Nodes whose seat was told to leave."""
     warm: set[str] = field(default_factory=set)
     step_id: str = ""
     killed_at: float | None = None
@@ -91,6 +94,7 @@ class Steps:
     def leave(self, step: Step, node: str) -> None:
         link = step.link(node)
         if link is not None:
+            step.left.add(node)
             self._hub.say(link, "leave")
 
     def kill(self, step: Step) -> None:
