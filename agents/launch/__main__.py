@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from agents.launch.events import Events
 from agents.launch.hub import Hub
 from agents.launch.launcher import EXIT_CANNOT_START, Launcher
+from agents.launch.nodes import Nodes
 from agents.launch.options import Options, UsageError, parse
 from agents.launch.progress import FileProgress, Progress, TimeAlive
 from agents.launch.protocol import new_secret
@@ -35,16 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     progress: Progress = TimeAlive(options.progress_seconds)
     if options.progress_file:
         progress = FileProgress(options.progress_file)
-    launcher = Launcher(
-        options,
-        allocation,
-        hub,
-        Steps(hub, allocation, options, secret),
-        events,
-        FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts(),
-        progress,
-        NodeStates(allocation.nodes, options.slurm_poll_seconds),
-    )
+    verdicts = FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts()
+    node_states = NodeStates(allocation.nodes, options.slurm_poll_seconds)
+    nodes = Nodes(allocation.nodes, verdicts, node_states, events)
+    launcher = Launcher(options, nodes, hub, Steps(hub, allocation, options, secret), events, progress)
     try:
         return launcher.run()
     except OSError as error:

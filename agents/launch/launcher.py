@@ -9,22 +9,20 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from enum import StrEnum
 
 from agents.launch import watch
-from agents.launch.decide import Action, Decision, Ended, Failure, Ledger, decide
+from agents.launch.decide import Action, Decision, Ledger, decide
 from agents.launch.events import Events
 from agents.launch.hub import Hub, SeatLink, silence_of
+from agents.launch.launch import Launch
+from agents.launch.nodes import Nodes
 from agents.launch.options import Options
 from agents.launch.progress import Progress
 from agents.launch.protocol import Message, ProtocolError, number
-from agents.launch.slurm import Allocation, NodeStates
 from agents.launch.steps import Step, Steps
-from agents.launch.verdicts import Verdicts
-from agents.launch.watch import Over, Picture
+from agents.launch.watch import Over
 
 EXIT_NODES_MISSING = 69
 EXIT_CANNOT_START = 70
@@ -32,7 +30,6 @@ EXIT_REQUEUE = 75
 TURN_SECONDS = 0.05
 PROGRESS_SECONDS = 0.5
 PROBE_SECONDS = 15.0
-BARRED_SECONDS = 600.0
 START_ATTEMPTS_MAX = 3
 RESTART_ATTEMPTS_MAX = 30
 START_AGAIN_SECONDS = 2.0
@@ -51,62 +48,25 @@ class Phase(StrEnum):
     DONE = "done"
 
 
-@dataclass(slots=True)
-class Launch:
-    """One start of the gang within this allocation."""
-
-    number: int
-    seats: tuple[str, ...]
-    step: Step
-    ordered_at: float
-    fault_at: float | None = None
-    """When the fault was noticed that this launch answers."""
-    went_at: float | None = None
-    processes: int = 0
-    started: set[str] = field(default_factory=set)
-    ended: dict[tuple[str, int], int] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
-    first_failure_at: float = 0.0
-    progressed: bool = False
-    over: Over | None = None
-    over_at: float = 0.0
-    running_when_over: int = 0
-    age_when_over: float = 0.0
-    gone: set[str] = field(default_factory=set)
-
-    @property
-    def ranks(self) -> int:
-        return len(self.seats) * self.processes
-
-
 class Launcher:
-    def __init__(  # noqa: PLR0913, PLR0917 - the parts it joins
+    def __init__(
         self,
         options: Options,
-        allocation: Allocation,
+        nodes: Nodes,
         hub: Hub,
         steps: Steps,
         events: Events,
-        verdicts: Verdicts,
         progress: Progress,
-        node_states: NodeStates,
     ) -> None:
         self._options = options
-        self._allocation = allocation
+        self._nodes = nodes
         self._hub = hub
         self._steps = steps
         self._events = events
-        self._verdicts = verdicts
         self._progress = progress
-        self._node_states = node_states
-        self._lost: dict[str, str] = {}
-        """Nodes not used again in this allocation, and why. Verdicts and Slurm's word are asked each time."""
-        self._barred: dict[str, float] = {}
-        """Nodes where Slurm could not start a seat, and until when none is tried. Ranks that run there may go on."""
         self._seating_seconds = 0.0
         """What the first step needed until every node had answered."""
         self._failed_steps = 0
-        self._told_bad: dict[str, str] = {}
         self._ledger = Ledger()
         self._best_step: int | None = None
         self._standby: Step | None = None
@@ -126,8 +86,7 @@ class Launcher:
     def run(self) -> int:
         """The exit code. Raises OSError where srun cannot be started."""
         self._hear_signals()
-        seats = tuple(node for node in self._allocation.nodes if node not in self._condemned())
-        self._order(seats[: self._options.nodes], 0, None)
+        self._order(self._first_seats(), 0, None)
         turns = {
             Phase.SEATING: self._seat,
             Phase.RUNNING: self._watch,
@@ -139,10 +98,15 @@ class Launcher:
             for link, message in self._hub.wait(TURN_SECONDS if self._phase is not Phase.ENDING else 0.005):
                 self._hear(link, message)
             self._heed_signals()
-            self._notice_bad_nodes()
+            self._notice_bad_spares()
             turns[self._phase]()
             self._steps.tidy()
         return self._exit_code
+
+    def _first_seats(self) -> tuple[str, ...]:
+        """Good nodes first; where they are too few, what to do about that follows when the others turn out bad."""
+        bad = self._nodes.condemned()
+        return tuple(sorted(self._nodes.names, key=lambda node: node in bad)[: self._options.nodes])
 
     def _hear_signals(self) -> None:
         ours, kernels = socket.socketpair()
@@ -169,6 +133,9 @@ class Launcher:
         self._events.tell("checkpoint_asked", f"{received.name}: {words}", signal=received.name)
         if self._phase is Phase.RUNNING:
             self._signal_ranks(received)
+        elif self._phase in (Phase.SEATING, Phase.WAITING):
+            self._exit_code = EXIT_REQUEUE
+            self._start_leaving()
 
     def _end_for(self, received: signal.Signals) -> None:
         again = self._ending_for is not None
@@ -218,7 +185,7 @@ class Launcher:
                 if len(launch.started) == len(launch.seats):
                     self._tell_started()
             case "exited" if step is launch.step:
-                self._note_exit(node, number(message, "local_rank"), number(message, "status"))
+                launch.note_exit(node, number(message, "local_rank"), number(message, "status"), time.monotonic())
             case "gone" if step is launch.step:
                 launch.gone.add(node)
 
@@ -227,8 +194,7 @@ class Launcher:
         step.step_id = link.step
         self._events.note("seat", node=link.node, generation=step.generation)
         if step.probe:
-            self._lost.pop(link.node, None)
-            self._told_bad.pop(link.node, None)
+            self._nodes.find_again(link.node)
             self._steps.retire(step)
             return
         if self._options.preload and not step.retired_at:
@@ -237,67 +203,28 @@ class Launcher:
         if step is self._standby and link.node not in self._launch.seats:
             self._steps.leave(self._launch.step, link.node)  # the older standby there
 
-    def _note_exit(self, node: str, local_rank: int, status: int) -> None:
-        launch = self._launch
-        if node not in launch.seats or (node, local_rank) in launch.ended or launch.over:
-            return
-        launch.ended[node, local_rank] = status
-        if status != 0:
-            node_rank = launch.seats.index(node)
-            here = 1 if self._options.torchrun else launch.processes
-            failure = Failure(node, node_rank, node_rank * here + local_rank, status)
-            if not launch.failures:
-                launch.first_failure_at = time.monotonic()
-            launch.failures.append(failure)
-
     # -- which nodes are bad -----------------------------------------------------------------------------------
 
-    def _condemned(self) -> dict[str, str]:
-        return {**self._node_states.poll(), **self._verdicts.poll(), **self._lost}
-
-    def _unusable(self) -> dict[str, str]:
-        """For a new step: condemned nodes, and those where Slurm cannot start anything now."""
-        now = time.monotonic()
-        self._barred = {node: until for node, until in self._barred.items() if until > now}
-        return {**dict.fromkeys(self._barred, "Slurm cannot start anything there"), **self._condemned()}
-
-    def _bar(self, nodes: Sequence[str]) -> None:
-        for node in nodes:
-            self._barred[node] = time.monotonic() + BARRED_SECONDS
-            words = f"{node}: Slurm could not start a seat there; not tried again for {BARRED_SECONDS / 60:.0f} minutes"
-            self._events.tell("barred", words, node=node)
-
-    def _notice_bad_nodes(self) -> None:
-        """Spares that are no good any more; what happens to the gang's nodes is the launch's affair."""
-        now = time.monotonic()
-        launch = self._launch
-        for step in (self._standby, launch.step):
-            if step is None or step.retired_at or (step is launch.step and self._standby):
-                continue
-            if step.absent:  # srun may end all of it, for another node's sake
-                continue
-            for node in step.nodes:
-                link = step.links.get(node)
-                if node in launch.seats or node in self._lost or node in step.left or link is None:
-                    continue
+    def _notice_bad_spares(self) -> None:
+        """What happens to the gang's own nodes is the launch's affair."""
+        step = self._standby or self._launch.step
+        # While a node is absent, srun may end all of the step for its sake.
+        if not step.retired_at and not step.absent:
+            spares = [node for node in step.nodes if node not in self._launch.seats and node not in step.left]
+            for node in spares:
                 if node in step.lost:
-                    self._lost[node] = "its seat hung up"
-                elif silence_of(link, now) > self._options.silence_seconds:
-                    self._lost[node] = f"nothing heard of it for {silence_of(link, now):.1f} s"
-        condemned = self._condemned()
-        for node, why in condemned.items():
-            if node not in self._told_bad and node in self._allocation.nodes and node not in launch.seats:
-                self._events.tell("spare_bad", f"spare {node} is not used any more: {why}", node=node, why=why)
-        for node in self._told_bad.keys() - condemned.keys():
-            self._events.tell("node_good", f"{node} can be used again", node=node)
-        self._told_bad = condemned
+                    self._nodes.lose(node, "its seat hung up")
+            now = time.monotonic()
+            silent = {node: silence_of(link, now) for node, link in step.links.items() if link.open}
+            for node, why in watch.lost_to_silence(silent, len(silent), self._options.silence_seconds).items():
+                if node in spares:
+                    self._nodes.lose(node, why)
+        self._nodes.tell_changes(self._launch.seats)
 
     def _spares(self) -> list[str]:
-        unusable = self._unusable()
-        taken = set(self._launch.seats)
-        free = [node for node in self._allocation.nodes if node not in unusable and node not in taken]
-        # One that has a warm seat already comes first.
+        """Those that have a warm seat already come first."""
         standby = self._standby
+        free = self._nodes.usable(without=self._launch.seats)
         return sorted(free, key=lambda node: not (standby and standby.link(node)))
 
     # -- seating -----------------------------------------------------------------------------------------------
@@ -317,7 +244,7 @@ class Launcher:
 
     def _seat(self) -> None:
         launch, step = self._launch, self._launch.step
-        condemned = self._condemned()
+        condemned = self._nodes.condemned()
         bad = {node: condemned[node] for node in launch.seats if node in condemned}
         bad |= {node: "its seat hung up before the start" for node in launch.seats if node in step.lost}
         missing = [node for node in launch.seats if step.link(node) is None and node not in bad]
@@ -326,13 +253,13 @@ class Launcher:
         if ended is not None and not step.links:
             self._try_again_or_give_up(ended, age)
         elif step.absent and (age > self._patience_seconds() or ended is not None):
-            self._bar(step.absent)
+            self._nodes.bar(step.absent)
             bad |= dict.fromkeys(missing, f"no seat there after {age:.1f} s")
             if not bad:
                 self._steps.retire(step)
                 self._order(launch.seats, launch.number, launch.fault_at)
         elif not bad and not step.absent:
-            bad = self._differing_gpus()
+            bad = launch.differing_gpus() if self._options.procs_per_node is None else {}
             if not bad:
                 self._seating_seconds = self._seating_seconds or age
                 self._go()
@@ -359,18 +286,6 @@ class Launcher:
         else:
             self._steps.retire(self._launch.step)
             self._order(self._launch.seats, self._launch.number, self._launch.fault_at)
-
-    def _differing_gpus(self) -> dict[str, str]:
-        """One rank for each GPU needs as many on every node: who has fewer than most has lost some."""
-        if self._options.procs_per_node is not None:
-            return {}
-        counts = {node: self._launch.step.links[node].gpus for node in self._launch.seats}
-        usual = Counter(counts.values()).most_common(1)[0][0]
-        return {
-            node: f"it shows {count} GPUs, most others {usual}; see --procs-per-node"
-            for node, count in counts.items()
-            if count != usual
-        }
 
     def _go(self) -> None:
         launch, step = self._launch, self._launch.step
@@ -405,13 +320,13 @@ class Launcher:
             spares=spares,
             warm=warm,
             master=f"{master.address}:{master.port}",
-            since_fault_seconds=_since(launch.fault_at, launch.went_at),
+            since_fault_seconds=launch.since_fault(launch.went_at),
         )
         self._phase = Phase.RUNNING
 
     def _tell_started(self) -> None:
         launch = self._launch
-        seconds = _since(launch.fault_at, time.monotonic())
+        seconds = launch.since_fault(time.monotonic())
         if seconds is None:
             self._events.note("started", launch=launch.number)
         else:
@@ -423,10 +338,9 @@ class Launcher:
     def _watch(self) -> None:
         now = time.monotonic()
         launch = self._launch
-        assert launch.went_at is not None
-        age = now - launch.went_at
+        age = launch.age(now)
         self._look_at_progress(now, age)
-        over = watch.judge(self._picture(now, age), self._options.silence_seconds)
+        over = watch.judge(launch.picture(now, self._nodes.condemned()), self._options.silence_seconds)
         if self._ending_for is not None:
             if over is not None or now >= self._until:
                 self._start_leaving()
@@ -434,22 +348,6 @@ class Launcher:
             self._close(over)
         elif age >= self._options.rearm_seconds and not self._warned:
             self._rearm(now)
-
-    def _picture(self, now: float, age: float) -> Picture:
-        launch, step = self._launch, self._launch.step
-        hung_up = dict.fromkeys(step.lost, "its seat hung up: the node, or Slurm's daemon there, is gone")
-        links = {node: step.links[node] for node in launch.seats}
-        return Picture(
-            seats=launch.seats,
-            ranks=launch.ranks,
-            ended_well=sum(status == 0 for status in launch.ended.values()),
-            failures=tuple(launch.failures),
-            age_seconds=age,
-            first_failure_age_seconds=now - launch.first_failure_at if launch.failures else 0.0,
-            silent_seconds={node: silence_of(link, now) for node, link in links.items() if link.open},
-            condemned={**self._condemned(), **hung_up},
-            progressed=launch.progressed,
-        )
 
     def _look_at_progress(self, now: float, age: float) -> None:
         if now - self._looked_at_progress < PROGRESS_SECONDS:
@@ -471,13 +369,12 @@ class Launcher:
             standby.absent and now - standby.asked_at > self._options.seat_seconds
         ):
             if standby.links:  # else it is not for single nodes' sake
-                self._bar(standby.absent)
+                self._nodes.bar(standby.absent)
             self._steps.retire(standby)
             self._standby, self._rearm_at = None, now + START_AGAIN_SECONDS
 
     def _start_step(self) -> Step:
-        unusable = self._unusable()
-        return self._steps.start([node for node in self._allocation.nodes if node not in unusable])
+        return self._steps.start(self._nodes.usable())
 
     # -- ending a launch ---------------------------------------------------------------------------------------
 
@@ -485,40 +382,26 @@ class Launcher:
         """The launch is over: its ranks are killed, everywhere."""
         now = time.monotonic()
         launch = self._launch
-        self._look_at_progress(now + PROGRESS_SECONDS, now - (launch.went_at or now))
-        launch.over, launch.over_at = over, now
-        launch.running_when_over = launch.ranks - len(launch.ended)
-        launch.age_when_over = now - launch.went_at if launch.went_at is not None else 0.0
+        self._look_at_progress(now + PROGRESS_SECONDS, launch.age(now))
+        launch.close(over, now)
         for node in launch.seats if launch.went_at is not None else ():
             link = launch.step.link(node)
             if link is not None:
                 self._hub.say(link, "kill")
         words = [f"{node}: {why}" for node, why in over.bad.items()] or [str(one) for one in launch.failures[:1]]
         if words:
-            self._events.tell("fault", f"launch {launch.number}: {'; '.join(words)}", **self._fault_fields(over))
+            self._events.tell("fault", f"launch {launch.number}: {'; '.join(words)}", **launch.fault_fields(over))
         self._phase = Phase.ENDING
-
-    def _fault_fields(self, over: Over) -> dict[str, object]:
-        launch = self._launch
-        first = launch.failures[0] if launch.failures else None
-        return {
-            "launch": launch.number,
-            "bad": dict(over.bad),
-            "rank": first.rank if first else None,
-            "node": first.node if first else None,
-            "status": first.status if first else None,
-            "age_seconds": round(launch.age_when_over, 3),
-        }
 
     def _end(self) -> None:
         """Until the nodes that are to go on have no rank of it left; who does not get there in time does not go on."""
         launch = self._launch
         assert launch.over is not None
-        unusable = self._unusable()
+        unusable = self._nodes.unusable()
         waited = time.monotonic() - launch.over_at
         bad = dict(launch.over.bad)
         bad |= {node: unusable[node] for node in launch.seats if node in unusable and node not in bad}
-        if self._many_hung_up() and launch.step.killed_at is None:
+        if launch.many_hung_up() and launch.step.killed_at is None:
             ended = launch.step.program.poll() is not None
             if not ended and waited < STEP_END_SECONDS:
                 return
@@ -526,7 +409,7 @@ class Launcher:
                 bad = {node: why for node, why in bad.items() if node in unusable}
                 self._judge(bad)
                 return
-        waiting = [] if launch.went_at is None else [node for node in launch.seats if self._may_hold_ranks(node, bad)]
+        waiting = launch.may_hold_ranks(bad)
         if waiting and waited > SCANCEL_AFTER_SECONDS:
             self._steps.kill(launch.step)
         if waiting and waited <= self._options.kill_seconds:
@@ -536,27 +419,9 @@ class Launcher:
             bad |= {node: "its seat hung up" for node in launch.seats if node in launch.step.lost and node not in bad}
         self._judge(bad)
 
-    def _many_hung_up(self) -> bool:
-        launch = self._launch
-        lost = sum(node in launch.step.lost for node in launch.seats)
-        return launch.went_at is not None and lost > max(1, len(launch.seats) // 2)
-
-    def _may_hold_ranks(self, node: str, bad: Mapping[str, str]) -> bool:
-        launch = self._launch
-        return node not in bad and node not in launch.gone and launch.step.link(node) is not None
-
     def _judge(self, bad: Mapping[str, str]) -> None:
         launch = self._launch
-        ended = Ended(
-            launch=launch.number,
-            seats=launch.seats,
-            age_seconds=launch.age_when_over,
-            progressed=launch.progressed,
-            failures=tuple(launch.failures),
-            running=launch.running_when_over if launch.went_at is not None else 1,
-            bad=bad,
-            asked_to_end="the ranks were asked for a last checkpoint" if self._warned else "",
-        )
+        ended = launch.summary(bad, "the ranks were asked for a last checkpoint" if self._warned else "")
         decision = decide(ended, self._ledger, self._spares(), self._options.rules)
         self._ledger = decision.ledger
         self._events.tell(
@@ -575,9 +440,7 @@ class Launcher:
 
     def _carry_out(self, decision: Decision) -> None:
         launch = self._launch
-        changing = {**self._verdicts.poll(), **self._node_states.poll(), **self._barred}
-        self._lost |= {node: why for node, why in decision.blamed.items() if node not in changing}
-        self._told_bad |= {node: why for node, why in decision.blamed.items() if node not in self._barred}
+        self._nodes.blame(decision.blamed)
         self._steps.retire(launch.step)
         match decision.action:
             case Action.RELAUNCH | Action.SHRINK:
@@ -616,7 +479,7 @@ class Launcher:
             return
         if self._exit_code == EXIT_REQUEUE:
             return
-        unusable = self._unusable()
+        unusable = self._nodes.unusable()
         bad = [node for node in self._launch.seats if node in unusable]
         spares = self._spares()
         if len(spares) >= len(bad):
@@ -625,8 +488,7 @@ class Launcher:
             self._order(seats, self._launch.number + 1, None)
         elif now - self._probed_at > PROBE_SECONDS:
             self._probed_at = now
-            unknown = [node for node in self._lost if node not in self._verdicts.poll()]
-            for node in unknown:  # a step for each: one that is dead shall not hold up the others
+            for node in self._nodes.to_be_probed():  # a step for each: one that is dead shall not hold up the others
                 self._steps.retire_after(self._steps.start([node], probe=True), PROBE_SECONDS - 1)
 
     # -- the end -----------------------------------------------------------------------------------------------
@@ -643,7 +505,3 @@ class Launcher:
         if self._steps.tidy():
             self._phase = Phase.DONE
             self._events.note("ended", exit_code=self._exit_code)
-
-
-def _since(fault_at: float | None, now: float) -> float | None:
-    return None if fault_at is None else round(now - fault_at, 4)

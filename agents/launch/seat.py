@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
 import random
@@ -39,25 +38,14 @@ from agents.launch.protocol import (
     number,
     text,
 )
+from agents.launch.task import Part, rank_environment
+from agents.launch.tree import become_subreaper, end_everything_below, kill_below, parents
 
 CONNECT_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
 """A launcher that says nothing for so long is gone, though nobody closed the connection."""
 _PORTS = range(20_000, 32_000)  # below Linux' range for outgoing connections, which could take one meanwhile
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _WARM_PROGRAM = Path(__file__).with_name("warm.py")
-_STALE_ON_RELAUNCH = ("UNDERSTUDY_RESTORE_STEP", "UNDERSTUDY_RESTORE_PATH")
-"""Slurm's TaskProlog asked for these when the seat started. For a later launch the answer may be another."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What this node plays in a launch: the launcher's word."""
-
-    launch: int
-    meeting: Meeting
-    torchrun: bool
-    node_list: str
 
 
 @dataclass(slots=True)
@@ -105,7 +93,7 @@ class Seat:
         except (OSError, ProtocolError) as error:
             sys.stderr.write(f"understudy: seat on {_node()}: {error}\n")
         finally:
-            _end_everything_below(seconds=5.0)
+            end_everything_below(seconds=5.0)
 
     def _turn(self, wakeup: int) -> None:
         before = time.monotonic()
@@ -236,56 +224,16 @@ class Seat:
         """To the ranks; where torchrun stands between, to its children, for torchrun itself would end of it."""
         targets = list(self._ranks)
         if self._torchrun:
-            targets = [pid for pid, parent in _parents().items() if parent in self._ranks]
+            targets = [pid for pid, parent in parents().items() if parent in self._ranks]
         for pid in targets:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, which)
 
     def _kill(self) -> None:
-        left = _kill_below()
+        left = kill_below()
         if not left:
             self._killing = False
             self._say("gone")
-
-
-def rank_environment(environment: os._Environ[str] | dict[str, str], part: Part, local_rank: int) -> dict[str, str]:
-    """What one task of the gang finds. Slurm's own words about the step are put right: it has standbys in it, too."""
-    ours = {name: value for name, value in environment.items() if name != SECRET_VARIABLE}
-    if part.launch > 0:
-        for name in _STALE_ON_RELAUNCH:
-            ours.pop(name, None)
-    meeting = part.meeting
-    ours |= {
-        "UNDERSTUDY_LAUNCH": str(part.launch),
-        "NODE_RANK": str(meeting.node_rank),
-        "GROUP_RANK": str(meeting.node_rank),
-        "MASTER_ADDR": meeting.address,
-        "MASTER_PORT": str(meeting.port),
-        "LOCAL_WORLD_SIZE": str(meeting.processes),
-        "WORLD_SIZE": str(meeting.nodes * meeting.processes),
-    }
-    tasks = meeting.nodes if part.torchrun else meeting.nodes * meeting.processes
-    here = 1 if part.torchrun else meeting.processes
-    ours |= {
-        "SLURM_NODEID": str(meeting.node_rank),
-        "SLURM_PROCID": str(meeting.node_rank * here + local_rank),
-        "SLURM_LOCALID": str(local_rank),
-        "SLURM_GTIDS": ",".join(str(meeting.node_rank * here + index) for index in range(here)),
-        "SLURM_NTASKS": str(tasks),
-        "SLURM_NPROCS": str(tasks),
-        "SLURM_NNODES": str(meeting.nodes),
-        "SLURM_STEP_NUM_NODES": str(meeting.nodes),
-        "SLURM_STEP_NUM_TASKS": str(tasks),
-        "SLURM_STEP_NODELIST": part.node_list,
-        "SLURM_STEP_TASKS_PER_NODE": f"{here}(x{meeting.nodes})" if meeting.nodes > 1 else str(here),
-        "SLURM_TASKS_PER_NODE": f"{here}(x{meeting.nodes})" if meeting.nodes > 1 else str(here),
-    }
-    if part.torchrun:  # it gives its workers their own
-        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-            ours.pop(name, None)
-    else:
-        ours |= {"RANK": str(meeting.node_rank * meeting.processes + local_rank), "LOCAL_RANK": str(local_rank)}
-    return ours
 
 
 def _start(arguments: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -317,48 +265,6 @@ def _unwaited(program: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
     """Python shall not wait for it on its own: all children are collected in one place."""
     program.returncode = 0
     return program
-
-
-def _parents() -> dict[int, int]:
-    """Process id → parent's, of every process that is not a zombie."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                if fields[0] not in "ZX":
-                    found[int(entry.name)] = int(fields[1])
-    return found
-
-
-def _below() -> list[int]:
-    children: dict[int, list[int]] = {}
-    for pid, parent in _parents().items():
-        children.setdefault(parent, []).append(pid)
-    found: list[int] = []
-    waiting = list(children.get(os.getpid(), ()))
-    while waiting:
-        pid = waiting.pop()
-        found.append(pid)
-        waiting.extend(children.get(pid, ()))
-    return found
-
-
-def _kill_below() -> list[int]:
-    """SIGKILL everything below us; what is still to be seen afterwards. We are a subreaper: nothing leaves the tree."""
-    for pid in _below():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    return _below()
-
-
-def _end_everything_below(seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while _kill_below() and time.monotonic() < deadline:
-        time.sleep(0.005)
 
 
 def _hold_a_port() -> tuple[int, socket.socket]:
@@ -440,7 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Slurm says from which address the step was started: that of the launcher.
     told = (os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), os.environ.get("SLURM_SRUN_COMM_HOST"))
     hosts = list(dict.fromkeys(host for host in told if host))
-    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if not become_subreaper():
         sys.stderr.write(f"understudy: seat on {_node()}: the kernel refuses PR_SET_CHILD_SUBREAPER\n")
         return 1
     command = options.command[1:] if options.command[:1] == ["--"] else options.command

@@ -48,7 +48,7 @@ class Over:
 def judge(picture: Picture, silence_seconds: float) -> Over | None:
     """None: let it go on, or wait for more to be heard."""
     bad = {node: why for node, why in picture.condemned.items() if node in picture.seats}
-    bad |= lost_to_silence(picture, silence_seconds)
+    bad |= lost_to_silence(picture.silent_seconds, len(picture.seats), silence_seconds)
     if bad:
         return Over(bad)
     running = picture.ranks - picture.ended_well - len(picture.failures)
@@ -66,8 +66,9 @@ def _may_be_a_nodes(picture: Picture) -> bool:
     return len({failure.status for failure in picture.failures}) > 1 or picture.ended_well > 0
 
 
-def lost_to_silence(picture: Picture, silence_seconds: float) -> dict[str, str]:
-    silent = {node: age for node, age in picture.silent_seconds.items() if age > silence_seconds}
-    if len(silent) > max(1, len(picture.seats) // 2):
+def lost_to_silence(silent_seconds: Mapping[str, float], seats: int, silence_seconds: float) -> dict[str, str]:
+    """Of so many seats, those that nothing was heard of for too long."""
+    silent = {node: age for node, age in silent_seconds.items() if age > silence_seconds}
+    if len(silent) > max(1, seats // 2):
         silent = {node: age for node, age in silent.items() if age > MANY_SILENT_SECONDS}
     return {node: f"nothing heard of it for {age:.1f} s" for node, age in silent.items()}

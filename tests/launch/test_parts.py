@@ -17,8 +17,8 @@ from agents.launch.decide import OutOfSpares
 from agents.launch.options import UsageError, parse
 from agents.launch.progress import FileProgress, TimeAlive
 from agents.launch.protocol import LINE_BYTES_MAX, Lines, ProtocolError, answer, encode, is_answer, number
-from agents.launch.seat import Part, rank_environment
 from agents.launch.slurm import Allocation, down_nodes, srun_arguments
+from agents.launch.task import Part, rank_environment
 from agents.launch.verdicts import FileVerdicts
 
 MEETING = Meeting(nodes=4, node_rank=2, processes=8, address="10.0.0.1", port=23456)
