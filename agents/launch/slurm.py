@@ -21,7 +21,12 @@ QUERY_SECONDS = 10.0
 _DOWN = {"DOWN", "FAIL", "FAILING", "ERROR", "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"}
 _CPUS = re.compile(r"(\d+)(?:\(x\d+\))?")
 # What an option on srun's command line does not override: the allocation's own shape, meant for other steps.
-_NOT_FOR_SRUN = ("SLURM_HOSTFILE", "SLURM_DISTRIBUTION", "SLURM_EXACT", "SLURM_CPUS_PER_TASK", "SLURM_NTASKS_PER_NODE")
+_NOT_FOR_SRUN = (
+    *("SLURM_HOSTFILE", "SLURM_DISTRIBUTION", "SLURM_EXACT", "SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"),
+    *("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_SOCKET", "SLURM_NTASKS_PER_CORE", "SLURM_NTASKS_PER_GPU"),
+    *("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_SOCKET", "SLURM_GPU_BIND", "SLURM_THREADS_PER_CORE"),
+)
+_GPUS_NOT_BY_NODE = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_TRES_PER_TASK")
 
 
 class NoAllocation(Exception):
@@ -34,6 +39,8 @@ class Allocation:
     nodes: tuple[str, ...]
     """In Slurm's order: the first is the batch host."""
     cpus_per_node: int
+    gpus_per_node: int = 0
+    """To be asked for by name. 0 where a step gets all of the job's by itself, which is the rule."""
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
@@ -58,7 +65,14 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
     if done.returncode != 0 or not nodes:
         raise NoAllocation(f"scontrol show hostnames {listed} failed: {done.stderr.strip()}")
     counts = [int(found) for found in _CPUS.findall(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))]
-    return Allocation(job_id, nodes, min(counts, default=1))
+    return Allocation(job_id, nodes, min(counts, default=1), _gpus_to_ask_for(environment))
+
+
+def _gpus_to_ask_for(environment: Mapping[str, str]) -> int:
+    """A job that asked for GPUs by task or in all has steps that get none, or too many, unless they say how many."""
+    count = environment.get("SLURM_GPUS_ON_NODE", "")
+    odd = any(name in environment for name in _GPUS_NOT_BY_NODE)
+    return int(count) if odd and count.isdecimal() else 0
 
 
 def asked_for_no_kill(allocation: Allocation, environment: Mapping[str, str]) -> bool | None:
@@ -86,6 +100,7 @@ def srun_arguments(allocation: Allocation, nodes: Sequence[str], seat: Sequence[
         *("--kill-on-bad-exit=0", "--wait=0"),
         *(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"),
         *(f"--nodelist={','.join(nodes)}", f"--cpus-per-task={allocation.cpus_per_node}"),
+        *([f"--gres=gpu:{allocation.gpus_per_node}"] if allocation.gpus_per_node else []),
         *("--mpi=none", "--input=none", "--export=ALL", "--quiet"),
         *seat,
     ]

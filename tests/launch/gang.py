@@ -33,14 +33,18 @@ class GangJob:
         self.job = 0
 
     def submit(
-        self, options: Sequence[str], command: Sequence[str] | None = None, nodes: int = 6, sbatch: Sequence[str] = ()
+        self,
+        options: Sequence[str],
+        command: Sequence[str] | None = None,
+        nodes: int = 6,
+        sbatch: Sequence[str] = ("--gres=gpu:8",),
     ) -> None:
         words = [*options, "--events", "events", "--verdicts", "verdicts", "--"]
         words += command if command is not None else [str(self.python), str(self.program)]
         script = self.home / "job.sh"
         run = f'exec {self.python} -P -m agents.launch "$@"'
         script.write_text(f"#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --output=output\n{run}\n")
-        wanted = [f"--nodes={nodes}", "--gres=gpu:8", *sbatch]
+        wanted = [f"--nodes={nodes}", *sbatch]
         self.job = self.site.submit(script, *words, options=wanted)
 
     def simple(self, *words: str) -> list[str]:

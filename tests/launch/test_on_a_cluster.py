@@ -67,9 +67,14 @@ def test_every_rank_finds_its_place_and_the_job_ends_with_the_gang(gang: GangJob
     assert {one["UNDERSTUDY_LAUNCH_SECRET"] for one in ranks} == {None}
 
 
-def test_without_a_number_there_is_a_rank_for_each_gpu(gang: GangJob) -> None:
-    gang.submit(["--nodes", "2"], nodes=3)
+@pytest.mark.parametrize(
+    "asked",
+    ["--gres=gpu:8", "--gres=gpu:8 --ntasks-per-node=8 --cpus-per-task=2", "--gpus-per-task=4 --ntasks-per-node=2"],
+)
+def test_without_a_number_there_is_a_rank_for_each_gpu(gang: GangJob, asked: str) -> None:
+    gang.submit(["--nodes", "2"], nodes=3, sbatch=asked.split())
     gang.wait_for_launch(0, 16)
+    assert "srun" not in gang.output
     gang.finish()
     assert gang.exit_code() == 0
 
