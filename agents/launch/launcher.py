@@ -138,6 +138,8 @@ class Launcher:
             self._start_leaving()
 
     def _end_for(self, received: signal.Signals) -> None:
+        if self._phase is Phase.LEAVING:
+            return
         again = self._ending_for is not None
         self._ending_for = received
         self._exit_code = 128 + received

@@ -308,7 +308,7 @@ def _connect(hosts: Sequence[str], port: int) -> socket.socket:
         time.sleep(0.2)
 
 
-def _greet(link: socket.socket, secret: str, generation: int, port: int) -> Lines:
+def greet(link: socket.socket, secret: str, generation: int, port: int) -> Lines:
     """Prove each other, say who we are. Raises ProtocolError."""
     lines = Lines()
     ours = challenge()
@@ -353,7 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         link = _connect(hosts, options.port)
         seat = Seat(link, command, options.preload)
-        greeting = _greet(link, secret, options.generation, seat.port)
+        greeting = greet(link, secret, options.generation, seat.port)
     except (OSError, ProtocolError) as error:
         sys.stderr.write(f"understudy: seat on {_node()}: {error}\n")
         return 1
