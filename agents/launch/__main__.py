@@ -1,0 +1,76 @@
+"""`understudy run`: reads the options, looks where it is, runs the launcher."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from agents.launch.events import Events
+from agents.launch.hub import Hub
+from agents.launch.launcher import EXIT_CANNOT_START, Launcher
+from agents.launch.nodes import Nodes
+from agents.launch.options import Options, UsageError, parse
+from agents.launch.progress import FileProgress, Progress, TimeAlive
+from agents.launch.protocol import new_secret
+from agents.launch.slurm import Allocation, NoAllocation, NodeStates, asked_for_no_kill, read_allocation
+from agents.launch.steps import Steps
+from agents.launch.verdicts import FileVerdicts, NoVerdicts
+
+EXIT_USAGE = 2
+VERDICT_SECONDS = 0.05
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        options = parse(arguments)
+        allocation = read_allocation(os.environ)
+        check_size(options, allocation)
+        events = Events(options.events)
+    except (UsageError, NoAllocation, OSError) as error:
+        sys.stderr.write(f"understudy run: {error}\n")
+        return EXIT_USAGE
+    _warn(options, allocation, events)
+    secret = new_secret()
+    hub = Hub(secret)
+    progress: Progress = TimeAlive(options.progress_seconds)
+    if options.progress_file:
+        progress = FileProgress(options.progress_file)
+    verdicts = FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts()
+    node_states = NodeStates(allocation.nodes, options.slurm_poll_seconds)
+    nodes = Nodes(allocation.nodes, verdicts, node_states, events)
+    launcher = Launcher(options, nodes, hub, Steps(hub, allocation, options, secret), events, progress)
+    try:
+        return launcher.run()
+    except OSError as error:
+        sys.stderr.write(f"understudy run: {error}\n")
+        return EXIT_CANNOT_START
+    finally:
+        hub.close()
+
+
+def check_size(options: Options, allocation: Allocation) -> None:
+    """Raises UsageError."""
+    if options.nodes > len(allocation.nodes):
+        raise UsageError(
+            f"--nodes {options.nodes}, but job {allocation.job_id} has {len(allocation.nodes)}: ask sbatch for "
+            f"{options.nodes} nodes and some spares (--nodes={options.nodes + 1} --no-kill)"
+        )
+
+
+def _warn(options: Options, allocation: Allocation, events: Events) -> None:
+    if options.nodes == len(allocation.nodes):
+        words = f"no spare: the allocation has {options.nodes} nodes, and the gang needs all of them"
+        events.tell(
+            "no_spares", f"{words}. Ranks that fail are started again; a node that fails cannot be replaced here"
+        )
+    if asked_for_no_kill(allocation, os.environ) is None:
+        events.tell(
+            "no_kill_unknown",
+            "cannot see that this job was asked for with --no-kill: without it Slurm ends the whole job when it "
+            "notices a dead node. Put `#SBATCH --no-kill` into the batch script",
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

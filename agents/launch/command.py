@@ -1,0 +1,80 @@
+"""What a user's command line is: a Python program that can be kept warm, or anything else.
+
+Belongs here: taking a command line apart, and putting torchrun's together. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_PYTHON = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?$")
+_FLAG = re.compile(r"-[bBdEhiIOPqsSuvx]+$")
+_FLAGS_WITH_VALUE = ("-W", "-X")
+TORCHRUN = ("-m", "torch.distributed.run")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonProgram:
+    """`interpreter flags… script arguments…`, or `interpreter flags… -m module arguments…`."""
+
+    interpreter: str
+    flags: tuple[str, ...]
+    module: bool
+    target: str
+    arguments: tuple[str, ...]
+
+
+def parse_python(command: Sequence[str]) -> PythonProgram | None:
+    """None where it is no Python program, or one written in a way that is not understood: then it is run as it is."""
+    if not command or not _PYTHON.match(command[0]):
+        return None
+    flags: list[str] = []
+    rest = list(command[1:])
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        flag = rest.pop(0)
+        if flag in _FLAGS_WITH_VALUE and rest:
+            flags += [flag, rest.pop(0)]
+        elif _FLAG.match(flag) or flag.startswith(_FLAGS_WITH_VALUE):
+            flags.append(flag)
+        else:
+            return None
+    module = bool(rest) and rest[0] == "-m"
+    if module:
+        rest.pop(0)
+    if not rest or rest[0] == "-":
+        return None
+    return PythonProgram(command[0], tuple(flags), module, rest[0], tuple(rest[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where a launch meets, and how large it is."""
+
+    nodes: int
+    node_rank: int
+    processes: int
+    address: str
+    port: int
+
+
+def torchrun(command: Sequence[str], meeting: Meeting) -> list[str]:
+    """The command as one torchrun on this node. Restarts are the launcher's: torchrun's own are switched off."""
+    program = parse_python(command)
+    if program is None:
+        start, target = ["python3"], list(command)
+    else:
+        start = [program.interpreter, *program.flags]
+        target = [*(["--module"] if program.module else []), program.target, *program.arguments]
+    return [
+        *start,
+        *TORCHRUN,
+        f"--nnodes={meeting.nodes}",
+        f"--nproc-per-node={meeting.processes}",
+        f"--node-rank={meeting.node_rank}",
+        f"--master-addr={meeting.address}",
+        f"--master-port={meeting.port}",
+        "--max-restarts=0",
+        *target,
+    ]

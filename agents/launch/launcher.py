@@ -1,0 +1,509 @@
+"""The launcher: one gang, launch after launch, until it is done or cannot go on.
+
+Belongs here: the loop and its phases; joining seats, verdicts and Slurm's word into pictures for `watch`, and carrying
+out what `decide` says. Must not: judging by itself, or waiting for anything without a bound.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+
+from agents.launch import watch
+from agents.launch.decide import Action, Decision, Ledger, decide
+from agents.launch.events import Events
+from agents.launch.hub import Hub, SeatLink, silence_of
+from agents.launch.launch import Launch
+from agents.launch.nodes import Nodes
+from agents.launch.options import Options
+from agents.launch.progress import Progress
+from agents.launch.protocol import Message, ProtocolError, number
+from agents.launch.steps import Step, Steps
+from agents.launch.watch import Over
+
+EXIT_NODES_MISSING = 69
+EXIT_CANNOT_START = 70
+EXIT_REQUEUE = 75
+TURN_SECONDS = 0.05
+PROGRESS_SECONDS = 0.5
+PROBE_SECONDS = 15.0
+START_ATTEMPTS_MAX = 3
+RESTART_ATTEMPTS_MAX = 30
+START_AGAIN_SECONDS = 2.0
+STEP_END_SECONDS = 2.0
+"""For srun to end when most seats have hung up: then the step was ended, and not these nodes."""
+SCANCEL_AFTER_SECONDS = 0.3
+"""Seats end their ranks in milliseconds. Where one does not, Slurm is asked to."""
+
+
+class Phase(StrEnum):
+    SEATING = "seating"
+    RUNNING = "running"
+    ENDING = "ending"
+    WAITING = "waiting"
+    LEAVING = "leaving"
+    DONE = "done"
+
+
+class Launcher:
+    def __init__(
+        self,
+        options: Options,
+        nodes: Nodes,
+        hub: Hub,
+        steps: Steps,
+        events: Events,
+        progress: Progress,
+    ) -> None:
+        self._options = options
+        self._nodes = nodes
+        self._hub = hub
+        self._steps = steps
+        self._events = events
+        self._progress = progress
+        self._seating_seconds = 0.0
+        """What the first step needed until every node had answered."""
+        self._failed_steps = 0
+        self._ledger = Ledger()
+        self._best_step: int | None = None
+        self._standby: Step | None = None
+        self._phase = Phase.SEATING
+        self._launch: Launch
+        self._exit_code = 0
+        self._until = 0.0
+        self._looked_at_progress = 0.0
+        self._probed_at = 0.0
+        self._rearm_at = 0.0
+        self._signals: list[signal.Signals] = []
+        self._warned = False
+        self._ending_for: signal.Signals | None = None
+
+    # -- the loop ----------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """The exit code. Raises OSError where srun cannot be started."""
+        self._hear_signals()
+        self._order(self._first_seats(), 0, None)
+        turns = {
+            Phase.SEATING: self._seat,
+            Phase.RUNNING: self._watch,
+            Phase.ENDING: self._end,
+            Phase.WAITING: self._wait_for_a_node,
+            Phase.LEAVING: self._leave,
+        }
+        while self._phase is not Phase.DONE:
+            for link, message in self._hub.wait(TURN_SECONDS if self._phase is not Phase.ENDING else 0.005):
+                self._hear(link, message)
+            self._heed_signals()
+            self._notice_bad_spares()
+            turns[self._phase]()
+            self._steps.tidy()
+        return self._exit_code
+
+    def _first_seats(self) -> tuple[str, ...]:
+        """Good nodes first; where they are too few, what to do about that follows when the others turn out bad."""
+        bad = self._nodes.condemned()
+        return tuple(sorted(self._nodes.names, key=lambda node: node in bad)[: self._options.nodes])
+
+    def _hear_signals(self) -> None:
+        ours, kernels = socket.socketpair()
+        ours.setblocking(False)
+        kernels.setblocking(False)
+        self._sockets = (ours, kernels)
+        signal.set_wakeup_fd(kernels.fileno(), warn_on_full_buffer=False)
+        self._hub.watch(ours)
+        for name in (signal.SIGTERM, signal.SIGINT, self._options.checkpoint_signal):
+            signal.signal(name, lambda received, _: self._signals.append(signal.Signals(received)))
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def _heed_signals(self) -> None:
+        while self._signals:
+            received = self._signals.pop(0)
+            if received == self._options.checkpoint_signal:
+                self._ask_for_checkpoint(received)
+            else:
+                self._end_for(received)
+
+    def _ask_for_checkpoint(self, received: signal.Signals) -> None:
+        self._warned = True
+        words = "the ranks are asked for a checkpoint; nothing is started any more"
+        self._events.tell("checkpoint_asked", f"{received.name}: {words}", signal=received.name)
+        if self._phase is Phase.RUNNING:
+            self._signal_ranks(received)
+        elif self._phase in (Phase.SEATING, Phase.WAITING):
+            self._exit_code = EXIT_REQUEUE
+            self._start_leaving()
+
+    def _end_for(self, received: signal.Signals) -> None:
+        if self._phase is Phase.LEAVING:
+            return
+        again = self._ending_for is not None
+        self._ending_for = received
+        self._exit_code = 128 + received
+        if self._phase is Phase.RUNNING and not again:
+            seconds = self._options.term_seconds
+            words = f"{received.name}: the ranks get SIGTERM, and SIGKILL after {seconds:g} s"
+            self._events.tell("signal", words, signal=received.name)
+            self._until = time.monotonic() + seconds
+            self._signal_ranks(signal.SIGTERM)
+        else:
+            self._events.tell("signal", f"{received.name}: everything is ended now", signal=received.name)
+            self._start_leaving()
+
+    def _signal_ranks(self, which: signal.Signals) -> None:
+        for node in self._launch.seats:
+            link = self._launch.step.link(node)
+            if link is not None:
+                self._hub.say(link, "signal", number=int(which))
+
+    # -- what is heard -----------------------------------------------------------------------------------------
+
+    def _hear(self, link: SeatLink, message: Message) -> None:
+        step = self._steps.of(link)
+        if step is None or link.node not in step.nodes:
+            return
+        try:
+            self._understand(step, link, message)
+        except ProtocolError as error:
+            self._events.tell("protocol", f"the seat on {link.node}: {error}", node=link.node)
+
+    def _understand(self, step: Step, link: SeatLink, message: Message) -> None:
+        node, launch = link.node, self._launch
+        match message["what"]:
+            case "hello":
+                self._welcome(step, link)
+            case "lost":
+                step.lost.add(node)
+            case "warm":
+                step.warm.add(node)
+                self._events.note("warm", node=node, generation=step.generation, failed=message.get("failed"))
+                if message.get("failed"):
+                    self._events.tell("preload_failed", f"{node}: --preload: {message['failed']}", node=node)
+            case "started" if step is launch.step:
+                launch.started.add(node)
+                if len(launch.started) == len(launch.seats):
+                    self._tell_started()
+            case "exited" if step is launch.step:
+                launch.note_exit(node, number(message, "local_rank"), number(message, "status"), time.monotonic())
+            case "gone" if step is launch.step:
+                launch.gone.add(node)
+
+    def _welcome(self, step: Step, link: SeatLink) -> None:
+        step.links[link.node] = link
+        step.step_id = link.step
+        self._events.note("seat", node=link.node, generation=step.generation)
+        if step.probe:
+            self._nodes.find_again(link.node)
+            self._steps.retire(step)
+            return
+        if self._options.preload and not step.retired_at:
+            processes = self._options.procs_per_node or link.gpus or 1
+            self._hub.say(link, "prepare", processes=processes, torchrun=self._options.torchrun)
+        if step is self._standby and link.node not in self._launch.seats:
+            self._steps.leave(self._launch.step, link.node)  # the older standby there
+
+    # -- which nodes are bad -----------------------------------------------------------------------------------
+
+    def _notice_bad_spares(self) -> None:
+        """What happens to the gang's own nodes is the launch's affair."""
+        step = self._standby or self._launch.step
+        # While a node is absent, srun may end all of the step for its sake.
+        if not step.retired_at and not step.absent:
+            spares = [node for node in step.nodes if node not in self._launch.seats and node not in step.left]
+            for node in spares:
+                if node in step.lost:
+                    self._nodes.lose(node, "its seat hung up")
+            now = time.monotonic()
+            silent = {node: silence_of(link, now) for node, link in step.links.items() if link.open}
+            for node, why in watch.lost_to_silence(silent, len(silent), self._options.silence_seconds).items():
+                if node in spares:
+                    self._nodes.lose(node, why)
+        self._nodes.tell_changes(self._launch.seats)
+
+    def _spares(self) -> list[str]:
+        """Those that have a warm seat already come first."""
+        standby = self._standby
+        free = self._nodes.usable(without=self._launch.seats)
+        return sorted(free, key=lambda node: not (standby and standby.link(node)))
+
+    # -- seating -----------------------------------------------------------------------------------------------
+
+    def _order(self, seats: tuple[str, ...], launch_number: int, fault_at: float | None) -> None:
+        """The next launch, on these nodes, in the standbys that are there, or in a new step."""
+        step, self._standby = self._standby, None
+        if step is not None and not step.can_seat(seats):
+            self._steps.retire(step)
+            step = None
+        if step is None:
+            step = self._start_step()
+        now = time.monotonic()
+        self._launch = Launch(launch_number, seats, step, now, fault_at)
+        self._phase = Phase.SEATING
+        self._events.note("ordered", launch=launch_number, seats=seats, generation=step.generation)
+
+    def _seat(self) -> None:
+        launch, step = self._launch, self._launch.step
+        condemned = self._nodes.condemned()
+        bad = {node: condemned[node] for node in launch.seats if node in condemned}
+        bad |= {node: "its seat hung up before the start" for node in launch.seats if node in step.lost}
+        missing = [node for node in launch.seats if step.link(node) is None and node not in bad]
+        age = time.monotonic() - launch.ordered_at
+        ended = step.program.poll()
+        if ended is not None and not step.links:
+            self._try_again_or_give_up(ended, age)
+        elif step.absent and (age > self._patience_seconds() or ended is not None):
+            self._nodes.bar(step.absent)
+            bad |= dict.fromkeys(missing, f"no seat there after {age:.1f} s")
+            if not bad:
+                self._steps.retire(step)
+                self._order(launch.seats, launch.number, launch.fault_at)
+        elif not bad and not step.absent:
+            bad = launch.differing_gpus() if self._options.procs_per_node is None else {}
+            if not bad:
+                self._seating_seconds = self._seating_seconds or age
+                self._go()
+                return
+        if bad:
+            self._close(Over(bad))
+
+    def _patience_seconds(self) -> float:
+        """For seats to answer. At first Slurm may run a Prolog on each node; later it is known how long it takes."""
+        if not self._seating_seconds:
+            return self._options.seat_seconds
+        return min(self._options.seat_seconds, max(3.0, 3 * self._seating_seconds))
+
+    def _try_again_or_give_up(self, status: int, age: float) -> None:
+        """Nobody answered and srun has ended: its options are refused, or slurmctld cannot be reached just now."""
+        if age < START_AGAIN_SECONDS:
+            return
+        self._failed_steps += 1
+        if self._failed_steps >= (START_ATTEMPTS_MAX if self._launch.number == 0 else RESTART_ATTEMPTS_MAX):
+            words = f"srun ended with {status} before any node answered; its own words stand above"
+            self._events.tell("cannot_start", words, status=status)
+            self._exit_code = EXIT_CANNOT_START
+            self._start_leaving()
+        else:
+            self._steps.retire(self._launch.step)
+            self._order(self._launch.seats, self._launch.number, self._launch.fault_at)
+
+    def _go(self) -> None:
+        launch, step = self._launch, self._launch.step
+        master = step.links[launch.seats[0]]
+        launch.processes = self._options.procs_per_node or master.gpus or 1
+        launch.went_at = time.monotonic()
+        self._failed_steps = 0
+        warm = sum(node in step.warm for node in launch.seats)
+        for node_rank, node in enumerate(launch.seats):
+            self._hub.say(
+                step.links[node],
+                "go",
+                launch=launch.number,
+                nodes=len(launch.seats),
+                node_rank=node_rank,
+                processes=launch.processes,
+                address=master.address,
+                port=master.port,
+                torchrun=self._options.torchrun,
+                node_list=",".join(launch.seats),
+            )
+        if self._options.torchrun:
+            self._launch.processes = 1  # what we see of each node is one torchrun
+        spares = self._spares()
+        words = f"launch {launch.number} on {len(launch.seats)} nodes ({', '.join(launch.seats)})"
+        standing_by = f"{len(spares)} spares" + (f" ({', '.join(spares)})" if spares else "")
+        self._events.tell(
+            "launch",
+            f"{words}; {standing_by}",
+            launch=launch.number,
+            seats=launch.seats,
+            spares=spares,
+            warm=warm,
+            master=f"{master.address}:{master.port}",
+            since_fault_seconds=launch.since_fault(launch.went_at),
+        )
+        self._phase = Phase.RUNNING
+
+    def _tell_started(self) -> None:
+        launch = self._launch
+        seconds = launch.since_fault(time.monotonic())
+        if seconds is None:
+            self._events.note("started", launch=launch.number)
+        else:
+            words = f"launch {launch.number}: all processes started, {seconds:.3f} s after the fault was known"
+            self._events.tell("started", words, launch=launch.number, since_fault_seconds=seconds)
+
+    # -- watching ----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        launch = self._launch
+        age = launch.age(now)
+        self._look_at_progress(now, age)
+        over = watch.judge(launch.picture(now, self._nodes.condemned()), self._options.silence_seconds)
+        if self._ending_for is not None:
+            if over is not None or now >= self._until:
+                self._start_leaving()
+        elif over is not None:
+            self._close(over)
+        elif age >= self._options.rearm_seconds and not self._warned:
+            self._rearm(now)
+
+    def _look_at_progress(self, now: float, age: float) -> None:
+        if now - self._looked_at_progress < PROGRESS_SECONDS:
+            return
+        self._looked_at_progress = now
+        step = self._progress.step(age)
+        if step is None or (self._best_step is not None and step <= self._best_step):
+            return
+        self._best_step = step
+        self._launch.progressed = True
+
+    def _rearm(self, now: float) -> None:
+        """Standbys for the next launch, on every node: the survivors' interpreters shall be warm, too."""
+        standby = self._standby
+        if standby is None:
+            if now >= self._rearm_at:
+                self._standby = self._start_step()
+        elif standby.program.poll() is not None or (
+            standby.absent and now - standby.asked_at > self._options.seat_seconds
+        ):
+            if standby.links:  # else it is not for single nodes' sake
+                self._nodes.bar(standby.absent)
+            self._steps.retire(standby)
+            self._standby, self._rearm_at = None, now + START_AGAIN_SECONDS
+
+    def _start_step(self) -> Step:
+        return self._steps.start(self._nodes.usable())
+
+    # -- ending a launch ---------------------------------------------------------------------------------------
+
+    def _close(self, over: Over) -> None:
+        """The launch is over: its ranks are killed, everywhere."""
+        now = time.monotonic()
+        launch = self._launch
+        self._look_at_progress(now + PROGRESS_SECONDS, launch.age(now))
+        launch.close(over, now)
+        for node in launch.seats if launch.went_at is not None else ():
+            link = launch.step.link(node)
+            if link is not None:
+                self._hub.say(link, "kill")
+        words = [f"{node}: {why}" for node, why in over.bad.items()] or [str(one) for one in launch.failures[:1]]
+        if words:
+            self._events.tell("fault", f"launch {launch.number}: {'; '.join(words)}", **launch.fault_fields(over))
+        self._phase = Phase.ENDING
+
+    def _end(self) -> None:
+        """Until the nodes that are to go on have no rank of it left; who does not get there in time does not go on."""
+        launch = self._launch
+        assert launch.over is not None
+        unusable = self._nodes.unusable()
+        waited = time.monotonic() - launch.over_at
+        bad = dict(launch.over.bad)
+        bad |= {node: unusable[node] for node in launch.seats if node in unusable and node not in bad}
+        if launch.many_hung_up() and launch.step.killed_at is None:
+            ended = launch.step.program.poll() is not None
+            if not ended and waited < STEP_END_SECONDS:
+                return
+            if ended:  # all of the step, by somebody's hand: that is no node's fault
+                bad = {node: why for node, why in bad.items() if node in unusable}
+                self._judge(bad)
+                return
+        waiting = launch.may_hold_ranks(bad)
+        if waiting and waited > SCANCEL_AFTER_SECONDS:
+            self._steps.kill(launch.step)
+        if waiting and waited <= self._options.kill_seconds:
+            return
+        bad |= dict.fromkeys(waiting, f"its ranks outlived SIGKILL for {waited:.0f} s")
+        if launch.step.killed_at is None:
+            bad |= {node: "its seat hung up" for node in launch.seats if node in launch.step.lost and node not in bad}
+        self._judge(bad)
+
+    def _judge(self, bad: Mapping[str, str]) -> None:
+        launch = self._launch
+        ended = launch.summary(bad, "the ranks were asked for a last checkpoint" if self._warned else "")
+        decision = decide(ended, self._ledger, self._spares(), self._options.rules)
+        self._ledger = decision.ledger
+        self._events.tell(
+            "decision",
+            f"launch {launch.number}: {decision.reason}",
+            launch=launch.number,
+            row=decision.row,
+            action=decision.action,
+            seats=decision.seats,
+            blamed=dict(decision.blamed),
+            cleared=decision.cleared,
+            exit_code=decision.exit_code,
+            ending_seconds=round(time.monotonic() - launch.over_at, 4),
+        )
+        self._carry_out(decision)
+
+    def _carry_out(self, decision: Decision) -> None:
+        launch = self._launch
+        self._nodes.blame(decision.blamed)
+        self._steps.retire(launch.step)
+        match decision.action:
+            case Action.RELAUNCH | Action.SHRINK:
+                if launch.went_at is None:  # nobody has seen this number
+                    self._order(decision.seats, launch.number, launch.fault_at or launch.over_at)
+                else:
+                    self._order(decision.seats, launch.number + 1, launch.over_at)
+            case Action.FINISH:
+                self._exit_code = decision.exit_code
+                self._start_leaving()
+            case Action.WAIT:
+                self._await(self._options.wait_for_node_seconds)
+            case Action.POOL:
+                self._exit_code = EXIT_REQUEUE
+                self._await(self._options.wait_for_requeue_seconds)
+            case Action.FAIL:
+                self._exit_code = EXIT_NODES_MISSING
+                self._start_leaving()
+
+    # -- out of spares -----------------------------------------------------------------------------------------
+
+    def _await(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+        self._phase = Phase.WAITING
+        if self._exit_code == EXIT_REQUEUE:
+            words = f"waiting {seconds:g} s for the job to be requeued, then ending with exit code {EXIT_REQUEUE}"
+        else:
+            words = f"waiting up to {seconds:g} s for a node to come back"
+        self._events.tell("waiting", words, seconds=seconds)
+
+    def _wait_for_a_node(self) -> None:
+        now = time.monotonic()
+        if now >= self._until:
+            self._exit_code = EXIT_REQUEUE
+            self._start_leaving()
+            return
+        if self._exit_code == EXIT_REQUEUE:
+            return
+        unusable = self._nodes.unusable()
+        bad = [node for node in self._launch.seats if node in unusable]
+        spares = self._spares()
+        if len(spares) >= len(bad):
+            takes = dict(zip(bad, spares, strict=False))
+            seats = tuple(takes.get(node, node) for node in self._launch.seats)
+            self._order(seats, self._launch.number + 1, None)
+        elif now - self._probed_at > PROBE_SECONDS:
+            self._probed_at = now
+            for node in self._nodes.to_be_probed():  # a step for each: one that is dead shall not hold up the others
+                self._steps.retire_after(self._steps.start([node], probe=True), PROBE_SECONDS - 1)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def _start_leaving(self) -> None:
+        for node in self._launch.seats:
+            link = self._launch.step.link(node)
+            if link is not None:
+                self._hub.say(link, "kill")
+        self._steps.retire_all()
+        self._phase = Phase.LEAVING
+
+    def _leave(self) -> None:
+        if self._steps.tidy():
+            self._phase = Phase.DONE
+            self._events.note("ended", exit_code=self._exit_code)

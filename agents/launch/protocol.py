@@ -1,0 +1,89 @@
+"""What launcher and seats say to each other: one JSON object a line, over TCP.
+
+Belongs here: framing, limits, and the proof that the other side knows the launch's secret. Must not: what messages lead
+to.
+
+A seat runs what the launcher tells it and the launcher believes what seats say, on a network that other users' programs
+can reach. So each side answers a challenge of the other's with the secret, which travels in the environment of the
+step, through Slurm, and never over this connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+Message = dict[str, Any]
+
+LINE_BYTES_MAX = 64 * 1024
+BEAT_SECONDS = 0.5
+SECRET_VARIABLE = "UNDERSTUDY_LAUNCH_SECRET"  # noqa: S105 - its name, not the secret
+
+
+class ProtocolError(Exception):
+    """The other side does not speak as agreed; the message says how."""
+
+
+def new_secret() -> str:
+    return secrets.token_hex(32)
+
+
+def challenge() -> str:
+    return secrets.token_hex(16)
+
+
+def answer(secret: str, side: str, challenge_text: str) -> str:
+    """The proof. `side` keeps an answer of one side from being used as one of the other's."""
+    return hmac.new(secret.encode(), f"{side}:{challenge_text}".encode(), hashlib.sha256).hexdigest()
+
+
+def is_answer(given: object, secret: str, side: str, challenge_text: str) -> bool:
+    return isinstance(given, str) and hmac.compare_digest(given, answer(secret, side, challenge_text))
+
+
+def encode(what: str, **fields: object) -> bytes:
+    return json.dumps({"what": what, **fields}).encode() + b"\n"
+
+
+class Lines:
+    """Puts messages together from the pieces in which they arrive."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[Message]:
+        """Raises ProtocolError."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > LINE_BYTES_MAX:
+            raise ProtocolError(f"a line of more than {LINE_BYTES_MAX} bytes")
+        return [_decode(line) for line in lines]
+
+
+def _decode(line: bytes) -> Message:
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        raise ProtocolError(f"not JSON: {line[:80]!r}") from error
+    if not isinstance(message, dict) or not isinstance(message.get("what"), str):
+        raise ProtocolError(f"not a message: {line[:80]!r}")
+    return message
+
+
+def number(message: Mapping[str, Any], name: str) -> int:
+    """Raises ProtocolError."""
+    value = message.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ProtocolError(f"{message.get('what')}: {name} is {value!r}, not a number")
+    return value
+
+
+def text(message: Mapping[str, Any], name: str) -> str:
+    """Raises ProtocolError."""
+    value = message.get(name)
+    if not isinstance(value, str):
+        raise ProtocolError(f"{message.get('what')}: {name} is {value!r}, not a text")
+    return value

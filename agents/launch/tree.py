@@ -1,0 +1,62 @@
+"""The processes below this one.
+
+Belongs here: finding and killing them. Must not: knowing which are ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def become_subreaper() -> bool:
+    """Orphans below us become our children, so that nothing leaves the tree. False: the kernel refuses."""
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def parents() -> dict[int, int]:
+    """Process id → parent's, of every process that is not a zombie."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                if fields[0] not in "ZX":
+                    found[int(entry.name)] = int(fields[1])
+    return found
+
+
+def _below() -> list[int]:
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents().items():
+        children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    waiting = list(children.get(os.getpid(), ()))
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        waiting.extend(children.get(pid, ()))
+    return found
+
+
+def kill_below() -> list[int]:
+    """SIGKILL everything below us; what is still to be seen afterwards. We are a subreaper: nothing leaves the tree."""
+    for pid in _below():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return _below()
+
+
+def end_everything_below(seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while kill_below() and time.monotonic() < deadline:
+        time.sleep(0.005)

@@ -1,0 +1,64 @@
+"""Where the word comes from that a node is bad.
+
+Belongs here: the interface, and the ways to hear verdicts. Must not: judging.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+
+class Verdicts(Protocol):
+    def poll(self) -> Mapping[str, str]:
+        """Bad nodes, and why, as of now. Quick: it is asked many times a second."""
+
+
+class NoVerdicts:
+    def poll(self) -> Mapping[str, str]:
+        return {}
+
+
+class FileVerdicts:
+    """A file with a line `node reason…` for each bad node, or a directory with a file for each, named after it.
+
+    A file that is not there says nothing. Whoever writes it should put a new one in its place (rename), or append.
+    """
+
+    def __init__(self, path: Path, interval_seconds: float = 0.0) -> None:
+        self._path = path
+        self._interval_seconds = interval_seconds
+        self._looked = float("-inf")
+        self._stamp: tuple[int, int, int] | None = None
+        self._known: Mapping[str, str] = {}
+
+    def poll(self) -> Mapping[str, str]:
+        now = time.monotonic()
+        if now - self._looked < self._interval_seconds:
+            return self._known
+        self._looked = now
+        try:
+            found = self._path.stat()
+        except OSError:
+            self._stamp, self._known = None, {}
+            return self._known
+        stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+        if stamp != self._stamp:
+            try:
+                self._known = self._read()
+            except OSError:  # being replaced: asked again at once
+                return self._known
+            self._stamp = stamp
+        return self._known
+
+    def _read(self) -> Mapping[str, str]:
+        if self._path.is_dir():
+            return {one.name: _reason(one.read_text(errors="replace")) for one in sorted(self._path.iterdir())}
+        lines = (line.split(maxsplit=1) for line in self._path.read_text(errors="replace").splitlines())
+        return {words[0]: _reason("".join(words[1:])) for words in lines if words}
+
+
+def _reason(text: str) -> str:
+    return " ".join(text.split()) or "a verdict, without a reason"

@@ -1,0 +1,74 @@
+"""Is the launch over? Pure: from a picture of it, and how old that is, to a word.
+
+Belongs here: telling a rank's failure, a lost node and a verdict apart, and how long to wait for more to be heard. Must
+not: clocks (ages are given), or what follows (`decide.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agents.launch.decide import Failure
+
+SETTLE_SECONDS = 0.25
+"""A node that dies takes ranks on other nodes with it, which may be heard of first. So much is waited for the cause."""
+SETTLE_EARLY_SECONDS = 2.0
+"""At the start of a launch, for the others: do all fail alike?"""
+EARLY_SECONDS = 30.0
+MANY_SILENT_SECONDS = 60.0
+"""Most of the gang silent at once is the network or this host, not the nodes: only after so long it is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A launch as it is known now."""
+
+    seats: tuple[str, ...]
+    ranks: int
+    ended_well: int
+    failures: tuple[Failure, ...]
+    age_seconds: float
+    first_failure_age_seconds: float = 0.0
+    """Since the first failure was heard of."""
+    silent_seconds: Mapping[str, float] = field(default_factory=dict)
+    """By node: how long nothing was heard of its seat."""
+    condemned: Mapping[str, str] = field(default_factory=dict)
+    """By node: verdicts, seats that hung up, nodes that are down for Slurm."""
+    progressed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The launch is over, for these nodes' sake, or for its ranks' (no node named)."""
+
+    bad: Mapping[str, str]
+
+
+def judge(picture: Picture, silence_seconds: float) -> Over | None:
+    """None: let it go on, or wait for more to be heard."""
+    bad = {node: why for node, why in picture.condemned.items() if node in picture.seats}
+    bad |= lost_to_silence(picture.silent_seconds, len(picture.seats), silence_seconds)
+    if bad:
+        return Over(bad)
+    running = picture.ranks - picture.ended_well - len(picture.failures)
+    if not picture.failures:
+        return Over({}) if running <= 0 else None
+    if running <= 0 and not _may_be_a_nodes(picture):
+        return Over({})
+    early = picture.age_seconds <= EARLY_SECONDS and not picture.progressed and running > 0
+    patience = SETTLE_EARLY_SECONDS if early else SETTLE_SECONDS
+    return Over({}) if picture.first_failure_age_seconds >= patience else None
+
+
+def _may_be_a_nodes(picture: Picture) -> bool:
+    """All ranks are gone: alike, then it is the program's, and nothing more is to be heard. Else a node may follow."""
+    return len({failure.status for failure in picture.failures}) > 1 or picture.ended_well > 0
+
+
+def lost_to_silence(silent_seconds: Mapping[str, float], seats: int, silence_seconds: float) -> dict[str, str]:
+    """Of so many seats, those that nothing was heard of for too long."""
+    silent = {node: age for node, age in silent_seconds.items() if age > silence_seconds}
+    if len(silent) > max(1, seats // 2):
+        silent = {node: age for node, age in silent.items() if age > MANY_SILENT_SECONDS}
+    return {node: f"nothing heard of it for {age:.1f} s" for node, age in silent.items()}

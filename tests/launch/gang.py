@@ -1,0 +1,126 @@
+"""A job that runs `understudy run` on a testbed, and what can be asked of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deploy.testbed.processes import all_processes, environment_of
+from deploy.testbed.site import RESEARCHER, Site
+
+PROGRAM = Path(__file__).with_name("program.py")
+OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"}
+ENDED = {*OVER, "COMPLETING"}
+"""A job with a dead node is COMPLETING until that node is back, or down for Slurm."""
+
+
+class GangJob:
+    """One job of the researcher's, in a home directory that was emptied first."""
+
+    def __init__(self, site: Site, python: Path) -> None:
+        self.site = site
+        self.python = python
+        self.home = site.cluster.user_directory(RESEARCHER)
+        for path in self.home.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.program = self.home / "program.py"
+        shutil.copy(PROGRAM, self.program)
+        self.job = 0
+
+    def submit(
+        self,
+        options: Sequence[str],
+        command: Sequence[str] | None = None,
+        nodes: int = 6,
+        sbatch: Sequence[str] = ("--gres=gpu:8",),
+    ) -> None:
+        words = [*options, "--events", "events", "--verdicts", "verdicts", "--"]
+        words += command if command is not None else [str(self.python), str(self.program)]
+        script = self.home / "job.sh"
+        run = f'exec {self.python} -P -m agents.launch "$@"'
+        script.write_text(f"#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --output=output\n{run}\n")
+        wanted = [f"--nodes={nodes}", *sbatch]
+        self.job = self.site.submit(script, *words, options=wanted)
+
+    def simple(self, *words: str) -> list[str]:
+        return [str(self.python), str(self.program), *words]
+
+    # -- what it shows -----------------------------------------------------------------------------------------
+
+    def lines(self, name: str) -> list[Any]:
+        path = self.home / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def ranks(self, launch: int) -> list[dict[str, Any]]:
+        """What the ranks of a launch said when they started, by rank."""
+        found = [one for one in self.lines("ranks") if one["UNDERSTUDY_LAUNCH"] == str(launch)]
+        return sorted(found, key=lambda one: int(one["RANK"]))
+
+    def nodes(self, launch: int) -> list[str]:
+        return list(dict.fromkeys(one["SLURMD_NODENAME"] for one in self.ranks(launch)))
+
+    def events(self, what: str) -> list[dict[str, Any]]:
+        return [one for one in self.lines("events") if one["what"] == what]
+
+    @property
+    def output(self) -> str:
+        path = self.home / "output"
+        return path.read_text() if path.exists() else "(no output yet)"
+
+    # -- waiting -----------------------------------------------------------------------------------------------
+
+    def wait_for(self, predicate: Any, seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not predicate():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {seconds} s: {what}\n{self.output}")
+            time.sleep(0.02)
+
+    def wait_for_launch(self, launch: int, ranks: int, seconds: float = 20) -> None:
+        self.wait_for(lambda: len(self.ranks(launch)) == ranks, seconds, f"{ranks} ranks of launch {launch}")
+
+    def wait_for_standbys(self, count: int, what: str = "seat", generation: int = 1) -> None:
+        """Until so many seats of that generation are there (`seat`), or have their imports done (`warm`)."""
+
+        def there() -> bool:
+            return sum(bool(one["generation"] == generation) for one in self.events(what)) >= count
+
+        self.wait_for(there, 60, f"{what}: {count} of generation {generation}")
+
+    def finish(self) -> None:
+        (self.home / "finish").touch()
+
+    def condemn(self, node: str, reason: str = "Xid 79") -> float:
+        with (self.home / "verdicts").open("a") as file:
+            file.write(f"{node} {reason}\n")
+        return time.time()
+
+    def exit_code(self, seconds: float = 40) -> int:
+        """Of the job, once it has ended."""
+        self.wait_for(lambda: self._fields().get("JobState") in ENDED, seconds, f"job {self.job} has ended")
+        status, _, number = self._fields()["ExitCode"].partition(":")
+        return int(status) or (128 + int(number) if int(number) else 0)
+
+    def _fields(self) -> dict[str, str]:
+        done = self.site.cluster.run("scontrol", "show", "job", "-o", str(self.job))
+        return dict(part.split("=", 1) for part in done.stdout.split() if "=" in part)
+
+    def cancel(self) -> None:
+        self.site.cluster.run("scancel", str(self.job))
+        self.wait_for(lambda: self._fields().get("JobState") in OVER, 40, f"job {self.job} has ended")
+
+    def processes(self) -> list[int]:
+        """Every process with this job's id in its environment."""
+        return [
+            pid
+            for pid in all_processes()
+            if environment_of(pid).get("SLURM_JOB_ID") == str(self.job) and self._mine(pid)
+        ]
+
+    def _mine(self, pid: int) -> bool:
+        return environment_of(pid).get("TESTBED") == str(self.site.directory) and pid != os.getpid()

@@ -1,0 +1,46 @@
+"""What the gangs of these tests run: says who it is, then does what its arguments say, in the launches they name.
+
+Runs as an ordinary user with any Python, so it imports nothing of ours.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+NAMES = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("UNDERSTUDY_LAUNCH", "UNDERSTUDY_SOCKET", "UNDERSTUDY_LAUNCH_SECRET", "SLURM_JOB_ID", "SLURM_PROCID"),
+    *("SLURM_NTASKS", "SLURMD_NODENAME"),
+)
+
+
+def main() -> None:
+    began = time.time()
+    home = Path(os.environ["HOME"])
+    if "--ignore-term" in sys.argv:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, lambda *_: tell(home / "warned", {"rank": os.environ["RANK"]}))
+    tell(home / "ranks", {"at": began, "pid": os.getpid(), **{name: os.environ.get(name) for name in NAMES}})
+    launch, node, rank = (os.environ[name] for name in ("UNDERSTUDY_LAUNCH", "SLURMD_NODENAME", "RANK"))
+    for word in sys.argv[1:]:
+        if word.startswith("exit:"):  # exit:launch:node or rank:code, `*` is any
+            _, which, who, code = word.split(":")
+            if which in ("*", launch) and who in ("*", node, rank):
+                time.sleep(0.3)
+                sys.exit(int(code))
+    if "step" in sys.argv and rank == "0":
+        tell(home / "steps", int(launch) + 1)
+    while not (home / "finish").exists():
+        time.sleep(0.02)
+
+
+def tell(path: Path, value: object) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(value) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""The table: what follows from the end of a launch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agents.launch.decide import (
+    ROWS,
+    Action,
+    Decision,
+    Ended,
+    Failure,
+    Ledger,
+    OutOfSpares,
+    Rules,
+    decide,
+)
+
+SEATS = ("a", "b", "c", "d")
+RULES = Rules(nodes_min=4)
+DEAD = {"b": "its seat hung up"}
+
+
+def failed(node: str, status: int = 1) -> Failure:
+    rank = SEATS.index(node) if node in SEATS else 1
+    return Failure(node, rank, rank, status)
+
+
+def ended(**changes: object) -> Ended:
+    """One rank a node; b's failed after an hour, the others were well."""
+    usual = Ended(0, SEATS, 3600.0, progressed=False, failures=(failed("b"),), running=3)
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+ALIKE = tuple(failed(node, 2) for node in SEATS)
+
+TABLE: list[tuple[str, Ended, list[str], Rules, int, Action, tuple[str, ...], int]] = [
+    ("done", ended(failures=(), running=0), ["e"], RULES, 10, Action.FINISH, (), 0),
+    ("asked to end", ended(asked_to_end="warned"), ["e"], RULES, 20, Action.FINISH, (), 1),
+    ("done after a warning", ended(failures=(), running=0, asked_to_end="warned"), [], RULES, 10, Action.FINISH, (), 0),
+    ("cannot start", ended(failures=ALIKE, running=0, age_seconds=2), ["e"], RULES, 30, Action.FINISH, (), 2),
+    ("alike, but late", ended(failures=ALIKE, running=0), ["e"], RULES, 70, Action.RELAUNCH, SEATS, 0),
+    ("one is not alike", ended(failures=ALIKE[:3], running=1, age_seconds=2), [], RULES, 70, Action.RELAUNCH, SEATS, 0),
+    ("alike, but a node is dead", ended(failures=ALIKE, running=0, age_seconds=2, bad=DEAD), ["e"], RULES, 40,
+     Action.RELAUNCH, ("a", "e", "c", "d"), 0),
+    ("a dead node", ended(bad=DEAD), ["e", "f"], RULES, 40, Action.RELAUNCH, ("a", "e", "c", "d"), 0),
+    ("the first node", ended(bad={"a": "Xid 79"}), ["e"], RULES, 40, Action.RELAUNCH, ("e", "b", "c", "d"), 0),
+    ("two nodes", ended(bad={"a": "x", "d": "y"}), ["e", "f"], RULES, 40, Action.RELAUNCH, ("e", "b", "c", "f"), 0),
+    ("pool", ended(bad=DEAD), [], RULES, 43, Action.POOL, (), 0),
+    ("fail", ended(bad=DEAD), [], replace(RULES, when_out_of_spares=OutOfSpares.FAIL), 44, Action.FAIL, (), 0),
+    ("wait", ended(bad=DEAD), [], replace(RULES, when_out_of_spares=OutOfSpares.WAIT), 42, Action.WAIT, SEATS, 0),
+    ("shrink", ended(bad=DEAD), [], Rules(3, OutOfSpares.SHRINK), 41, Action.SHRINK, ("a", "c", "d"), 0),
+    ("shrink by one of two", ended(bad={"a": "x", "c": "y"}), ["e"], Rules(3, OutOfSpares.SHRINK), 41, Action.SHRINK,
+     ("e", "b", "d"), 0),
+    ("too small", ended(bad=DEAD), [], Rules(4, OutOfSpares.SHRINK), 44, Action.FAIL, (), 0),
+    ("a rank failed", ended(), [], RULES, 70, Action.RELAUNCH, SEATS, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("end", "spares", "rules", "row", "then"),
+    [(*line[1:5], line[5:]) for line in TABLE],
+    ids=[line[0] for line in TABLE],
+)
+def test_the_table(
+    end: Ended, spares: list[str], rules: Rules, row: int, then: tuple[Action, tuple[str, ...], int]
+) -> None:
+    decision = decide(end, Ledger(), spares, rules)
+    assert (decision.row, (decision.action, decision.seats, decision.exit_code)) == (row, then)
+    assert decision.reason
+
+
+def launches(*ends: Ended, spares: tuple[str, ...] = ("e", "f")) -> list[Decision]:
+    """One after the other, on the seats that the decision before gave."""
+    ledger, found = Ledger(), []
+    seats: tuple[str, ...] = SEATS
+    for launch, end in enumerate(ends):
+        decision = decide(
+            replace(end, launch=launch, seats=seats), ledger, [s for s in spares if s not in seats], RULES
+        )
+        ledger, seats = decision.ledger, decision.seats
+        found.append(decision)
+    return found
+
+
+def rows(*ends: Ended) -> list[int]:
+    return [decision.row for decision in launches(*ends)]
+
+
+def test_three_launches_without_progress_end_the_job() -> None:
+    last = launches(ended(failures=(failed("a"),)), ended(failures=(failed("c"),)), ended(failures=(failed("d", -9),)))[
+        -1
+    ]
+    assert (last.row, last.exit_code) == (50, 137)
+    assert "3 launches without progress" in last.reason
+    assert not last.blamed
+
+
+def test_progress_gives_the_budget_back() -> None:
+    a, c, d = (ended(failures=(failed(node),)) for node in "acd")
+    assert rows(a, c, replace(d, progressed=True), a, c, d) == [70, 70, 70, 70, 70, 50]
+
+
+def test_bad_nodes_cost_nothing_of_the_budget() -> None:
+    a, c, d = (ended(failures=(failed(node),)) for node in "acd")
+    assert rows(a, c, ended(bad={"b": "dead"}), d) == [70, 70, 40, 50]
+
+
+def test_a_node_that_fails_first_again_while_others_are_well_is_replaced() -> None:
+    first, second = launches(ended(age_seconds=1), ended(age_seconds=1))
+    assert first.row == 70
+    assert (second.row, second.seats, list(second.blamed)) == (60, ("a", "e", "c", "d"), ["b"])
+
+
+def test_it_is_cleared_where_the_failure_follows_the_rank() -> None:
+    last = launches(ended(), ended(), ended(failures=(Failure("e", 1, 1, 1),)))[-1]
+    assert (last.row, last.cleared) == (50, ("b",))
+    assert "follows the rank, not the node" in last.reason
+
+
+def test_two_nodes_in_turn_are_no_black_hole() -> None:
+    assert rows(ended(), ended(failures=(failed("c"),)))[-1] == 70
+
+
+def test_progress_between_two_failures_of_a_node_blames_nobody() -> None:
+    assert rows(ended(), ended(progressed=True), ended())[-1] == 60, "two running, since the progress"
+    assert rows(ended(), ended(progressed=True))[-1] == 70
+
+
+def test_a_black_hole_without_a_spare_is_tried_again() -> None:
+    decisions = launches(ended(), ended(), spares=())
+    assert [decision.row for decision in decisions] == [70, 70]
+
+
+def test_a_gang_of_one_node_has_no_black_hole() -> None:
+    alone = Ended(0, ("a",), 3600, progressed=False, failures=(failed("a"),), running=0)
+    ledger = decide(alone, Ledger(), ["e"], Rules(1)).ledger
+    assert decide(replace(alone, launch=1), ledger, ["e"], Rules(1)).row == 70
+
+
+def test_a_program_that_once_got_somewhere_can_start() -> None:
+    early = ended(failures=ALIKE, running=0, age_seconds=2)
+    assert rows(ended(progressed=True), early)[-1] == 70
+
+
+def test_a_step_ended_in_slurm_is_started_again_within_the_budget() -> None:
+    gone = ended(failures=())
+    assert rows(gone, gone, gone) == [71, 71, 50]
+
+
+def test_every_row_is_explained_and_reached() -> None:
+    reached = {decide(line[1], Ledger(), line[2], line[3]).row for line in TABLE}
+    reached.add(decide(ended(failures=()), Ledger(), [], RULES).row)
+    reached |= set(rows(ended(), ended(), ended(failures=(Failure("e", 1, 1, 1),))))
+    assert reached == set(ROWS)

@@ -1,0 +1,90 @@
+"""Who may speak with the launcher, and whom a seat obeys."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from agents.launch import seat
+from agents.launch.hub import Hub
+from agents.launch.protocol import Message, ProtocolError, answer, encode
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    opened = Hub("the secret")
+    yield opened
+    opened.close()
+
+
+def heard(hub: Hub, seconds: float = 1.0) -> list[tuple[str, Message]]:
+    """What the hub gives out until it has given something, or the time is over."""
+    found: list[tuple[str, Message]] = []
+    deadline = time.monotonic() + seconds
+    while not found and time.monotonic() < deadline:
+        found += [(link.node, message) for link, message in hub.wait(0.02)]
+    return found
+
+
+def connect(hub: Hub) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", hub.port), timeout=5)
+
+
+def greet(link: socket.socket, secret: str, errors: list[str]) -> None:
+    try:
+        seat.greet(link, secret, 0, 23456)
+    except ProtocolError as error:
+        errors.append(str(error))
+
+
+def test_a_seat_that_knows_the_secret_is_welcome_and_missed_when_it_hangs_up(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "n4")
+    with connect(hub) as link:
+        errors: list[str] = []
+        thread = threading.Thread(target=greet, args=(link, "the secret", errors))
+        thread.start()
+        assert heard(hub) == [("n4", {"what": "hello"})]
+        thread.join()
+        assert errors == []
+        link.sendall(encode("beat"))
+        assert heard(hub) == [("n4", {"what": "beat"})]
+    assert heard(hub) == [("n4", {"what": "lost"})]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        encode("exited", local_rank=0, status=1),
+        encode("hello", answer="", node="n1", generation=0, step="0", address="", port=1, gpus=0),
+        encode("seat", challenge="x")
+        + encode(
+            "hello", answer=answer("a guess", "seat", "x"), node="n1", generation=0, step="", address="", port=1, gpus=0
+        ),
+    ],
+)
+def test_a_stranger_is_hung_up_on_and_never_heard(hub: Hub, said: bytes) -> None:
+    with connect(hub) as link:
+        link.sendall(said)
+        assert heard(hub, 0.3) == []
+        answered = b""
+        while piece := link.recv(4096):
+            answered += piece
+        assert [json.loads(line)["what"] for line in answered.splitlines()] in ([], ["welcome"])
+
+
+def test_a_seat_obeys_nobody_who_does_not_know_the_secret(hub: Hub) -> None:
+    with connect(hub) as link:
+        errors: list[str] = []
+        thread = threading.Thread(target=greet, args=(link, "another secret", errors))
+        thread.start()
+        assert heard(hub, 0.3) == []
+        thread.join()
+    assert "does not know this launch's secret" in errors[0]

@@ -1,0 +1,374 @@
+"""The launcher on a real Slurm cluster, as an ordinary user: four nodes of six or more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.testbed.processes import all_processes, environment_of, is_running, read_process
+from deploy.testbed.site import Site
+from tests.launch.gang import GangJob
+
+pytestmark = pytest.mark.cluster
+
+GANG = ["--nodes", "4", "--procs-per-node", "2"]
+QUICK = ["--rearm-seconds", "0.5"]
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    directory = Path(tempfile.mkdtemp(prefix="us-"))
+    directory.chmod(0o755)
+    try:
+        with Site(directory, nodes=8, spares=0) as started:
+            yield started
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def gang(site: Site) -> Iterator[GangJob]:
+    """A job to be submitted; afterwards the cluster is whole and empty again."""
+    job = GangJob(site, site.job_python())
+    yield job
+    for node in site.cluster.node_names:
+        if node not in daemons_of(site):
+            site.cluster.start_node(node)
+    if job.job:
+        job.cancel()
+    site.cluster.run("scontrol", "update", f"NodeName={','.join(site.cluster.node_names)}", "State=RESUME")
+    site.cluster.wait_until_idle(60)
+
+
+def test_every_rank_finds_its_place_and_the_job_ends_with_the_gang(gang: GangJob) -> None:
+    gang.submit(GANG)
+    gang.wait_for_launch(0, 8)
+    gang.finish()
+    assert gang.exit_code() == 0
+    ranks = gang.ranks(0)
+    assert [one["RANK"] for one in ranks] == [str(rank) for rank in range(8)]
+    assert [one["LOCAL_RANK"] for one in ranks] == ["0", "1"] * 4
+    assert [one["NODE_RANK"] for one in ranks] == ["0", "0", "1", "1", "2", "2", "3", "3"]
+    assert gang.nodes(0) == list(gang.site.cluster.node_names[:4])
+    assert [one["SLURM_PROCID"] for one in ranks] == [one["RANK"] for one in ranks]
+    for name, value in {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "2", "SLURM_NTASKS": "8"}.items():
+        assert {one[name] for one in ranks} == {value}
+    assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in ranks}) == 1
+    assert {one["SLURM_JOB_ID"] for one in ranks} == {str(gang.job)}
+    assert {one["UNDERSTUDY_SOCKET"] for one in ranks} == {gang.site.rank_socket}
+    assert {one["UNDERSTUDY_LAUNCH_SECRET"] for one in ranks} == {None}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["--gres=gpu:8", "--gres=gpu:8 --ntasks-per-node=8 --cpus-per-task=2", "--gpus-per-task=4 --ntasks-per-node=2"],
+)
+def test_without_a_number_there_is_a_rank_for_each_gpu(gang: GangJob, asked: str) -> None:
+    gang.submit(["--nodes", "2"], nodes=3, sbatch=asked.split())
+    gang.wait_for_launch(0, 16)
+    assert "srun" not in gang.output
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
+def test_a_rank_that_crashes_is_started_again_with_all_others(gang: GangJob) -> None:
+    gang.submit(GANG, gang.simple("exit:0:n3:7"))
+    gang.wait_for_launch(1, 8)
+    gang.finish()
+    assert gang.exit_code() == 0
+    assert gang.nodes(1) == gang.nodes(0)
+    assert {one["MASTER_PORT"] for one in gang.ranks(1)} != {one["MASTER_PORT"] for one in gang.ranks(0)}
+    (fault,) = gang.events("fault")
+    assert (fault["node"], fault["status"]) == ("n3", 7)
+    assert [one["row"] for one in gang.events("decision")] == [70, 10]
+
+
+def test_a_step_that_somebody_ends_is_no_nodes_fault(gang: GangJob) -> None:
+    gang.submit([*GANG, *QUICK])
+    gang.wait_for_launch(0, 8)
+    gang.wait_for_standbys(6)
+    gang.site.cluster.run("scancel", f"{gang.job}.0")
+    gang.wait_for_launch(1, 8)
+    assert gang.nodes(1) == gang.nodes(0)
+    assert not gang.events("spare_bad")
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
+def test_a_dead_node_gives_its_place_to_a_spare(gang: GangJob) -> None:
+    gang.submit([*GANG, *QUICK])
+    gang.wait_for_launch(0, 8)
+    gang.wait_for_standbys(6)
+    at = gang.site.kill_node("n2")
+    gang.wait_for_launch(1, 8)
+    seconds = max(one["at"] for one in gang.ranks(1)) - at
+    print(f"\ndead node to all new processes: {seconds:.3f} s")
+    assert gang.nodes(1) == ["n1", "n5", "n3", "n4"]
+    assert seconds < 5
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
+def test_a_node_that_only_falls_silent_is_replaced_too(gang: GangJob) -> None:
+    """Nobody closes its connections: the power is gone."""
+    gang.submit([*GANG, *QUICK])
+    gang.wait_for_launch(0, 8)
+    gang.wait_for_standbys(6)
+    at = time.time()
+    stopped = stop_node(gang, "n2")
+    try:
+        gang.wait_for_launch(1, 8)
+        seconds = max(one["at"] for one in gang.ranks(1)) - at
+        print(f"\nsilent node to all new processes: {seconds:.3f} s")
+        assert gang.nodes(1) == ["n1", "n5", "n3", "n4"]
+        assert seconds < 5
+        gang.finish()
+        gang.wait_for(lambda: gang.events("ended"), 20, "the launcher has ended beside a node that stands still")
+    finally:
+        go_on(stopped)
+
+
+@pytest.mark.parametrize("standbys", [True, False])
+def test_a_spare_where_slurm_can_start_nothing_takes_nobody_down(gang: GangJob, standbys: bool) -> None:
+    """Only its slurmd is dead. srun ends a whole step of which it could not start one task, ten seconds later."""
+    gang.submit([*GANG, "--rearm-seconds", "3" if standbys else "600"])
+    gang.wait_for_launch(0, 8)
+    kill_daemon(gang, "n5")
+    if standbys:
+        gang.wait_for_standbys(5, generation=2)
+        assert [one["node"] for one in gang.events("barred")] == ["n5"]
+    at = gang.condemn("n2")
+    gang.wait_for_launch(1, 8)
+    seconds = max(one["at"] for one in gang.ranks(1)) - at
+    print(f"\nverdict to processes, beside a node without slurmd, standbys {standbys}: {seconds:.3f} s")
+    assert gang.nodes(1) == ["n1", "n6", "n3", "n4"]
+    assert seconds < (1 if standbys else 6)
+    time.sleep(15)
+    gang.finish()
+    assert gang.exit_code() == 0
+    assert len(gang.events("launch")) == 2
+
+
+@pytest.mark.parametrize("standbys", [True, False])
+def test_a_verdict_moves_the_gang_off_the_node_within_a_second(gang: GangJob, standbys: bool) -> None:
+    gang.submit([*GANG, "--rearm-seconds", "0.5" if standbys else "600"])
+    gang.wait_for_launch(0, 8)
+    if standbys:
+        gang.wait_for_standbys(6)
+    at = gang.condemn("n1")
+    gang.wait_for_launch(1, 8)
+    began = [one["at"] - at for one in gang.ranks(1)]
+    print(
+        f"\nverdict to processes, standbys {standbys}: median {statistics.median(began):.3f}, last {max(began):.3f} s"
+    )
+    assert gang.nodes(1) == ["n5", "n2", "n3", "n4"], "the spare takes the first place, the order stays"
+    assert max(began) < 1
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
+def test_ranks_that_cannot_be_killed_hold_nobody_up(gang: GangJob) -> None:
+    """A verdict names n2; the ranks on n3, which is fine, do not end: its seat and Slurm's daemon stand still."""
+    gang.submit([*GANG, *QUICK, "--silence-seconds", "60", "--kill-seconds", "1"], gang.simple("--ignore-term"))
+    gang.wait_for_launch(0, 8)
+    gang.wait_for_standbys(6)
+    stopped = stop_node(gang, "n3")
+    try:
+        at = gang.condemn("n2")
+        gang.wait_for_launch(1, 8)
+        seconds = max(one["at"] for one in gang.ranks(1)) - at
+        print(f"\nverdict to processes, beside a stuck node: {seconds:.3f} s")
+        assert gang.nodes(1) == ["n1", "n5", "n6", "n4"]
+        assert seconds < 3
+    finally:
+        go_on(stopped)
+    assert "outlived SIGKILL" in gang.output
+
+
+def test_a_program_that_cannot_start_is_not_started_again(gang: GangJob) -> None:
+    (gang.home / "broken.py").write_text("import no_such_module_at_all\n")
+    gang.submit(GANG, [str(gang.python), str(gang.home / "broken.py")])
+    assert gang.exit_code() == 1
+    assert [one["row"] for one in gang.events("decision")] == [30]
+    assert len(gang.events("launch")) == 1
+    assert "No module named 'no_such_module_at_all'" in gang.output
+    assert "No node is to blame" in gang.output
+
+
+def test_a_usage_error_passes_its_exit_code_on(gang: GangJob) -> None:
+    gang.submit(GANG, gang.simple("exit:*:*:2"))
+    assert gang.exit_code() == 2
+    assert len(gang.events("launch")) == 1
+
+
+def test_three_launches_without_progress_end_the_job(gang: GangJob) -> None:
+    gang.submit(GANG, gang.simple("exit:0:1:9", "exit:1:4:9", "exit:2:7:9"))
+    assert gang.exit_code() == 9
+    assert [one["row"] for one in gang.events("decision")] == [70, 70, 50]
+    assert "3 launches without progress" in gang.output
+
+
+def test_progress_gives_the_budget_back(gang: GangJob) -> None:
+    failing = [f"exit:{launch}:{rank}:9" for launch, rank in enumerate((2, 4, 6, 2))]
+    gang.submit([*GANG, "--progress-file", "steps"], gang.simple("step", *failing))
+    gang.wait_for_launch(4, 8, seconds=40)
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
+def test_a_black_hole_is_named_and_replaced(gang: GangJob) -> None:
+    gang.submit(GANG, gang.simple("exit:*:n3:9"))
+    gang.wait_for_launch(2, 8)
+    gang.finish()
+    assert gang.exit_code() == 0
+    assert gang.nodes(2) == ["n1", "n2", "n5", "n4"]
+    assert list(gang.events("decision")[1]["blamed"]) == ["n3"]
+
+
+def test_out_of_spares_the_gang_goes_on_smaller(gang: GangJob) -> None:
+    gang.submit(
+        ["--nodes", "4", "--procs-per-node", "1", "--when-out-of-spares", "shrink", "--min-nodes", "3"], nodes=5
+    )
+    gang.wait_for_launch(0, 4)
+    gang.condemn("n2")
+    gang.wait_for_launch(1, 4)
+    gang.condemn("n3")
+    gang.wait_for_launch(2, 3)
+    assert gang.nodes(2) == ["n1", "n5", "n4"]
+    assert {one["WORLD_SIZE"] for one in gang.ranks(2)} == {"3"}
+    gang.condemn("n4")
+    assert gang.exit_code() == 69
+    assert "fewer than 3 nodes" in gang.output
+
+
+def test_out_of_spares_it_is_left_to_the_pool(gang: GangJob) -> None:
+    gang.submit(["--nodes", "2", "--procs-per-node", "1", "--wait-for-requeue", "1"], nodes=2)
+    gang.wait_for_launch(0, 2)
+    gang.condemn("n2")
+    assert gang.exit_code() == 75
+    assert "no spare" in gang.output
+
+
+def test_out_of_spares_it_waits_for_a_verdict_to_be_taken_back(gang: GangJob) -> None:
+    gang.submit(["--nodes", "2", "--procs-per-node", "1", "--when-out-of-spares", "wait"], nodes=2)
+    gang.wait_for_launch(0, 2)
+    gang.condemn("n2")
+    gang.wait_for(lambda: gang.events("waiting"), 10, "the launcher waits")
+    (gang.home / "verdicts").write_text("")
+    gang.wait_for_launch(1, 2)
+    assert gang.nodes(1) == ["n1", "n2"]
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
+def test_slurms_warning_asks_the_ranks_for_a_checkpoint(gang: GangJob) -> None:
+    gang.submit(GANG)
+    gang.wait_for_launch(0, 8)
+    gang.site.cluster.run("scancel", "--batch", "--signal=USR1", str(gang.job))
+    gang.wait_for(lambda: len(gang.lines("warned")) == 8, 10, "every rank has heard of it")
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
+def test_sigterm_leaves_no_process(gang: GangJob) -> None:
+    gang.submit([*GANG, *QUICK, "--term-seconds", "1"], gang.simple("--ignore-term"))
+    gang.wait_for_launch(0, 8)
+    gang.wait_for_standbys(6)
+    assert len(gang.processes()) > 16
+    gang.site.cluster.run("scancel", "--batch", "--signal=TERM", str(gang.job))
+    assert gang.exit_code() == 128 + signal.SIGTERM
+    assert gang.processes() == []
+
+
+def test_a_launcher_that_is_killed_leaves_no_process(gang: GangJob) -> None:
+    gang.submit([*GANG, *QUICK])
+    gang.wait_for_launch(0, 8)
+    gang.site.cluster.run("scancel", "--batch", "--signal=KILL", str(gang.job))
+    gang.wait_for(lambda: not gang.processes(), 10, "all processes are gone")
+
+
+def test_one_torchrun_a_node(gang: GangJob) -> None:
+    gang.submit([*GANG, "--torchrun", *QUICK], gang.simple("exit:0:3:5"))
+    gang.wait_for_launch(1, 8, seconds=90)
+    assert [one["RANK"] for one in gang.ranks(1)] == [str(rank) for rank in range(8)]
+    assert [one["LOCAL_RANK"] for one in gang.ranks(1)] == ["0", "1"] * 4
+    assert {one["WORLD_SIZE"] for one in gang.ranks(1)} == {"8"}
+    gang.finish()
+    assert gang.exit_code(60) == 0
+
+
+def test_warm_standbys_begin_sooner_than_cold_ones(gang: GangJob) -> None:
+    """The gang's first line after `import torch`, on all ranks, from the verdict on."""
+    program = gang.home / "torch_program.py"
+    program.write_text(
+        f"import torch\nimport sys\nsys.path.insert(0, {str(gang.home)!r})\nimport program\nprogram.main()\n"
+    )
+    took = {}
+    for modules in ("", "torch"):
+        for name in ("ranks", "events", "verdicts", "finish"):
+            (gang.home / name).unlink(missing_ok=True)
+        options = ["--nodes", "4", "--procs-per-node", "1", *QUICK, "--preload", modules]
+        gang.submit(options, [str(gang.python), str(program)])
+        gang.wait_for_launch(0, 4, seconds=120)
+        gang.wait_for_standbys(6, "warm" if modules else "seat")
+        at = gang.condemn("n2")
+        gang.wait_for_launch(1, 4, seconds=60)
+        took[modules] = max(one["at"] for one in gang.ranks(1)) - at
+        gang.finish()
+        assert gang.exit_code() == 0
+    print(f"\nverdict to the line after `import torch`: cold {took['']:.2f} s, warm {took['torch']:.2f} s")
+    assert took["torch"] < 1
+    assert took["torch"] < took[""] / 2
+
+
+def test_outside_an_allocation_it_says_what_is_missing(site: Site) -> None:
+    environment = {"PYTHONPATH": str(site.code)}
+    python = str(site.job_python())
+    done = site.cluster.run(python, "-m", "agents.launch", "--nodes", "2", "--", "true", environment=environment)
+    assert done.returncode == 2
+    assert "SLURM_JOB_ID" in done.stderr
+    assert "sbatch" in done.stderr
+
+
+def test_an_allocation_that_is_too_small_is_refused(gang: GangJob) -> None:
+    gang.submit(GANG, nodes=2)
+    assert gang.exit_code() == 2
+    assert "ask sbatch for 4 nodes and some spares" in gang.output
+
+
+def daemons_of(site: Site) -> set[str]:
+    """Nodes whose slurmd runs."""
+    return {node for node in site.cluster.node_names for pid in site.cluster.node_pids(node) if is_daemon(pid)}
+
+
+def is_daemon(pid: int) -> bool:
+    process = read_process(pid)
+    return process is not None and process.name == "slurmd" and is_running(process)
+
+
+def kill_daemon(gang: GangJob, node: str) -> None:
+    pid = int((gang.site.directory / f"slurmd.{node}.pid").read_text())
+    assert pid in gang.site.cluster.node_pids(node)
+    os.kill(pid, signal.SIGKILL)
+
+
+def stop_node(gang: GangJob, node: str) -> list[int]:
+    """Everything of the node stands still and hears nothing, SIGKILL from Slurm least of all."""
+    stopped = gang.site.cluster.node_pids(node)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    return stopped
+
+
+def go_on(pids: list[int]) -> None:
+    for pid in pids:
+        if pid in all_processes() and environment_of(pid):
+            os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,282 @@
+"""The small parts: command lines, messages, verdicts, progress, Slurm's words."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agents.launch import warm
+from agents.launch.command import Meeting, PythonProgram, parse_python, torchrun
+from agents.launch.decide import OutOfSpares
+from agents.launch.options import UsageError, parse
+from agents.launch.progress import FileProgress, TimeAlive
+from agents.launch.protocol import LINE_BYTES_MAX, Lines, ProtocolError, answer, encode, is_answer, number
+from agents.launch.slurm import Allocation, down_nodes, srun_arguments
+from agents.launch.task import Part, rank_environment
+from agents.launch.verdicts import FileVerdicts
+
+MEETING = Meeting(nodes=4, node_rank=2, processes=8, address="10.0.0.1", port=23456)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python train.py --lr 1", PythonProgram("python", (), False, "train.py", ("--lr", "1"))),
+        (
+            "/opt/bin/python3.11 -u -X dev t.py",
+            PythonProgram("/opt/bin/python3.11", ("-u", "-X", "dev"), False, "t.py", ()),
+        ),
+        ("python3 -Wignore -m pkg.train -v", PythonProgram("python3", ("-Wignore",), True, "pkg.train", ("-v",))),
+        ("python", None),
+        ("python -c pass", None),
+        ("python -", None),
+        ("python -m", None),
+        ("./train.sh python x.py", None),
+        ("ipython x.py", None),
+    ],
+)
+def test_a_python_program_is_told_from_anything_else(command: str, expected: PythonProgram | None) -> None:
+    assert parse_python(command.split()) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "start", "end"),
+    [
+        ("train.py --lr 1", ["python3"], ["train.py", "--lr", "1"]),
+        ("python3.12 -u train.py", ["python3.12", "-u"], ["train.py"]),
+        ("python -m pkg.train -v", ["python"], ["--module", "pkg.train", "-v"]),
+    ],
+)
+def test_torchrun_gets_the_program_and_the_meeting(command: str, start: list[str], end: list[str]) -> None:
+    words = torchrun(command.split(), MEETING)
+    assert words[: len(start) + 2] == [*start, "-m", "torch.distributed.run"]
+    assert words[-len(end) :] == end
+    assert {"--nnodes=4", "--nproc-per-node=8", "--node-rank=2", "--max-restarts=0"} <= set(words)
+    assert {"--master-addr=10.0.0.1", "--master-port=23456"} <= set(words)
+
+
+def test_messages_are_put_together_from_pieces() -> None:
+    lines = Lines()
+    whole = encode("exited", local_rank=3, status=-9) + encode("beat")
+    assert lines.feed(whole[:7]) == []
+    assert lines.feed(whole[7:]) == [{"what": "exited", "local_rank": 3, "status": -9}, {"what": "beat"}]
+
+
+@pytest.mark.parametrize("line", [b"GET / HTTP/1.1\n", b"[1]\n", b'{"what": 3}\n', b"x" * (LINE_BYTES_MAX + 1)])
+def test_what_is_no_message_is_refused(line: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        Lines().feed(line)
+
+
+def test_a_number_is_a_number() -> None:
+    for wrong in ("3", True, None, 1.5):
+        with pytest.raises(ProtocolError):
+            number({"what": "x", "n": wrong}, "n")
+
+
+def test_an_answer_proves_one_side_for_one_challenge() -> None:
+    good = answer("secret", "seat", "c1")
+    assert is_answer(good, "secret", "seat", "c1")
+    for wrong in (
+        answer("other", "seat", "c1"),
+        answer("secret", "launcher", "c1"),
+        answer("secret", "seat", "c2"),
+        None,
+    ):
+        assert not is_answer(wrong, "secret", "seat", "c1")
+
+
+def test_verdicts_come_from_a_file_or_a_directory_and_can_be_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts"
+    verdicts = FileVerdicts(path)
+    assert verdicts.poll() == {}
+    path.write_text("n1 Xid 79\n\nn2\n")
+    assert verdicts.poll() == {"n1": "Xid 79", "n2": "a verdict, without a reason"}
+    path.write_text("n2 again\n")
+    assert verdicts.poll() == {"n2": "again"}
+    path.unlink()
+    path.mkdir()
+    (path / "n7").write_text("ECC\n")
+    assert verdicts.poll() == {"n7": "ECC"}
+    (path / "n7").unlink()
+    assert verdicts.poll() == {}
+
+
+def test_the_newest_step_is_the_last_number_in_the_file(tmp_path: Path) -> None:
+    progress = FileProgress(tmp_path / "steps")
+    assert progress.step(0) is None
+    (tmp_path / "steps").write_text("step 10\nstep 20, loss 3\nstep 30\n")
+    assert progress.step(0) == 30
+
+
+def test_without_steps_it_is_the_time_alive_that_counts_once_a_launch() -> None:
+    progress = TimeAlive(10)
+    assert [progress.step(age) for age in (1, 9, 10, 11, 500)] == [None, None, 1, 1, 1]
+    assert [progress.step(age) for age in (1, 9, 11, 12)] == [1, 1, 2, 2]
+
+
+def test_a_step_is_asked_for_node_by_node_and_outlives_any_of_them() -> None:
+    words = srun_arguments(Allocation("7", ("n1", "n2", "n3"), 16), ["n1", "n3"], ["seat"])
+    assert words[0] == "srun"
+    assert words[-1] == "seat"
+    wanted = {
+        "--jobid=7",
+        "--overlap",
+        "--no-kill",
+        "--nodes=2",
+        "--ntasks=2",
+        "--nodelist=n1,n3",
+        "--kill-on-bad-exit=0",
+    }
+    assert wanted <= set(words)
+
+
+def test_only_nodes_that_are_down_are_down() -> None:
+    said = "n1 allocated\nn2 down*\nn3 drained\nn4 draining@\nn5 mixed-\nn6 fail\nn7 unknown\n"
+    assert list(down_nodes(said)) == ["n2", "n6"]
+
+
+def part(launch: int, torchrun: bool = False) -> Part:
+    return Part(launch, MEETING, torchrun, "a,b,c,d")
+
+
+def test_a_rank_finds_its_place_and_none_of_our_secrets() -> None:
+    step = {
+        "PATH": "/bin",
+        "UNDERSTUDY_LAUNCH_SECRET": "x",
+        "SLURM_PROCID": "5",
+        "SLURM_NTASKS": "6",
+        "SLURM_JOB_ID": "7",
+    }
+    found = rank_environment(step, part(1), local_rank=3)
+    assert (found["RANK"], found["LOCAL_RANK"], found["NODE_RANK"], found["WORLD_SIZE"]) == ("19", "3", "2", "32")
+    assert (found["SLURM_PROCID"], found["SLURM_NTASKS"], found["SLURM_JOB_ID"]) == ("19", "32", "7")
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("10.0.0.1", "23456")
+    assert (found["PATH"], found["UNDERSTUDY_LAUNCH"]) == ("/bin", "1")
+    assert "UNDERSTUDY_LAUNCH_SECRET" not in found
+
+
+def test_a_restore_point_of_an_earlier_launch_is_not_told_again() -> None:
+    step = {"UNDERSTUDY_RESTORE_STEP": "40", "UNDERSTUDY_RESTORE_PATH": "/c/40"}
+    assert rank_environment(step, part(0), 0)["UNDERSTUDY_RESTORE_STEP"] == "40"
+    assert not rank_environment(step, part(1), 0).keys() & step.keys()
+
+
+def test_torchrun_is_not_told_to_be_a_rank() -> None:
+    found = rank_environment({"RANK": "9"}, part(0, torchrun=True), 0)
+    assert not found.keys() & {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
+    assert (found["NODE_RANK"], found["SLURM_PROCID"], found["SLURM_NTASKS"]) == ("2", "2", "4")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--nodes 4", "no command"),
+        ("--nodes 0 -- x", "one node at least"),
+        ("--nodes 4 --min-nodes 5 -- x", "--min-nodes"),
+        ("--nodes 4 --procs-per-node zero -- x", "--procs-per-node"),
+        ("--nodes 4 --launches-without-progress 0 -- x", "1 at least"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(line: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse(line.split())
+
+
+def test_options_before_the_command_are_ours_and_those_after_it_its_own() -> None:
+    options = parse(
+        [
+            "--nodes",
+            "4",
+            "--preload",
+            "torch,numpy",
+            "--when-out-of-spares",
+            "shrink",
+            "--min-nodes",
+            "2",
+            "--",
+            "t.py",
+            "--nodes",
+            "9",
+        ]
+    )
+    assert options.command == ("t.py", "--nodes", "9")
+    assert options.preload == ("torch", "numpy")
+    assert (options.rules.when_out_of_spares, options.rules.nodes_min) == (OutOfSpares.SHRINK, 2)
+
+
+PROGRAM = """
+import colorsys, json, os, sys
+class Thing: pass
+print(json.dumps([__name__, __file__, sys.argv, os.environ["RANK"], sys.path[0], "colorsys" in before]))
+import pickle; pickle.loads(pickle.dumps(Thing()))
+sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("kind", ["script", "module"])
+def test_a_warm_interpreter_becomes_the_program_it_was_started_for(tmp_path: Path, kind: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys; before = set(sys.modules)\n" + PROGRAM)
+    target = str(script) if kind == "script" else "train"
+    ready_read, ready_write = os.pipe()
+    go_read, go_write = os.pipe()
+    program = subprocess.Popen(
+        [
+            sys.executable,
+            warm.__file__,
+            str(ready_write),
+            str(go_read),
+            "colorsys,no_such_one",
+            kind,
+            target,
+            "--lr",
+            "1",
+        ],
+        pass_fds=(ready_write, go_read),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    os.close(ready_write)
+    os.close(go_read)
+    with os.fdopen(ready_read) as ready:
+        said = json.loads(ready.readline())
+    assert said["failed"] == ["no_such_one (ModuleNotFoundError: No module named 'no_such_one')"]
+    os.write(go_write, json.dumps({**os.environ, "RANK": "3"}).encode() + b"\n")
+    os.close(go_write)
+    output, _ = program.communicate(timeout=20)
+    name, file, arguments, rank, path, imported = json.loads(output)
+    assert (name, Path(file), rank, imported) == ("__main__", script, "3", True)
+    assert arguments[1:] == ["--lr", "1"]
+    assert Path(path) == tmp_path
+    assert program.returncode == 5
+
+
+def test_a_warm_interpreter_that_is_not_needed_ends(tmp_path: Path) -> None:
+    ready_read, ready_write = os.pipe()
+    go_read, go_write = os.pipe()
+    program = subprocess.Popen(
+        [sys.executable, warm.__file__, str(ready_write), str(go_read), "", "script", "x.py"],
+        pass_fds=(ready_write, go_read),
+    )
+    for descriptor in (ready_write, go_read):
+        os.close(descriptor)
+    with os.fdopen(ready_read) as ready:
+        assert ready.readline()
+    os.close(go_write)
+    assert program.wait(20) == 0
+
+
+def test_every_option_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "launcher.md").read_text()
+    done = subprocess.run([sys.executable, "-m", "agents.launch", "--help"], capture_output=True, text=True, check=True)
+    options = set(re.findall(r"^ +(--[a-z-]+)", done.stdout, re.MULTILINE))
+    assert options
+    assert sorted(option for option in options if f"| `{option}" not in page) == []

@@ -1,0 +1,56 @@
+"""When a launch is over, and for whose sake."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agents.launch.decide import Failure
+from agents.launch.watch import MANY_SILENT_SECONDS, Over, Picture, judge
+
+SEATS = ("a", "b", "c", "d")
+WELL = Picture(SEATS, ranks=4, ended_well=0, failures=(), age_seconds=3600)
+FAILURE = Failure("b", 1, 1, 1)
+OTHER = Failure("c", 2, 2, 1)
+ALL = tuple(Failure(node, rank, rank, 2) for rank, node in enumerate(SEATS))
+
+
+@pytest.mark.parametrize(
+    ("picture", "expected"),
+    [
+        (WELL, None),
+        (replace(WELL, ended_well=3), None),
+        (replace(WELL, ended_well=4), Over({})),
+        (replace(WELL, condemned={"b": "Xid 79"}), Over({"b": "Xid 79"})),
+        (replace(WELL, condemned={"e": "a spare"}), None),
+        (replace(WELL, failures=(FAILURE,)), None),
+        (replace(WELL, failures=(FAILURE,), first_failure_age_seconds=0.3), Over({})),
+        (replace(WELL, failures=(FAILURE,), first_failure_age_seconds=0.3, age_seconds=5), None),
+        (replace(WELL, failures=(FAILURE,), first_failure_age_seconds=0.3, age_seconds=5, progressed=True), Over({})),
+        (replace(WELL, failures=(FAILURE,), first_failure_age_seconds=2.1, age_seconds=5), Over({})),
+        (replace(WELL, failures=ALL, age_seconds=1), Over({})),
+        (replace(WELL, failures=(FAILURE,), condemned={"c": "gone"}), Over({"c": "gone"})),
+        (replace(WELL, failures=(FAILURE, OTHER), ended_well=2), None),
+        (replace(WELL, failures=(FAILURE, OTHER), ended_well=2, first_failure_age_seconds=0.3), Over({})),
+    ],
+)
+def test_when_a_launch_is_over(picture: Picture, expected: Over | None) -> None:
+    assert judge(picture, silence_seconds=3) == expected
+
+
+def test_a_silent_node_is_gone() -> None:
+    found = judge(replace(WELL, silent_seconds={"a": 0.1, "b": 3.2}), silence_seconds=3)
+    assert found == Over({"b": "nothing heard of it for 3.2 s"})
+
+
+def test_most_of_the_gang_silent_is_the_network_for_a_while() -> None:
+    silent = replace(WELL, silent_seconds=dict.fromkeys("abc", 10.0))
+    assert judge(silent, silence_seconds=3) is None
+    late = replace(WELL, silent_seconds=dict.fromkeys("abc", MANY_SILENT_SECONDS + 1))
+    assert judge(late, silence_seconds=3) is not None
+
+
+def test_the_only_node_of_a_gang_can_fall_silent() -> None:
+    alone = Picture(("a",), 1, 0, (), 3600, silent_seconds={"a": 4.0})
+    assert judge(alone, silence_seconds=3) == Over({"a": "nothing heard of it for 4.0 s"})
