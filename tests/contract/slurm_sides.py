@@ -130,6 +130,10 @@ class RealSide:
     def finish_reboot(self, node: str) -> None:
         self._cluster.kill_node(node)
         self._cluster.start_node(node, rebooted=True)
+        until(self, lambda: not node_of(self, node).on_leave, f"{node} is back", 60)
+        # Started so, a slurmd claims a reboot with every registration: the next one would be an unexpected one.
+        self._cluster.kill_node(node)
+        self._cluster.start_node(node)
 
     def submit_array(self, user: str, tasks: int) -> int:
         """Returns the array's id."""
