@@ -19,8 +19,12 @@ say() { echo "setup: $*" >&3; }
 trap 'say "failed; the end of $log:"; tail -20 "$log" >&3' ERR
 
 # Where this machine's own packages come from is where the others come from, too.
-mirror="$(apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(ORIGIN)' 'Created-By: Packages' \
-  | awk '$2 == "bookworm" && $3 == "Debian" { print $1; exit }')"
+find_mirror() {
+  apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(ORIGIN)' 'Created-By: Packages' \
+    | awk '$2 == "bookworm" && $3 == "Debian" { print $1; exit }'
+}
+mirror="$(find_mirror)"
+[ -n "$mirror" ] || { apt-get update -qq; mirror="$(find_mirror)"; }  # apt may never have looked
 [ -n "$mirror" ] || { say "apt knows no mirror of Debian 12 (bookworm)"; exit 1; }
 
 # within ROOT COMMAND...: what is mounted there is seen by the command alone and gone with it.
