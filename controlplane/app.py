@@ -18,20 +18,26 @@ from controlplane.config import Config
 from controlplane.fleet.slurm import SlurmNode
 from controlplane.ingest.answers import refuse
 from controlplane.ingest.authority import read_token
+from controlplane.ingest.launchers import launchers_router
 from controlplane.ingest.reports import Doors, reports_router
 from controlplane.live.directory import JobDirectory
+from controlplane.live.launchers import Launchers
 from controlplane.live.telemetry import Telemetry
 from controlplane.loop import Loop
 from controlplane.observer import Observer, Sources
 from controlplane.operate.intents import OperatorDoor, intents_router
+from controlplane.operate.tickets import send_ticket
+from controlplane.operate.trust import TrustDoor, trust_router
+from controlplane.recover.desk import Notify
 from controlplane.recover.restore import RestorePoints
-from controlplane.recover.runner import Runner
+from controlplane.recover.runner import Hands, Runner
 from controlplane.slurm.protocol import Slurm
 from controlplane.store.database import open_database
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 from controlplane.store.journal import Journal
 from controlplane.store.queries import Queries
+from controlplane.store.repairs import RepairStore
 from controlplane.store.stores import Stores
 from controlplane.view.api import Windows, api_router, health_router
 from controlplane.view.metrics import metrics_router
@@ -50,6 +56,7 @@ class Outside:
     probe: Callable[[SlurmNode], bool]
     clock: Clock = field(default_factory=SystemClock)
     make_journal: Callable[[Engine], Journal] = Journal
+    notify: Notify = send_ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,16 @@ class ControlPlane:
     loop: Loop
     telemetry: Telemetry
     stores: Stores
+    launchers: Launchers
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What is in memory, together."""
+
+    telemetry: Telemetry
+    directory: JobDirectory
+    launchers: Launchers
 
 
 def compose(config: Config, outside: Outside) -> ControlPlane:
@@ -67,11 +84,12 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     operator_token = read_token(operator_file) if operator_file else None
     engine = open_database(config.server.database)
     clock = outside.clock
-    stores = Stores(FactStore(engine), FleetStore(engine), outside.make_journal(engine))
+    stores = Stores(FactStore(engine), FleetStore(engine), outside.make_journal(engine), RepairStore(engine))
     telemetry = Telemetry()
     telemetry.know(stores.fleet.nodes())
     directory = JobDirectory(stores.fleet.known_jobs(config.cluster))
-    loop = _loop(config, outside, stores, telemetry, directory)
+    launchers = Launchers(stores.facts.gangs(config.cluster))
+    loop = _loop(config, outside, stores, Live(telemetry, directory, launchers))
     restore_points = RestorePoints(stores.facts, stores.fleet, clock)
     doors = Doors(
         cluster=config.cluster,
@@ -84,16 +102,20 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         tell_restore_point=lambda known, attempt: restore_points.tell(known.key, known.row, attempt),
         unfit=loop.verdicts.unfit,
     )
-    windows = Windows(config, clock, telemetry, stores.fleet, stores.journal, Queries(engine), loop.pulse)
+    windows = Windows(
+        config, clock, telemetry, stores.fleet, stores.journal, Queries(engine), loop.pulse, stores.repairs
+    )
     app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine), docs_url=None, redoc_url=None)
     app.add_exception_handler(HTTPException, _refuse_request)
     app.add_exception_handler(RequestValidationError, _refuse_request)
     app.include_router(reports_router(doors))
+    app.include_router(launchers_router(doors, launchers))
     app.include_router(api_router(windows))
     app.include_router(health_router(windows))
     app.include_router(metrics_router(windows))
-    app.include_router(intents_router(OperatorDoor(operator_token, stores.fleet, clock, loop.wake)))
-    return ControlPlane(app, loop, telemetry, stores)
+    app.include_router(intents_router(OperatorDoor(operator_token, stores.fleet, stores.repairs, clock, loop.wake)))
+    app.include_router(trust_router(TrustDoor(operator_token, stores.facts, directory, clock)))
+    return ControlPlane(app, loop, telemetry, stores, launchers)
 
 
 async def _refuse_request(_request: Request, error: Exception) -> Response:
@@ -105,11 +127,13 @@ async def _refuse_request(_request: Request, error: Exception) -> Response:
     return refuse(error.status_code, str(error.detail), "docs/api.md lists the routes")
 
 
-def _loop(config: Config, outside: Outside, stores: Stores, telemetry: Telemetry, directory: JobDirectory) -> Loop:
-    bookkeeper = Bookkeeper(config, stores.fleet, stores.facts, telemetry, directory)
-    sources = Sources(outside.slurm, stores, telemetry, bookkeeper, outside.probe, config, outside.clock)
-    runner = Runner(outside.slurm, outside.probe, stores, config, outside.clock)
-    return Loop(Observer(sources), stores.journal, directory, runner, config, outside.clock)
+def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
+    telemetry, directory, launchers = live.telemetry, live.directory, live.launchers
+    bookkeeper = Bookkeeper(config, stores.fleet, stores.facts, stores.repairs, telemetry, directory)
+    sources = Sources(outside.slurm, stores, telemetry, launchers, bookkeeper, outside.probe, config, outside.clock)
+    hands = Hands(outside.slurm, outside.probe, launchers, outside.notify)
+    runner = Runner(hands, stores, config, outside.clock)
+    return Loop(Observer(sources), stores.journal, directory, launchers, runner, config, outside.clock)
 
 
 def _lifespan(loop: Loop, engine: Engine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:

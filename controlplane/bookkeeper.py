@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from controlplane.config import Config
 from controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, identify, opted_in
-from controlplane.fleet.node import SLURM_SAVES_SECONDS, NodeRecord, NodeState
+from controlplane.fleet.node import IN_OUR_HANDS, OUT_OF_SERVICE, SLURM_SAVES_SECONDS, NodeRecord
+from controlplane.fleet.operator import Verb
 from controlplane.fleet.slurm import SlurmNode, SlurmView
 from controlplane.live.directory import JobDirectory
 from controlplane.live.telemetry import ExpectedJob, Telemetry
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
+from controlplane.store.repairs import RepairStore
 
 PROGRESS_INTERVAL_SECONDS = 2.0
 
@@ -22,12 +24,14 @@ class Bookkeeper:
         config: Config,
         fleet: FleetStore,
         facts: FactStore,
+        repairs: RepairStore,
         telemetry: Telemetry,
         directory: JobDirectory,
     ) -> None:
         self._config = config
         self._fleet = fleet
         self._facts = facts
+        self._repairs = repairs
         self._telemetry = telemetry
         self._directory = directory
         self._seen: dict[JobKey, tuple[str, int, bool]] = {}
@@ -47,13 +51,18 @@ class Bookkeeper:
         records = self._fleet.nodes()
         for name, record in records.items():
             slurm = view.nodes.get(name)
-            if slurm is not None and slurm.draining and record.state is NodeState.QUARANTINED:
+            ours = record.state in OUT_OF_SERVICE and record.state not in IN_OUR_HANDS
+            if slurm is not None and slurm.draining and ours:
                 self._note_drain(record, slurm, now)
         new_nodes = view.nodes.keys() - records.keys()
         if new_nodes:
             self._fleet.add_nodes(new_nodes, now)
+            if records and self._config.validation.burn_in_new_nodes:  # else it is we who are new
+                for name in sorted(new_nodes):
+                    self._repairs.ask(Verb.BURN_IN, name, "Slurm did not know it before", "understudy", now)
         self._telemetry.know(view.nodes.keys())
         jobs = self._note_jobs(self.jobs(view), now)
+        self._telemetry.allocations.note((job for _, job in jobs), now)
         running = {(job_id, job.restart_count) for job_id, job in view.jobs.items() if job.state == "RUNNING"}
         self._note_progress(running, now)
         self._end_attempts([(known, job) for known, job in jobs if job.running], now)

@@ -9,10 +9,16 @@ from __future__ import annotations
 import difflib
 import tomllib
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from controlplane.xid_policy import Policy, RowOverride, default_policy
+
+STRAGGLER_STEPS_MAX = 100
+"""The control plane keeps 128 steps of each rank; the rest is for ranks that report late."""
 
 
 class ConfigError(Exception):
@@ -80,6 +86,12 @@ class Jobs(Section):
     swaps_per_hour_max: int = Field(
         6, ge=0, description="A job that was moved this often within an hour is left to a person."
     )
+    restarts_without_progress_max: int = Field(
+        3,
+        ge=1,
+        description="A gang that was started anew this often because it hung, without getting any further in between, "
+        "is left to a person.",
+    )
     releases_per_hour_max: int = Field(
         6,
         ge=0,
@@ -102,6 +114,28 @@ class Guards(Section):
         description="The same as a share of all nodes; the smaller of both counts, but never below 1.",
     )
     quarantines_per_hour_max: int = Field(8, ge=0, description="New quarantines within an hour, fleet-wide.")
+    domain_share_max: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of a partition, of a leaf switch or block of Slurm's topology, and of a domain below, that "
+        "may be quarantined; never below 1.",
+    )
+    domains: dict[str, list[str]] = Field(
+        {}, description='Further domains of failure by name, such as `"rack r1" = ["n1", "n2"]`.'
+    )
+    breaker_window_seconds: float = Field(
+        600.0, gt=0, description="The circuit breaker counts the nodes quarantined within this."
+    )
+    breaker_nodes_max: int = Field(
+        6, ge=1, description="One more than these within the window opens it. Only a person closes it again."
+    )
+    breaker_share_max: float = Field(
+        0.25, gt=0, le=1, description="The same as a share of the nodes that were well; the smaller counts, at least 3."
+    )
+    observe_rules: list[str] = Field(
+        [], description='Rules that only observe, by the beginning of their name: `["xid.74", "straggler."]`.'
+    )
 
 
 class Silence(Section):
@@ -132,19 +166,143 @@ class Silence(Section):
 
 
 class Straggler(Section):
-    window_steps: int = Field(10, ge=5, le=64, description="Steps whose median is judged as one value.")
+    window_steps: int = Field(20, ge=8, le=40, description="Steps whose median is judged as one value.")
     windows: int = Field(4, ge=1, le=8, description="Consecutive windows that are looked at.")
     windows_slow_min: int = Field(3, ge=1, le=8, description="Slow windows among them that make a suspect.")
     ratio: float = Field(1.05, gt=1, description="Slow: self time over the median of peers of the same role.")
     robust_z: float = Field(3.5, gt=0, description="Slow, too: distance from that median in robust deviations.")
-    peers_few: int = Field(8, ge=2, description="With fewer peers than this the ratio below is asked for.")
-    ratio_few_peers: float = Field(1.15, gt=1, description="Ratio asked for with few peers.")
-    ratio_gross: float = Field(1.3, gt=1, description="Two windows in a row above this make a suspect at once.")
+    ratio_overall: float = Field(1.058, gt=1, description="Ratio asked for over the last slow windows together.")
+    peers_few: int = Field(16, ge=2, description="With fewer peers than this the ratio below is asked for instead.")
+    ratio_few_peers: float = Field(1.065, gt=1, description="The same with few peers, who know less of each other.")
+    noise_z: float = Field(
+        5.0,
+        gt=0,
+        description="The excess must be so many times the error of a median of steps that vary like these.",
+    )
+    ratio_gross: float = Field(1.3, gt=1, description="Both halves of one window above this make a suspect at once.")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.windows_slow_min > self.windows:
             raise ValueError("windows_slow_min must not be more than windows")
+        if self.windows * self.window_steps > STRAGGLER_STEPS_MAX:
+            raise ValueError(
+                f"windows times window_steps must not be more than {STRAGGLER_STEPS_MAX}: older are not kept"
+            )
+        return self
+
+
+class Xid(Section):
+    burst_silence_seconds: float = Field(
+        180.0, ge=1, description="Xids on a node are one incident until it is silent for longer than this."
+    )
+    echo_seconds: float = Field(30.0, ge=0, description="So soon after another fault an Xid may be an echo of it.")
+    spread_nodes_min: int = Field(
+        2, ge=2, description="On this many nodes of one job a code that can be the program's doing is the program's."
+    )
+    spread_wait_seconds: float = Field(
+        3.0, ge=0, le=60, description="So long a gang's other nodes are waited for before such a code counts."
+    )
+    suspect_hours: float = Field(
+        24.0, gt=0, le=168, description="Within this a program's error on the same GPU again and again is suspicious."
+    )
+    suspect_events_min: int = Field(2, ge=2, description="So often: errors of one code on one GPU, in different jobs.")
+    suspect_users_min: int = Field(2, ge=1, description="Of so many users, who have not had it on another GPU.")
+    policy: dict[int, RowOverride] = Field(
+        {},
+        description="Rows of the policy for Xids that this site changes, such as `[xid.policy.94]` with `class`, "
+        "`repair` or both, and a `reason` ([codes](xid-policy.md)).",
+    )
+    switch_policy: dict[int, RowOverride] = Field(
+        {}, description="The same for SXids of NVSwitches, such as `[xid.switch_policy.20034]`."
+    )
+
+    @cached_property
+    def rows(self) -> Policy:
+        """The whole policy, with what this site changes."""
+        return default_policy().with_overrides(self.policy, self.switch_policy)
+
+    @model_validator(mode="after")
+    def _rows_are_whole(self) -> Self:
+        self.rows  # noqa: B018  - a row that says too little is refused here
+        return self
+
+
+class Hardware(Section):
+    gpus_per_node: int = Field(
+        0, ge=0, description="GPUs that every node with GPUs should show. 0: as many as Slurm's Gres says of the node."
+    )
+    gpu_missing_seconds: float = Field(
+        60.0, ge=0, description="A GPU seen earlier in this boot may be away for so long: it may be being reset."
+    )
+    nvml_silent_seconds: float = Field(
+        30.0, ge=10, description="A node whose driver has owed an answer for so long is suspect."
+    )
+    nvml_silent_stalled_seconds: float = Field(
+        60.0,
+        ge=10,
+        description="A driver silent for so long is at fault, if a gang of ours there stands still for as long.",
+    )
+    slowed_share: float = Field(
+        0.6,
+        gt=0,
+        le=1,
+        description="A GPU that its hardware slowed down (heat, power brake) for this share of ten minutes is suspect.",
+    )
+    port_down_seconds: float = Field(
+        240.0, ge=10, description="A fabric port that was in use and is down for so long is at fault."
+    )
+    port_down_stalled_seconds: float = Field(
+        25.0, ge=10, description="The same, if a gang of ours there stands still for as long."
+    )
+    port_flap_seconds: float = Field(25.0, ge=10, description="A port that was down for so long and came back flapped.")
+    port_flaps: int = Field(3, ge=2, description="A port that flapped so often is at fault until a person clears it...")
+    port_flaps_hours: float = Field(12.0, gt=0, description="... if it did so within this time.")
+    together_nodes: int = Field(
+        4,
+        ge=2,
+        description="So many nodes whose fabric or driver fails alike at once are not to blame, each for itself: a "
+        "switch is, or what was installed everywhere. Recorded only.",
+    )
+    together_share: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="Where so many nodes, and this share of all, look wrong alike, the site is so: recorded only.",
+    )
+    disk_free_share_min: float = Field(
+        0.01, ge=0, lt=1, description="A node with less room, or fewer free inodes, on one of its disks is suspect."
+    )
+    clock_offset_seconds: float = Field(
+        5.0, gt=0, description="A node whose clock differs from ours by more is recorded: its times mislead."
+    )
+
+
+class Lemon(Section):
+    days: float = Field(28.0, gt=0, le=365, description="How far back a node's faults, losses and failures count.")
+    score_min: float = Field(
+        2.0, gt=0, description="Nodes with this score are told to a person, and taken last as spares: two faults do."
+    )
+
+
+class Hang(Section):
+    seconds_min: float = Field(
+        600.0,
+        ge=1,
+        description="A gang that stands still for less is never called hung. Longer than the first checkpoint takes: "
+        "rank 0 writing it while the others wait looks like a hang.",
+    )
+    factor: float = Field(
+        5.0, ge=1.5, description="It hangs after so many times the longest pause between two of its last steps."
+    )
+    first_step_seconds: float = Field(
+        1800.0, gt=0, description="For a gang's first step, and the most that is waited for any."
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.first_step_seconds < self.seconds_min:
+            raise ValueError("first_step_seconds must not be less than seconds_min")
         return self
 
 
@@ -157,6 +315,17 @@ class Recovery(Section):
         gt=0,
         description="The same for the gang's first training step after the restore, and for what people have to do.",
     )
+    launcher_timeout_seconds: float = Field(
+        20.0,
+        gt=0,
+        description="A launcher that has not done as told by then is not waited for: its job moves to the pool.",
+    )
+    time_credit_minutes_max: int = Field(
+        0,
+        ge=0,
+        description="By so many minutes in all a job's time limit may be raised for what faults within its allocation "
+        "took of it, work since its last checkpoint included. 0: never; it moves what Slurm has planned for others.",
+    )
     repeat_after_seconds: float = Field(
         2.0, gt=0, description="A step whose effect is not seen in Slurm after this is tried again."
     )
@@ -167,6 +336,68 @@ class Recovery(Section):
         if self.seats_minutes * 60 <= self.first_step_timeout_seconds:
             raise ValueError("seats_minutes must be longer than first_step_timeout_seconds")
         return self
+
+
+class Repair(Section):
+    enabled: bool = Field(
+        False,
+        description="Repair quarantined nodes, rung by rung. Off: a node stays quarantined until a person resumes it.",
+    )
+    reset_command: str = Field(
+        "",
+        description="Shell command that resets a node's GPUs, run there as an exclusive job of ours, such as "
+        "`nvidia-smi --gpu-reset`. Empty: that rung is left out.",
+    )
+    reset_timeout_seconds: float = Field(600.0, gt=0, description="So long a reset may take, until it has failed.")
+    resets_max: int = Field(1, ge=0, description="Resets of one node within a week.")
+    reboot: bool = Field(True, description="Whether nodes are rebooted (`scontrol reboot`; needs RebootProgram).")
+    reboot_timeout_seconds: float = Field(
+        1800.0, gt=0, description="A node that is not back by then has failed to reboot."
+    )
+    reboots_max: int = Field(2, ge=0, description="Reboots of one node within a week; then it is a person's.")
+    quarantines_max: int = Field(
+        3, ge=1, description="A node quarantined this often within a week is a person's, whatever the fault."
+    )
+    nodes_at_once_max: int = Field(2, ge=1, description="Nodes in repair or test at once.")
+    cooldown_seconds: float = Field(
+        60.0, ge=0, description="So long nothing is tried on a node after the last thing that was."
+    )
+    dead_node_wait_seconds: float = Field(
+        1800.0, ge=0, description="So long a dead node may take to come back by itself, before a person is asked."
+    )
+    webhook: str = Field(
+        "",
+        pattern="^(https?://.+)?$",
+        description="URL that gets a ticket (POST, JSON) when a person is needed. Empty: `/v1/tickets` alone.",
+    )
+
+
+class Validation(Section):
+    enabled: bool = Field(
+        False,
+        description="Test a repaired node before it returns. Off: what was repaired waits for a person.",
+    )
+    user: str = Field(
+        "root",
+        pattern=r"^[A-Za-z0-9_][\w.-]*$",
+        description="Whose our jobs on the node are: root, or whom the control plane runs as.",
+    )
+    selfcheck: str = Field("understudy selfcheck --json", description="Left out, in words, where it is not installed.")
+    dcgm_level: int = Field(2, ge=0, le=4, description="Level of `dcgmi diag`, where there is one; 0: never.")
+    command: str = Field("", description="The site's own test, a shell command; it fails with any exit code but 0.")
+    timeout_seconds: float = Field(3600.0, ge=60, description="So long the whole test may take, until it has failed.")
+    output_directory: str = Field(
+        "",
+        description="Where the output of our jobs goes. Seen by nodes and control plane alike, its end is kept with "
+        "the step. Empty: it is thrown away.",
+    )
+    burn_in_hours: float = Field(
+        24.0, ge=0, le=120, description="So long `understudy burn-in` repeats the test on a node."
+    )
+    burn_in_new_nodes: bool = Field(
+        False, description="Whether a node that Slurm did not know before is burnt in, as soon as nobody uses it."
+    )
+    probation_hours: float = Field(24.0, ge=0, description="So long a node is on probation after it has returned.")
 
 
 class Config(Section):
@@ -182,7 +413,13 @@ class Config(Section):
     guards: Guards = Guards()
     silence: Silence = Silence()
     straggler: Straggler = Straggler()
+    xid: Xid = Xid()
+    hardware: Hardware = Hardware()
+    lemon: Lemon = Lemon()
+    hang: Hang = Hang()
     recovery: Recovery = Recovery()
+    repair: Repair = Repair()
+    validation: Validation = Validation()
 
 
 def parse_config(text: str, origin: str) -> Config:
@@ -211,9 +448,13 @@ def _explain(origin: str, error: Any) -> str:
         return f"{origin}: {key}: {error['msg']}"
     section: type[BaseModel] = Config
     for part in location[:-1]:
+        if part.isdigit():  # a row of the policy
+            section = RowOverride
+            break
         annotation = section.model_fields[part].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
-        section = annotation
-    near = difflib.get_close_matches(location[-1], section.model_fields, n=1)
-    known = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(section.model_fields)}"
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            section = annotation
+    keys = [field.alias or name for name, field in section.model_fields.items()]
+    near = difflib.get_close_matches(location[-1], keys, n=1)
+    known = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(keys)}"
     return f"{origin}: unknown key '{key}'; {known}"

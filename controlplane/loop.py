@@ -11,6 +11,7 @@ from controlplane.config import Config, Mode
 from controlplane.decide.fitness import unfit_nodes
 from controlplane.decide.guards import HOUR_SECONDS
 from controlplane.decide.judge import decide
+from controlplane.decide.words import words
 from controlplane.detect import detect
 from controlplane.fleet.decision import Decision
 from controlplane.fleet.finding import ACCUSING, Finding, Signal
@@ -19,6 +20,7 @@ from controlplane.fleet.node import NodeState
 from controlplane.fleet.recovery import Recovery
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.directory import JobDirectory
+from controlplane.live.launchers import Launchers
 from controlplane.live.pulse import Pulse
 from controlplane.live.verdicts import Verdicts
 from controlplane.observer import Observer
@@ -36,11 +38,12 @@ STANDING_SECONDS = 7 * 24 * HOUR_SECONDS
 class Loop:
     """One thread runs it. What it remembers between ticks can be read back from the database or from Slurm."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - its parts, each there once
         self,
         observer: Observer,
         journal: Journal,
         directory: JobDirectory,
+        launchers: Launchers,
         runner: Runner,
         config: Config,
         clock: Clock,
@@ -48,6 +51,7 @@ class Loop:
         self._observer = observer
         self._journal = journal
         self._directory = directory
+        self._launchers = launchers
         self._runner = runner
         self._config = config
         self._clock = clock
@@ -116,6 +120,7 @@ class Loop:
         snapshot = self._observer.look(slurm_age_max_seconds)
         self.pulse.snapshot = snapshot
         self.verdicts.say(unfit_nodes(snapshot), snapshot.slurm_read_at)
+        self._launchers.say(words(snapshot))
         findings = detect(snapshot, self._config)
         return snapshot, findings, decide(snapshot, findings, self._config)
 

@@ -5,10 +5,15 @@ Asked in the order of the list; the first that objects is the answer. A guard ne
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from controlplane.config import Config, Mode
-from controlplane.fleet.decision import Because
+from controlplane.decide.table import Row
+from controlplane.fleet.decision import Action, Because, Decision
+from controlplane.fleet.finding import Finding
+from controlplane.fleet.node import IN_OUR_HANDS
+from controlplane.fleet.recovery import RepairAttempt
 from controlplane.fleet.snapshot import Snapshot
 
 HOUR_SECONDS = 3600.0
@@ -24,6 +29,18 @@ class Objection:
     words: str
 
 
+def held_back(row: Row, finding: Finding, objection: Objection) -> Decision:
+    return Decision(
+        row=row.number,
+        subject=finding.node,
+        action=Action.NOTHING,
+        because=objection.because,
+        reason=f"{finding.summary}: {row.why}; but nothing is done, because {objection.words}",
+        finding=finding,
+        evidence=finding.evidence,
+    )
+
+
 def quarantine_limit(snapshot: Snapshot, config: Config) -> int:
     """How many nodes may be quarantined at once."""
     share = int(config.guards.quarantined_share_max * len(snapshot.nodes))
@@ -32,6 +49,82 @@ def quarantine_limit(snapshot: Snapshot, config: Config) -> int:
 
 def still_gathering(snapshot: Snapshot) -> bool:
     return snapshot.now - snapshot.started_at < STARTUP_GRACE_SECONDS and snapshot.unheard
+
+
+BREAKER_NODES_MIN = 3
+"""However small the fleet: fewer at once than these open no breaker."""
+
+
+def breaker_limit(snapshot: Snapshot, config: Config) -> int:
+    """How many nodes may be quarantined within the breaker's window. Counted against those that are, or just were,
+    well: a fleet that is mostly out of service has little left to lose.
+    """
+    share = int(config.guards.breaker_share_max * (snapshot.well + len(lately_quarantined(snapshot, config))))
+    return min(config.guards.breaker_nodes_max, max(BREAKER_NODES_MIN, share))
+
+
+def lately_quarantined(snapshot: Snapshot, config: Config) -> set[str]:
+    """Each node once, however often."""
+    since = max(snapshot.now - config.guards.breaker_window_seconds, snapshot.breaker_reset_at)
+    return {name for name, times in snapshot.quarantined_at.items() if max(times, default=0.0) > since}
+
+
+def object_while_open(snapshot: Snapshot) -> Objection | None:
+    """Neither drains nor returns while the breaker is open."""
+    if not snapshot.breaker:
+        return None
+    words = f"the circuit breaker is open ({snapshot.breaker}): `understudy reset-breaker` closes it"
+    return Objection(Because.BREAKER, words)
+
+
+def object_to_rule(finding: Finding, config: Config) -> Objection | None:
+    """A site may let single rules only observe."""
+    prefix = next((one for one in config.guards.observe_rules if one and finding.rule.startswith(one)), None)
+    if prefix is None:
+        return None
+    return Objection(Because.RULE_DRY_RUN, f'rule {finding.rule} only observes here (observe_rules has "{prefix}")')
+
+
+def object_to_operator(snapshot: Snapshot) -> Objection | None:
+    """What people ask for themselves is done in a pause as well."""
+    if snapshot.mode is Mode.OBSERVE:
+        return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
+    if snapshot.slurm_error or snapshot.slurm_read_at is None:
+        return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
+    return None
+
+
+def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
+    """Of a node in service: nobody's work is waited for in a reservation, and no gang is on its way there."""
+    if not config.validation.enabled:
+        return Objection(Because.RULE, "no test is configured ([validation])")
+    slurm = snapshot.nodes[name].slurm
+    free = slurm is not None and slurm.usable and slurm.base_state == "IDLE" and "COMPLETING" not in slurm.flags
+    plans = [one.plan for one in snapshot.recoveries]
+    promised = any(name in (*plan.seats, *plan.spares, *plan.failed_nodes) for plan in plans)
+    if free and not promised and not snapshot.holders_of(name):
+        return None
+    return Objection(Because.BUSY, "it is not free: it is tested once nobody uses it, or is on the way there")
+
+
+def object_to_repair(
+    snapshot: Snapshot, config: Config, finding: Finding, tried: Sequence[RepairAttempt], already: int
+) -> Objection | None:
+    """`tried`: on this node; `already`: repairs and tests begun in this same round."""
+    general = object_to_any(snapshot) or object_while_open(snapshot) or object_to_rule(finding, config)
+    if general:
+        return general
+    if snapshot.nodes[finding.node].state in IN_OUR_HANDS:
+        return None  # it counts already
+    limit = config.repair.nodes_at_once_max
+    if already + sum(node.state in IN_OUR_HANDS for node in snapshot.nodes.values()) >= limit:
+        return Objection(Because.REPAIR_BUDGET, f"{limit} nodes are in repair or test already, which is the limit")
+    last = max((one.ended_at or one.at for one in tried), default=0.0)
+    left = last + config.repair.cooldown_seconds - snapshot.now
+    if left > 0:
+        words = f"the last attempt on it ended less than {config.repair.cooldown_seconds:g} s ago"
+        return Objection(Because.COOLDOWN, words)
+    return None
 
 
 def object_to_any(snapshot: Snapshot) -> Objection | None:
@@ -47,17 +140,34 @@ def object_to_any(snapshot: Snapshot) -> Objection | None:
     return None
 
 
-def object_to_quarantine(snapshot: Snapshot, config: Config, already: int) -> Objection | None:
-    """`already`: quarantines decided in this same round."""
-    general = object_to_any(snapshot)
+def object_to_quarantine(
+    snapshot: Snapshot, config: Config, finding: Finding, already: Collection[str]
+) -> Objection | None:
+    """`already`: nodes whose quarantine was decided in this same round."""
+    general = object_to_any(snapshot) or object_while_open(snapshot) or object_to_rule(finding, config)
     if general:
         return general
-    held = already + snapshot.quarantined
+    lately = lately_quarantined(snapshot, config) | set(already) | {finding.node}
+    if len(lately) > breaker_limit(snapshot, config):
+        return Objection(Because.BREAKER, "it would be one too many at once: the circuit breaker opens")
+    held = len(already) + snapshot.quarantined
     limit = quarantine_limit(snapshot, config)
     if held >= limit:
         return Objection(Because.FLEET_BUDGET, f"{limit} nodes are quarantined already, which is the limit")
-    recent = already + sum(at > snapshot.now - HOUR_SECONDS for at in snapshot.quarantines)
+    recent = len(already) + sum(at > snapshot.now - HOUR_SECONDS for at in snapshot.quarantines)
     if recent >= config.guards.quarantines_per_hour_max:
         words = f"{config.guards.quarantines_per_hour_max} nodes were quarantined within the hour, which is the limit"
         return Objection(Because.HOURLY_BUDGET, words)
+    return _object_for_domains(snapshot, config, finding.node, already)
+
+
+def _object_for_domains(snapshot: Snapshot, config: Config, node: str, already: Collection[str]) -> Objection | None:
+    """Partitions, racks, blocks: what has a power supply, a switch or a purpose of its own."""
+    for domain in snapshot.domains_of.get(node, ()):
+        size = len(snapshot.domains[domain])
+        limit = max(1, int(config.guards.domain_share_max * size))
+        held = snapshot.quarantined_in[domain] + sum(domain in snapshot.domains_of.get(name, ()) for name in already)
+        if held >= limit:
+            words = f"{limit} nodes of {domain} ({size} in all) are quarantined already, which is the limit"
+            return Objection(Because.DOMAIN_BUDGET, words)
     return None

@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.config import Config
-from controlplane.decide import guards, plans, spares
+from controlplane.decide import guards, hangs, inside, life, plans, spares
 from controlplane.decide.releases import releases
-from controlplane.decide.table import FILL_POOL_ROW, Row, look_up
-from controlplane.fleet.decision import Action, Because, Decision
+from controlplane.decide.table import BREAKER_ROW, FILL_POOL_ROW, UNNAMED_HANG_ROW, Row, look_up
+from controlplane.detect.stranded import DRAINED_FOR_LATER
+from controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.job import Job
-from controlplane.fleet.node import NodeView
+from controlplane.fleet.node import NodeState, NodeView
 from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, StepName, StepStatus
 from controlplane.fleet.slurm import POOL_USER
 from controlplane.fleet.snapshot import Snapshot
 
 GRAVITY = (
     Signal.DRAIN_LIFTED,
+    Signal.RETIRE_ASKED,
+    Signal.HOLD_ASKED,
+    Signal.RELEASE_ASKED,
     Signal.DRAINED_FOR_US,
     Signal.DRAINED_BY_OTHERS,
     Signal.HARDWARE_FAULT,
     Signal.NODE_DEAD,
     Signal.STRAGGLER_CONFIRMED,
+    Signal.DRAIN_AT_JOB_END,
     Signal.UNDRAINED,
     Signal.GANG_STRANDED,
     Signal.SEAT_LOST,
+    Signal.VALIDATION_FAILED,
+    Signal.REPAIR_FAILED,
+    Signal.VALIDATED,
+    Signal.REPAIRED,
+    Signal.HANDS_DUE,
+    Signal.VALIDATION_DUE,
+    Signal.REPAIR_DUE,
+    Signal.PROBATION_OVER,
+    Signal.TEST_ASKED,
+    Signal.HOLD_LEFT,
+    Signal.GANG_HUNG,
+    Signal.BLACK_HOLE,
     Signal.STRAGGLER_SUSPECTED,
+    Signal.CORRUPTION_SUSPECTED,
     Signal.SILENT,
     Signal.HEARD,
+    Signal.HEALTH_SUSPECTED,
     Signal.CLEAN,
 )
 """One state change a node and round: the first of these that has a row. What is left is found again next round."""
@@ -51,8 +70,9 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     """Decisions of this round, those that act with a plan. Repetitions are the caller's to leave out."""
     decisions: list[Decision] = []
     condemned: list[Condemned] = []
+    begun = 0
     by_node: dict[str, list[Finding]] = {}
-    for finding in findings:
+    for finding in (*findings, *life.due(snapshot, config)):
         by_node.setdefault(finding.node, []).append(finding)
     for name, node in snapshot.nodes.items():
         own = by_node.get(name)
@@ -63,10 +83,16 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         if chosen is None:
             continue
         row, finding = chosen
-        if row.action is not Action.NOTHING:
-            condemned.append((row, finding))
+        if row.action in life.ACTIONS:
+            decisions.append(life.carry_out(snapshot, row, finding, config, begun))
+            begun += decisions[-1].action in (Action.REPAIR, Action.VALIDATE)
+        elif row.action is not Action.NOTHING:
+            condemned.append((row, replace(finding, evidence={**finding.evidence, "generation": node.generation})))
         else:
             decisions.append(_plain(row, finding))
+    condemned.sort(
+        key=lambda one: one[0].action is Action.DRAIN
+    )  # what can wait leaves the guards' room to what cannot
     decisions += _condemnations(snapshot, condemned, config)
     decisions += releases(snapshot, config)
     acting = [one for one in decisions if one.plan and one.action is not Action.RELEASE_JOB]
@@ -84,11 +110,15 @@ def _remarks(node: NodeView, findings: Iterable[Finding]) -> list[Decision]:
 
 def _gravest(node: NodeView, findings: Iterable[Finding]) -> tuple[Row, Finding] | None:
     entered = [
-        (row, finding)
-        for finding in findings
-        if finding.signal in GRAVITY and (row := look_up(node.state, finding.signal)) is not None
+        (row, finding) for finding in findings if finding.signal in GRAVITY and (row := _row(node, finding)) is not None
     ]
     return min(entered, key=lambda pair: (GRAVITY.index(pair[1].signal), pair[1].at), default=None)
+
+
+def _row(node: NodeView, finding: Finding) -> Row | None:
+    if finding.signal is Signal.GANG_HUNG and not finding.evidence.get("named"):
+        return UNNAMED_HANG_ROW
+    return look_up(node.state, finding.signal)
 
 
 def _plain(row: Row, finding: Finding) -> Decision:
@@ -108,20 +138,25 @@ def _condemnations(snapshot: Snapshot, condemned: Sequence[Condemned], config: C
     """Each condemned node is asked for at the guards; those let through are planned gang by gang."""
     decisions: list[Decision] = []
     allowed: list[Condemned] = []
-    new = 0
+    new: set[str] = set()
     for one in condemned:
+        takes_out = one[0].action in TAKES_OUT
         objection = (
-            guards.object_to_quarantine(snapshot, config, already=new)
-            if one[0].action is Action.QUARANTINE
+            guards.object_to_quarantine(snapshot, config, one[1], already=new)
+            if takes_out
             else guards.object_to_any(snapshot)
         )
         if objection is None:
             allowed.append(one)
-            new += one[0].action is Action.QUARANTINE
+            new |= {one[1].node} if takes_out else set()
         else:
             decisions.append(_held_back(one, objection))
-    bad = {finding.node for _, finding in condemned}
-    moves = _moves(snapshot, [finding for _, finding in allowed], bad, config)
+    too_many = [one.subject for one in decisions if one.because is Because.BREAKER]
+    if too_many and not snapshot.breaker:
+        decisions.append(_breaker(snapshot, too_many, new, config))
+    bad = {finding.node for _, finding in condemned if finding.signal is not Signal.GANG_HUNG}
+    moving = [one[1] for one in allowed if not _may_stay(snapshot, one) or _awaited(snapshot, one[1].node)]
+    moves = _moves(snapshot, moving, bad, config)
     return decisions + [_act(snapshot, one, moves.get(one[1].node)) for one in allowed]
 
 
@@ -132,19 +167,104 @@ def _moves(snapshot: Snapshot, findings: Sequence[Finding], bad: set[str], confi
     """
     moves: dict[str, Move] = {}
     free = [name for name in spares.free_spares(snapshot, config) if name not in bad]
+    hung = [finding for finding in findings if finding.signal is Signal.GANG_HUNG]
+    findings = [finding for finding in findings if finding.signal is not Signal.GANG_HUNG]
     for job in _gangs(snapshot, {finding.node for finding in findings}):
         seats = _seats(snapshot, job)
         own = [finding for finding in findings if finding.node in seats]
-        move = _move(snapshot, job, own, seats, free, config)
+        move = _move_inside(snapshot, job, own, bad, config) or _move(snapshot, job, own, seats, free, config)
         if move.plan is not None:
             free = [name for name in free if name not in move.plan.spares]
         moves.update((finding.node, move) for finding in own)
+    moved = {move.plan.job for move in moves.values() if move.plan}
+    for key in dict.fromkeys(finding.job for finding in hung if finding.job not in moved):
+        own = [finding for finding in hung if finding.job == key]
+        move = _restart(snapshot, own, free, bad, config)
+        if move.plan is not None:
+            free = [name for name in free if name not in move.plan.spares]
+        for finding in own:
+            moves.setdefault(finding.node, move)
     return moves
+
+
+def _restart(
+    snapshot: Snapshot, findings: Sequence[Finding], free: Sequence[str], bad: set[str], config: Config
+) -> Move:
+    """What becomes of a gang that hangs."""
+    key = findings[0].job
+    job = snapshot.jobs.get(key) if key is not None else None
+    if job is None or not job.managed or not job.running:
+        return Move(None, Because.RULE, "the job is not ours to start anew")
+    objection = _cannot_restart(snapshot, job, findings, bad, config)
+    if objection is not None:
+        return objection
+    plan, words = hangs.restart(snapshot, job, findings, free, bad, config)
+    return Move(plan, Because.RULE, words)
+
+
+def _cannot_restart(
+    snapshot: Snapshot, job: Job, findings: Sequence[Finding], bad: set[str], config: Config
+) -> Move | None:
+    gang = snapshot.gangs.get(job.key)
+    by_its_launcher = gang is not None and not inside.why_not(snapshot, job, (), bad)
+    ours = "" if by_its_launcher else _cannot_move(snapshot, job, findings, job.slurm.nodes, config)
+    spent = hangs.too_often(snapshot, job, config)
+    number = job.key.job_id
+    reasons = (
+        (hangs.still_coming_up(snapshot, job), Because.RULE, f"job {number} is being started anew already"),
+        (bool(spent), Because.RESTART_BUDGET, spent),
+        (gang is not None and inside.to_be_heard_again(snapshot, gang), Because.GATHERING, _not_heard_again(job)),
+        (_moved_too_often(snapshot, job, config), Because.JOB_BUDGET, _too_often(job).words),
+        (bool(ours), Because.RULE, f"job {number} {ours}: left to a person"),
+    )
+    return next((Move(None, because, words) for holds, because, words in reasons if holds), None)
+
+
+def _move_inside(
+    snapshot: Snapshot, job: Job, findings: Sequence[Finding], bad: set[str], config: Config
+) -> Move | None:
+    """Within the job's own allocation, by its launcher. None: that cannot be, the pool is asked."""
+    gang = snapshot.gangs.get(job.key)
+    if gang is None:
+        return None
+    if inside.to_be_heard_again(snapshot, gang):
+        return Move(None, Because.GATHERING, _not_heard_again(job))
+    seated = {finding.node for finding in findings} & set(gang.seats)
+    if inside.why_not(snapshot, job, findings, bad):
+        return None if seated else Move(None, Because.RULE, f"job {job.key.job_id} does not use it now")
+    if seated and _moved_too_often(snapshot, job, config):
+        return _too_often(job)
+    plan, words = inside.swap(snapshot, job, findings, config)
+    return Move(plan, Because.RULE, words)
+
+
+def _not_heard_again(job: Job) -> str:
+    return f"this control plane has just started and not yet heard the launcher of job {job.key.job_id}"
+
+
+def _moved_too_often(snapshot: Snapshot, job: Job, config: Config) -> bool:
+    return sum(key == job.key for _, key in snapshot.swaps) >= config.jobs.swaps_per_hour_max
+
+
+def _too_often(job: Job) -> Move:
+    return Move(None, Because.JOB_BUDGET, f"job {job.key.job_id} was moved too often within the hour: left to a person")
 
 
 def _gangs(snapshot: Snapshot, bad: set[str]) -> list[Job]:
     """Managed jobs that have, or were promised, a seat on one of these nodes."""
     return [job for job in snapshot.jobs.values() if job.managed and bad & set(_seats(snapshot, job))]
+
+
+def _may_stay(snapshot: Snapshot, condemned: Condemned) -> bool:
+    """Whether what runs there goes on to its end: also when a drain that was for later is made again."""
+    row, finding = condemned
+    for_later = snapshot.nodes[finding.node].record.table_row == DRAINED_FOR_LATER
+    return row.action is Action.DRAIN or (row.action is Action.DRAIN_AGAIN and for_later)
+
+
+def _awaited(snapshot: Snapshot, node: str) -> bool:
+    """Whether a gang of ours is on its way to the node: it would never start on one that is drained."""
+    return any(not job.running or node not in job.slurm.nodes for job in _gangs(snapshot, {node}))
 
 
 def _seats(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
@@ -166,29 +286,52 @@ def _move(
     objection = _cannot_move(snapshot, job, findings, seats, config)
     if objection:
         return Move(None, Because.RULE, f"job {job.key.job_id} {objection}: left to a person")
-    if sum(key == job.key for _, key in snapshot.swaps) >= config.jobs.swaps_per_hour_max:
-        words = f"job {job.key.job_id} was moved too often within the hour: left to a person"
-        return Move(None, Because.JOB_BUDGET, words)
+    if _moved_too_often(snapshot, job, config):
+        return _too_often(job)
+    gone = _gone(snapshot, job, seats, findings)
+    needed = len(findings) + len(gone) + _removed(snapshot, job)
     free = [name for name in free if spares.suits(snapshot.nodes[name], job, snapshot.nodes[findings[0].node])]
-    if len(free) < len(findings):
-        words = (
-            f"no fitting spare for job {job.key.job_id}: {len(free)} free, {len(findings)} needed; it stays until then"
-        )
+    if len(free) < needed:
+        words = f"no fitting spare for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until then"
         return Move(None, Because.NO_SPARE, words)
     others = [
         other.key.job_id
-        for finding in findings
-        if finding.dead
-        for other in snapshot.holders_of(finding.node)
+        for name in [
+            *(finding.node for finding in findings if finding.dead),
+            *(name for name in gone if _mute(snapshot, name)),
+        ]
+        for other in snapshot.holders_of(name)
         if not other.managed
     ]
     if others:
         # A dead node has to be declared down before the gang can be requeued, and that would end these as well.
         words = f"job {others[0]}, which is not ours, has the dead node too: left to Slurm's own timeout"
         return Move(None, Because.RULE, words)
-    chosen = free[: len(findings)]
-    plan = plans.swap_plan(snapshot, job, findings, seats, chosen)
+    chosen = free[:needed]
+    plan = plans.swap_plan(snapshot, job, findings, seats, chosen, gone=gone)
     return Move(plan, Because.RULE, f"job {job.key.job_id} moves to {', '.join(chosen)}")
+
+
+def _gone(snapshot: Snapshot, job: Job, seats: Sequence[str], findings: Sequence[Finding]) -> list[str]:
+    """Nodes of a launcher's job that it left before, within its allocation: Slurm needs others in their place, too."""
+    found = {finding.node for finding in findings}
+    if job.key not in snapshot.gangs:
+        return []
+    return [name for name in seats if name not in found and snapshot.nodes[name].state is NodeState.QUARANTINED]
+
+
+def _removed(snapshot: Snapshot, job: Job) -> int:
+    """How many nodes Slurm has taken out of the running job, since they went down: requeued, it wants as many again."""
+    gang = snapshot.gangs.get(job.key)
+    gone = [name for name in gang.lost if name not in job.slurm.nodes] if gang is not None else []
+    nodes = [snapshot.nodes[name] for name in gone if name in snapshot.nodes]
+    return sum(node.state is NodeState.QUARANTINED or (node.slurm is not None and node.slurm.down) for node in nodes)
+
+
+def _mute(snapshot: Snapshot, name: str) -> bool:
+    """Quarantined before, and its slurmd answers nobody."""
+    since = snapshot.nodes[name].slurmd_silent_since
+    return since is not None and snapshot.now - since > 1.0
 
 
 def _cannot_move(
@@ -213,37 +356,49 @@ def _cannot_move(
 
 def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decision:
     row, finding = condemned
-    move = move or Move(None, Because.RULE, "no gang of ours runs there")
+    stays = "no gang of ours is moved" if row.action is Action.DRAIN else "no gang of ours runs there"
+    move = move or Move(None, Because.RULE, stays)
     plan = move.plan
-    if plan is None and row.action in (Action.QUARANTINE, Action.DRAIN_AGAIN):
+    unnamed = row is UNNAMED_HANG_ROW
+    if plan is None and row.action in (*TAKES_OUT, Action.DRAIN_AGAIN):
         renamed = finding.signal is Signal.DRAINED_FOR_US
         plan = plans.rename_plan(finding) if renamed else plans.quarantine_plan(finding, snapshot.nodes[finding.node])
     return Decision(
         row=row.number,
-        subject=finding.node,
+        subject=f"job {finding.job.job_id}" if unnamed and finding.job else finding.node,
         action=row.action if plan else Action.NOTHING,
         because=move.because,
         reason=f"{finding.summary}: {row.why}; {move.words}",
         to_state=row.to,
         finding=finding,
         evidence=finding.evidence,
-        opens_incident=finding.signal is not Signal.SEAT_LOST,
+        opens_incident=finding.signal not in (Signal.SEAT_LOST, Signal.GANG_HUNG),
         plan=plan,
     )
 
 
-def _held_back(condemned: Condemned, objection: guards.Objection) -> Decision:
-    row, finding = condemned
-    return Decision(
-        row=row.number,
-        subject=finding.node,
-        action=Action.NOTHING,
-        because=objection.because,
-        reason=f"{finding.summary}: {row.why}; but nothing is done, because {objection.words}",
-        finding=finding,
-        evidence=finding.evidence,
-        opens_incident=True,
+def _breaker(snapshot: Snapshot, asked: list[str], new: set[str], config: Config) -> Decision:
+    """`asked`: those that are one too many; `new`: those that are let through in this same round."""
+    lately = sorted(guards.lately_quarantined(snapshot, config) | new, key=spares.natural)
+    limit = guards.breaker_limit(snapshot, config)
+    names = ", ".join(asked[:8]) + (", …" if len(asked) > 8 else "")
+    words = (
+        f"{len(asked)} more to be quarantined ({names}) beside {len(lately)} within "
+        f"{config.guards.breaker_window_seconds:g} s, where {limit} is the limit"
     )
+    return Decision(
+        row=BREAKER_ROW.number,
+        subject="fleet",
+        action=Action.OPEN_BREAKER,
+        because=Because.RULE,
+        reason=f"{words}: {BREAKER_ROW.why}. A person looks, and closes it: understudy reset-breaker",
+        evidence={"asked": list(asked), "lately": list(lately), "at": snapshot.now},
+    )
+
+
+def _held_back(condemned: Condemned, objection: guards.Objection) -> Decision:
+    held = guards.held_back(*condemned, objection)
+    return replace(held, opens_incident=condemned[1].signal is not Signal.GANG_HUNG)
 
 
 def _fill_pool(snapshot: Snapshot, bad: set[str], config: Config) -> list[Decision]:
@@ -254,7 +409,7 @@ def _fill_pool(snapshot: Snapshot, bad: set[str], config: Config) -> list[Decisi
     if pool is not None and not pool.made_for(POOL_USER):
         reason = f"reservation {pool.name} is not ours (users {', '.join(pool.users)}): there is no spare pool"
         return [Decision(FILL_POOL_ROW.number, "fleet", Action.NOTHING, Because.FOREIGN_POOL, reason)]
-    wanted = spares.joining_pool(snapshot, bad, config.spares)
+    wanted = spares.joining_pool(snapshot, bad, config)
     if not wanted:
         return []
     objection = guards.object_to_any(snapshot)
@@ -275,5 +430,6 @@ def _fill_pool(snapshot: Snapshot, bad: set[str], config: Config) -> list[Decisi
 
 def _changes_pool(recovery: Recovery) -> bool:
     """It fills the pool, or has yet to take a spare out of it."""
-    take = recovery.step(StepName.TAKE_SPARES)
-    return recovery.plan.kind is RecoveryKind.FILL_POOL or (take is not None and take.status is not StepStatus.DONE)
+    steps = (recovery.step(StepName.TAKE_SPARES), recovery.step(StepName.FILL_POOL))
+    left = any(step is not None and step.status is not StepStatus.DONE for step in steps)
+    return recovery.plan.kind is RecoveryKind.FILL_POOL or left

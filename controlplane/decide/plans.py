@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from controlplane.config import Config
+from controlplane.decide.spares import takes_into_pool
 from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.gang import Gang
 from controlplane.fleet.job import Job
-from controlplane.fleet.node import REASON_PREFIX, NodeState, NodeView
-from controlplane.fleet.recovery import SEATS_PREFIX, Plan, Recovery, RecoveryKind, StepName
+from controlplane.fleet.node import AT_FAULT, REASON_PREFIX, NodeView
+from controlplane.fleet.recovery import SEATS_PREFIX, Plan, Recovery, RecoveryKind, Rung, StepName
 from controlplane.fleet.snapshot import Snapshot
 
 SWAP_STEPS = (
@@ -46,24 +49,37 @@ def quarantine_plan(finding: Finding, node: NodeView) -> Plan:
     )
 
 
-def swap_plan(
-    snapshot: Snapshot, job: Job, findings: Sequence[Finding], seats: Sequence[str], spares: Sequence[str]
+def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
+    snapshot: Snapshot,
+    job: Job,
+    findings: Sequence[Finding],
+    seats: Sequence[str],
+    spares: Sequence[str],
+    *,
+    hang: str = "",
+    gone: Sequence[str] = (),
 ) -> Plan:
-    """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised."""
+    """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised.
+
+    With `hang` the nodes are not failed: they give up their seats where there are spares, and nothing else. `gone` are
+    quarantined nodes that the gang left before, within its allocation.
+    """
     earlier: Recovery | None = snapshot.recovery_of(job.key)
     # A job that pends is on its way from the attempt that the earlier plan gave up; one that runs is given up now.
     on_its_way = earlier.plan if earlier and not job.running else None
-    accused = [finding for finding in findings if finding.signal is not Signal.SEAT_LOST]
+    accused = [] if hang else [finding for finding in findings if finding.signal is not Signal.SEAT_LOST]
     # Nodes that others took are no failed ones.
     lost = {finding.node for finding in findings if finding.signal is Signal.SEAT_LOST}
-    failed = tuple(finding.node for finding in accused)
-    dead = tuple(finding.node for finding in findings if finding.dead)
+    leaving = tuple(finding.node for finding in findings[: len(spares)]) if hang else ()
+    failed = (*(finding.node for finding in accused), *gone)
+    mute = [name for name in gone if snapshot.nodes[name].slurmd_silent_since is not None]
+    dead = (*(finding.node for finding in findings if finding.dead and not hang), *mute)
     if earlier:
         # Those that a person has vouched for meanwhile are no longer held against.
-        held = {name for name, node in snapshot.nodes.items() if node.state is NodeState.QUARANTINED}
-        failed = (*(name for name in earlier.plan.failed_nodes if name in held), *failed)
+        held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
+        failed = tuple(dict.fromkeys((*(name for name in earlier.plan.failed_nodes if name in held), *failed)))
         dead = (*(name for name in earlier.plan.dead_nodes if name in held), *dead)
-    kept = tuple(name for name in seats if name not in failed and name not in lost)
+    kept = tuple(name for name in seats if name not in failed and name not in lost and name not in leaving)
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table else -1
     own = "" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation
@@ -82,7 +98,66 @@ def swap_plan(
         supersedes=earlier.id if earlier else None,
         reservation=earlier.plan.reservation if earlier else own,
         drain_reason=earlier.plan.drain_reason if earlier and not accused else drain_reason(findings[0]),
+        hang=hang,
+        leaving=leaving,
     )
+
+
+ALLOCATION_STEPS = (
+    StepName.DRAIN_NODES,
+    StepName.TELL_LAUNCHER,
+    StepName.AWAIT_PROCESSES,
+    StepName.AWAIT_FIRST_STEP,
+)
+"""The drain comes first: the node keeps the job, and Slurm gives it to nobody else. A dead node is not declared down:
+its job is the launcher's to keep, and down would end a job that was asked for without --no-kill."""
+
+
+def allocation_plan(
+    snapshot: Snapshot, job: Job, gang: Gang, findings: Sequence[Finding], config: Config, hang: str = ""
+) -> Plan:
+    """The gang's launcher is told that the nodes of `findings` are bad, or with `hang` that it is to start anew."""
+    earlier = snapshot.recovery_of(job.key)
+    failed = () if hang else tuple(dict.fromkeys(finding.node for finding in findings))
+    reason = "" if hang else drain_reason(findings[0])
+    if earlier:  # as in `swap_plan`
+        held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
+        failed = tuple(dict.fromkeys((*(name for name in earlier.plan.failed_nodes if name in held), *failed)))
+        reason = reason or earlier.plan.drain_reason
+    relaunched = bool(hang) or bool(set(failed) & set(gang.seats)) or (earlier is not None and earlier.plan.launch >= 0)
+    table = snapshot.tables.get(job.key)
+    last_step = int(table.last_step.max(initial=-1)) if table else -1
+    limit = job.slurm.time_limit_minutes
+    credited = limit - snapshot.limits.get((job.key, job.slurm.restart_count), limit) if limit is not None else 0
+    credit = max(0, config.recovery.time_credit_minutes_max - max(0, credited))
+    steps = ALLOCATION_STEPS if relaunched else ALLOCATION_STEPS[:2]
+    return Plan(
+        kind=RecoveryKind.ALLOCATION_SWAP,
+        steps=(*steps, StepName.CREDIT_TIME) if relaunched and credit and limit is not None else steps,
+        fault_at=min(finding.at for finding in findings),
+        time_limit_minutes=limit,
+        credit_minutes_max=credit,
+        failed_nodes=failed,
+        dead_nodes=tuple(finding.node for finding in findings if finding.dead and not hang),
+        job=job.key,
+        user=job.slurm.user,
+        submit_at=job.slurm.submit_at,
+        restart_count=job.slurm.restart_count,
+        last_step=last_step if last_step >= 0 else None,
+        supersedes=earlier.id if earlier else None,
+        reservation="" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation,
+        drain_reason=reason,
+        launch=_given_up(gang, failed, earlier, hang) if relaunched else -1,
+        hang=hang,
+        leaving=tuple(finding.node for finding in findings if hang and finding.evidence.get("named")),
+    )
+
+
+def _given_up(gang: Gang, failed: Sequence[str], earlier: Recovery | None, hang: str) -> int:
+    """The launch that must not go on: this one, where a failed node has a seat in it; else the earlier plan's."""
+    if hang or set(failed) & set(gang.seats) or earlier is None:
+        return gang.attempt.launch
+    return earlier.plan.launch
 
 
 def rename_plan(finding: Finding) -> Plan:
@@ -105,6 +180,94 @@ def release_plan(job: Job) -> Plan:
         user=job.slurm.user,
         submit_at=job.slurm.submit_at,
         restart_count=job.slurm.restart_count,
+    )
+
+
+def repair_plan(node: NodeView, rung: Rung, label: str, fault: str) -> Plan:
+    """A drained node runs no job: for one of ours it is resumed, in a reservation that nobody else can use.
+
+    After a reboot Slurm has it DOWN; where ReturnToService is 2 that does not keep it out of service for long.
+    """
+    text = f"{REASON_PREFIX} {rung.value} {label}: {fault}".replace("'", "").replace('"', "")
+    ours = (StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RESET_GPU)
+    return Plan(
+        kind=RecoveryKind.REPAIR,
+        steps=(StepName.REBOOT_NODE, StepName.DRAIN_NODES) if rung is Rung.REBOOT else ours,
+        failed_nodes=(node.name,),
+        drain_reason=" ".join(text.split())[:150],
+        rung=rung,
+        label=label,
+    )
+
+
+def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float) -> Plan:
+    """It ends with the node still reserved for us: what becomes of it is decided then."""
+    return Plan(
+        kind=RecoveryKind.VALIDATE,
+        steps=(StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RUN_VALIDATION),
+        failed_nodes=(node.name,),
+        rung=rung,
+        hours=hours,
+        label=label,
+    )
+
+
+def hands_plan(node: NodeView, finding: Finding, label: str) -> Plan:
+    return Plan(
+        kind=RecoveryKind.HANDS,
+        steps=(StepName.DRAIN_NODES, StepName.RELEASE_NODE, StepName.OPEN_TICKET),
+        failed_nodes=(node.name,),
+        drain_reason=drain_reason(finding),
+        rung=Rung.HANDS,
+        label=label,
+    )
+
+
+def take_back_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> Plan:
+    """Drained first, and only then no longer reserved: nobody's job starts in between."""
+    return Plan(
+        kind=RecoveryKind.TAKE_BACK,
+        steps=(StepName.DRAIN_NODES, StepName.RELEASE_NODE),
+        failed_nodes=(node.name,),
+        drain_reason=drain_reason(finding),
+        supersedes=under_way.id if under_way else None,
+    )
+
+
+def hold_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> Plan:
+    spare = (StepName.TAKE_SPARES,) if node.is_spare else ()
+    return Plan(
+        kind=RecoveryKind.QUARANTINE,
+        steps=(StepName.DRAIN_NODES, *spare, StepName.RELEASE_NODE),
+        failed_nodes=(node.name,),
+        spares=(node.name,) if spare else (),
+        drain_reason=drain_reason(finding),
+        supersedes=under_way.id if under_way else None,
+    )
+
+
+def return_plan(snapshot: Snapshot, node: NodeView, config: Config, under_way: Recovery | None) -> Plan:
+    """Into the spare pool, where that is short of one, before anybody else can have it."""
+    joins = takes_into_pool(snapshot, node, config.spares)
+    return Plan(
+        kind=RecoveryKind.RETURN,
+        steps=(
+            StepName.RESUME_NODE,
+            *((StepName.FILL_POOL,) if joins else ()),
+            StepName.RELEASE_NODE,
+        ),
+        failed_nodes=(node.name,),
+        spares=(node.name,) if joins else (),
+        supersedes=under_way.id if under_way else None,
+    )
+
+
+def let_go_plan(node: NodeView, under_way: Recovery | None) -> Plan:
+    return Plan(
+        kind=RecoveryKind.LET_GO,
+        steps=(StepName.RELEASE_NODE,),
+        failed_nodes=(node.name,),
+        supersedes=under_way.id if under_way else None,
     )
 
 

@@ -7,10 +7,11 @@ from collections.abc import Collection
 
 from controlplane.config import Config, Spares
 from controlplane.decide.guards import still_gathering
+from controlplane.detect.lemon import lemons
 from controlplane.fleet.job import Job
-from controlplane.fleet.node import NodeState, NodeView
-from controlplane.fleet.recovery import SEATS_PREFIX
-from controlplane.fleet.slurm import SlurmReservation
+from controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
+from controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, StepName
+from controlplane.fleet.slurm import POOL_USER, SlurmReservation
 from controlplane.fleet.snapshot import Snapshot
 
 
@@ -30,7 +31,8 @@ def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) ->
     return [
         one
         for one in snapshot.reservations.values()
-        if one.name not in own and not (one.name.startswith(SEATS_PREFIX) and "IGNORE_JOBS" in one.flags)
+        if one.name not in own
+        and not (one.name.startswith((SEATS_PREFIX, NODE_HOLD_PREFIX)) and "IGNORE_JOBS" in one.flags)
     ]
 
 
@@ -41,15 +43,18 @@ def is_in_the_way(reservation: SlurmReservation, job: Job, now: float) -> bool:
 
 
 def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
-    """Spares fit to take a gang's seat now, best first. What somebody else has reserved, now or later, is theirs."""
+    """Spares fit to take a gang's seat now, best first; those on probation and lemons last. What somebody else has
+    reserved, now or later, is theirs.
+    """
     taken = {spare for recovery in snapshot.recoveries for spare in recovery.plan.spares}
     taken |= {node for one in foreign_reservations(snapshot, None, config) for node in one.nodes}
     fit = [
         name
         for name, node in snapshot.nodes.items()
-        if node.is_spare and name not in taken and _fit(node) and not snapshot.holders_of(name)
+        if node.is_spare and name not in taken and _fit(node, snapshot) and not snapshot.holders_of(name)
     ]
-    return sorted(fit, key=natural)
+    known = lemons(snapshot, config.lemon)
+    return sorted(fit, key=lambda name: (name in known, _on_probation(snapshot, name), natural(name)))
 
 
 def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
@@ -66,27 +71,23 @@ def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
     )
 
 
-def joining_pool(snapshot: Snapshot, bad: Collection[str], policy: Spares) -> tuple[str, ...]:
+def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tuple[str, ...]:
     """Nodes that should join the spare pool now; `bad` nodes are condemned just now.
 
     A spare that is merely silent or suspect counts as held: it comes back by itself, and the pool would only grow.
 
-    Only idle nodes join, last by name first, so that the pool stays together.
+    Only idle nodes join: those on probation first, then last by name first, so that the pool stays together; lemons
+    when there is nobody else.
     """
-    held = sum(
-        node.is_spare
-        and node.state not in (NodeState.QUARANTINED, NodeState.FOREIGN_DRAIN)
-        and (node.slurm is not None and node.slurm.usable)
-        for node in snapshot.nodes.values()
-    )
-    missing = policy.count - held
+    policy = config.spares
+    missing = policy.count - _held(snapshot)
     if missing <= 0 or still_gathering(snapshot):
         return ()
     elsewhere = {name for reservation in snapshot.reservations.values() for name in reservation.nodes}
     idle = [
         name
         for name, node in snapshot.nodes.items()
-        if _fit(node)
+        if _fit(node, snapshot)
         and node.slurm is not None
         and node.slurm.base_state == "IDLE"
         and not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
@@ -94,12 +95,42 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], policy: Spares) -> tu
         and name not in elsewhere
         and name not in bad
     ]
-    return tuple(sorted(idle, key=natural)[-missing:])
+    known = lemons(snapshot, config.lemon)
+    best_last = sorted(idle, key=lambda name: (name not in known, _on_probation(snapshot, name), natural(name)))
+    return tuple(best_last[-missing:])
 
 
-def _fit(node: NodeView) -> bool:
+def _on_probation(snapshot: Snapshot, name: str) -> bool:
+    return snapshot.nodes[name].state is NodeState.PROBATION
+
+
+def takes_into_pool(snapshot: Snapshot, node: NodeView, policy: Spares) -> bool:
+    """Whether a node that is reserved for us can join the pool right away."""
+    pool = snapshot.reservations.get(policy.reservation)
+    ours = pool is None or pool.made_for(POOL_USER)
+    busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
+    fits = not policy.partition or (node.slurm is not None and policy.partition in node.slurm.partitions)
+    return policy.count > _held(snapshot) and ours and not busy and fits
+
+
+def _held(snapshot: Snapshot) -> int:
+    return sum(
+        node.is_spare
+        and node.state not in OUT_OF_SERVICE
+        and node.state is not NodeState.FOREIGN_DRAIN
+        and (node.slurm is not None and node.slurm.usable)
+        for node in snapshot.nodes.values()
+    )
+
+
+HEARD_WITHIN_SECONDS = 10.0
+"""A node on probation stays so when it falls silent; then it is no spare."""
+
+
+def _fit(node: NodeView, snapshot: Snapshot) -> bool:
+    on_probation = node.state is NodeState.PROBATION and snapshot.now - (node.heard_at or 0.0) < HEARD_WITHIN_SECONDS
     return (
-        node.state is NodeState.IN_SERVICE
+        (node.state is NodeState.IN_SERVICE or on_probation)
         and node.heard_at is not None
         and node.slurm is not None
         and node.slurm.usable

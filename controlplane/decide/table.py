@@ -17,7 +17,13 @@ SUSPECT = NodeState.SUSPECT
 QUARANTINED = NodeState.QUARANTINED
 UNKNOWN = NodeState.UNKNOWN
 FOREIGN_DRAIN = NodeState.FOREIGN_DRAIN
-TRUSTED = (IN_SERVICE, SUSPECT, UNKNOWN)
+REPAIRING = NodeState.REPAIRING
+VALIDATING = NodeState.VALIDATING
+PROBATION = NodeState.PROBATION
+HANDS = NodeState.HANDS
+OPERATOR_HOLD = NodeState.OPERATOR_HOLD
+RETIRED = NodeState.RETIRED
+TRUSTED = (IN_SERVICE, SUSPECT, UNKNOWN, PROBATION)
 """States in which a node may still hold work that we would have to move."""
 
 ALL = tuple(NodeState)
@@ -135,12 +141,237 @@ TABLE: tuple[Row, ...] = (
         Action.NOTHING,
         "a person resumed it and answers for it: what was known against it is cleared",
     ),
+    Row(
+        130,
+        TRUSTED,
+        Signal.DRAIN_AT_JOB_END,
+        QUARANTINED,
+        Action.DRAIN,
+        "what runs there can go on to its end; nothing new starts there before the repair",
+    ),
+    Row(
+        131,
+        (FOREIGN_DRAIN,),
+        Signal.DRAIN_AT_JOB_END,
+        None,
+        Action.NOTHING,
+        "it is out of service by somebody else's decision, and theirs to deal with",
+    ),
+    Row(
+        140,
+        (IN_SERVICE,),
+        Signal.HEALTH_SUSPECTED,
+        SUSPECT,
+        Action.NOTHING,
+        "it looks wrong, which proves no fault: it goes on working, and is no spare, until a second signal or a probe",
+    ),
+    Row(141, (SUSPECT,), Signal.HEALTH_SUSPECTED, None, Action.NOTHING, "it still looks wrong"),
+    Row(
+        150,
+        (IN_SERVICE,),
+        Signal.CORRUPTION_SUSPECTED,
+        SUSPECT,
+        Action.NOTHING,
+        "NaN may be the program's: it marks a suspect, for a self-check to decide",
+    ),
+    Row(
+        151,
+        (IN_SERVICE, SUSPECT, UNKNOWN, QUARANTINED),
+        Signal.LEMON,
+        None,
+        Action.NOTHING,
+        "a score is no fault: a person decides, and it is taken last as a spare",
+    ),
+    Row(
+        200,
+        (QUARANTINED,),
+        Signal.REPAIR_DUE,
+        REPAIRING,
+        Action.REPAIR,
+        "it is empty, and this rung of the ladder is the next to be tried",
+    ),
+    Row(
+        201,
+        (QUARANTINED,),
+        Signal.VALIDATION_DUE,
+        VALIDATING,
+        Action.VALIDATE,
+        "nothing on it has to be repaired: its test will tell",
+    ),
+    Row(
+        202,
+        (QUARANTINED, REPAIRING),
+        Signal.HANDS_DUE,
+        HANDS,
+        Action.ASK_PERSON,
+        "nothing is left for us to try: a person gets a ticket with the evidence",
+    ),
+    Row(
+        210,
+        (REPAIRING,),
+        Signal.REPAIRED,
+        VALIDATING,
+        Action.VALIDATE,
+        "a repair proves nothing by itself: the node is tested, and nobody else can use it meanwhile",
+    ),
+    Row(
+        211,
+        (REPAIRING,),
+        Signal.REPAIR_FAILED,
+        QUARANTINED,
+        Action.TAKE_BACK,
+        "the attempt counts, and the ladder goes on from there",
+    ),
+    Row(
+        220,
+        (VALIDATING,),
+        Signal.VALIDATED,
+        PROBATION,
+        Action.RETURN,
+        "back to work, first as a spare, taken last",
+    ),
+    Row(
+        221,
+        (VALIDATING,),
+        Signal.VALIDATION_FAILED,
+        QUARANTINED,
+        Action.TAKE_BACK,
+        "it did not pass: the ladder goes on from there",
+    ),
+    Row(
+        222, (VALIDATING,), Signal.HARDWARE_FAULT, QUARANTINED, Action.TAKE_BACK, "it failed again while it was tested"
+    ),
+    Row(230, (PROBATION,), Signal.PROBATION_OVER, IN_SERVICE, Action.NOTHING, "nothing has come up since it returned"),
+    Row(
+        240,
+        (REPAIRING, VALIDATING, HANDS, OPERATOR_HOLD, RETIRED),
+        Signal.DRAIN_LIFTED,
+        IN_SERVICE,
+        Action.LET_GO,
+        "a person resumed it and answers for it: what was known against it is cleared",
+    ),
+    Row(
+        241,
+        (REPAIRING, VALIDATING),
+        Signal.DRAINED_BY_OTHERS,
+        FOREIGN_DRAIN,
+        Action.LET_GO,
+        "somebody else took it out of our hands: looked at, not touched",
+    ),
+    Row(
+        243,
+        (HANDS, OPERATOR_HOLD, RETIRED),
+        Signal.UNDRAINED,
+        None,
+        Action.DRAIN_AGAIN,
+        "the drain was refused, or forgotten, and is made again",
+    ),
+    Row(
+        244,
+        tuple(state for state in ALL if state not in (REPAIRING, VALIDATING)),
+        Signal.HOLD_LEFT,
+        None,
+        Action.LET_GO,
+        "nobody could use the node, and nobody would give it back",
+    ),
+    Row(
+        250,
+        tuple(state for state in ALL if state not in (OPERATOR_HOLD, RETIRED)),
+        Signal.HOLD_ASKED,
+        OPERATOR_HOLD,
+        Action.HOLD,
+        "an operator asked for it",
+    ),
+    Row(
+        251,
+        tuple(state for state in ALL if state is not RETIRED),
+        Signal.RETIRE_ASKED,
+        RETIRED,
+        Action.HOLD,
+        "an operator asked for it",
+    ),
+    Row(
+        252,
+        (QUARANTINED, REPAIRING, HANDS, OPERATOR_HOLD, RETIRED),
+        Signal.RELEASE_ASKED,
+        IN_SERVICE,
+        Action.RETURN,
+        "an operator asked for it and answers for it",
+    ),
+    Row(
+        253,
+        (HANDS, OPERATOR_HOLD, RETIRED),
+        Signal.VALIDATION_DUE,
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator released it: it is tested before it returns",
+    ),
+    Row(
+        254,
+        (IN_SERVICE, SUSPECT, PROBATION),
+        Signal.TEST_ASKED,
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator asked for it",
+    ),
+    Row(
+        100,
+        (IN_SERVICE, UNKNOWN),
+        Signal.GANG_HUNG,
+        SUSPECT,
+        Action.RESTART_GANG,
+        "the gang hangs and waits for this node: started anew, and the node is a suspect, no more",
+    ),
+    Row(
+        101,
+        (SUSPECT, QUARANTINED, FOREIGN_DRAIN, PROBATION),
+        Signal.GANG_HUNG,
+        None,
+        Action.RESTART_GANG,
+        "the gang hangs and waits for this node, about which enough is said already: started anew",
+    ),
+    Row(
+        103,
+        (IN_SERVICE,),
+        Signal.BLACK_HOLE,
+        SUSPECT,
+        Action.NOTHING,
+        "launchers of several jobs blame it: a suspect, for they are users' own processes",
+    ),
+    Row(
+        104,
+        ALL,
+        Signal.GANG_STILL,
+        None,
+        Action.NOTHING,
+        "its ranks are not known to wait for each other: an evaluation or a checkpoint looks alike, so nothing is done",
+    ),
     Row(60, ALL, Signal.APPLICATION_FAULT, None, Action.NOTHING, "the program's own fault condemns no node"),
     Row(61, ALL, Signal.RECORDED, None, Action.NOTHING, "kept for the record: no rule acts on it"),
 )
 
+UNNAMED_HANG_ROW = Row(
+    102,
+    ALL,
+    Signal.GANG_HUNG,
+    None,
+    Action.RESTART_GANG,
+    "the gang hangs, and nobody can be named: started anew on the same nodes",
+)
+"""In place of rows 100 and 101 where the finding names nobody."""
+
 FILL_POOL_ROW = Row(80, (IN_SERVICE,), Signal.CLEAN, None, Action.FILL_POOL, "fewer spares are held than wanted")
 """Not entered by a finding: follows from the size of the spare pool."""
+
+BREAKER_ROW = Row(
+    290,
+    (),
+    Signal.HARDWARE_FAULT,
+    None,
+    Action.OPEN_BREAKER,
+    "so many at once is more likely one fault of ours, or one cause, than so many nodes",
+)
+"""Not entered by a finding: follows from how many nodes were quarantined within a short time."""
 
 RELEASE_JOB_ROW = Row(90, (), Signal.DRAINED_FOR_US, None, Action.RELEASE_JOB, "we held it up, so we set it free")
 """Not entered by a finding: follows from a job that Slurm holds, and our Prolog's word that it was us."""

@@ -5,50 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agents.wire import Gpu, GpuStatus
+from controlplane.detect.of_gpu import of_gpu
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import NodeView
 from controlplane.fleet.snapshot import Snapshot
+from controlplane.xid_policy import FaultClass, Repair, default_policy
 
-RECOVERY_ACTIONS = {
-    1: "reset the GPU",
-    2: "reboot the node",
-    3: "drain peer-to-peer traffic",
-    4: "drain and reset",
-}
-"""NVML field 230 (GPU recovery action). Peer-to-peer drain is recorded only: the GPU's own work goes on."""
+SIGNALS = {FaultClass.HARDWARE: Signal.HARDWARE_FAULT, FaultClass.DRAIN: Signal.DRAIN_AT_JOB_END}
 
 
 def gpu_state(snapshot: Snapshot) -> Iterator[Finding]:
     for node in snapshot.nodes.values():
         for gpu in node.gpus:
-            yield from _judge(node, gpu)
+            if gpu.status is not GpuStatus.OK or gpu.recovery_action:
+                yield from _judge(node, gpu)
 
 
 def _judge(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
-    at = node.heard_at or 0.0
-    if gpu.status in (GpuStatus.LOST, GpuStatus.RESET_REQUIRED):
-        what = "is lost to NVML" if gpu.status is GpuStatus.LOST else "must be reset"
-        yield _finding(node, gpu, at, Signal.HARDWARE_FAULT, f"nvml.{gpu.status.value}", what)
-    elif gpu.recovery_action in (1, 2, 4):
-        what = f"asks for a repair: {RECOVERY_ACTIONS[gpu.recovery_action]}"
-        yield _finding(node, gpu, at, Signal.HARDWARE_FAULT, "nvml.recovery_action", what)
-    elif gpu.remapped_rows_failed:
-        yield _finding(node, gpu, at, Signal.HARDWARE_FAULT, "nvml.row_remap_failed", "could not remap a memory row")
-
-
-def _finding(node: NodeView, gpu: Gpu, at: float, signal: Signal, rule: str, what: str) -> Finding:
-    return Finding(
-        signal=signal,
-        rule=rule,
-        node=node.name,
-        at=at,
-        summary=f"GPU {gpu.index} ({gpu.bus_id or gpu.uuid or 'identity unknown'}) {what}",
-        evidence={
-            "gpu": gpu.index,
-            "uuid": gpu.uuid,
-            "serial": gpu.serial,
-            "bus_id": gpu.bus_id,
-            "status": gpu.status.value,
-            "recovery_action": gpu.recovery_action,
-        },
-    )
+    # NVML field 230; the same numbers as in Xid 154, and the same policy.
+    action = default_policy().recovery_action.get(gpu.recovery_action or 0)
+    if gpu.status is GpuStatus.LOST:
+        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "nvml.lost", "is lost to NVML", Repair.REBOOT)
+    elif gpu.status is GpuStatus.RESET_REQUIRED:
+        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "nvml.reset_required", "must be reset", Repair.RESET_GPU)
+    elif action is not None and action.fault in SIGNALS:
+        what = f"asks for a repair: {action.meaning}"
+        yield of_gpu(node, gpu, SIGNALS[action.fault], "nvml.recovery_action", what, action.repair)

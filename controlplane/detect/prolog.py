@@ -4,7 +4,6 @@ site's own Prolog included: only our Prolog's word tells them apart.
 
 from __future__ import annotations
 
-import calendar
 from collections.abc import Iterator
 
 from controlplane.fleet.finding import Finding, Signal
@@ -37,21 +36,9 @@ def refusal_behind(snapshot: Snapshot, node: NodeView) -> Refusal | None:
     slurm = node.slurm
     if slurm is None or not slurm.draining or slurm.reason != PROLOG_ERROR:
         return None
-    drained_at = _epoch_seconds(slurm.reason_at)
-    if drained_at is None:
-        return None
     near = (
-        one for one in snapshot.refusals if one.node == node.name and abs(drained_at - one.at) <= DRAINED_WITHIN_SECONDS
+        one
+        for one in snapshot.refusals
+        if one.node == node.name and abs(slurm.reason_at - one.at) <= DRAINED_WITHIN_SECONDS
     )
     return next(near, None)
-
-
-def _epoch_seconds(text: str) -> int | None:
-    """Of a time as Slurm prints it, in UTC."""
-    date, _, clock = text.partition("T")
-    try:
-        year, month, day = (int(part) for part in date.split("-"))
-        hour, minute, second = (int(part) for part in clock.split(":"))
-    except ValueError:
-        return None
-    return calendar.timegm((year, month, day, hour, minute, second))

@@ -13,7 +13,7 @@ import numpy as np
 
 from controlplane.config import Silence
 from controlplane.fleet.finding import Finding, Signal
-from controlplane.fleet.node import NodeState, NodeView
+from controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.fleet.steps import StepTable
 
@@ -48,7 +48,8 @@ def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[list[float], int
     watched = [
         node
         for node in snapshot.nodes.values()
-        if node.state not in (NodeState.QUARANTINED, NodeState.FOREIGN_DRAIN)
+        if node.state not in OUT_OF_SERVICE
+        and node.state is not NodeState.FOREIGN_DRAIN
         and not (node.slurm and node.slurm.on_leave)
     ]
     since = [at for node in watched if (at := silent_since(node, snapshot.started_at)) is not None]

@@ -14,10 +14,24 @@ from controlplane.fleet.recovery import Plan
 class Action(StrEnum):
     NOTHING = "nothing"
     QUARANTINE = "quarantine"  # take the node out of service, and move a gang of ours that runs there
+    DRAIN = "drain"  # take the node out of service; what runs there goes on to its end
     DRAIN_AGAIN = "drain_again"
     MOVE_GANG = "move_gang"  # the node is out of service already; the gang on it is not safe yet
+    RESTART_GANG = "restart_gang"  # it hangs; no node is taken out of service for that
     FILL_POOL = "fill_pool"
     RELEASE_JOB = "release_job"  # our Prolog kept it off a node, and Slurm holds it for that
+    REPAIR = "repair"  # try the next rung of the repair ladder
+    VALIDATE = "validate"  # test the node before it returns
+    ASK_PERSON = "ask_person"  # a ticket, with the evidence
+    RETURN = "return"  # the node goes back to work
+    TAKE_BACK = "take_back"  # drain it again, then give up the reservation that kept it for us
+    LET_GO = "let_go"  # somebody took it: give up what we still hold of it
+    HOLD = "hold"  # an operator wants it out of service
+    OPEN_BREAKER = "open_breaker"
+
+
+TAKES_OUT = (Action.QUARANTINE, Action.DRAIN)
+"""Actions that take a node out of service, and are counted by the guards."""
 
 
 class Because(StrEnum):
@@ -31,9 +45,16 @@ class Because(StrEnum):
     FLEET_BUDGET = "fleet_budget"
     HOURLY_BUDGET = "hourly_budget"
     JOB_BUDGET = "job_budget"
+    RESTART_BUDGET = "restart_budget"
     RELEASE_BUDGET = "release_budget"
     FOREIGN_POOL = "foreign_pool"
     NO_SPARE = "no_spare"
+    RULE_DRY_RUN = "rule_dry_run"
+    BREAKER = "breaker"
+    DOMAIN_BUDGET = "domain_budget"
+    REPAIR_BUDGET = "repair_budget"
+    COOLDOWN = "cooldown"
+    BUSY = "busy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +69,9 @@ class Decision:
     evidence: Mapping[str, Json] = field(default_factory=dict)
     opens_incident: bool = False
     plan: Plan | None = None  # only on a decision that acts
+    clears: bool = False  # with a change of state: what was known against the node counts no more
+    past_boot_id: str = ""  # the boot that this decision ends
+    request: int | None = None  # the operator's request that this decision answers
 
     @property
     def key(self) -> str:

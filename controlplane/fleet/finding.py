@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from controlplane.fleet.evidence import Json
 from controlplane.fleet.job import JobKey
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+__all__ = ["ACCUSING", "Finding", "Json", "Signal"]
 
 
 class Signal(StrEnum):
@@ -18,9 +19,15 @@ class Signal(StrEnum):
     NODE_DEAD = "node_dead"  # agent and slurmd gone, and its job stands still
     STRAGGLER_CONFIRMED = "straggler_confirmed"  # statistics and a second signal
     STRAGGLER_SUSPECTED = "straggler_suspected"  # statistics alone
+    HEALTH_SUSPECTED = "health_suspected"  # the node's hardware or system looks wrong; that proves no fault
+    CORRUPTION_SUSPECTED = "corruption_suspected"  # it may compute wrong
     SILENT = "silent"  # the agent does not report
     HEARD = "heard"  # the agent reports again
     APPLICATION_FAULT = "application_fault"  # the program's doing
+    LEMON = "lemon"  # it comes back again and again
+    GANG_STILL = "gang_still"  # no step ends, and nothing shows that its ranks wait for each other
+    GANG_HUNG = "gang_hung"  # no step ends; `node` has not arrived where the others are, if evidence["named"]
+    BLACK_HOLE = "black_hole"  # launchers of several jobs blame it
     RECORDED = "recorded"  # worth keeping, nothing follows
     DRAINED_BY_OTHERS = "drained_by_others"
     GANG_STRANDED = "gang_stranded"  # a gang of ours runs on a node that we took out of service
@@ -28,10 +35,32 @@ class Signal(StrEnum):
     UNDRAINED = "undrained"  # our drain was refused
     DRAINED_FOR_US = "drained_for_us"  # by Slurm, because our Prolog kept a job off it
     DRAIN_LIFTED = "drain_lifted"  # a drain is gone that we did not lift
+    DRAIN_AT_JOB_END = "drain_at_job_end"  # a fact: out of service, but what runs there can go on to its end
     CLEAN = "clean"  # what made it suspect is no longer seen
+    REPAIR_DUE = "repair_due"  # out of service, empty, and a rung of the repair ladder is left
+    REPAIRED = "repaired"  # the rung was carried out
+    REPAIR_FAILED = "repair_failed"  # it was not
+    HANDS_DUE = "hands_due"  # nothing is left for us to try
+    VALIDATION_DUE = "validation_due"  # it needs no repair, or an operator says so
+    VALIDATED = "validated"  # the test was passed
+    VALIDATION_FAILED = "validation_failed"
+    PROBATION_OVER = "probation_over"
+    HOLD_LEFT = "hold_left"  # a reservation that kept the node for us is left over
+    HOLD_ASKED = "hold_asked"  # by an operator, as the next three
+    TEST_ASKED = "test_asked"
+    RETIRE_ASKED = "retire_asked"
+    RELEASE_ASKED = "release_asked"
 
 
-ACCUSING = frozenset({Signal.HARDWARE_FAULT, Signal.NODE_DEAD, Signal.STRAGGLER_CONFIRMED, Signal.GANG_STRANDED})
+ACCUSING = frozenset(
+    {
+        Signal.HARDWARE_FAULT,
+        Signal.NODE_DEAD,
+        Signal.STRAGGLER_CONFIRMED,
+        Signal.GANG_STRANDED,
+        Signal.DRAIN_AT_JOB_END,
+    }
+)
 """Signals that say that a node is at fault, and open an incident."""
 
 

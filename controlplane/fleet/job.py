@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from agents.wire import AnomalyKind
 from controlplane.fleet.slurm import SlurmJob
 
 
@@ -30,6 +31,9 @@ class Attempt(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.restart_count}.{self.launch}" if self.launch else str(self.restart_count)
+
+
+FIRST_ATTEMPT = Attempt(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,14 @@ def identify(cluster: str, slurm: SlurmJob, known: KnownJob | None) -> JobKey:
     return JobKey(cluster, slurm.job_id, slurm.submit_at)
 
 
+class JobThere(NamedTuple):
+    """A job that was on a node when something happened there, and whose it was."""
+
+    job_id: int
+    submit_at: int  # as in JobKey
+    user: str
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Our Prolog kept an attempt of a job off a node."""
@@ -95,6 +107,36 @@ class Checkpoint:
     path: str
     world_size: int
     completed_at: float
+    attempt: Attempt = FIRST_ATTEMPT  # that wrote it
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnomaly:
+    """Loss or gradient norm of one rank was not what it should be, from `step` on."""
+
+    id: int
+    job: JobKey
+    attempt: Attempt
+    node: str
+    rank: int
+    world_size: int
+    kind: AnomalyKind
+    step: int
+    until: int | None  # as before since this step; None: not that we know
+    value: str
+    received_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class FirstNan:
+    """Where an attempt of a job on several nodes showed its first NaN."""
+
+    job: JobKey
+    attempt: Attempt
+    step: int
+    nodes: tuple[str, ...]  # whose ranks showed it at that step
+    rank: int  # the lowest of them
+    received_at: float
 
 
 def opted_in(comment: str, word: str) -> bool:

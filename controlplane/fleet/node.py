@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agents.wire import Gpu, KernelEvent
+from agents.wire import Gpu, HardwareEvent, Host, KernelEvent, Port
+from controlplane.fleet.evidence import Json
+from controlplane.fleet.job import JobThere
 from controlplane.fleet.slurm import SlurmNode
 
 REASON_PREFIX = "understudy:"
@@ -24,6 +26,22 @@ class NodeState(StrEnum):
     QUARANTINED = "quarantined"  # out of service by our decision
     UNKNOWN = "unknown"  # its agent is silent; that is all we know
     FOREIGN_DRAIN = "foreign_drain"  # somebody else took it out of service: look, don't touch
+    REPAIRING = "repairing"  # a rung of the repair ladder is being tried; drained, or reserved for us alone
+    VALIDATING = "validating"  # reserved for us alone, while it is tested
+    PROBATION = "probation"  # it works again and passed its test; as a spare it is taken last
+    HANDS = "hands"  # out of service, and a person has the ticket
+    OPERATOR_HOLD = "operator_hold"  # out of service by an operator's word to us: not touched until released
+    RETIRED = "retired"  # out of service for good
+
+
+AT_FAULT = frozenset({NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING, NodeState.HANDS})
+"""Out of service by our own decision. These count against the budgets."""
+
+OUT_OF_SERVICE = AT_FAULT | {NodeState.OPERATOR_HOLD, NodeState.RETIRED}
+"""Out of service by our hand."""
+
+IN_OUR_HANDS = frozenset({NodeState.REPAIRING, NodeState.VALIDATING})
+"""A recovery of ours is at work on the node: what happens to it meanwhile may be our own doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +56,11 @@ class NodeRecord:
     drained_at: float | None = None  # when our drain was read back from Slurm
     drain_reason: str = ""  # as read back then, with who gave it and when, in Slurm's words: the proof that it is ours
     drain_user: str = ""
-    drain_reason_at: str = ""
+    drain_reason_at: int = 0
     drain_settled: bool = False  # it was seen to stand for so long that slurmctld has saved it
     agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
     slurmd_seen_at: float | None = None  # when its slurmd's port first answered us
+    past_boot_id: str = ""  # the boot that a reboot of ours ends: what is told of it counts no more
 
     def owns(self, slurm: SlurmNode) -> bool:
         """Whether the node is out of service for the very reason that we gave.
@@ -49,8 +68,10 @@ class NodeRecord:
         Slurm keeps no owner: whoever writes a reason last has the node. Some versions leave an old reason standing when
         a node is resumed, so the prefix alone proves nothing; time and user of what we read back do.
         """
-        if self.state is not NodeState.QUARANTINED or not slurm.reason.startswith(REASON_PREFIX):
+        if self.state not in OUT_OF_SERVICE or not slurm.reason.startswith(REASON_PREFIX):
             return False
+        if self.state in IN_OUR_HANDS:  # Slurm itself adds to the reason, as "reboot issued", and renews its time
+            return True
         if self.drained_at is None or not self.drain_user:  # on its way, or written down before there was this proof
             return True
         return (slurm.reason_user, slurm.reason_at) == (self.drain_user, self.drain_reason_at)
@@ -58,12 +79,31 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredKernelEvent:
-    """A kernel event with the control plane's own marks."""
+    """A kernel event with the control plane's own marks. Of a storm of events that say the same it is the latest, with
+    their number and when the first of them was.
+    """
 
     id: int
     node: str
     received_at: float
     event: KernelEvent
+    jobs: tuple[JobThere, ...] = ()  # that were on the node; empty: none, or it is not known any more
+    since: float | None = None  # of a storm: when it began
+    count: int = 1
+
+    @property
+    def begun_at(self) -> float:
+        return self.event.at if self.since is None else self.since
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHardwareEvent:
+    """A hardware event with the control plane's own marks."""
+
+    id: int
+    node: str
+    received_at: float
+    event: HardwareEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +114,28 @@ class NodeView:
     slurm: SlurmNode | None  # None: Slurm no longer knows it
     heard_at: float | None  # last report, None since this process started
     boot_id: str = ""
+    driver_version: str = ""
     gpus: tuple[Gpu, ...] = ()
     events: tuple[StoredKernelEvent, ...] = ()  # of this boot, not cleared
     is_spare: bool = False  # held in our spare reservation
+    history: tuple[StoredKernelEvent, ...] = ()  # of the last days: those of earlier boots and cleared ones as well
     slurmd_silent_since: float | None = None  # since when nobody answers at slurmd's port; None: it does, or not asked
+    hardware_events: tuple[StoredHardwareEvent, ...] = ()  # of any boot, not cleared
+    ports: tuple[Port, ...] = ()
+    host: Host | None = None
+    nvml_silent_seconds: float = 0.0
+    nvml_unkillable: bool = False
+    clock_ahead_seconds: float = 0.0  # of our own clock, the report's way here included (which makes it less)
 
     @property
     def name(self) -> str:
         return self.record.name
+
+    @property
+    def generation(self) -> dict[str, Json]:
+        """Which machine it was, so to say: after a reboot, a new driver or another set of GPUs it is another one."""
+        gpus: list[Json] = [gpu.uuid for gpu in self.gpus]
+        return {"boot_id": self.boot_id, "driver_version": self.driver_version, "gpus": gpus}
 
     @property
     def state(self) -> NodeState:

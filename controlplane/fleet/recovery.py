@@ -11,17 +11,38 @@ SEATS_PREFIX = "understudy_seats_"
 """Names of the reservations that hold a gang's seats; its job id follows."""
 
 
+NODE_HOLD_PREFIX = "understudy_node_"
+"""Names of the reservations that keep a node for us alone while we work on it; its name follows."""
+
+
+class Rung(StrEnum):
+    """The repair ladder, from below."""
+
+    RESTART_APP = "restart_app"  # the gang was moved; the node itself needs nothing
+    RESET_GPU = "reset_gpu"
+    REBOOT = "reboot"
+    HANDS = "hands"  # a person's
+
+
 class RecoveryKind(StrEnum):
     POOL_SWAP = "pool"  # the gang moves to a spare from the pool
+    ALLOCATION_SWAP = "allocation"  # its launcher moves the gang to a spare of its own allocation
     QUARANTINE = "quarantine"  # nodes leave service; no gang of ours is moved
     FILL_POOL = "fill_pool"  # nodes join the spare pool
     RELEASE_JOB = "release_job"  # a job that our Prolog kept off a node goes on elsewhere
+    REPAIR = "repair"  # a rung of the repair ladder is tried on a node
+    VALIDATE = "validate"  # a node is tested before it returns
+    HANDS = "hands"  # a person is asked to look after a node
+    RETURN = "return"  # a node that is well goes back to work
+    TAKE_BACK = "take_back"  # a node that we had in hands is drained, and its reservation given up
+    LET_GO = "let_go"  # somebody took a node from us: what we still hold of it is given up
 
 
 class StepName(StrEnum):
     """Imperatives, in the order in which plans use them."""
 
     DRAIN_NODES = "drain_nodes"
+    TELL_LAUNCHER = "tell_launcher"
     HOLD_SEATS = "hold_seats"
     TAKE_SPARES = "take_spares"
     BIND_JOB = "bind_job"
@@ -31,8 +52,16 @@ class StepName(StrEnum):
     RELEASE_SEATS = "release_seats"
     AWAIT_PROCESSES = "await_processes"
     AWAIT_FIRST_STEP = "await_first_step"
+    CREDIT_TIME = "credit_time"
     FILL_POOL = "fill_pool"
     RELEASE_JOB = "release_job"
+    HOLD_NODE = "hold_node"
+    RESUME_NODE = "resume_node"
+    RESET_GPU = "reset_gpu"
+    REBOOT_NODE = "reboot_node"
+    RUN_VALIDATION = "run_validation"
+    OPEN_TICKET = "open_ticket"
+    RELEASE_NODE = "release_node"
 
 
 class StepStatus(StrEnum):
@@ -67,7 +96,16 @@ class Plan:
     supersedes: int | None = None  # id of an unfinished recovery of the same job
     drain_reason: str = ""
     reservation: str = ""  # in which the job ran before: it gets it back
+    launch: int = -1  # of the gang within its allocation, that is given up; -1: none is
+    hang: str = ""  # why the gang is started anew though no rank of it has ended
+    leaving: tuple[str, ...] = ()  # nodes that give their seat to a spare, and are not failed
+    fault_at: float = 0.0
+    time_limit_minutes: int | None = None  # of the job when this was decided
+    credit_minutes_max: int = 0  # by so much it may be raised for this fault
     renamed_nodes: tuple[str, ...] = ()  # drained by Slurm because of our Prolog: they are given our reason
+    rung: Rung | None = None  # of the repair ladder
+    hours: float = 0.0  # a test is repeated for so long
+    label: str = ""  # names our jobs and tickets: never used again
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +133,17 @@ class Recovery:
 
     def step(self, name: StepName) -> RecoveryStep | None:
         return next((step for step in self.steps if step.name is name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairAttempt:
+    """What was tried on a node. It counts from the moment it was written down, whatever became of it."""
+
+    recovery: int
+    node: str
+    kind: RecoveryKind  # REPAIR, VALIDATE or HANDS
+    rung: Rung | None
+    at: float
+    status: RecoveryStatus
+    outcome: str = ""
+    ended_at: float | None = None

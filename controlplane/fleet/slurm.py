@@ -25,6 +25,10 @@ ON_LEAVE = frozenset(
 )
 
 
+REBOOT_GIVEN_UP = ("reboot timed out", "ResumeTimeout reached", "Node unexpectedly rebooted")
+"""What Slurm writes, after our reason or over it, when a reboot does not end as it expected (ResumeTimeout)."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
     """A node as `scontrol show node` tells it."""
@@ -37,7 +41,7 @@ class SlurmNode:
     partitions: tuple[str, ...]
     reason: str = ""
     reason_user: str = ""
-    reason_at: str = ""  # as Slurm prints it; part of the proof that a drain is ours
+    reason_at: int = 0  # seconds since the epoch; part of the proof that a drain is ours
     gres: str = ""
     features: frozenset[str] = frozenset()  # active ones: what jobs can ask for
 
@@ -57,6 +61,11 @@ class SlurmNode:
     def on_leave(self) -> bool:
         """Slurm, or an administrator through it, has the node away on purpose."""
         return bool(self.flags & ON_LEAVE) or self.base_state in ("FUTURE", "PLANNED_DOWN")
+
+    @property
+    def reboot_given_up(self) -> bool:
+        """Slurm no longer waits for its reboot. The node may come back all the same."""
+        return any(words in self.reason for words in REBOOT_GIVEN_UP)
 
     @property
     def lost(self) -> bool:
@@ -166,6 +175,21 @@ class SlurmStep:
 
 POOL_USER = "root"
 """For whom the spare pool is reserved: no job can use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A job of our own, alone on one node, in a reservation of ours."""
+
+    name: str
+    node: str
+    partition: str
+    reservation: str
+    user: str
+    gres: str  # "gpu:8"; empty: none
+    script: str
+    time_limit_minutes: int
+    output: str  # a path on the node
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,19 @@ What they ask once a node of thousands is counted once a snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from controlplane.config import Mode
-from controlplane.fleet.job import Job, JobKey, Refusal
-from controlplane.fleet.node import NodeState, NodeView
-from controlplane.fleet.recovery import Recovery, RecoveryKind
+from controlplane.fleet.gang import Gang
+from controlplane.fleet.gpu import MovedGpu
+from controlplane.fleet.incident import OpenIncident
+from controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
+from controlplane.fleet.lemon import LemonSignals
+from controlplane.fleet.node import AT_FAULT, OUT_OF_SERVICE, NodeView
+from controlplane.fleet.operator import Request
+from controlplane.fleet.recovery import Recovery, RecoveryKind, RepairAttempt
 from controlplane.fleet.slurm import SlurmReservation
 from controlplane.fleet.steps import StepTable
 
@@ -34,7 +39,24 @@ class Snapshot:
     quarantines: tuple[float, ...] = ()  # of the last hour: when decided
     releases: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
     refusals: tuple[Refusal, ...] = ()  # of the last day: jobs that our Prolog kept off a node
+    first_nans: tuple[FirstNan, ...] = ()  # of the last days: attempts that showed NaN, and where first
+    lemon_signals: Mapping[str, LemonSignals] = field(default_factory=dict)  # by node; those without any are left out
+    gangs: Mapping[JobKey, Gang] = field(default_factory=dict)  # of running jobs of ours that a launcher drives
+    disobeyed: frozenset[tuple[JobKey, int]] = frozenset()  # job and restart count: its launcher did not do as told
+    limits: Mapping[tuple[JobKey, int], int] = field(default_factory=dict)
+    """Job and restart count → its time limit in minutes before any of it was credited for a fault."""
+    hangs: tuple[tuple[JobKey, int | None], ...] = ()  # gangs started anew for a hang, oldest first: how far they came
+    black_holes: Mapping[str, Sequence[tuple[JobKey, float]]] = field(default_factory=dict)
+    """Node → the jobs whose launchers blamed it for failing first again and again, and when the last time."""
     tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
+    attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
+    quarantined_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # node → when, within the last week
+    incidents: Mapping[str, OpenIncident] = field(default_factory=dict)  # node → its open one
+    requests: Mapping[str, Request] = field(default_factory=dict)  # node → an operator's that is not answered yet
+    breaker: str = ""  # why the circuit breaker is open; empty: it is closed
+    breaker_reset_at: float = 0.0  # when a person last closed it
+    moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
+    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "rack r1" → its nodes
 
     def job_on(self, node: str) -> list[Job]:
         """Running jobs on a node."""
@@ -42,27 +64,60 @@ class Snapshot:
 
     @cached_property
     def _jobs_on(self) -> dict[str, list[Job]]:
-        found: dict[str, list[Job]] = {}
-        for job in self.jobs.values():
-            for node in dict.fromkeys(job.slurm.nodes) if job.running else ():
-                found.setdefault(node, []).append(job)
-        return found
+        return _by_node(job for job in self.jobs.values() if job.running)
 
     def holders_of(self, node: str) -> list[Job]:
         """Jobs whose processes are there, whatever Slurm calls their state."""
-        return [job for job in self.jobs.values() if job.slurm.holds_nodes and node in job.slurm.nodes]
+        return self._holders.get(node, [])
+
+    @cached_property
+    def _holders(self) -> dict[str, list[Job]]:
+        return _by_node(job for job in self.jobs.values() if job.slurm.holds_nodes)
 
     @cached_property
     def quarantined(self) -> int:
-        """How many nodes are."""
-        return sum(node.state is NodeState.QUARANTINED for node in self.nodes.values())
+        """How many nodes are out of service by our own decision, in repair or test included."""
+        return sum(node.state in AT_FAULT for node in self.nodes.values())
+
+    @cached_property
+    def well(self) -> int:
+        """How many nodes are not out of service by our hand."""
+        return sum(node.state not in OUT_OF_SERVICE for node in self.nodes.values())
+
+    @cached_property
+    def domains_of(self) -> dict[str, list[str]]:
+        """Node → the domains of failure that it is in."""
+        found: dict[str, list[str]] = {}
+        for domain, names in self.domains.items():
+            for name in names:
+                found.setdefault(name, []).append(domain)
+        return found
+
+    @cached_property
+    def quarantined_in(self) -> dict[str, int]:
+        """Domain → how many of its nodes are out of service by our own decision."""
+        at_fault = {name for name, node in self.nodes.items() if node.state in AT_FAULT}
+        return {domain: sum(name in at_fault for name in names) for domain, names in self.domains.items()}
 
     @cached_property
     def unheard(self) -> bool:
         """Whether a node that Slurm would use has not been heard since our start."""
         return any(node.heard_at is None and node.slurm and node.slurm.usable for node in self.nodes.values())
 
+    def recovery_on(self, node: str) -> Recovery | None:
+        """The one that works on this node itself: repairs it, tests it, gives it back."""
+        kinds = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.HANDS, RecoveryKind.RETURN)
+        return next((one for one in self.recoveries if one.plan.kind in kinds and node in one.plan.failed_nodes), None)
+
     def recovery_of(self, job: JobKey) -> Recovery | None:
         """The one that moves it. Releasing a job from Slurm's hold moves nobody."""
         moving = (one for one in self.recoveries if one.plan.kind is not RecoveryKind.RELEASE_JOB)
         return next((recovery for recovery in moving if recovery.plan.job == job), None)
+
+
+def _by_node(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        for node in dict.fromkeys(job.slurm.nodes):
+            found.setdefault(node, []).append(job)
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -25,4 +25,11 @@ class StepTable:
     nodes: tuple[str, ...]  # per rank, "" unknown
     roles: tuple[str, ...]  # per rank
     gpus: tuple[int | None, ...]  # per rank: index on its node
-    advanced_at: float  # when any rank last reported a new step
+    advanced_at: float  # when any rank last reported a new step; 0: none has
+    heard_since: float = 0.0  # when any rank of the attempt was first heard
+    longest_pause_seconds: float = 0.0  # between two of its last steps, as they were reported; 0: there were no two
+    sequences: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Per rank: which collective it entered last, -1: none told."""
+    inside: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    """Per rank: it had not come out of it."""
+    furthest_collective: str = ""  # the name of the highest of them

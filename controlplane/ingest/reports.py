@@ -14,15 +14,16 @@ import structlog
 from fastapi import APIRouter, Request, Response
 
 from agents.wire import (
+    DISKS_PER_NODE_MAX,
     FACTS_PER_REPORT_MAX,
     GPUS_PER_NODE_MAX,
+    PORTS_PER_NODE_MAX,
     RANKS_PER_NODE_MAX,
     REPORT_BYTES_MAX,
     STEPS_PER_WINDOW_MAX,
     WIRE_VERSION,
     Acknowledgement,
-    JobRefused,
-    KernelEvent,
+    RankFact,
     Report,
     RestorePoint,
 )
@@ -72,8 +73,8 @@ def reports_router(doors: Doors) -> APIRouter:
     @router.post("/v1/reports")
     async def receive_report(request: Request) -> Response:
         if not doors.agent_token.admits(request.headers.get("authorization")):
-            return _not_an_agent()
-        body = await _read(request)
+            return not_an_agent()
+        body = await read_body(request)
         if body is None:
             return refuse(
                 413,
@@ -94,7 +95,7 @@ def reports_router(doors: Doors) -> APIRouter:
         request: Request, job_id: int, restart_count: int, user_id: int, launch: int = 0, if_managed: bool = False
     ) -> Response:
         if not doors.agent_token.admits(request.headers.get("authorization")):
-            return _not_an_agent()
+            return not_an_agent()
         known = doors.directory.get(job_id)
         if known is None or restart_count > known.restart_count:
             doors.wake_loop()
@@ -111,11 +112,11 @@ def reports_router(doors: Doors) -> APIRouter:
     return router
 
 
-def _not_an_agent() -> Response:
+def not_an_agent() -> Response:
     return refuse(401, "no agent's token", "the agent's token_file must hold what agent_token_file holds here")
 
 
-async def _read(request: Request) -> bytes | None:
+async def read_body(request: Request) -> bytes | None:
     """The body; None when it is too large, which is noticed before all of it is read."""
     length = request.headers.get("content-length")
     if length is not None and length.isdigit() and int(length) > REPORT_BYTES_MAX:
@@ -135,11 +136,11 @@ def _not_understood(body: bytes, error: msgspec.MsgspecError) -> Response:
     except msgspec.MsgspecError:
         version = WIRE_VERSION
     if version != WIRE_VERSION:
-        return _wrong_version(version)
+        return wrong_version(version)
     return refuse(400, f"the report cannot be read: {error}", "compare the message with agents/wire.py")
 
 
-def _wrong_version(version: int) -> Response:
+def wrong_version(version: int) -> Response:
     return refuse(
         400,
         f"wire version {version}; this control plane speaks {WIRE_VERSION}",
@@ -149,7 +150,7 @@ def _wrong_version(version: int) -> Response:
 
 def _objection(doors: Doors, report: Report) -> Response | None:
     if report.version != WIRE_VERSION:
-        return _wrong_version(report.version)
+        return wrong_version(report.version)
     if report.cluster != doors.cluster:
         return refuse(
             400,
@@ -160,6 +161,8 @@ def _objection(doors: Doors, report: Report) -> Response | None:
         f"{count} {what}, at most {most}"
         for what, count, most in (
             ("GPUs", len(report.gpus), GPUS_PER_NODE_MAX),
+            ("ports", len(report.ports), PORTS_PER_NODE_MAX),
+            ("disks", len(report.host.disks) if report.host else 0, DISKS_PER_NODE_MAX),
             ("ranks", len(report.ranks), RANKS_PER_NODE_MAX),
             ("facts", len(report.facts), FACTS_PER_REPORT_MAX),
             (
@@ -173,7 +176,7 @@ def _objection(doors: Doors, report: Report) -> Response | None:
     if too_many:
         return refuse(422, f"node {report.node} reports {'; '.join(too_many)}", "send it in several reports")
     for fact in report.facts:
-        if not isinstance(fact, KernelEvent | JobRefused) and fact.rank >= fact.world_size:
+        if isinstance(fact, RankFact) and fact.rank >= fact.world_size:
             return refuse(
                 422, f"rank {fact.rank} in a world of {fact.world_size} (job {fact.job_id})", "ranks count from 0"
             )
@@ -192,7 +195,14 @@ async def _take(doors: Doors, report: Report) -> Response:
         )
     if report.facts:
         try:
-            dropped += await asyncio.to_thread(doors.facts.record, report.node, report.facts, now, doors.directory.get)
+            dropped += await asyncio.to_thread(
+                doors.facts.record,
+                report.node,
+                report.facts,
+                now,
+                doors.directory.get,
+                lambda at: doors.telemetry.allocations.on(report.node, at),
+            )
         except StoreError as error:
             log.exception("facts.not_stored", node=report.node, facts=len(report.facts))
             return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,22 +33,31 @@ class StepBuffer:
         self.attempt = attempt
         self.world_size = world_size
         self.advanced_at = 0.0
+        self.heard_since = 0.0
+        self._newest, self._newest_at = -1, 0.0
+        self._pauses: deque[float] = deque(maxlen=STEPS_KEPT)
+        """Between reports of steps that no rank had finished before."""
         self.first_step: int | None = None  # of the attempt, as first reported by any rank
         self.nodes = [""] * world_size
         self.roles = [""] * world_size
         self.gpus: list[int | None] = [None] * world_size
         self.collectives: list[Collective | None] = [None] * world_size
         """The last one that each rank was told to have entered."""
+        self._sequences = np.full(world_size, -1, dtype=np.int64)
+        self._inside = np.zeros(world_size, dtype=np.bool_)
         self._ring = np.full((world_size, STEPS_KEPT), np.nan, dtype=np.float32)
         self._last = np.full(world_size, -1, dtype=np.int64)
 
     def add(self, window: RankWindow, node: str, now: float) -> None:
         """Steps that were seen already are ignored, missing ones stay NaN."""
         rank = window.rank
+        self.heard_since = self.heard_since or now
         self.nodes[rank] = node
         self.roles[rank] = window.role
         self.gpus[rank] = window.gpu_index
-        self.collectives[rank] = window.collective or self.collectives[rank]
+        if window.collective is not None:
+            self.collectives[rank] = window.collective
+            self._sequences[rank], self._inside[rank] = window.collective.sequence, window.collective.inside
         times = window.self_seconds
         first, last = window.first_step, int(self._last[rank])
         if first <= last:
@@ -67,6 +77,10 @@ class StepBuffer:
         else:
             row[start:] = times[:until_wrap]
             row[: len(times) - until_wrap] = times[until_wrap:]
+        if end - 1 > self._newest:
+            if self._newest >= 0:
+                self._pauses.append(now - self._newest_at)
+            self._newest, self._newest_at = end - 1, now
         self._last[rank] = end - 1
         self.advanced_at = now
         if self.first_step is None or first < self.first_step:
@@ -78,6 +92,7 @@ class StepBuffer:
         begin = max(newest + 1 - STEPS_KEPT, self.first_step or 0)
         steps = np.arange(begin, newest + 1)
         values = self._ring[:, steps % STEPS_KEPT].copy()
+        furthest = self.collectives[int(self._sequences.argmax())]
         # A rank that is behind still has older steps in the slots of those it has not reached.
         values[steps[None, :] > self._last[:, None]] = np.nan
         return StepTable(
@@ -90,6 +105,11 @@ class StepBuffer:
             roles=tuple(self.roles),
             gpus=tuple(self.gpus),
             advanced_at=self.advanced_at,
+            heard_since=self.heard_since,
+            longest_pause_seconds=max(self._pauses, default=0.0),
+            sequences=self._sequences.copy(),
+            inside=self._inside.copy(),
+            furthest_collective=furthest.name if furthest else "",
         )
 
     def ranks(self) -> list[RankNow]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from agents.wire import RANKS_PER_NODE_MAX, RankWindow, Report
 from controlplane.fleet.job import Attempt, JobKey
 from controlplane.fleet.steps import StepTable
+from controlplane.live.allocations import Allocations
 from controlplane.live.step_buffer import RankNow, StepBuffer
 
 STEP_SECONDS_MAX = 1e6
@@ -43,6 +44,7 @@ class Telemetry:
         self._heard: dict[str, Heard] = {}
         self._steps: dict[int, StepBuffer] = {}
         self._expected: dict[int, ExpectedJob] = {}
+        self.allocations = Allocations()
         self.reports_total = 0
         self.windows_dropped_total = 0
 
@@ -93,6 +95,18 @@ class Telemetry:
                 (job_id, buffer.attempt): (buffer.last_step, buffer.advanced_at)
                 for job_id, buffer in self._steps.items()
             }
+
+    def nodes_of(self, job_id: int, restart_count: int) -> frozenset[str] | None:
+        """Where Slurm runs this attempt; None: it does not show it as running."""
+        with self._lock:
+            expected = self._expected.get(job_id)
+        return expected.nodes if expected is not None and expected.restart_count == restart_count else None
+
+    def step_of(self, job_id: int, attempt: Attempt) -> int | None:
+        """The furthest step that any rank of this attempt has finished, as far as it was reported."""
+        with self._lock:
+            buffer = self._steps.get(job_id)
+        return buffer.last_step if buffer is not None and buffer.attempt == attempt and buffer.last_step >= 0 else None
 
     def table(self, job: JobKey, restart_count: int) -> StepTable | None:
         """Of the latest launch."""

@@ -1,23 +1,30 @@
-"""The command line: `understudy serve | status | pause | resume | check-config | doctor`."""
+"""The command line: `understudy serve | status | pause | resume | hold | release | retire | reset-breaker | …`."""
 
 from __future__ import annotations
 
 import getpass
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 import msgspec
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from controlplane.config import ConfigError, load_config
+from controlplane.operate.offline import (
+    DEFAULT_CONFIG,
+    ConfigOption,
+    JsonOption,
+    analyze,
+    console,
+    explain,
+    fail,
+    print_json,
+)
 
-DEFAULT_CONFIG = Path("/etc/understudy/controlplane.toml")
 DEFAULT_URL = "http://127.0.0.1:7117"
 TIMEOUT_SECONDS = 10.0
 
@@ -26,10 +33,9 @@ app = typer.Typer(
     add_completion=False,
     help="Hot spares for gang jobs on Slurm. On compute nodes: `understudy agent --help`.",
 )
-console = Console(highlight=False)
-complaint = Console(stderr=True, soft_wrap=True)
+app.add_typer(explain, name="explain")
+app.add_typer(analyze, name="analyze")
 
-ConfigOption = Annotated[Path, typer.Option("--config", help="The control plane's configuration file.")]
 UrlOption = Annotated[str, typer.Option("--url", envvar="UNDERSTUDY_URL", help="Where the control plane listens.")]
 TokenOption = Annotated[
     Path, typer.Option("--token-file", envvar="UNDERSTUDY_TOKEN_FILE", help="File with the operator's token.")
@@ -49,7 +55,7 @@ def serve(config: ConfigOption = DEFAULT_CONFIG) -> None:
     try:
         run(load_config(config))
     except ConfigError as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
 
 
 @app.command("check-config")
@@ -58,7 +64,7 @@ def check_config(config: ConfigOption = DEFAULT_CONFIG) -> None:
     try:
         loaded = load_config(config)
     except ConfigError as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
     else:
         console.print(f"{config}: good. Cluster {loaded.cluster}, mode {loaded.mode.value}.")
 
@@ -66,7 +72,7 @@ def check_config(config: ConfigOption = DEFAULT_CONFIG) -> None:
 @app.command()
 def doctor(
     config: ConfigOption = DEFAULT_CONFIG,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Look at Slurm: can it be used, which of its settings cost recovery time or safety, and what to set.
 
@@ -78,12 +84,11 @@ def doctor(
         # Before there is a configuration Slurm is looked at with the defaults.
         loaded = load_config(config) if config != DEFAULT_CONFIG or config.exists() else None
     except ConfigError as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
         raise
     diagnosis = diagnose(loaded)
     if as_json:
-        told = msgspec.to_builtins(diagnosis) | {"dangerous": diagnosis.dangerous}
-        sys.stdout.write(f"{msgspec.json.format(msgspec.json.encode(told), indent=2).decode()}\n")
+        print_json(msgspec.to_builtins(diagnosis) | {"dangerous": diagnosis.dangerous})
     else:
         draw(diagnosis, console)
     raise typer.Exit(1 if diagnosis.dangerous else 0)
@@ -113,20 +118,74 @@ def status(url: UrlOption = DEFAULT_URL) -> None:
 @app.command()
 def pause(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
     """Begin nothing from now on. Recoveries under way go on to their end."""
-    _intend(url, "pause", reason, token_file)
+    _say_paused(_intend(url, "pause", reason, token_file)["paused"])
 
 
 @app.command()
 def resume(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
     """Take up work again after a pause."""
-    _intend(url, "resume", reason, token_file)
+    _say_paused(_intend(url, "resume", reason, token_file)["paused"])
+
+
+@app.command("reset-breaker")
+def reset_breaker(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Close the circuit breaker, after somebody has looked at why it opened."""
+    told = _intend(url, "reset-breaker", reason, token_file)
+    console.print(f"open: {escape(told['breaker'])}" if told["breaker"] else "the circuit breaker is closed")
+
+
+@app.command()
+def hold(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Take a node out of service; its jobs end in peace, and it is left alone until it is released."""
+    _ask_about(url, node, "hold", reason, token_file)
+
+
+@app.command()
+def release(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Bring a node back that is held, retired, quarantined, or was repaired by a person."""
+    _ask_about(url, node, "release", reason, token_file)
+
+
+@app.command("test")
+def test_node(
+    node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
+) -> None:
+    """Test a node in service, such as a new one, once nobody uses it. It is on probation afterwards."""
+    _ask_about(url, node, "test", reason, token_file)
+
+
+@app.command("burn-in")
+def burn_in(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Test a node again and again for some hours, once nobody uses it."""
+    _ask_about(url, node, "burn-in", reason, token_file)
+
+
+@app.command()
+def retire(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Take a node out of service for good."""
+    _ask_about(url, node, "retire", reason, token_file)
+
+
+def _ask_about(url: str, node: str, verb: str, reason: str, token_file: Path) -> None:
+    told = _intend(url, f"nodes/{node}/{verb}", reason, token_file)
+    console.print(f"{escape(told['node'])} is {told['state']}: asked to {told['asked']} it")
+
+
+@app.command("trust-checkpoints")
+def trust_checkpoints(
+    job: int, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
+) -> None:
+    """Call a job's checkpoints good that are suspect for NaN or jumps. Its next attempt may go on from them."""
+    _intend(url, f"jobs/{job}/trust-checkpoints", reason, token_file)
+    console.print(f"job {job}: its checkpoints of before now are no longer suspect")
 
 
 def _node_row(node: dict[str, Any]) -> list[str]:
     slurm = node["slurm"] or {"state": "unknown", "flags": [], "reason": ""}
     good = sum(gpu["status"] == "ok" for gpu in node["gpus"])
     state = "spare" if node["spare"] and node["state"] == "in_service" else node["state"]
-    colour = {"in_service": "green", "spare": "cyan", "quarantined": "red"}.get(state, "yellow")
+    colours = {"in_service": "green", "probation": "green", "spare": "cyan", "quarantined": "red", "hands": "red"}
+    colour = colours.get(state, "yellow")
     return [
         escape(node["name"]),
         f"[{colour}]{state}[/]",
@@ -156,15 +215,18 @@ def _print_recoveries(recoveries: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _intend(url: str, verb: str, reason: str, token_file: Path) -> None:
+def _intend(url: str, what: str, reason: str, token_file: Path) -> Any:
+    """POST to `/v1/what`; returns the answer."""
     try:
         token = token_file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        _fail(f"{token_file}: {error}; give the operator's token with --token-file", 2)
-        return
+        fail(f"{token_file}: {error}; give the operator's token with --token-file", 2)
+        raise
     by = os.environ.get("SUDO_USER") or getpass.getuser()
-    response = _ask("POST", url, f"/v1/{verb}", json={"reason": reason, "by": by}, token=token)
-    state = response["paused"]
+    return _ask("POST", url, f"/v1/{what}", json={"reason": reason, "by": by}, token=token)
+
+
+def _say_paused(state: str) -> None:
     console.print(f"paused: {escape(state)}" if state else "not paused")
 
 
@@ -177,19 +239,14 @@ def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") ->
     try:
         response = httpx.request(method, url + path, json=json, headers=headers, timeout=TIMEOUT_SECONDS)
     except httpx.HTTPError as error:
-        _fail(f"{url}: no answer ({error}); is `understudy serve` running there? Another place: --url", 1)
+        fail(f"{url}: no answer ({error}); is `understudy serve` running there? Another place: --url", 1)
         raise
     try:
         answer = response.json()
     except ValueError:
-        _fail(f"{url}{path}: no JSON in the answer; is that an Understudy control plane?", 1)
+        fail(f"{url}{path}: no JSON in the answer; is that an Understudy control plane?", 1)
         raise
     if response.is_error:
         said = answer if isinstance(answer, dict) else {}
-        _fail(f"{url}{path}: {said.get('error', answer)}. {said.get('hint', '')}".strip(), 1)
+        fail(f"{url}{path}: {said.get('error', answer)}. {said.get('hint', '')}".strip(), 1)
     return answer
-
-
-def _fail(message: str, code: int) -> None:
-    complaint.print(message, highlight=False, markup=False)
-    raise typer.Exit(code)

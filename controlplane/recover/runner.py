@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import structlog
 
 from controlplane.clock import Clock
 from controlplane.config import Config
+from controlplane.fleet.node import NodeRecord
 from controlplane.fleet.recovery import Recovery, RecoveryStatus, RecoveryStep, StepName, StepStatus
 from controlplane.fleet.slurm import SlurmNode, SlurmView
+from controlplane.live.launchers import Launchers
+from controlplane.recover.desk import Desk, Notify
 from controlplane.recover.step import Done, Failed, GangFacts, Observation, Todo, Wait, World
 from controlplane.recover.steps import STEPS
 from controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_view
@@ -24,23 +28,47 @@ OBSERVATIONS_PER_ADVANCE_MAX = 50
 """Bound on the work of one call: a plan has about ten steps, each observed at most a few times."""
 
 
-WRITE_REASONS = frozenset({StepName.DRAIN_NODES, StepName.DOWN_NODES, StepName.REQUEUE_JOB})
+TRIES_MAX = 3
+"""What is refused this often is not tried again, of steps that work on a node: the next rung is."""
+
+ON_A_NODE = frozenset({StepName.REBOOT_NODE, StepName.RESET_GPU, StepName.RUN_VALIDATION})
+
+START_SECONDS = 300.0
+"""So long a job of ours on a node may take to start, beside the time that it may run."""
+
+TICKET_AGAIN_SECONDS = 15.0
+TICKET_SECONDS = 24 * 3600.0
+"""So long a ticket is sent again to a webhook that does not take it."""
+
+WRITE_REASONS = frozenset({StepName.DRAIN_NODES, StepName.DOWN_NODES, StepName.REQUEUE_JOB, StepName.REBOOT_NODE})
 """Steps that may have given Slurm a reason: what was read back after them is the proof that it is ours."""
 
 
-class Runner:
-    """One thread calls it. Holds nothing that the journal and Slurm do not: it can be lost at any moment."""
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """What steps work with."""
 
-    def __init__(
-        self, slurm: Slurm, answers: Callable[[SlurmNode], bool], stores: Stores, config: Config, clock: Clock
-    ) -> None:
-        """`answers(node)` tells whether anybody is at its slurmd's port."""
-        self._slurm = slurm
-        self._answers = answers
+    slurm: Slurm
+    answers: Callable[[SlurmNode], bool]  # whether anybody is at this node's slurmd's port
+    launchers: Launchers
+    notify: Notify  # sends a ticket
+
+
+class Runner:
+    """One thread calls it. Holds nothing that is needed and that the journal and Slurm do not: it can be lost at any
+    moment.
+    """
+
+    def __init__(self, hands: Hands, stores: Stores, config: Config, clock: Clock) -> None:
+        self._desk = Desk(stores.repairs, config, clock, hands.notify)
+        self._slurm = hands.slurm
+        self._answers = hands.answers
+        self._launchers = hands.launchers
         self._stores = stores
         self._config = config
         self._clock = clock
         self._readable_since: float | None = None
+        self._refusals: dict[tuple[int, int], str] = {}
 
     def advance(self, recovery: Recovery) -> bool:
         """Go as far as possible without waiting. Slurm being away is no failure: the next call goes on.
@@ -67,6 +95,7 @@ class Runner:
         """Returns whether the step moved on, so that it is worth looking again at once."""
         world = self._world(recovery)
         observation = STEPS[step.name].observe(world)
+        timeout = self._timeout(step, observation, recovery.plan.hours)
         match observation:
             case Done():
                 self._done(recovery, step, observation, world)
@@ -75,11 +104,24 @@ class Runner:
                 self._fail(recovery, step, why)
                 return True
             case Todo(why) | Wait(why) if self._late(recovery, step, observation):
-                self._fail(recovery, step, f"not done after {self._timeout(step, observation):.0f} s: {why}")
+                self._fail(recovery, step, f"not done after {timeout:.0f} s: {why}")
                 return True
             case Todo() if self._may_act(step):
-                return self._act(recovery, step, world)
+                return self._try(recovery, step, world)
         return False
+
+    def _try(self, recovery: Recovery, step: RecoveryStep, world: World) -> bool:
+        """Act, where what is needed for it stands and it has not been tried too often."""
+        undone = _undone(recovery, step, world)
+        if undone is not None:
+            self._stores.journal.reopen(recovery.id, undone)
+            log.warning("step.undone", recovery=recovery.id, step=undone.name.value, needed_by=step.name.value)
+            return True
+        if step.name in ON_A_NODE and step.attempts >= TRIES_MAX:
+            said = self._refusals.get((recovery.id, step.position), "its effect is not seen")
+            self._fail(recovery, step, f"tried {step.attempts} times: {said}")
+            return True
+        return self._act(recovery, step, world)
 
     def _act(self, recovery: Recovery, step: RecoveryStep, world: World) -> bool:
         self._stores.journal.intend(recovery.id, step, self._clock.now())
@@ -90,6 +132,7 @@ class Runner:
             raise
         except SlurmError as error:
             # Refused, or carried out by somebody else first: what counts is what is read back next time.
+            self._refusals[recovery.id, step.position] = str(error)
             log.warning("step.refused", recovery=recovery.id, step=step.name.value, error=str(error))
             return False
         return True
@@ -98,13 +141,15 @@ class Runner:
         """An effect may take a moment to be seen: it is not tried again at once."""
         if step.intended_at is None:
             return True
-        return self._clock.now() - step.intended_at >= self._config.recovery.repeat_after_seconds
+        # A webhook that hangs holds up every other recovery for as long as it is waited for.
+        pause = TICKET_AGAIN_SECONDS if step.name is StepName.OPEN_TICKET else 0.0
+        return self._clock.now() - step.intended_at >= max(pause, self._config.recovery.repeat_after_seconds)
 
     def _done(self, recovery: Recovery, step: RecoveryStep, outcome: Done, world: World) -> None:
         now = self._clock.now()
         if step.name in WRITE_REASONS:
             for node in (world.slurm.nodes.get(name) for name in recovery.plan.failed_nodes):
-                if node is not None and _wrote(recovery, step, node):
+                if node is not None and (_wrote(recovery, step, node) or step.name is StepName.REBOOT_NODE):
                     self._stores.fleet.owned(node, now)
                 elif node is not None:
                     self._stores.fleet.drained(node, now)
@@ -120,19 +165,38 @@ class Runner:
         status = RecoveryStatus.FAILED if failed else RecoveryStatus.SUCCEEDED
         outcome = f"{failed[0].name.value}: {failed[0].detail}" if failed else ""
         self._stores.journal.end(recovery.id, status, outcome, self._clock.now())
+        self._refusals = {key: said for key, said in self._refusals.items() if key[0] != recovery.id}
         log.info("recovery.ended", recovery=recovery.id, status=status.value, outcome=outcome)
 
     def _late(self, recovery: Recovery, step: RecoveryStep, observation: Observation) -> bool:
         """Time in which Slurm could not be read does not count."""
-        before = [done.done_at for done in recovery.steps[: step.position] if done.done_at is not None]
-        since = max([recovery.decided_at, self._readable_since or 0.0, *before])
-        return self._clock.now() - since > self._timeout(step, observation)
+        moved = [done.done_at for done in recovery.steps if done.done_at is not None]
+        since = max([recovery.decided_at, self._readable_since or 0.0, *moved])
+        return self._clock.now() - since > self._timeout(step, observation, recovery.plan.hours)
 
-    def _timeout(self, step: RecoveryStep, observation: Observation) -> float:
+    def _timeout(self, step: RecoveryStep, observation: Observation, hours: float) -> float:
         policy = self._config.recovery
+        own = self._own_timeout(step.name, hours)
+        if own is not None:
+            return own
         for_people = isinstance(observation, Wait) and observation.for_people
         patient = for_people or step.name in (StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP)
         return policy.first_step_timeout_seconds if patient else policy.step_timeout_seconds
+
+    def _own_timeout(self, step: StepName, hours: float) -> float | None:
+        """Of steps that take as long as what they run."""
+        match step:
+            case StepName.REBOOT_NODE:
+                return self._config.repair.reboot_timeout_seconds
+            case StepName.RESET_GPU:
+                return self._config.repair.reset_timeout_seconds + START_SECONDS
+            case StepName.RUN_VALIDATION:
+                return self._config.validation.timeout_seconds + hours * 3600 + START_SECONDS
+            case StepName.OPEN_TICKET:
+                return TICKET_SECONDS
+            case StepName.TELL_LAUNCHER:
+                return self._config.recovery.launcher_timeout_seconds
+        return None
 
     def _world(self, recovery: Recovery) -> World:
         now = self._clock.now()
@@ -141,22 +205,31 @@ class Runner:
             self._readable_since = now
         known = self._stores.fleet.nodes()
         records = {name: known[name] for name in recovery.plan.failed_nodes if name in known}
-        return World(recovery.plan, view, records, self._gang(recovery), self._asker(), self._config, now)
+        job = recovery.plan.job
+        return World(
+            plan=recovery.plan,
+            slurm=view,
+            records=records,
+            gang=self._gang(recovery),
+            answers=self._asker(known),
+            config=self._config,
+            now=now,
+            worked_until=lambda: self._worked_until(recovery),
+            tell=lambda word: self._launchers.tell(job.job_id, word) if job else None,
+            launcher=self._launchers.gang(job.job_id) if job else None,
+            desk=self._desk,
+        )
 
     def unreadable(self) -> None:
         """Slurm could not be read, or nothing was advanced: that time does not count against any step."""
         self._readable_since = None
 
-    def _asker(self) -> Callable[[SlurmNode], bool]:
+    def _asker(self, known: Mapping[str, NodeRecord]) -> Callable[[SlurmNode], bool]:
         """Asks a slurmd's port, twice with a pause. A port that was never open to us proves nothing by its silence."""
-        seen: set[str] | None = None
 
         def answers(node: SlurmNode) -> bool:
-            nonlocal seen
-            if seen is None:
-                records = self._stores.fleet.nodes().values()
-                seen = {record.name for record in records if record.slurmd_seen_at is not None}
-            if node.name not in seen or self._answers(node):
+            record = known.get(node.name)
+            if record is None or record.slurmd_seen_at is None or self._answers(node):
                 return True
             time.sleep(ASK_AGAIN_SECONDS)
             return self._answers(node)
@@ -169,14 +242,29 @@ class Runner:
         def facts(restart_count: int) -> GangFacts:
             if job is None:
                 return GangFacts(hook_was_used=False)
-            started, world_size, last = self._stores.facts.processes(job, restart_count)
-            first = self._stores.facts.first_step_at(job, restart_count)
+            given_up = recovery.plan.launch if restart_count == recovery.plan.restart_count else -1
+            started, world_size, last = self._stores.facts.processes(job, restart_count, given_up)
+            first = self._stores.facts.first_step_at(job, restart_count, given_up)
             return GangFacts(self._stores.facts.hook_was_used(job), started, world_size, last, first)
 
         return facts
 
+    def _worked_until(self, recovery: Recovery) -> float:
+        """When the checkpoint was complete from which the gang went on; where there is none, when the fault was."""
+        fault_at, job = recovery.plan.fault_at, recovery.plan.job
+        saved = self._stores.facts.complete_checkpoints(job) if job is not None else []
+        return max((one.completed_at for one in saved if one.completed_at <= fault_at), default=fault_at)
+
     def _reload(self, recovery: Recovery) -> Recovery:
         return self._stores.journal.recovery(recovery.id)
+
+
+def _undone(recovery: Recovery, step: RecoveryStep, world: World) -> RecoveryStep | None:
+    """The first of the steps that this one needs whose effect is no longer there."""
+    needed = (recovery.step(name) for name in STEPS[step.name].needs)
+    return next(
+        (one for one in needed if one is not None and not isinstance(STEPS[one.name].observe(world), Done)), None
+    )
 
 
 def _wrote(recovery: Recovery, step: RecoveryStep, node: SlurmNode) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from controlplane.config import Config
+from controlplane.fleet.gang import Gang, Word
 from controlplane.fleet.job import opted_in
 from controlplane.fleet.node import NodeRecord
-from controlplane.fleet.recovery import SEATS_PREFIX, Plan, StepName
+from controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, Plan, StepName
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmView
 from controlplane.slurm.protocol import Slurm
 
@@ -24,6 +26,20 @@ class GangFacts:
     first_step: tuple[int, float] | None = None  # step, when all ranks had finished it
 
 
+class Desk(Protocol):
+    """What steps need beside Slurm: tickets for people, and the ends of our own jobs' output."""
+
+    def is_sent(self, label: str) -> bool: ...
+
+    def send(self, plan: Plan) -> None:
+        """Raises SlurmError where the webhook does not take it: what could not be done is tried again."""
+        ...
+
+    def read_end(self, path: str) -> str:
+        """The last lines of a file; empty where it cannot be read here."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """What a step is judged by: Slurm as just read, and the gang's own word."""
@@ -35,6 +51,10 @@ class World:
     answers: Callable[[SlurmNode], bool]  # whether anybody is at its slurmd's port
     config: Config
     now: float
+    desk: Desk
+    tell: Callable[[Word], None]  # to the launcher of the plan's job
+    worked_until: Callable[[], float]  # what the gang did after that was lost with the fault; asks the database
+    launcher: Gang | None = None  # what that launcher last said
 
     @property
     def job(self) -> SlurmJob | None:
@@ -69,6 +89,15 @@ class World:
             for job in self.slurm.jobs.values()
             if job.holds_nodes and nodes & set(job.nodes) and not opted_in(job.comment, word)
         ]
+
+    @property
+    def node_name(self) -> str:
+        """The node that a plan about one node is about."""
+        return self.plan.failed_nodes[0]
+
+    @property
+    def hold_name(self) -> str:
+        return f"{NODE_HOLD_PREFIX}{self.node_name}"
 
     @property
     def seats_name(self) -> str:
@@ -114,6 +143,10 @@ class Step:
     name: StepName
     observe: Callable[[World], Observation]
     act: Callable[[World, Slurm], None]
+    needs: tuple[StepName, ...] = ()
+    """Earlier steps whose effect has to stand when this one acts. A slurmctld that crashed may have forgotten it, a
+    person may have undone it: then that step is taken up again first.
+    """
 
 
 def nothing_to_do(world: World, slurm: Slurm) -> None:

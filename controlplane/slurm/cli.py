@@ -5,12 +5,13 @@ Belongs here: calling it and telling its failures apart. Must not: reading its o
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
 from controlplane.slurm.hostlist import compress
 from controlplane.slurm.parse import (
     NodeReader,
@@ -30,7 +31,8 @@ UNAVAILABLE = re.compile(
     r"|Unable to establish a? ?connection|Resource temporarily unavailable",
     re.IGNORECASE,
 )
-_FILTERS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SLURM_CLUSTERS")
+_FILTERS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SBATCH_", "SLURM_CLUSTERS")
+_CANCELLED_ALREADY = re.compile(r"Invalid job id specified|Job/step already completing or completed")
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
 
 
@@ -138,6 +140,37 @@ class CommandLineGateway:
         value = checked_name(reservation) if reservation else ""
         self._update_job(job_id, "ReservationName", value)
 
+    def submit_job(self, request: JobRequest) -> None:
+        given = [f"--gres={request.gres}"] if request.gres else []
+        if request.user != getpass.getuser():
+            given.append(f"--uid={checked_name(request.user)}")  # for root alone: others are refused
+        self._command(
+            self._beside("sbatch"),
+            "--parsable",
+            f"--job-name={checked_name(request.name)}",
+            f"--reservation={checked_name(request.reservation)}",
+            f"--partition={checked_name(request.partition)}",
+            f"--nodelist={checked_name(request.node)}",
+            "--nodes=1",
+            "--exclusive",
+            "--no-requeue",
+            f"--time={int(request.time_limit_minutes)}",
+            f"--output={request.output}",
+            "--export=NONE",
+            "--chdir=/",
+            *given,
+            text=request.script,
+        )
+
+    def cancel_job(self, job_id: int) -> None:
+        try:
+            self._command(self._beside("scancel"), str(int(job_id)))
+        except SlurmUnavailable:
+            raise
+        except SlurmError as error:
+            if not _CANCELLED_ALREADY.search(str(error)):
+                raise
+
     def requeue_job(self, job_id: int) -> None:
         self._run("requeue", str(int(job_id)))
 
@@ -180,16 +213,20 @@ class CommandLineGateway:
         return self._command(self._scontrol, *arguments)
 
     def _squeue(self, *arguments: str) -> str:
-        folder, slash, _ = self._scontrol.rpartition("/")
-        return self._command(f"{folder}{slash}squeue", *arguments)
+        return self._command(self._beside("squeue"), *arguments)
 
-    def _command(self, program: str, *arguments: str) -> str:
+    def _beside(self, program: str) -> str:
+        """Another of Slurm's commands, from where scontrol is."""
+        folder, slash, _ = self._scontrol.rpartition("/")
+        return f"{folder}{slash}{program}"
+
+    def _command(self, program: str, *arguments: str, text: str = "") -> str:
         command = " ".join([program, *arguments])
         try:
             done = subprocess.run(
                 [program, *arguments],
                 env=self._environment,
-                stdin=subprocess.DEVNULL,
+                input=text,
                 capture_output=True,
                 encoding="utf-8",
                 errors="replace",

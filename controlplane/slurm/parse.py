@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from controlplane.fleet.slurm import PENDING_STATES, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
@@ -51,6 +52,11 @@ def parse_config(text: str) -> dict[str, str]:
     if "ClusterName" not in found:
         raise SlurmError("scontrol show config printed no ClusterName: a Slurm version not known here?")
     return found
+
+
+def slurmctld_started_at(config: Mapping[str, str]) -> int | None:
+    """Of the configuration as a gateway tells it; None where it does not."""
+    return epoch_seconds(config.get("BOOT_TIME", ""))
 
 
 class NodeReader:
@@ -210,7 +216,7 @@ def _node(record: str) -> SlurmNode:
         partitions=_list(_value(record, "Partitions") or ""),
         reason=reason["text"] if reason else _value(record, "Reason") or "",
         reason_user=reason["user"] if reason else "",
-        reason_at=reason["at"] if reason else "",
+        reason_at=(epoch_seconds(reason["at"]) or 0) if reason else 0,
         gres=_value(record, "Gres") or "",
         features=frozenset(_list(_value(record, "ActiveFeatures") or "")),
     )

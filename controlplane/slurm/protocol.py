@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Protocol
 
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep, SlurmView
+from controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep, SlurmView
 
 __all__ = [
     "READS",
+    "JobRequest",
     "Slurm",
     "SlurmError",
     "SlurmJob",
@@ -24,7 +24,6 @@ __all__ = [
     "SlurmUnavailable",
     "read_view",
     "slurm_version",
-    "slurmctld_started_at",
 ]
 
 
@@ -102,6 +101,14 @@ class Slurm(Protocol):
         """Bind the job to a reservation; the empty string unbinds it."""
         ...
 
+    def submit_job(self, request: JobRequest) -> None:
+        """A batch job of our own, exclusively on one node, never requeued. It is known by its name afterwards."""
+        ...
+
+    def cancel_job(self, job_id: int) -> None:
+        """End the job, whether it pends or runs. One that is over stays as it is."""
+        ...
+
     def requeue_job(self, job_id: int) -> None:
         """The restart count goes up at once; the submit time is renewed once the job is PENDING again.
 
@@ -146,14 +153,6 @@ def slurm_version(config: Mapping[str, str]) -> tuple[int, int]:
     if match is None:
         raise SlurmError(f"scontrol show config tells no version: {config.get('SLURM_VERSION')!r}")
     return int(match[1]), int(match[2])
-
-
-def slurmctld_started_at(config: Mapping[str, str]) -> float | None:
-    """In seconds since the epoch; None where it is not told. Of the configuration as a gateway prints it: in UTC."""
-    try:
-        return datetime.strptime(config.get("BOOT_TIME", ""), "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
 
 
 def read_view(slurm: Slurm, now: float) -> SlurmView:

@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from controlplane.fleet.slurm import PENDING_STATES, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from controlplane.fleet.slurm import PENDING_STATES, JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
 from controlplane.slurm.cli import CommandLineGateway, checked_name, checked_reason
-from controlplane.slurm.hostlist import compress
 from controlplane.slurm.parse import hosts, node_state
 from controlplane.slurm.protocol import READS, SlurmError, SlurmUnavailable
 from controlplane.slurm.pyslurm_process import PyslurmWorker, WorkerDied
@@ -42,7 +41,7 @@ class _Node(msgspec.Struct, frozen=True):
     partitions: tuple[str, ...]
     reason: str
     reason_user: str
-    reason_at: str
+    reason_at: int
     gres: str
     features: frozenset[str]
 
@@ -152,10 +151,10 @@ class PyslurmGateway:
         self._command_line.create_reservation(name, nodes, user, duration_minutes)
 
     def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
-        if not nodes or "set_reservation_nodes" in self._died_of:
-            self._command_line.set_reservation_nodes(name, nodes)
+        if nodes:
+            self._act("set_reservation_nodes", checked_name(name), [checked_name(node) for node in nodes])
         else:
-            self._act("set_reservation_nodes", checked_name(name), compress(checked_name(node) for node in nodes))
+            self._command_line.set_reservation_nodes(name, nodes)
 
     def delete_reservation(self, name: str) -> None:
         self._act("delete_reservation", checked_name(name))
@@ -165,6 +164,12 @@ class PyslurmGateway:
             self._act("set_job_reservation", int(job_id), checked_name(reservation))
         else:
             self._command_line.set_job_reservation(job_id, "")
+
+    def submit_job(self, request: JobRequest) -> None:
+        self._command_line.submit_job(request)
+
+    def cancel_job(self, job_id: int) -> None:
+        self._command_line.cancel_job(job_id)
 
     def requeue_job(self, job_id: int) -> None:
         self._act("requeue_job", int(job_id))
@@ -179,10 +184,10 @@ class PyslurmGateway:
         self._act("release_job", int(job_id))
 
     def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
-        if not nodes or "set_excluded_nodes" in self._died_of:
-            self._command_line.set_excluded_nodes(job_id, nodes)
+        if nodes:
+            self._act("set_excluded_nodes", int(job_id), [checked_name(node) for node in nodes])
         else:
-            self._act("set_excluded_nodes", int(job_id), compress(checked_name(node) for node in nodes))
+            self._command_line.set_excluded_nodes(job_id, nodes)
 
     def set_job_priority(self, job_id: int, priority: int) -> None:
         self._act("set_job_priority", int(job_id), int(priority))

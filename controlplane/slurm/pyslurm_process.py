@@ -30,6 +30,10 @@ log = structlog.get_logger()
 WORKER = Path(__file__).with_name("pyslurm_worker.py")
 
 
+END_SECONDS = 2.0
+"""A process that is killed, or has hung up, ends within this; if not, nobody waits for it."""
+
+
 class WorkerDied(SlurmUnavailable):
     """In the middle of a call: nothing is known about its outcome."""
 
@@ -71,7 +75,8 @@ class PyslurmWorker:
         if process is None:
             return
         process.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: left to it
+            process.wait(END_SECONDS)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):  # closing flushes what it never read
@@ -118,8 +123,11 @@ class PyslurmWorker:
 
     def _died(self, call: str) -> WorkerDied:
         assert self._process is not None
-        code = self._process.wait()
+        try:
+            code = self._process.wait(END_SECONDS)
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        except subprocess.TimeoutExpired:  # it closed its output, and lives
+            how = "by hanging up"
         self.stop()
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         log.error("pyslurm.died", call=call, how=how)
         return WorkerDied(f"the process that pyslurm lives in ended {how} in the middle of {call}")

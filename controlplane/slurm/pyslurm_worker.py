@@ -18,7 +18,6 @@ import os
 import re
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,6 @@ FLAG_NAMES = {  # pyslurm's, where it has other names than Slurm's own command l
     "NO_JOB_HOLD_AFTER_END": "NO_HOLD_JOBS_AFTER_END",
     "SPECIFIC_NODES": "SPEC_NODES",
 }
-
-
-def _slurm_time(epoch: Any) -> str:
-    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S") if isinstance(epoch, int) and epoch else ""
 
 
 def _epoch(value: Any) -> int | None:
@@ -132,8 +127,8 @@ class Calls:
     def resume_node(self, node: str) -> None:
         self._pyslurm.Node(node).modify(self._pyslurm.Node(state="RESUME"))
 
-    def set_reservation_nodes(self, name: str, nodes: str) -> None:
-        self._pyslurm.Reservation.load(name).modify(self._pyslurm.Reservation(nodes=nodes))
+    def set_reservation_nodes(self, name: str, nodes: list[str]) -> None:
+        self._pyslurm.Reservation.load(name).modify(self._pyslurm.Reservation(nodes=",".join(nodes)))
 
     def delete_reservation(self, name: str) -> None:
         self._pyslurm.Reservation(name).delete()
@@ -153,8 +148,8 @@ class Calls:
     def set_job_reservation(self, job_id: int, reservation: str) -> None:
         self._update_job(job_id, reservations=reservation)
 
-    def set_excluded_nodes(self, job_id: int, nodes: str) -> None:
-        self._update_job(job_id, excluded_nodes=nodes)
+    def set_excluded_nodes(self, job_id: int, nodes: list[str]) -> None:
+        self._update_job(job_id, excluded_nodes=",".join(nodes))
 
     def set_job_priority(self, job_id: int, priority: int) -> None:
         self._update_job(job_id, priority=priority)
@@ -184,7 +179,7 @@ class Calls:
             "partitions": list(node.partitions or ()),
             "reason": reason,
             "reason_user": (node.reason_user or "") if reason else "",
-            "reason_at": _slurm_time(node.reason_time) if reason else "",
+            "reason_at": (_epoch(node.reason_time) or 0) if reason else 0,
             "gres": _gres(node.configured_gres or {}),
             "features": list(node.active_features or ()),
         }

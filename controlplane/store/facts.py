@@ -3,24 +3,60 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, Table, delete, func, select
+from sqlalchemy import Connection, Engine, Row, Table, and_, delete, func, insert, select
 
-from agents.wire import CheckpointShard, Fact, FirstStep, JobFact, JobRefused, KernelEvent, RankStarted
-from controlplane.fleet.job import Checkpoint, JobKey, KnownJob, Refusal
-from controlplane.fleet.node import StoredKernelEvent
+from agents.wire import (
+    Anomaly,
+    AnomalyKind,
+    CheckpointShard,
+    Fact,
+    FirstStep,
+    HardwareEvent,
+    HardwareKind,
+    JobFact,
+    JobRefused,
+    KernelEvent,
+    LaunchCause,
+    LaunchEnded,
+    LaunchStarted,
+    RankStarted,
+)
+from controlplane.fleet.gang import Gang, Spent
+from controlplane.fleet.job import (
+    Attempt,
+    Checkpoint,
+    FirstNan,
+    JobKey,
+    JobThere,
+    KnownJob,
+    Refusal,
+    StoredAnomaly,
+)
+from controlplane.fleet.lemon import LemonSignals
+from controlplane.fleet.node import StoredHardwareEvent, StoredKernelEvent
 from controlplane.store import tables
 from controlplane.store.database import insert_new, reading
 from controlplane.store.fleet import is_job
+from controlplane.store.lemons import lemon_signals
 
 JOB_FACT_TABLES: dict[type, Table] = {
     RankStarted: tables.rank_start,
     FirstStep: tables.first_step,
     CheckpointShard: tables.checkpoint_shard,
+    Anomaly: tables.anomaly,
+    LaunchStarted: tables.launch_start,
+    LaunchEnded: tables.launch_end,
 }
+
+GOES_ON = -1
+"""`anomaly.until` where it is not over."""
+
+NAN_KINDS = (AnomalyKind.LOSS_NAN, AnomalyKind.GRAD_NORM_NAN)
 
 
 WAITING_SECONDS_MAX = 3600.0
@@ -36,15 +72,27 @@ class FactStore:
         self._engine = engine
 
     def record(
-        self, node: str, facts: Iterable[Fact], now: float, known_job: Callable[[int], KnownJob | None]
+        self,
+        node: str,
+        facts: Iterable[Fact],
+        now: float,
+        known_job: Callable[[int], KnownJob | None],
+        jobs_at: Callable[[float], Sequence[JobThere]] = lambda _: (),
     ) -> list[str]:
-        """One transaction: all of them or, with an exception, none. Returns what was not believed, in words."""
+        """One transaction: all of them or, with an exception, none. Returns what was not believed, in words.
+
+        `jobs_at` tells which jobs were on the node at a time.
+        """
         dropped: list[str] = []
         with self._engine.begin() as connection:
             for fact in facts:
                 if isinstance(fact, KernelEvent):
-                    row = msgspec.structs.asdict(fact) | {"node": node, "received_at": now}
+                    jobs = [list(job) for job in jobs_at(fact.at)]
+                    row = msgspec.structs.asdict(fact) | {"node": node, "received_at": now, "jobs": jobs}
                     insert_new(connection, tables.kernel_event, [row])
+                elif isinstance(fact, HardwareEvent):
+                    row = msgspec.structs.asdict(fact) | {"node": node, "received_at": now, "kind": fact.kind.value}
+                    insert_new(connection, tables.hardware_event, [row])
                 elif isinstance(fact, JobRefused):
                     row = msgspec.structs.asdict(fact) | {"node": node, "received_at": now}
                     insert_new(connection, tables.job_refusal, [row])
@@ -91,6 +139,8 @@ class FactStore:
             return
         values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": now}
         del values["job_id"], values["user_id"]
+        if isinstance(fact, Anomaly):
+            values["until"] = GOES_ON if fact.until is None else fact.until
         table = JOB_FACT_TABLES[type(fact)]
         if "node" in table.c:
             values["node"] = node
@@ -102,6 +152,13 @@ class FactStore:
         query = select(table).where(table.c.id > after_id, table.c.received_at >= since).order_by(table.c.id)
         with reading(self._engine) as connection:
             return [_kernel_event(row) for row in connection.execute(query)]
+
+    def hardware_events(self, after_id: int, since: float) -> list[StoredHardwareEvent]:
+        """As kernel_events."""
+        table = tables.hardware_event
+        query = select(table).where(table.c.id > after_id, table.c.received_at >= since).order_by(table.c.id)
+        with reading(self._engine) as connection:
+            return [_hardware_event(row) for row in connection.execute(query)]
 
     def refusals_since(self, since: float) -> tuple[Refusal, ...]:
         """Newest first, at most REFUSALS_AT_ONCE of them."""
@@ -118,6 +175,8 @@ class FactStore:
         shard = tables.checkpoint_shard
         query = (
             select(
+                shard.c.restart_count,
+                shard.c.launch,
                 shard.c.step,
                 shard.c.path,
                 shard.c.world_size,
@@ -130,10 +189,148 @@ class FactStore:
             .order_by(shard.c.step)
         )
         with reading(self._engine) as connection:
-            return [Checkpoint(r.step, r.path, r.world_size, r.completed_at) for r in connection.execute(query)]
+            return [
+                Checkpoint(r.step, r.path, r.world_size, r.completed_at, Attempt(r.restart_count, r.launch))
+                for r in connection.execute(query)
+            ]
 
-    def processes(self, job: JobKey, restart_count: int) -> tuple[int, int, float | None]:
-        """Of the latest launch: how many ranks said hello, how many there are, when the last one's process started."""
+    def anomalies(self, jobs: Iterable[JobKey]) -> list[StoredAnomaly]:
+        """Of these jobs, those that nobody has answered for since; what is over says so."""
+        table, clearance = tables.anomaly, tables.anomaly_clearance
+        cleared = select(func.max(clearance.c.at)).where(clearance.c.job == table.c.job).scalar_subquery()
+        found: dict[tuple[Any, ...], StoredAnomaly] = {}
+        with reading(self._engine) as connection:
+            for key in dict.fromkeys(jobs):
+                query = (
+                    select(table)
+                    .join(tables.job, tables.job.c.id == table.c.job)
+                    .where(is_job(key), table.c.received_at > func.coalesce(cleared, 0.0))
+                    .order_by(table.c.until)
+                )
+                for row in connection.execute(query):
+                    one = _anomaly(row, key)
+                    found[(key, one.attempt, one.rank, one.kind, one.step)] = one
+        return list(found.values())
+
+    def newest_anomaly(self) -> int:
+        """Its id; 0: there is none."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(func.max(tables.anomaly.c.id))).scalar() or 0
+
+    def first_nans(self, since: float) -> tuple[FirstNan, ...]:
+        """Of attempts on several nodes that showed NaN since then: where first. Those somebody answered for, too: that
+        says something of the checkpoints, not of the node.
+        """
+        table, attempt = tables.anomaly, tables.attempt
+        of_attempt = (table.c.job, table.c.restart_count, table.c.launch)
+        shown = (table.c.kind.in_([kind.value for kind in NAN_KINDS]), table.c.received_at >= since)
+        first = select(*of_attempt, func.min(table.c.step).label("step")).where(*shown).group_by(*of_attempt).subquery()
+        query = (
+            select(
+                tables.job.c.cluster,
+                tables.job.c.job_id,
+                tables.job.c.submit_at,
+                table.c.restart_count,
+                table.c.launch,
+                table.c.step,
+                table.c.node,
+                attempt.c.nodes,
+                func.min(table.c.rank).label("rank"),
+                func.min(table.c.received_at).label("received_at"),
+            )
+            .join(first, and_(*(column == first.c[column.name] for column in (*of_attempt, table.c.step))))
+            .join(tables.job, tables.job.c.id == table.c.job)
+            .join(
+                attempt,
+                and_(
+                    attempt.c.job == table.c.job,
+                    attempt.c.restart_count == table.c.restart_count,
+                    attempt.c.launch == 0,
+                ),
+            )
+            .where(*shown)
+            .group_by(tables.job.c.id, *of_attempt, table.c.step, table.c.node, attempt.c.id)
+        )
+        found: dict[tuple[JobKey, Attempt], FirstNan] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(query):
+                key = (JobKey(row.cluster, row.job_id, row.submit_at), Attempt(row.restart_count, row.launch))
+                if len(set(row.nodes)) < 2:
+                    continue
+                before = found.get(key)
+                found[key] = FirstNan(
+                    *key,
+                    row.step,
+                    (*(before.nodes if before else ()), row.node),
+                    min(row.rank, before.rank) if before else row.rank,
+                    min(row.received_at, before.received_at) if before else row.received_at,
+                )
+        return tuple(found.values())
+
+    def lemon_signals(self, since: float, excluded_by: Counter[str]) -> dict[str, LemonSignals]:
+        """By node; `excluded_by` is counted elsewhere and taken over."""
+        return lemon_signals(self._engine, since, excluded_by)
+
+    def clear_anomalies(self, job_row: int, reason: str, by: str, now: float) -> None:
+        """Somebody answers for the job's checkpoints: what is known up to now speaks against none of them."""
+        with self._engine.begin() as connection:
+            connection.execute(insert(tables.anomaly_clearance).values(job=job_row, at=now, reason=reason, by=by))
+
+    def gangs(self, cluster: str) -> dict[int, Gang]:
+        """By job id: the latest launch that a launcher has told of. Of jobs that are over as well."""
+        start, job = tables.launch_start, tables.job
+        query = (
+            select(start, job.c.job_id)
+            .join(job, job.c.id == start.c.job)
+            .where(job.c.cluster == cluster, job.c.state == "RUNNING", job.c.restart_count == start.c.restart_count)
+            .order_by(start.c.job, start.c.launch, start.c.at)
+        )
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).all()
+        return {
+            row.job_id: Gang(
+                Attempt(row.restart_count, row.launch), row.node, tuple(row.seats), tuple(row.spares), tuple(row.lost)
+            )
+            for row in rows
+        }
+
+    def spent(self, job_row: int, restart_count: int) -> Spent:
+        """What the job's allocations before this one have used up."""
+        end, attempt = tables.launch_end, tables.attempt
+        ends = (
+            select(end.c.progressed, end.c.counted)
+            .where(end.c.job == job_row, end.c.restart_count < restart_count)
+            .order_by(end.c.restart_count, end.c.launch, end.c.at)
+        )
+        best = select(func.max(attempt.c.last_step)).where(
+            attempt.c.job == job_row, attempt.c.restart_count < restart_count
+        )
+        without = 0
+        with reading(self._engine) as connection:
+            for row in connection.execute(ends):
+                without = 0 if row.progressed else without + row.counted
+            return Spent(without, connection.execute(best).scalar())
+
+    def black_holes_since(self, since: float) -> dict[str, list[tuple[JobKey, float]]]:
+        """Node → the jobs whose launchers blamed it for failing first again and again, and when the last time."""
+        end, job = tables.launch_end, tables.job
+        query = (
+            select(end.c.failed_node, job.c.cluster, job.c.job_id, job.c.submit_at, func.max(end.c.received_at))
+            .join(job, job.c.id == end.c.job)
+            .where(end.c.received_at >= since, end.c.cause == LaunchCause.BLACK_HOLE.value, end.c.failed_node != "")
+            .group_by(end.c.failed_node, job.c.id)
+            .order_by(end.c.failed_node, job.c.id)
+        )
+        found: dict[str, list[tuple[JobKey, float]]] = {}
+        with reading(self._engine) as connection:
+            for node, cluster, job_id, submit_at, at in connection.execute(query):
+                found.setdefault(node, []).append((JobKey(cluster, job_id, submit_at), at))
+        return found
+
+    def processes(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, int, float | None]:
+        """Of the latest launch after this one: how many ranks said hello, how many there are, when the last one's
+        process started.
+        """
         table = tables.rank_start
         query = (
             select(
@@ -142,7 +339,7 @@ class FactStore:
                 func.max(table.c.started_at),
             )
             .join(tables.job, tables.job.c.id == table.c.job)
-            .where(is_job(job), table.c.restart_count == restart_count)
+            .where(is_job(job), table.c.restart_count == restart_count, table.c.launch > after_launch)
             .group_by(table.c.launch)
             .order_by(table.c.launch.desc())
         )
@@ -157,8 +354,10 @@ class FactStore:
         with reading(self._engine) as connection:
             return connection.execute(query).first() is not None
 
-    def first_step_at(self, job: JobKey, restart_count: int) -> tuple[int, float] | None:
-        """Of the latest launch: number and time of the first step that every rank has finished; None: not yet."""
+    def first_step_at(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, float] | None:
+        """Of the latest launch after this one: number and time of the first step that every rank has finished; None:
+        not yet.
+        """
         table = tables.first_step
         query = (
             select(
@@ -168,7 +367,7 @@ class FactStore:
                 func.max(table.c.at),
             )
             .join(tables.job, tables.job.c.id == table.c.job)
-            .where(is_job(job), table.c.restart_count == restart_count)
+            .where(is_job(job), table.c.restart_count == restart_count, table.c.launch > after_launch)
             .group_by(table.c.launch)
             .order_by(table.c.launch.desc())
         )
@@ -177,6 +376,28 @@ class FactStore:
         return (step, at) if world and count >= world else None
 
 
+def _anomaly(row: Row[Any], job: JobKey) -> StoredAnomaly:
+    return StoredAnomaly(
+        row.id,
+        job,
+        Attempt(row.restart_count, row.launch),
+        row.node,
+        row.rank,
+        row.world_size,
+        AnomalyKind(row.kind),
+        row.step,
+        None if row.until == GOES_ON else row.until,
+        row.value,
+        row.received_at,
+    )
+
+
 def _kernel_event(row: Row[Any]) -> StoredKernelEvent:
     event = KernelEvent(row.boot_id, row.sequence, row.at, row.text, row.xid, row.bus_id)
-    return StoredKernelEvent(row.id, row.node, row.received_at, event)
+    return StoredKernelEvent(row.id, row.node, row.received_at, event, tuple(JobThere(*job) for job in row.jobs))
+
+
+def _hardware_event(row: Row[Any]) -> StoredHardwareEvent:
+    kind = HardwareKind(row.kind)
+    event = HardwareEvent(row.boot_id, row.at, kind, row.part, row.number, row.seconds, row.text)
+    return StoredHardwareEvent(row.id, row.node, row.received_at, event)

@@ -169,15 +169,19 @@ class FleetStore:
             row = connection.execute(query).first()
         return None if row is None or row.restore_step is None else (row.restore_step, row.restore_path)
 
-    def tell_restore_point(self, job_row: int, attempt: Attempt, step: int, path: str, now: float) -> None:
-        """Fix the attempt's restore point. The first one told stands: all ranks must hear the same."""
+    def tell_restore_point(
+        self, job_row: int, attempt: Attempt, step: int, path: str, now: float, why: str = ""
+    ) -> None:
+        """Fix the attempt's restore point. The first one told stands: all ranks must hear the same. `why` says what
+        speaks against newer ones.
+        """
         table = tables.attempt
         with self._engine.begin() as connection:
             insert_new(connection, table, [{"job": job_row, **attempt._asdict(), "nodes": [], "restore_path": ""}])
             connection.execute(
                 update(table)
                 .where(is_attempt(job_row, attempt), table.c.restore_step.is_(None))
-                .values(restore_step=step, restore_path=path, restore_at=now)
+                .values(restore_step=step, restore_path=path, restore_at=now, restore_why=why)
             )
 
     def pause(self) -> str:
@@ -257,4 +261,5 @@ def _node(row: Row[Any]) -> NodeRecord:
         drain_settled=row.drain_settled,
         agent_seen_at=row.agent_seen_at,
         slurmd_seen_at=row.slurmd_seen_at,
+        past_boot_id=row.past_boot_id,
     )

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
-from controlplane.fleet.decision import Decision
+from controlplane.fleet.decision import TAKES_OUT, Decision
 from controlplane.fleet.finding import Finding
 from controlplane.fleet.job import JobKey
-from controlplane.fleet.node import NodeState
+from controlplane.fleet.node import IN_OUR_HANDS, OUT_OF_SERVICE, NodeState
 from controlplane.fleet.recovery import (
     Plan,
     Recovery,
@@ -40,6 +40,9 @@ class Journal:
                 recovery = self._plan(connection, decision, now, job_rows, planned)
                 if decision.to_state is not None:
                     self._change_state(connection, decision, now)
+                if decision.request is not None:
+                    intent = tables.operator_intent
+                    connection.execute(update(intent).where(intent.c.id == decision.request).values(answered_at=now))
                 connection.execute(
                     insert(tables.decision).values(
                         at=now,
@@ -63,7 +66,7 @@ class Journal:
 
     def quarantines_since(self, since: float) -> tuple[float, ...]:
         table = tables.decision
-        query = select(table.c.at).where(table.c.at >= since, table.c.action == "quarantine")
+        query = select(table.c.at).where(table.c.at >= since, table.c.action.in_(TAKES_OUT))
         with reading(self._engine) as connection:
             return tuple(connection.execute(query).scalars())
 
@@ -126,18 +129,48 @@ class Journal:
         return _recovery(row, steps.get(recovery_id, ()))
 
     def swaps_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
-        return self._decided_since(since, RecoveryKind.POOL_SWAP)
+        """Gangs moved or started anew, from the pool or within their allocation."""
+        inside = [(at, plan) for at, plan in self._plans_since(since, RecoveryKind.ALLOCATION_SWAP) if plan.launch >= 0]
+        plans = [*self._plans_since(since, RecoveryKind.POOL_SWAP), *inside]
+        return tuple((at, plan.job) for at, plan in plans if plan.job is not None)
+
+    def hangs_since(self, since: float) -> tuple[tuple[JobKey, int | None], ...]:
+        """Gangs started anew because they hung, oldest first: the job, and the furthest step it had finished."""
+        both = [
+            one
+            for kind in (RecoveryKind.POOL_SWAP, RecoveryKind.ALLOCATION_SWAP)
+            for one in self._plans_since(since, kind)
+        ]
+        hung = sorted(((at, plan) for at, plan in both if plan.hang), key=lambda one: one[0])
+        return tuple((plan.job, plan.last_step) for _, plan in hung if plan.job is not None)
+
+    def limits_since(self, since: float) -> dict[tuple[JobKey, int], int]:
+        """Job and restart count → its time limit at the first fault that was dealt with within its allocation."""
+        found: dict[tuple[JobKey, int], int] = {}
+        for _, plan in self._plans_since(since, RecoveryKind.ALLOCATION_SWAP):
+            if plan.job is not None and plan.time_limit_minutes is not None:
+                found.setdefault((plan.job, plan.restart_count), plan.time_limit_minutes)
+        return found
+
+    def disobeyed_since(self, since: float) -> frozenset[tuple[JobKey, int]]:
+        """Job and restart count of launchers that did not do as they were told."""
+        failed = self._plans_since(since, RecoveryKind.ALLOCATION_SWAP, RecoveryStatus.FAILED)
+        return frozenset((plan.job, plan.restart_count) for _, plan in failed if plan.job is not None)
 
     def releases_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
-        return self._decided_since(since, RecoveryKind.RELEASE_JOB)
+        plans = self._plans_since(since, RecoveryKind.RELEASE_JOB)
+        return tuple((at, plan.job) for at, plan in plans if plan.job is not None)
 
-    def _decided_since(self, since: float, kind: RecoveryKind) -> tuple[tuple[float, JobKey], ...]:
-        """When such recoveries were decided, and for which job."""
+    def _plans_since(
+        self, since: float, kind: RecoveryKind, status: RecoveryStatus | None = None
+    ) -> list[tuple[float, Plan]]:
+        """When such recoveries were decided, and what was planned, in the order of the decisions."""
         table = tables.recovery
         query = select(table.c.decided_at, table.c.plan).where(table.c.decided_at >= since, table.c.kind == kind.value)
+        if status is not None:
+            query = query.where(table.c.status == status.value)
         with reading(self._engine) as connection:
-            plans = [(row.decided_at, _plan(row.plan)) for row in connection.execute(query)]
-        return tuple((at, plan.job) for at, plan in plans if plan.job is not None)
+            return [(row.decided_at, _plan(row.plan)) for row in connection.execute(query.order_by(table.c.id))]
 
     def intend(self, recovery: int, step: RecoveryStep, now: float) -> None:
         """Before the effect. The attempt counts from here on, whatever becomes of it."""
@@ -146,6 +179,10 @@ class Journal:
     def done(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> None:
         """After the effect was read back."""
         self._update_step(recovery, step, status=StepStatus.DONE.value, done_at=now, detail=detail)
+
+    def reopen(self, recovery: int, step: RecoveryStep) -> None:
+        """What the step had done is there no longer: it is to be done again. Its attempts still count."""
+        self._update_step(recovery, step, status=StepStatus.PLANNED.value)
 
     def step_failed(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> None:
         self._update_step(recovery, step, status=StepStatus.FAILED.value, done_at=now, detail=detail)
@@ -175,6 +212,11 @@ class Journal:
             "outcome": "",
         }
         new: int = connection.execute(insert(table).values(**values).returning(table.c.id)).scalar_one()
+        gpu = tables.gpu_seen
+        uuid, bus_id = (str(finding.evidence.get(key) or "") for key in ("uuid", "bus_id"))
+        this = gpu.c.uuid == uuid if uuid else gpu.c.bus_id == bus_id
+        if uuid or bus_id:
+            connection.execute(update(gpu).where(gpu.c.node == finding.node, this).values(faults=gpu.c.faults + 1))
         return new
 
     def _plan(
@@ -191,7 +233,7 @@ class Journal:
         if plan in planned:
             return planned[plan]
         if plan.supersedes is not None:
-            outcome = "another node of the gang failed: a newer plan goes on from here"
+            outcome = "a newer plan goes on from here"
             self._end(connection, plan.supersedes, RecoveryStatus.SUPERSEDED, outcome, now)
         table = tables.recovery
         values = {
@@ -227,16 +269,26 @@ class Journal:
             "state": decision.to_state.value,
             "since": now,
             "table_row": decision.row,
-            "drained_at": None,
-            "drain_reason": "",
-            "drain_user": "",
-            "drain_reason_at": "",
-            "drain_settled": False,
         }
         table = tables.node
-        before = connection.execute(select(table.c.state).where(table.c.name == decision.subject)).scalar()
-        if before in (NodeState.QUARANTINED.value, NodeState.FOREIGN_DRAIN.value):
+        state = connection.execute(select(table.c.state).where(table.c.name == decision.subject)).scalar()
+        before, to = NodeState(state) if state else NodeState.IN_SERVICE, decision.to_state
+        leaves = before is NodeState.FOREIGN_DRAIN or (before in OUT_OF_SERVICE and to not in OUT_OF_SERVICE)
+        if not (before in OUT_OF_SERVICE and to in IN_OUR_HANDS | {NodeState.HANDS}):  # there our drain still stands
+            values |= {"drained_at": None, "drain_reason": "", "drain_user": "", "drain_reason_at": 0}
+            values |= {"drain_settled": False}
+        if to not in IN_OUR_HANDS or decision.past_boot_id:
+            values["past_boot_id"] = decision.past_boot_id
+        if before is NodeState.HANDS and to is not NodeState.HANDS:
+            ticket = tables.ticket
+            connection.execute(
+                update(ticket)
+                .where(ticket.c.node == decision.subject, ticket.c.closed_at.is_(None))
+                .values(closed_at=now)
+            )
+        if leaves or decision.clears:
             values["cleared_at"] = now
+        if leaves:
             incident = tables.incident
             connection.execute(
                 update(incident)

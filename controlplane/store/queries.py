@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Engine, and_, func, select
+from sqlalchemy import Connection, Engine, and_, func, select
 
+from controlplane.decide.restore_point import suspicion
+from controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly
 from controlplane.plan.ettr import AttemptProgress
 from controlplane.store import tables
 from controlplane.store.database import reading
+from controlplane.store.facts import FactStore
 
 Record = dict[str, Any]
 
@@ -39,13 +42,35 @@ class Queries:
                     select(attempt).where(attempt.c.job.in_(ids)).order_by(attempt.c.restart_count, attempt.c.launch)
                 ).mappings()
             ]
+            launches = self._launches(connection, ids)
         for job in jobs:
             job["attempts"] = [
                 {key: value for key, value in one.items() if key not in ("id", "job")}
                 for one in attempts
                 if one["job"] == job["id"]
             ]
+            job["launches"] = launches.get(job["id"], [])
         return jobs
+
+    @staticmethod
+    def _launches(connection: Connection, jobs: list[int]) -> dict[int, list[Record]]:
+        """Job row → what launchers told of it: each launch with its seats, and how it ended."""
+        start, end = tables.launch_start, tables.launch_end
+        of_launch = and_(
+            end.c.job == start.c.job, end.c.restart_count == start.c.restart_count, end.c.launch == start.c.launch
+        )
+        columns = (start.c.job, start.c.restart_count, start.c.launch, start.c.seats, start.c.spares, start.c.at)
+        ended = (end.c.table_row, end.c.cause, end.c.reason, end.c.progressed, end.c.at.label("ended_at"))
+        query = (
+            select(*columns, *ended)
+            .select_from(start.outerjoin(end, of_launch))
+            .where(start.c.job.in_(jobs))
+            .order_by(start.c.restart_count, start.c.launch, start.c.at)
+        )
+        found: dict[int, list[Record]] = {}
+        for row in connection.execute(query).mappings():
+            found.setdefault(row["job"], []).append({key: value for key, value in row.items() if key != "job"})
+        return found
 
     def incidents(self, limit: int) -> list[Record]:
         """Newest first, each with what else was found while it was open."""
@@ -76,7 +101,7 @@ class Queries:
             return [{key: value for key, value in row.items() if key != "key"} for row in rows]
 
     def checkpoints(self, limit: int) -> list[Record]:
-        """Newest first, complete or not, with the number of shards that are in."""
+        """Newest first, complete or not, with the number of shards that are in, and what speaks against them."""
         shard, job = tables.checkpoint_shard, tables.job
         shards = func.count(shard.c.rank.distinct())
         query = (
@@ -100,10 +125,20 @@ class Queries:
             .limit(limit)
         )
         with reading(self._engine) as connection:
-            return [
+            rows: list[Record] = [
                 {key: bool(value) if key == "complete" else value for key, value in row.items()}
                 for row in connection.execute(query).mappings()
             ]
+        anomalies: dict[JobKey, list[StoredAnomaly]] = {}
+        keys = {JobKey(row["cluster"], row["job_id"], row["submit_at"]) for row in rows}
+        for one in FactStore(self._engine).anomalies(keys):
+            anomalies.setdefault(one.job, []).append(one)
+        for row in rows:
+            key = JobKey(row["cluster"], row["job_id"], row["submit_at"])
+            attempt = Attempt(row["restart_count"], row["launch"])
+            written = Checkpoint(row["step"], row["path"], row["world_size"], row["at"], attempt)
+            row["suspect"] = suspicion(written, anomalies.get(key, ()))
+        return rows
 
     def progress(self, job_row: int) -> list[AttemptProgress]:
         """Attempts that finished at least one step, in order."""

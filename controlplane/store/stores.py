@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 from controlplane.store.journal import Journal
+from controlplane.store.repairs import RepairStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +15,4 @@ class Stores:
     facts: FactStore
     fleet: FleetStore
     journal: Journal
+    repairs: RepairStore

@@ -43,10 +43,11 @@ node = Table(
     Column("drained_at", Double),
     Column("drain_reason", Text, nullable=False, default=""),
     Column("drain_user", Text, nullable=False, server_default=""),
-    Column("drain_reason_at", Text, nullable=False, server_default=""),
+    Column("drain_reason_at", BigInteger, nullable=False, server_default="0"),
     Column("drain_settled", Boolean, nullable=False, server_default=false()),
     Column("agent_seen_at", Double),  # to the minute
     Column("slurmd_seen_at", Double),  # when its slurmd's port first answered us
+    Column("past_boot_id", String(64), nullable=False, server_default=""),  # ended by a reboot of ours
 )
 
 job = Table(
@@ -79,6 +80,7 @@ attempt = Table(
     Column("restore_step", BigInteger),  # None: nobody asked
     Column("restore_path", Text, nullable=False, default=""),
     Column("restore_at", Double),
+    Column("restore_why", Text, nullable=False, server_default=""),  # what speaks against newer checkpoints
     Column("last_step", BigInteger),
     Column("last_step_at", Double),
     UniqueConstraint("job", "restart_count", "launch"),
@@ -135,6 +137,78 @@ checkpoint_shard = Table(
     UniqueConstraint("job", "restart_count", "launch", "step", "rank", "path"),
 )
 
+anomaly = Table(
+    "anomaly",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("restart_count", Integer, nullable=False),
+    Column("launch", Integer, nullable=False, server_default="0"),
+    Column("rank", Integer, nullable=False),
+    Column("world_size", Integer, nullable=False),
+    Column("node", String(255), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("until", BigInteger, nullable=False),  # -1: it goes on. Not NULL, which would differ from itself
+    Column("value", String(64), nullable=False),
+    Column("usual", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    UniqueConstraint("job", "restart_count", "launch", "rank", "kind", "step", "until"),
+    Index("ix_anomaly_received_at", "received_at"),
+)
+
+anomaly_clearance = Table(
+    "anomaly_clearance",
+    metadata,
+    # Somebody answers for a job's checkpoints: what was received up to here makes none of them suspect.
+    Column("id", Integer, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("at", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("by", String(255), nullable=False),
+    Index("ix_anomaly_clearance_job", "job"),
+)
+
+launch_start = Table(
+    "launch_start",
+    metadata,
+    # What a launcher made of its allocation. Nodes are shown and counted, never searched.
+    Column("id", Integer, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("restart_count", Integer, nullable=False),
+    Column("launch", Integer, nullable=False),
+    Column("node", String(255), nullable=False),  # where the launcher runs
+    Column("seats", JSON, nullable=False),
+    Column("spares", JSON, nullable=False),
+    Column("lost", JSON, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    UniqueConstraint("job", "restart_count", "launch", "at"),
+)
+
+launch_end = Table(
+    "launch_end",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("restart_count", Integer, nullable=False),
+    Column("launch", Integer, nullable=False),
+    Column("table_row", Integer, nullable=False),  # of the launcher's table
+    Column("cause", String(32), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("progressed", Boolean, nullable=False),
+    Column("counted", Boolean, nullable=False),  # it cost a launch of the budget
+    Column("failed_node", String(255), nullable=False),
+    Column("rank", Integer),
+    Column("status", Integer),
+    Column("blamed", JSON, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    UniqueConstraint("job", "restart_count", "launch", "at"),
+    Index("ix_launch_end_received_at", "received_at"),
+)
+
 kernel_event = Table(
     "kernel_event",
     metadata,
@@ -147,8 +221,27 @@ kernel_event = Table(
     Column("xid", Integer),
     Column("bus_id", String(32), nullable=False),
     Column("text", Text, nullable=False),
+    Column("jobs", JSON, nullable=False, server_default="[]"),  # those on the node then: id, submit time, user
     UniqueConstraint("node", "boot_id", "sequence"),
     Index("ix_kernel_event_at", "at"),
+)
+
+hardware_event = Table(
+    "hardware_event",
+    metadata,
+    # What happened to a part of a node, as told by others than its kernel log.
+    Column("id", Integer, primary_key=True),
+    Column("node", String(255), nullable=False),
+    Column("boot_id", String(64), nullable=False),
+    Column("at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("part", Text, nullable=False),
+    Column("number", BigInteger),
+    Column("seconds", Double, nullable=False),
+    Column("text", Text, nullable=False),
+    UniqueConstraint("node", "boot_id", "kind", "part", "at"),
+    Index("ix_hardware_event_received_at", "received_at"),
 )
 
 job_refusal = Table(
@@ -222,6 +315,7 @@ recovery = Table(
     Column("ended_at", Double),
     Column("outcome", Text, nullable=False, default=""),
     Index("ix_recovery_status", "status"),
+    Index("ix_recovery_kind", "kind", "decided_at"),
 )
 
 recovery_step = Table(
@@ -253,15 +347,50 @@ decision = Table(
     Column("incident", ForeignKey("incident.id")),
     Column("recovery", ForeignKey("recovery.id")),
     Index("ix_decision_at", "at"),
+    Index("ix_decision_action", "action", "at"),
 )
 
 operator_intent = Table(
     "operator_intent",
     metadata,
-    # What people told the control plane, newest last; never updated.
+    # What people told the control plane, newest last; never changed but for the time of the answer.
     Column("id", Integer, primary_key=True),
     Column("at", Double, nullable=False),
     Column("verb", String(32), nullable=False),
     Column("reason", Text, nullable=False),
     Column("by", String(255), nullable=False),
+    Column("subject", String(255), nullable=False, server_default=""),  # a node's name; empty: the whole
+    Column("answered_at", Double),  # when a decision took it up
+)
+
+ticket = Table(
+    "ticket",
+    metadata,
+    # A person is needed. Written before it is sent.
+    Column("id", Integer, primary_key=True),
+    Column("label", String(255), nullable=False),
+    Column("node", String(255), nullable=False),
+    Column("opened_at", Double, nullable=False),
+    Column("sent_at", Double),  # when the webhook took it, or at once where there is none
+    Column("closed_at", Double),  # when the node left the hands of people
+    Column("body", JSON, nullable=False),
+    UniqueConstraint("label"),
+    Index("ix_ticket_node", "node"),
+)
+
+gpu_seen = Table(
+    "gpu_seen",
+    metadata,
+    # Which GPU was seen in which node, from when to when. A GPU that was moved has several rows.
+    Column("id", Integer, primary_key=True),
+    Column("uuid", String(64), nullable=False),
+    Column("node", String(255), nullable=False),
+    Column("serial", String(64), nullable=False, server_default=""),
+    Column("name", String(255), nullable=False, server_default=""),
+    Column("bus_id", String(32), nullable=False, server_default=""),
+    Column("first_seen_at", Double, nullable=False),
+    Column("last_seen_at", Double, nullable=False),  # to the hour
+    Column("faults", Integer, nullable=False, server_default="0"),  # incidents of this GPU in this node
+    UniqueConstraint("uuid", "node"),
+    Index("ix_gpu_seen_node", "node"),
 )

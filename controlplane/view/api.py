@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -12,8 +12,10 @@ from fastapi import APIRouter, Query, Response
 from controlplane.clock import Clock
 from controlplane.config import Config
 from controlplane.decide.spares import natural
+from controlplane.detect.lemon import scores, signals_of
 from controlplane.detect.silence import silent_since
 from controlplane.fleet.job import Attempt
+from controlplane.fleet.node import NodeState
 from controlplane.fleet.recovery import Recovery, RecoveryKind
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.pulse import Pulse
@@ -24,6 +26,7 @@ from controlplane.store.database import StoreError
 from controlplane.store.fleet import FleetStore
 from controlplane.store.journal import Journal
 from controlplane.store.queries import Queries, Record
+from controlplane.store.repairs import RepairStore
 from controlplane.view.timeline import phases_ms
 
 TICK_AGE_MAX_SECONDS = 15.0
@@ -41,6 +44,7 @@ class Windows:
     journal: Journal
     queries: Queries
     pulse: Pulse
+    repairs: RepairStore
 
 
 def api_router(windows: Windows) -> APIRouter:
@@ -55,9 +59,11 @@ def api_router(windows: Windows) -> APIRouter:
     def nodes() -> list[Record]:
         """Every node: our state of it, Slurm's, its agent and GPUs."""
         snapshot, heard = windows.pulse.snapshot, windows.telemetry.heard()
-        return (
-            [_node(snapshot, name, heard.get(name)) for name in sorted(snapshot.nodes, key=natural)] if snapshot else []
-        )
+        if snapshot is None:
+            return []
+        known = scores(snapshot.lemon_signals, len(snapshot.nodes))
+        names = sorted(snapshot.nodes, key=natural)
+        return [_node(snapshot, name, heard.get(name), known.get(name, 0.0)) for name in names]
 
     @router.get("/jobs")
     def jobs(limit: Limit = 100) -> list[Record]:
@@ -76,6 +82,13 @@ def api_router(windows: Windows) -> APIRouter:
         which = attempt._asdict() if attempt else {"restart_count": None, "launch": None}
         return {"job_id": job_id, **which, "ranks": [_rank(one) for one in told]}
 
+    _add_records(router, windows)
+    return router
+
+
+def _add_records(router: APIRouter, windows: Windows) -> None:
+    """What is written down, newest first."""
+
     @router.get("/incidents")
     def incidents(limit: Limit = 100) -> list[Record]:
         """What went wrong, with evidence."""
@@ -91,12 +104,20 @@ def api_router(windows: Windows) -> APIRouter:
         """Plans, their steps, and the time each phase took."""
         return [_recovery(windows, one) for one in windows.journal.recoveries(only_open=False, limit=limit)]
 
+    @router.get("/tickets")
+    def tickets(limit: Limit = 100) -> list[Record]:
+        """What people were asked to do, with the evidence."""
+        return windows.repairs.tickets(limit)
+
+    @router.get("/gpus")
+    def gpus(limit: Limit = 1000) -> list[Record]:
+        """Which GPU was seen in which node, from when to when, and how often it failed there."""
+        return windows.repairs.gpus(limit)
+
     @router.get("/checkpoints")
     def checkpoints(limit: Limit = 100) -> list[Record]:
         """Announced checkpoints, complete or not."""
         return windows.queries.checkpoints(limit)
-
-    return router
 
 
 def health_router(windows: Windows) -> APIRouter:
@@ -120,6 +141,7 @@ def describe_status(windows: Windows) -> Record:
         "cluster": windows.config.cluster,
         "mode": windows.config.mode.value,
         "paused": windows.fleet.pause(),
+        "breaker": windows.repairs.breaker(),
         "slurm": {"read_at": pulse.slurm.at, "error": pulse.slurm.error},
         "loop": {
             "last_tick_at": pulse.last_tick_at,
@@ -158,13 +180,17 @@ def _worries(windows: Windows) -> list[str]:
         return []
     limit = windows.config.silence.silent_after_seconds
     views = list(snapshot.nodes.values())
+    worries = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
+    with_people = sorted((view.name for view in views if view.state is NodeState.HANDS), key=natural)
+    if with_people:
+        worries.append(f"a person is asked to look after {', '.join(with_people)}: see /v1/tickets")
     unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
-    if unheard <= len(views) / 2:
-        return []
-    return [f"{unheard} of {len(views)} nodes are not heard: do their agents run?"]
+    if unheard > len(views) / 2:
+        worries.append(f"{unheard} of {len(views)} nodes are not heard: do their agents run?")
+    return worries
 
 
-def _node(snapshot: Snapshot, name: str, heard: Heard | None) -> Record:
+def _node(snapshot: Snapshot, name: str, heard: Heard | None, score: float) -> Record:
     node = snapshot.nodes[name]
     slurm = node.slurm
     return {
@@ -186,6 +212,10 @@ def _node(snapshot: Snapshot, name: str, heard: Heard | None) -> Record:
         else None,
         "jobs": [job.key.job_id for job in snapshot.job_on(name)],
         "gpus": [msgspec.to_builtins(gpu) for gpu in node.gpus],
+        "ports": [msgspec.to_builtins(port) for port in node.ports],
+        "host": msgspec.to_builtins(node.host),
+        "nvml_silent_seconds": node.nvml_silent_seconds,
+        "lemon": {"score": round(score, 2), **asdict(signals_of(snapshot, name))},
     }
 
 
@@ -220,7 +250,9 @@ def _recovery(windows: Windows, recovery: Recovery) -> Record:
         "phases_ms": phases_ms(recovery, recovery.fault_at),
         "steps": [msgspec.to_builtins(step) for step in recovery.steps],
     }
-    if plan.kind is RecoveryKind.POOL_SWAP:
+    if plan.kind is RecoveryKind.ALLOCATION_SWAP:
+        row |= {"launch": plan.launch, "hang": plan.hang}
+    if plan.kind is RecoveryKind.POOL_SWAP or plan.launch >= 0:
         row |= _progress_lost(windows, recovery)
     return row
 
@@ -231,7 +263,10 @@ def _progress_lost(windows: Windows, recovery: Recovery) -> dict[str, Any]:
     assert job is not None  # a swap moves a job
     job_row = windows.queries.job_row(job.job_id, job.submit_at)
     reached = windows.queries.last_step(job_row, recovery.plan.restart_count) if job_row else None
-    told = windows.fleet.restore_point(job_row, Attempt(recovery.plan.restart_count + 1)) if job_row else None
+    plan = recovery.plan
+    inside = plan.kind is RecoveryKind.ALLOCATION_SWAP
+    following = Attempt(plan.restart_count, plan.launch + 1) if inside else Attempt(plan.restart_count + 1)
+    told = windows.fleet.restore_point(job_row, following) if job_row else None
     restored = told[0] if told else None
     # A checkpoint to go on from with step n proves that n - 1 was finished, though its time may never have come in.
     proven = restored - 1 if restored else None

@@ -15,8 +15,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from controlplane.config import Mode
+from controlplane.decide.guards import breaker_limit, lately_quarantined, quarantine_limit
+from controlplane.detect.lemon import lemons
 from controlplane.fleet.node import NodeState
 from controlplane.view.api import Windows
+
+TICKETS_COUNTED = 1000
 
 
 def metrics_router(windows: Windows) -> APIRouter:
@@ -37,6 +41,7 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._fleet()
+        yield from self._guards()
         yield from self._journal()
         yield from self._self()
 
@@ -56,6 +61,8 @@ class FleetCollector(Collector):
         yield GaugeMetricFamily("understudy_spares_held", "Nodes in the spare pool.", value=held)
         wanted = self._windows.config.spares.count
         yield GaugeMetricFamily("understudy_spares_wanted", "Nodes the spare pool should have.", value=wanted)
+        known = lemons(snapshot, self._windows.config.lemon) if snapshot else {}
+        yield GaugeMetricFamily("understudy_lemons", "Nodes that come back again and again.", value=len(known))
         now = self._windows.clock.now()
         ages = GaugeMetricFamily(
             "understudy_agent_report_age_seconds", "Since a node's agent last reported.", labels=["node"]
@@ -73,6 +80,21 @@ class FleetCollector(Collector):
             "Ranks' step times not believed since start.",
             value=self._windows.telemetry.windows_dropped_total,
         )
+
+    def _guards(self) -> Iterator[Metric]:
+        snapshot, config = self._windows.pulse.snapshot, self._windows.config
+        if snapshot is None:
+            return
+        opened = int(bool(snapshot.breaker))
+        yield GaugeMetricFamily("understudy_breaker_open", "1 while the circuit breaker is open.", value=opened)
+        lately = len(lately_quarantined(snapshot, config))
+        yield GaugeMetricFamily("understudy_breaker_nodes", "Nodes quarantined within its window.", value=lately)
+        limit = breaker_limit(snapshot, config)
+        yield GaugeMetricFamily("understudy_breaker_limit_nodes", "One more than these opens it.", value=limit)
+        limit = quarantine_limit(snapshot, config)
+        yield GaugeMetricFamily("understudy_quarantine_limit_nodes", "As many may be at once.", value=limit)
+        waiting = sum(one["closed_at"] is None for one in self._windows.repairs.tickets(TICKETS_COUNTED))
+        yield GaugeMetricFamily("understudy_tickets_open", "Nodes that a person is asked to look after.", value=waiting)
 
     def _journal(self) -> Iterator[Metric]:
         counts = self._windows.queries.counts()

@@ -6,12 +6,14 @@ from controlplane.fleet.recovery import Recovery, StepName, StepStatus
 
 PHASE_STEPS = {
     "drained": StepName.DRAIN_NODES,
+    "told": StepName.TELL_LAUNCHER,
     "seats_held": StepName.BIND_JOB,
     "requeued": StepName.REQUEUE_JOB,
     "running": StepName.AWAIT_PROCESSES,
     "first_step": StepName.AWAIT_FIRST_STEP,
 }
-"""Seats are held when the job is bound to them; the gang runs when the last of its processes was started."""
+"""The launcher is told when it has said that the next launch has begun. Seats are held when the job is bound to them;
+the gang runs when the last of its processes was started."""
 
 
 def phase_times(recovery: Recovery) -> dict[str, float]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from controlplane.fleet.recovery import StepName
 from controlplane.recover.step import Step
-from controlplane.recover.steps import gang, job, nodes, pool, seats
+from controlplane.recover.steps import credit, gang, job, launcher, nodes, pool, repair, seats
 
 STEPS: dict[StepName, Step] = {
     step.name: step
     for step in (
         nodes.DRAIN_NODES,
         nodes.DOWN_NODES,
+        launcher.TELL_LAUNCHER,
         pool.TAKE_SPARES,
         pool.FILL_POOL,
         seats.HOLD_SEATS,
@@ -21,5 +22,13 @@ STEPS: dict[StepName, Step] = {
         job.RELEASE_JOB,
         gang.AWAIT_PROCESSES,
         gang.AWAIT_FIRST_STEP,
+        repair.HOLD_NODE,
+        repair.RESUME_NODE,
+        repair.RESET_GPU,
+        repair.REBOOT_NODE,
+        repair.RUN_VALIDATION,
+        repair.OPEN_TICKET,
+        repair.RELEASE_NODE,
+        credit.CREDIT_TIME,
     )
 }

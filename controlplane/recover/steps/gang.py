@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.fleet.recovery import StepName
+from controlplane.fleet.recovery import RecoveryKind, StepName
 from controlplane.recover.step import Done, Failed, Observation, Step, Wait, World, nothing_to_do
 
 
@@ -13,9 +13,18 @@ def _no_word_expected(world: World) -> Done | Failed | None:
         return Done("the job has completed")
     if job.ended:
         return Failed(f"the job is over: {job.state}")
+    if world.plan.kind is RecoveryKind.ALLOCATION_SWAP and _stays(world):
+        return Failed("the launcher starts nothing any more, and left the rest to us")
     if not world.gang(job.restart_count).hook_was_used:
         return Done("the job does not use the training hook: Slurm's word must do")
     return None
+
+
+def _stays(world: World) -> bool:
+    """Its launcher waits to be requeued, or is ending."""
+    job, launcher = world.job, world.launcher
+    same = job is not None and launcher is not None and job.restart_count == launcher.attempt.restart_count
+    return same and launcher is not None and launcher.leaving
 
 
 def observe_processes(world: World) -> Observation:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import SlurmJob
 from controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
-from controlplane.recover.steps import seats
+from controlplane.recover.steps.seats import SEATED
 from controlplane.slurm.protocol import Slurm, SlurmError
 
 BEGIN_TIME_SLACK_SECONDS = 1.0
@@ -60,10 +60,7 @@ def _held_by_others(world: World, names: Iterable[str]) -> str:
 
 
 def requeue(world: World, slurm: Slurm) -> None:
-    """Where a failed node has died since, it is declared down instead, which requeues the job properly.
-
-    Never without its seats: whoever waits would take them.
-    """
+    """Where a failed node has died since, it is declared down instead, which requeues the job properly."""
     assert world.plan.job is not None
     assert world.job is not None
     dead = world.mute(name for name in world.job.nodes if name in world.plan.failed_nodes)
@@ -76,7 +73,6 @@ def requeue(world: World, slurm: Slurm) -> None:
     for name in dead:
         slurm.down_node(name, world.plan.drain_reason)
     if not dead:
-        seats.secure(world, slurm)
         slurm.requeue_job(world.plan.job.job_id)
 
 
@@ -142,6 +138,6 @@ def release(world: World, slurm: Slurm) -> None:
     slurm.start_job_now(world.job.job_id)
 
 
-REQUEUE_JOB = Step(StepName.REQUEUE_JOB, observe_requeued, requeue)
+REQUEUE_JOB = Step(StepName.REQUEUE_JOB, observe_requeued, requeue, needs=SEATED)
 START_JOB = Step(StepName.START_JOB, observe_started, start)
 RELEASE_JOB = Step(StepName.RELEASE_JOB, observe_released, release)

@@ -6,6 +6,7 @@ from controlplane.fleet.node import REASON_PREFIX
 from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import PROLOG_ERROR, SlurmNode
 from controlplane.recover.step import Done, Observation, Step, Todo, Wait, World
+from controlplane.recover.steps.seats import SEATED
 from controlplane.slurm.protocol import Slurm
 
 
@@ -64,4 +65,4 @@ def down(world: World, slurm: Slurm) -> None:
 
 
 DRAIN_NODES = Step(StepName.DRAIN_NODES, observe_drained, drain)
-DOWN_NODES = Step(StepName.DOWN_NODES, observe_down, down)
+DOWN_NODES = Step(StepName.DOWN_NODES, observe_down, down, needs=SEATED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from controlplane.fleet.recovery import StepName
 from controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
-from controlplane.recover.steps import pool
 from controlplane.slurm.protocol import Slurm
 
 
@@ -33,21 +32,8 @@ def observe_bound(world: World) -> Observation:
 
 
 def bind(world: World, slurm: Slurm) -> None:
-    """Should somebody have deleted the reservation since it was made, it is made again."""
     assert world.plan.job is not None
-    if world.seats_name not in world.slurm.reservations:
-        hold(world, slurm)
     slurm.set_job_reservation(world.plan.job.job_id, world.seats_name)
-
-
-def secure(world: World, slurm: Slurm) -> None:
-    """See to it that what the earlier steps did still stands: a slurmctld that crashed may have forgotten it."""
-    if isinstance(observe_held(world), Todo):
-        hold(world, slurm)
-    if isinstance(pool.observe_taken(world), Todo):
-        pool.take(world, slurm)
-    if isinstance(observe_bound(world), Todo) and world.job is not None:
-        slurm.set_job_reservation(world.job.job_id, world.seats_name)
 
 
 def observe_released(world: World) -> Observation:
@@ -71,6 +57,9 @@ def release(world: World, slurm: Slurm) -> None:
         slurm.delete_reservation(held.name)
 
 
+SEATED = (StepName.HOLD_SEATS, StepName.TAKE_SPARES, StepName.BIND_JOB)
+"""What has to stand before the gang is given up: whoever waits would take its nodes."""
+
 HOLD_SEATS = Step(StepName.HOLD_SEATS, observe_held, hold)
-BIND_JOB = Step(StepName.BIND_JOB, observe_bound, bind)
+BIND_JOB = Step(StepName.BIND_JOB, observe_bound, bind, needs=(StepName.HOLD_SEATS,))
 RELEASE_SEATS = Step(StepName.RELEASE_SEATS, observe_released, release)

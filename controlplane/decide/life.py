@@ -1,0 +1,258 @@
+"""A node's way back: what follows from our own journal and from operators' requests, and the plans for it. Pure.
+
+`due` says what is due as findings, so that the table is entered with them like with any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from controlplane.config import Config
+from controlplane.decide import guards, ladder, plans
+from controlplane.decide.table import Row
+from controlplane.fleet.decision import Action, Because, Decision
+from controlplane.fleet.finding import Finding, Json, Signal
+from controlplane.fleet.node import IN_OUR_HANDS, OUT_OF_SERVICE, NodeState, NodeView
+from controlplane.fleet.operator import Request, Verb
+from controlplane.fleet.recovery import (
+    NODE_HOLD_PREFIX,
+    Plan,
+    RecoveryKind,
+    RecoveryStatus,
+    RepairAttempt,
+    Rung,
+)
+from controlplane.fleet.snapshot import Snapshot
+
+HOUR_SECONDS = 3600.0
+
+HEARD_AGAIN_SECONDS = 120.0
+"""So long the agent of a node that has passed its test may take to be heard again."""
+
+ACTIONS = frozenset(
+    {
+        Action.REPAIR,
+        Action.VALIDATE,
+        Action.ASK_PERSON,
+        Action.RETURN,
+        Action.TAKE_BACK,
+        Action.LET_GO,
+        Action.HOLD,
+    }
+)
+"""Those that are carried out here."""
+
+ASKED = {
+    Verb.HOLD: Signal.HOLD_ASKED,
+    Verb.RETIRE: Signal.RETIRE_ASKED,
+    Verb.TEST: Signal.TEST_ASKED,
+    Verb.BURN_IN: Signal.TEST_ASKED,
+}
+
+
+def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
+    tried = attempts_by_node(snapshot)
+    for name, node in snapshot.nodes.items():
+        if _left_over(snapshot, node, config):
+            words = "a reservation that kept it for us is left over"
+            yield _finding(snapshot, node, Signal.HOLD_LEFT, "repair.hold_left", words)
+        request = snapshot.requests.get(name)
+        if request is not None:
+            yield _asked(snapshot, node, request, config)
+        if node.state is NodeState.QUARANTINED and config.repair.enabled:
+            yield from _next_rung(snapshot, node, tried.get(name, ()), config)
+        elif node.state in IN_OUR_HANDS:
+            yield from _outcome(snapshot, node, tried.get(name, ()), config)
+        elif node.state is NodeState.PROBATION:
+            hours = config.validation.probation_hours
+            if snapshot.now - node.record.since >= hours * HOUR_SECONDS:
+                yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} hours are over")
+
+
+def _left_over(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
+    """As after a plan that failed half-way, or with a database that was lost. One that is to be drained first, is."""
+    held = snapshot.reservations.get(f"{NODE_HOLD_PREFIX}{node.name}")
+    if held is None or not held.made_for(config.validation.user) or node.state in IN_OUR_HANDS:
+        return False
+    if any(node.name in one.plan.failed_nodes for one in snapshot.recoveries):
+        return False
+    out = node.state in OUT_OF_SERVICE
+    return not out or (node.slurm is not None and (node.slurm.draining or node.slurm.down))
+
+
+def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
+    found: dict[str, list[RepairAttempt]] = {}
+    for attempt in snapshot.attempts:
+        if attempt.at > snapshot.now - ladder.WEEK_SECONDS:
+            found.setdefault(attempt.node, []).append(attempt)
+    return found
+
+
+def _finding(
+    snapshot: Snapshot, node: NodeView, signal: Signal, rule: str, summary: str, evidence: dict[str, Json] | None = None
+) -> Finding:
+    return Finding(signal, rule, node.name, snapshot.now, summary, evidence or {})
+
+
+def _asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) -> Finding:
+    tested = request.verb is Verb.RELEASE and config.validation.enabled
+    tested = tested and node.state in (NodeState.HANDS, NodeState.RETIRED)
+    signal = ASKED.get(request.verb, Signal.VALIDATION_DUE if tested else Signal.RELEASE_ASKED)
+    words = f"{request.by} asks for it: {request.reason}"
+    return _finding(snapshot, node, signal, f"operator.{request.verb.value}", words, {"request": request.id})
+
+
+def _next_rung(
+    snapshot: Snapshot, node: NodeView, tried: list[RepairAttempt] | tuple[()], config: Config
+) -> Iterator[Finding]:
+    """For a node that is drained by us and empty; what still works there is left to end."""
+    record, slurm = node.record, node.slurm
+    drained = slurm is not None and record.drained_at is not None and record.owns(slurm)
+    if slurm is None or not drained or slurm.base_state not in ("IDLE", "DOWN") or "COMPLETING" in slurm.flags:
+        return
+    if snapshot.holders_of(node.name) or any(node.name in one.plan.failed_nodes for one in snapshot.recoveries):
+        return
+    incident = snapshot.incidents.get(node.name)
+    evidence: dict[str, Json] = {"fault": incident.summary if incident else "not known", **known_of(node)}
+    often = len(snapshot.quarantined_at.get(node.name, ()))
+    if often >= config.repair.quarantines_max:
+        words = f"quarantined {often} times within a week"
+        yield _finding(snapshot, node, Signal.HANDS_DUE, "repair.flapping", words, evidence)
+        return
+    rung = ladder.next_rung(incident, tried, config.repair)
+    if ladder.died(incident) and rung is not Rung.HANDS:
+        answers = slurm.responding and node.slurmd_silent_since is None and (node.heard_at or 0.0) > record.since
+        waited = snapshot.now - record.since
+        if answers:
+            rung = Rung.RESTART_APP if not tried else rung  # it has come back by itself
+        elif waited < config.repair.dead_node_wait_seconds:
+            return
+        else:
+            rung = Rung.HANDS
+    if rung is Rung.RESTART_APP and not config.validation.enabled:
+        rung = Rung.HANDS  # nothing to do, and nobody to say that it is well
+    signal = {Rung.HANDS: Signal.HANDS_DUE, Rung.RESTART_APP: Signal.VALIDATION_DUE}.get(rung, Signal.REPAIR_DUE)
+    evidence |= {"rung": rung.value, "attempts": [f"{one.rung or one.kind}: {one.status}" for one in tried]}
+    yield _finding(snapshot, node, signal, f"repair.{rung.value}", f"the next rung is {rung.value}", evidence)
+
+
+def known_of(node: NodeView) -> dict[str, Json]:
+    """What is gone after a reset or reboot: kept with the decision, before it is carried out."""
+    gpus: list[Json] = [
+        {
+            "index": gpu.index,
+            "status": gpu.status.value,
+            "uuid": gpu.uuid,
+            "serial": gpu.serial,
+            "bus_id": gpu.bus_id,
+            "error": gpu.error,
+            "ecc_uncorrected": gpu.ecc_uncorrected,
+            "remapped_rows_pending": gpu.remapped_rows_pending,
+            "remapped_rows_failed": gpu.remapped_rows_failed,
+            "recovery_action": gpu.recovery_action,
+            "temperature_celsius": gpu.temperature_celsius,
+        }
+        for gpu in node.gpus
+    ]
+    return {"boot": node.boot_id, "gpus": gpus, "kernel_log": [one.event.text for one in node.events]}
+
+
+def _outcome(
+    snapshot: Snapshot, node: NodeView, tried: list[RepairAttempt] | tuple[()], config: Config
+) -> Iterator[Finding]:
+    """What became of the attempt that brought the node into this state."""
+    testing = node.state is NodeState.VALIDATING
+    kind = RecoveryKind.VALIDATE if testing else RecoveryKind.REPAIR
+    attempt = next((one for one in reversed(tried) if one.kind is kind), None)
+    failed = Signal.VALIDATION_FAILED if testing else Signal.REPAIR_FAILED
+    what = "test" if testing else f"repair ({attempt.rung})" if attempt else "repair"
+    if attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
+        yield _finding(snapshot, node, failed, f"repair.{kind.value}", f"nothing is known of its {what}")
+    elif attempt.status is RecoveryStatus.FAILED:
+        yield _finding(snapshot, node, failed, f"repair.{kind.value}", f"its {what} failed: {attempt.outcome}")
+    elif attempt.status is RecoveryStatus.SUCCEEDED:
+        yield from _succeeded(snapshot, node, attempt, config)
+
+
+def _succeeded(snapshot: Snapshot, node: NodeView, attempt: RepairAttempt, config: Config) -> Iterator[Finding]:
+    if attempt.kind is RecoveryKind.REPAIR:
+        if config.validation.enabled:
+            yield _finding(snapshot, node, Signal.REPAIRED, f"repair.{attempt.rung}", f"{attempt.rung} is done")
+        else:
+            words = f"{attempt.rung} is done, and no test is configured: a person has to look"
+            yield _finding(snapshot, node, Signal.HANDS_DUE, "repair.untested", words, known_of(node))
+        return
+    ended = attempt.ended_at or snapshot.now
+    silent = config.silence.silent_after_seconds
+    heard = node.heard_at is not None and snapshot.now - node.heard_at <= silent
+    if heard or node.record.agent_seen_at is None:
+        yield _finding(snapshot, node, Signal.VALIDATED, "repair.validate", "it passed its test")
+    elif snapshot.now - max(ended, snapshot.started_at) > HEARD_AGAIN_SECONDS:
+        words = "it passed its test, but its agent is not heard"
+        yield _finding(snapshot, node, Signal.VALIDATION_FAILED, "repair.validate", words)
+
+
+# -- decisions -------------------------------------------------------------------------------------------------------
+
+
+def carry_out(snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: int) -> Decision:
+    """`already`: repairs and tests begun in this same round."""
+    objection = _object(snapshot, row, finding, config, already)
+    request = finding.evidence.get("request")
+    if objection is not None:
+        return guards.held_back(row, finding, objection)
+    node = snapshot.nodes[finding.node]
+    plan = _plan(snapshot, row, finding, config)
+    return Decision(
+        row=row.number,
+        subject=finding.node,
+        action=row.action,
+        because=Because.RULE,
+        reason=f"{finding.summary}: {row.why}",
+        to_state=row.to,
+        finding=finding,
+        evidence=finding.evidence,
+        plan=plan,
+        clears=row.action is Action.VALIDATE,
+        past_boot_id=node.boot_id if plan is not None and plan.rung is Rung.REBOOT else "",
+        request=request if isinstance(request, int) else None,
+    )
+
+
+def _object(snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: int) -> guards.Objection | None:
+    if row.action is Action.LET_GO and finding.signal is not Signal.HOLD_LEFT:
+        return None  # a person's word ends our claim at once, whatever else holds
+    if finding.signal is Signal.TEST_ASKED:
+        return guards.object_to_operator(snapshot) or guards.object_to_test(snapshot, finding.node, config)
+    if finding.rule.startswith("operator."):
+        return guards.object_to_operator(snapshot)
+    if row.action in (Action.REPAIR, Action.VALIDATE):
+        tried = attempts_by_node(snapshot).get(finding.node, [])
+        return guards.object_to_repair(snapshot, config, finding, tried, already)
+    if row.action is Action.RETURN:
+        return guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
+    return guards.object_to_any(snapshot)
+
+
+def _plan(snapshot: Snapshot, row: Row, finding: Finding, config: Config) -> Plan | None:  # noqa: PLR0911 - a table
+    node = snapshot.nodes[finding.node]
+    under_way = snapshot.recovery_on(node.name)
+    label = f"{node.name}-{int(snapshot.now)}"
+    match row.action:
+        case Action.REPAIR:
+            fault = str(finding.evidence["fault"])
+            return plans.repair_plan(node, Rung(str(finding.evidence["rung"])), label, fault)
+        case Action.VALIDATE:
+            rung = Rung.RESTART_APP if finding.signal is Signal.VALIDATION_DUE else None
+            hours = config.validation.burn_in_hours if finding.rule == f"operator.{Verb.BURN_IN}" else 0.0
+            return plans.validation_plan(node, rung, label, hours)
+        case Action.ASK_PERSON:
+            return plans.hands_plan(node, finding, label)
+        case Action.TAKE_BACK:
+            return plans.take_back_plan(node, finding, under_way)
+        case Action.HOLD:
+            return plans.hold_plan(node, finding, under_way)
+    if row.action is Action.RETURN:
+        return plans.return_plan(snapshot, node, config, under_way)
+    held = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations
+    return plans.let_go_plan(node, under_way) if held or under_way else None

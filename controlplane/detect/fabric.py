@@ -1,0 +1,127 @@
+"""The fabric of a node: its InfiniBand or RoCE ports, its NVLinks, its GPUs' registration with the NVSwitches.
+
+A port counts when it was in use since the node booted; a port that nobody ever plugged in is no loss. A *drop* is a
+port that stays down, a *flap* one that goes down and comes back again and again: the latter is up most of the time one
+looks, so it is judged by its outages, and only a person's word clears it. A switch takes the ports of many nodes with
+it, for which none of them is to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from agents.wire import Gpu, HardwareKind, Port
+from controlplane.config import Hardware
+from controlplane.detect.of_gpu import of_gpu
+from controlplane.detect.standstill import stands_still
+from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.node import NodeView
+from controlplane.fleet.snapshot import Snapshot
+from controlplane.xid_policy import Repair
+
+FABRIC_NOT_STARTED = 1  # nvmlGpuFabricState
+FABRIC_IN_PROGRESS = 2
+FABRIC_COMPLETED = 3
+
+
+def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
+    down = [
+        (node, port)
+        for node in snapshot.nodes.values()
+        for port in node.ports
+        if port.was_active
+        and port.down_seconds is not None
+        and port.down_seconds >= min(policy.port_down_stalled_seconds, policy.port_down_seconds)
+    ]
+    nodes = len({node.name for node, _ in down})
+    for node, port in down:
+        yield from _down(snapshot, node, port, policy, nodes)
+    for node in snapshot.nodes.values():
+        if node.hardware_events:
+            yield from _flaps(snapshot, node, policy)
+
+
+def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, nodes: int) -> Iterator[Finding]:
+    seconds = port.down_seconds or 0.0
+    job = stands_still(snapshot, node.name, policy.port_down_stalled_seconds, seconds)
+    together = nodes >= policy.together_nodes
+    if job is None and seconds < policy.port_down_seconds and not together:
+        return
+    words = f"port {port.label} is {port.state or 'gone'} ({port.physical_state or 'no word why'}) for {seconds:.0f} s"
+    if job is not None:
+        words += f", and job {job.job_id} there stands still"
+    if together:
+        words += f"; so it is on {nodes} nodes at once: a switch, or what manages it"
+    yield Finding(
+        signal=Signal.RECORDED if together else Signal.HARDWARE_FAULT,
+        rule="infiniband.port_down",
+        node=node.name,
+        at=(node.heard_at or snapshot.now) - seconds,
+        summary=words,
+        evidence={
+            "port": port.label,
+            "state": port.state,
+            "physical_state": port.physical_state,
+            "link_layer": port.link_layer,
+            "down_seconds": seconds,
+            "link_downed": port.link_downed,
+            "nodes_alike": nodes,
+            "boot_id": node.boot_id,
+            "bus_id": port.label,
+            "repair": Repair.HANDS.value,
+        },
+        job=job,
+    )
+
+
+def _flaps(snapshot: Snapshot, node: NodeView, policy: Hardware) -> Iterator[Finding]:
+    """Outages count whatever boot they were in: a cable does not mind a reboot."""
+    since = snapshot.now - policy.port_flaps_hours * 3600.0
+    outages = sorted(
+        (
+            stored.event
+            for stored in node.hardware_events
+            if stored.event.kind is HardwareKind.PORT_OUTAGE
+            and stored.event.seconds >= policy.port_flap_seconds
+            and stored.received_at >= since
+        ),
+        key=lambda event: (event.part, event.at),
+    )
+    for part, group in groupby(outages, key=lambda event: event.part):
+        own = list(group)
+        if len(own) < policy.port_flaps:
+            continue
+        yield Finding(
+            Signal.HARDWARE_FAULT,
+            "infiniband.port_flaps",
+            node.name,
+            own[-1].at,
+            f"port {part} went down and came back {len(own)} times within {policy.port_flaps_hours:g} hours",
+            {
+                "port": part,
+                "bus_id": part,
+                "outages": [[round(event.at, 1), event.seconds] for event in own[-10:]],
+                "repair": Repair.HANDS.value,
+            },
+        )
+
+
+def gpu_fabric(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
+    if gpu.nvlinks is not None and gpu.nvlinks_max is not None and gpu.nvlinks < gpu.nvlinks_max:
+        what = f"has {gpu.nvlinks} NVLinks up of {gpu.nvlinks_max}"
+        yield of_gpu(node, gpu, Signal.HEALTH_SUSPECTED, "nvlink.down", what, Repair.RESET_GPU, nvlinks=gpu.nvlinks)
+    registered = gpu.fabric_state == FABRIC_COMPLETED
+    if gpu.fabric_state in (FABRIC_NOT_STARTED, FABRIC_IN_PROGRESS) or (registered and gpu.fabric_status):
+        what = f"is not registered with the fabric (state {gpu.fabric_state}, status {gpu.fabric_status})"
+        yield of_gpu(
+            node,
+            gpu,
+            Signal.HEALTH_SUSPECTED,
+            "fabric.not_registered",
+            what,
+            Repair.REBOOT,
+            fabric_state=gpu.fabric_state,
+            fabric_status=gpu.fabric_status,
+            fabric_health=gpu.fabric_health,
+        )

@@ -1,0 +1,41 @@
+"""What launchers and hangs say against nodes: two jobs that blame the same one, and for how long a suspicion lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.snapshot import Snapshot
+
+JOBS_MIN = 2
+"""One job may have its own reasons for failing first on the same node; a launcher is a user's process besides."""
+
+SUSPECTED_BY_US = frozenset({100, 103})
+"""Rows of `decide.table` whose suspicion is ours to end."""
+
+SUSPECT_SECONDS = 3600.0
+
+
+def launches(snapshot: Snapshot) -> Iterator[Finding]:
+    for name, node in snapshot.nodes.items():
+        blaming = [one for one in snapshot.black_holes.get(name, ()) if one[1] > node.record.cleared_at]
+        blaming = [one for one in blaming if snapshot.now - one[1] < SUSPECT_SECONDS]
+        if len(blaming) >= JOBS_MIN:
+            jobs = sorted({key.job_id for key, _ in blaming})
+            yield Finding(
+                Signal.BLACK_HOLE,
+                "launches.black_hole",
+                name,
+                max(at for _, at in blaming),
+                f"the launchers of jobs {', '.join(map(str, jobs))} replaced it: their ranks failed there first, twice "
+                "running, while others were well",
+                {"jobs": [*jobs]},
+            )
+        elif (
+            node.state is NodeState.SUSPECT
+            and node.record.table_row in SUSPECTED_BY_US
+            and snapshot.now - node.record.since > SUSPECT_SECONDS
+        ):
+            words = f"nothing more was found against it in {SUSPECT_SECONDS / 60:.0f} minutes"
+            yield Finding(Signal.CLEAN, "launches.clean", name, snapshot.now, words)
