@@ -24,6 +24,17 @@ class ConfigError(Exception):
 
 class NvmlConfig(msgspec.Struct, frozen=True):
     enabled: bool = True
+    interval_seconds: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 2.0
+    """How often clocks, power and the driver's verdict are read; the rest is read each minute or rarer."""
+
+
+class HostConfig(msgspec.Struct, frozen=True):
+    enabled: bool = True
+    """False: neither ports nor the host itself are looked at."""
+    sys: Path = Path("/sys")
+    proc: Path = Path("/proc")
+    disks: tuple[Path, ...] = (Path("/"), Path("/tmp"), Path("/var"))  # noqa: S108 - looked at, not written to
+    """File systems that jobs or Slurm need: their room, and whether they turned read-only."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +57,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Where the Slurm hooks find the verdict and leave their records. Gone after a boot: a tmpfs, as /run is."""
     boot_id_file: Path = Path("/proc/sys/kernel/random/boot_id")
     nvml: NvmlConfig = NvmlConfig()
+    host: HostConfig = HostConfig()
 
 
 def parse_config(text: str, origin: str, environment: Mapping[str, str] = os.environ) -> Config:

@@ -1,28 +1,32 @@
 """The agent: joins the readers, the ranks' socket and the uplink.
 
-Reports go out in the rhythm of the GPU pictures, and at once when there is a new fact. A fact never waits for
-a picture: it goes with the last one, and the next picture, taken right after, follows by itself.
+Reports go out every interval, and at once when there is a new fact or a GPU is in another state. A fact never waits
+for a picture: it goes with the last one, and the next picture, taken right after, follows by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 from agents.config import Config, read_boot_id, read_token
 from agents.facts import FactQueue, Settle
 from agents.hooks.records import Gone, HookRecords
 from agents.hooks.verdict import VerdictFile
+from agents.launchers import Launchers
 from agents.log import fields, log
 from agents.questions import SharedQuestions
 from agents.ranks import RankServer
-from agents.sample.gpus import GpuSampler
+from agents.sample.gpus import GpuProcess, GpuSource, NoGpus
+from agents.sample.host import read_host, with_history
+from agents.sample.infiniband import PortHistory, read_ports
 from agents.sample.kernel_log import KernelLog, open_source
-from agents.sample.nvml import GpuReader, NoGpus, Nvml
+from agents.sample.memory import Memory
+from agents.sample.nvml_events import NvmlEvents
+from agents.sample.sampler import Sampler
 from agents.uplink import Uplink
 from agents.windows import WindowBuffer
-from agents.wire import TEXT_CHARACTERS_MAX, WIRE_VERSION, Fact, KernelEvent, Report
+from agents.wire import TEXT_CHARACTERS_MAX, WIRE_VERSION, Fact, HardwareEvent, Host, KernelEvent, Port, Report
 
 COALESCE_SECONDS = 0.01
 """Facts come in bursts: what follows within this goes with the first."""
@@ -30,12 +34,16 @@ COALESCE_SECONDS = 0.01
 FAREWELL_SECONDS = 2.0
 PROBLEMS_MAX = 32
 
+PORTS_SECONDS = 5.0
+HOST_SECONDS = 15.0
+"""How often ports and host are looked at."""
+
 
 class Agent:
     """One per node. Construct, run() in an event loop, stop() from a signal handler of that loop."""
 
-    def __init__(self, config: Config, gpu_reader: GpuReader | None = None) -> None:
-        """`gpu_reader` stands in for NVML. Raises ConfigError when token or boot id cannot be read."""
+    def __init__(self, config: Config, gpus: GpuSource | None = None) -> None:
+        """`gpus` stands in for NVML. Raises ConfigError when token or boot id cannot be read."""
         self._config = config
         self._boot_id = read_boot_id(config)
         self._started_at = time.time()
@@ -52,17 +60,35 @@ class Agent:
             on_unfit=self._verdict.note,
         )
         self._ranks = RankServer(
-            config.socket, self._facts, self._windows, SharedQuestions(self._uplink.restore_point), self._on_fact
+            config.socket,
+            self._facts,
+            self._windows,
+            SharedQuestions(self._uplink.restore_point),
+            self._on_fact,
+            Launchers(config.cluster, config.node, self._uplink.launcher_word),
         )
-        self._gpu_reader = gpu_reader or (Nvml() if config.nvml.enabled else NoGpus())
+        self._memory = Memory(config.run_directory / "hardware.json", self._boot_id)
+        self._gpus: GpuSource = gpus or (
+            GpuProcess(self._memory, config.nvml.interval_seconds) if config.nvml.enabled else NoGpus()
+        )
+        self._nvml_events = NvmlEvents(self._boot_id)
+        host = config.host
+        self._port_sampler = Sampler("fabric ports", lambda: read_ports(host.sys), PORTS_SECONDS)
+        self._host_sampler = Sampler(
+            "memory, clock and disks", lambda: read_host(host.sys, host.proc, host.disks), HOST_SECONDS
+        )
+        self._ports = PortHistory(self._memory, self._boot_id)
+        self._host: Host | None = None
         self._due = asyncio.Event()
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Until stop(). Raises SocketInUseError or OSError when the ranks' socket cannot be made."""
         await self._ranks.start()
-        sampler = GpuSampler(self._gpu_reader, self._config.report_interval_seconds, _from_thread(self._due.set))
-        sampler.start()
+        self._gpus.start(self._due.set, self._nvml_events.add)
+        if self._config.host.enabled:
+            self._port_sampler.start(self._take_ports)
+            self._host_sampler.start(self._take_host)
         log.info(
             "agent_started",
             extra=fields(
@@ -75,16 +101,18 @@ class Agent:
         )
         try:
             async with asyncio.TaskGroup() as group:
-                reading = group.create_task(self._kernel_log.follow(lambda events: self._take(events, sampler)))
-                reporting = group.create_task(self._report(sampler))
+                reading = group.create_task(self._kernel_log.follow(self._take))
+                reporting = group.create_task(self._report())
                 following = group.create_task(self._records.follow())
                 await self._stopping.wait()
                 reading.cancel()
                 following.cancel()
                 reporting.cancel()
         finally:
-            sampler.stop()
-            await self._say_farewell(sampler)
+            self._gpus.stop()
+            self._port_sampler.stop()
+            self._host_sampler.stop()
+            await self._say_farewell()
             await self._ranks.stop()
             await self._uplink.close()
             log.info("agent_stopped", extra=fields(facts_unsent=len(self._facts)))
@@ -104,48 +132,67 @@ class Agent:
         self._ranks.forget(gone.job_id, gone.at)
         self._due.set()
 
-    def _take(self, events: list[KernelEvent], sampler: GpuSampler) -> None:
+    def _take(self, events: list[KernelEvent]) -> None:
+        self._nvml_events.heard_of_kernel(events, time.time())
         for event in events:
             log.warning("kernel_event", extra=fields(sequence=event.sequence, xid=event.xid, text=event.text))
             self._facts.put(event)
         self._due.set()
-        sampler.take_now()
+        self._gpus.take_now()
 
-    async def _report(self, sampler: GpuSampler) -> None:
-        # Longer than the interval: as a rule the sampler's picture calls, and the clock only when NVML hangs.
-        patience_seconds = 1.5 * self._config.report_interval_seconds
+    def _take_ports(self, ports: list[Port]) -> None:
+        for event in self._ports.add(ports, time.monotonic(), time.time()):
+            self._put_hardware(event)
+            self._due.set()
+
+    def _take_host(self, host: Host) -> None:
+        self._host = with_history(host, self._memory)
+
+    async def _report(self) -> None:
+        next_at = asyncio.get_running_loop().time()
         while True:
             try:
-                async with asyncio.timeout(patience_seconds):
+                async with asyncio.timeout_at(next_at):
                     await self._due.wait()
             except TimeoutError:
                 pass
             else:
                 await asyncio.sleep(COALESCE_SECONDS)
+            now = asyncio.get_running_loop().time()
+            next_at = max(next_at + self._config.report_interval_seconds, now) if now >= next_at else next_at
             self._due.clear()
+            for event in self._nvml_events.due(time.time()):
+                self._put_hardware(event)
             before = len(self._facts)
-            taken = await self._uplink.send(self._build(sampler))
+            taken = await self._uplink.send(self._build())
             if taken and before and len(self._facts):
                 self._due.set()  # more facts than one report carries
 
-    async def _say_farewell(self, sampler: GpuSampler) -> None:
+    def _put_hardware(self, event: HardwareEvent) -> None:
+        log.warning("hardware_event", extra=fields(kind=event.kind, part=event.part, number=event.number))
+        self._facts.put(event)
+
+    async def _say_farewell(self) -> None:
         """One last attempt for facts that nobody would repeat."""
         if not len(self._facts):
             return
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await self._uplink.send(self._build(sampler))
+                await self._uplink.send(self._build())
         except TimeoutError:
             log.warning("facts_left_unsent", extra=fields(count=len(self._facts)))
 
-    def _build(self, sampler: GpuSampler) -> Report:
-        picture = sampler.newest()
+    def _build(self) -> Report:
+        picture = self._gpus.newest()
         problems = [
             *picture.problems,
             *self._kernel_log.problems(),
             *self._facts.problems(),
             *self._verdict.problems(),
             *self._records.problems(),
+            *self._memory.problems(),
+            *self._port_sampler.problems(),
+            *self._host_sampler.problems(),
         ]
         return Report(
             version=WIRE_VERSION,
@@ -157,17 +204,10 @@ class Agent:
             sent_at=0.0,
             driver_version=picture.driver_version,
             gpus=list(picture.gpus),
+            nvml_silent_seconds=round(self._gpus.silent_seconds(), 1),
+            nvml_unkillable=self._gpus.unkillable(),
+            ports=self._ports.ports,
+            host=self._host,
             ranks=self._windows.take(),
             problems=[problem[:TEXT_CHARACTERS_MAX] for problem in problems[:PROBLEMS_MAX]],
         )
-
-
-def _from_thread(act: Callable[[], None]) -> Callable[[], None]:
-    """`act`, callable from another thread; nothing once this loop is closed."""
-    loop = asyncio.get_running_loop()
-
-    def call() -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(act)
-
-    return call

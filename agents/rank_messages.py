@@ -7,12 +7,19 @@ fields are ignored, so that an older agent understands a newer hook.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from agents.wire import COLLECTIVE_CHARACTERS_MAX, STEPS_PER_WINDOW_MAX, TEXT_CHARACTERS_MAX
+from agents.wire import (
+    COLLECTIVE_CHARACTERS_MAX,
+    STEPS_PER_WINDOW_MAX,
+    TEXT_CHARACTERS_MAX,
+    LaunchCause,
+    Name,
+    StartAnew,
+)
 
 LINE_BYTES_MAX = 65_536
 
@@ -69,6 +76,18 @@ class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
     at: Time
 
 
+class AnomalyNotice(msgspec.Struct, frozen=True, tag="anomaly"):
+    """Loss or gradient norm is not what it should be; with `until`: it is as before since that step."""
+
+    id: Size
+    kind: Literal["loss_nan", "loss_jump", "grad_norm_nan", "grad_norm_jump"]
+    step: Step
+    at: Time
+    value: Annotated[str, Meta(max_length=64)] = ""
+    usual: float = 0.0
+    until: Step | None = None
+
+
 class RestorePointQuestion(msgspec.Struct, frozen=True, tag="restore_point"):
     id: Size
 
@@ -82,8 +101,57 @@ class JobRestorePointQuestion(msgspec.Struct, frozen=True, tag="job_restore_poin
     launch: Count = 0
 
 
+class LauncherState(msgspec.Struct, frozen=True, tag="launcher"):
+    """A launcher's gang as it is now; said first, and whenever it changes. Needs no hello."""
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    phase: NonEmpty
+    seats: Annotated[list[Name], Meta(min_length=1)]
+    spares: list[Name] = []
+    lost: list[Name] = []
+    nodes_min: Count = 1
+
+
+class LaunchStartedNotice(msgspec.Struct, frozen=True, tag="launch_started"):
+    """Of the gang that was told of before, as the next."""
+
+    id: Size
+    launch: Count
+    seats: tuple[Name, ...]
+    spares: tuple[Name, ...]
+    at: Time
+    lost: tuple[Name, ...] = ()
+
+
+class LaunchEndedNotice(msgspec.Struct, frozen=True, tag="launch_ended"):
+    id: Size
+    launch: Count
+    row: Count
+    reason: Text
+    at: Time
+    progressed: bool = False
+    counted: bool = False
+    cause: LaunchCause = LaunchCause.PROGRAM
+    failed_node: Text = ""
+    rank: Count | None = None
+    status: Annotated[int, Meta(ge=-1024, le=1024)] | None = None
+    blamed: tuple[Name, ...] = ()
+
+
+LauncherMessage = LauncherState | LaunchStartedNotice | LaunchEndedNotice
+
 Message = (
-    Hello | Steps | CollectiveEntered | FirstStepNotice | ShardNotice | RestorePointQuestion | JobRestorePointQuestion
+    Hello
+    | Steps
+    | CollectiveEntered
+    | FirstStepNotice
+    | ShardNotice
+    | AnomalyNotice
+    | RestorePointQuestion
+    | JobRestorePointQuestion
+    | LauncherMessage
 )
 
 
@@ -100,6 +168,22 @@ class RestorePointAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="r
     managed: bool = True  # False: the job did not ask for us
 
 
+class Word(msgspec.Struct, frozen=True, omit_defaults=True, tag="word"):
+    """To a launcher: all that the control plane has to say, in place of what it said before."""
+
+    bad: dict[str, str]
+    anew: StartAnew | None = None
+    launches_without_progress: int = 0
+    best_step: int | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """To a launcher: the furthest step that a rank of this launch has finished."""
+
+    launch: int
+    step: int
+
+
 class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
     """With an id: that one failed. Without: the agent hangs up after this line."""
 
@@ -107,7 +191,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
     id: int | None = None
 
 
-Answer = Acknowledged | RestorePointAnswer | ErrorAnswer
+Answer = Acknowledged | RestorePointAnswer | Word | Progress | ErrorAnswer
 
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _encoder = msgspec.json.Encoder()

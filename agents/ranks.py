@@ -20,17 +20,23 @@ from typing import cast
 import msgspec
 
 from agents.facts import FactQueue
+from agents.launchers import LauncherLine, Launchers, TooManyLaunchersError
 from agents.log import fields, log
 from agents.process import ProcessClock, peer
 from agents.rank_messages import (
     LINE_BYTES_MAX,
     Acknowledged,
+    AnomalyNotice,
     Answer,
     CollectiveEntered,
     ErrorAnswer,
     FirstStepNotice,
     Hello,
     JobRestorePointQuestion,
+    LaunchEndedNotice,
+    LauncherMessage,
+    LauncherState,
+    LaunchStartedNotice,
     Message,
     RestorePointAnswer,
     RestorePointQuestion,
@@ -44,9 +50,13 @@ from agents.windows import WindowBuffer
 from agents.wire import (
     RANKS_PER_NODE_MAX,
     TEXT_CHARACTERS_MAX,
+    Anomaly,
+    AnomalyKind,
     CheckpointShard,
     Fact,
     FirstStep,
+    LaunchEnded,
+    LaunchStarted,
     RankStarted,
     RestorePoint,
 )
@@ -78,12 +88,15 @@ class RankServer:
         windows: WindowBuffer,
         ask_restore_point: AskRestorePoint,
         on_fact: Callable[[], None],
+        launchers: Launchers | None = None,
     ) -> None:
+        """Without `launchers` none is listened to."""
         self._path = path
         self.facts = facts
         self.windows = windows
         self.ask_restore_point = ask_restore_point
         self.on_fact = on_fact
+        self.launchers = launchers
         self.processes = ProcessClock()
         self._conversations: set[asyncio.Task[None]] = set()
         self._ranks: set[RankConnection] = set()
@@ -145,6 +158,7 @@ class RankConnection:
         self._server = server
         self._writer = writer
         self._hello: Hello | None = None
+        self._launcher: LauncherLine | None = None
         self._questions: set[asyncio.Task[None]] = set()
         self.connected_at = time.time()
         self.pid, self.user_id = peer(writer.get_extra_info("socket"))
@@ -184,6 +198,8 @@ class RankConnection:
     def close(self) -> None:
         for question in self._questions:
             question.cancel()
+        if self._launcher is not None and self._server.launchers is not None:
+            self._server.launchers.close(self._launcher)
         if self._hello is not None:
             self._server.windows.leave(self._hello, self.user_id)
 
@@ -197,6 +213,9 @@ class RankConnection:
             )
             self._ask(message.id, asked)
             return
+        if isinstance(message, LauncherMessage):
+            self._take_launcher(message)
+            return
         hello = self._hello
         if hello is None:
             raise RefusedError("say hello first")
@@ -204,6 +223,9 @@ class RankConnection:
             if len(message.self_seconds) != len(message.wall_seconds):
                 raise RefusedError("self_seconds and wall_seconds must have the same length")
             self._server.windows.add(hello, message, self.user_id)
+            if self._server.launchers is not None:
+                last = message.first_step + len(message.self_seconds) - 1
+                self._server.launchers.note_step(hello, self.user_id, last)
         elif isinstance(message, CollectiveEntered):
             self._server.windows.enter(hello, message, self.user_id)
         elif isinstance(message, RestorePointQuestion):
@@ -236,6 +258,22 @@ class RankConnection:
             None,
         )
 
+    def _take_launcher(self, message: LauncherMessage) -> None:
+        if self._server.launchers is None:
+            raise RefusedError("this agent listens to no launchers")
+        if isinstance(message, LauncherState):
+            try:
+                line = self._launcher or self._server.launchers.open(self.user_id, self.answer, self._writer.close)
+            except TooManyLaunchersError as error:
+                raise RefusedError(str(error)) from error
+            self._launcher = line
+            line.take(message)
+            return
+        state = self._launcher.state if self._launcher is not None else None
+        if state is None:
+            raise RefusedError("say of which gang first")
+        self._announce(_launch_fact(state, message, self.user_id), message.id)
+
     def _announce(self, fact: Fact, identifier: int | None) -> None:
         def settle(error: str | None) -> None:
             if identifier is None:
@@ -263,7 +301,22 @@ class RankConnection:
         self.answer(RestorePointAnswer(id=identifier, step=point.step, path=point.path, managed=point.managed))
 
 
-def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice, user_id: int) -> Fact:
+def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice | AnomalyNotice, user_id: int) -> Fact:
+    if isinstance(notice, AnomalyNotice):
+        return Anomaly(
+            job_id=hello.job_id,
+            restart_count=hello.restart_count,
+            rank=hello.rank,
+            world_size=hello.world_size,
+            kind=AnomalyKind(notice.kind),
+            step=notice.step,
+            at=notice.at,
+            value=notice.value,
+            usual=notice.usual,
+            until=notice.until,
+            launch=hello.launch,
+            user_id=user_id,
+        )
     if isinstance(notice, FirstStepNotice):
         return FirstStep(
             job_id=hello.job_id,
@@ -287,6 +340,36 @@ def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice, user_id: int) -> 
         sha256=notice.sha256,
         at=notice.at,
         launch=hello.launch,
+        user_id=user_id,
+    )
+
+
+def _launch_fact(state: LauncherState, notice: LaunchStartedNotice | LaunchEndedNotice, user_id: int) -> Fact:
+    if isinstance(notice, LaunchStartedNotice):
+        return LaunchStarted(
+            job_id=state.job_id,
+            restart_count=state.restart_count,
+            launch=notice.launch,
+            seats=notice.seats,
+            spares=notice.spares,
+            at=notice.at,
+            user_id=user_id,
+            lost=notice.lost,
+        )
+    return LaunchEnded(
+        job_id=state.job_id,
+        restart_count=state.restart_count,
+        launch=notice.launch,
+        table_row=notice.row,
+        reason=notice.reason,
+        at=notice.at,
+        progressed=notice.progressed,
+        counted=notice.counted,
+        cause=notice.cause,
+        failed_node=notice.failed_node,
+        rank=notice.rank,
+        status=notice.status,
+        blamed=notice.blamed,
         user_id=user_id,
     )
 

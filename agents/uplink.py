@@ -17,7 +17,16 @@ import msgspec
 from agents.config import ConfigError
 from agents.facts import FactQueue
 from agents.log import fields, log
-from agents.wire import FACTS_PER_REPORT_MAX, REPORT_BYTES_MAX, Acknowledgement, Fact, Report, RestorePoint
+from agents.wire import (
+    FACTS_PER_REPORT_MAX,
+    REPORT_BYTES_MAX,
+    Acknowledgement,
+    Fact,
+    LauncherReport,
+    LauncherWord,
+    Report,
+    RestorePoint,
+)
 
 RESTORE_POINT_WAIT_SECONDS = 30.0
 RESTORE_POINT_RETRY_SECONDS = 0.25
@@ -72,8 +81,9 @@ class Uplink:
         self._token = read_token()
         self._facts = facts
         self._on_unfit = on_unfit
+        self._timeout_seconds = request_timeout_seconds
         # No proxy from the environment: the control plane stands on the cluster's own network.
-        self._client = httpx.AsyncClient(timeout=request_timeout_seconds, trust_env=False)
+        self._client = httpx.AsyncClient(trust_env=False)
         self._sequence = 0
         self._trouble = ""
         self._dropped = ""
@@ -126,6 +136,14 @@ class Uplink:
                     waited = f"nothing within {RESTORE_POINT_WAIT_SECONDS:g} s"
                     raise RestorePointError(f"{waited}, at last: {error}") from error
             await asyncio.sleep(RESTORE_POINT_RETRY_SECONDS)
+
+    async def launcher_word(self, report: LauncherReport) -> LauncherWord:
+        """Waits for news as long as the report says. Raises UnreachableError and RejectedError."""
+        answer = await self._request("POST", "/v1/launchers", _encoder.encode(report), report.wait_seconds)
+        try:
+            return msgspec.json.decode(answer, type=LauncherWord)
+        except msgspec.MsgspecError as error:
+            raise UnreachableError(f"the answer is not understood: {error}") from error
 
     def _heed(self, answer: bytes) -> None:
         """The verdict on this node, and what was not believed: said when it changes, a line a second would drown the
@@ -183,12 +201,12 @@ class Uplink:
     async def _post(self, body: bytes) -> None:
         await self._request("POST", "/v1/reports", body)
 
-    async def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    async def _request(self, method: str, path: str, body: bytes | None = None, wait_seconds: float = 0.0) -> bytes:
         """The body of the first 200. Raises RejectedError when one says no, UnreachableError without any."""
         failures = []
         for url in list(self._urls):
             try:
-                answer = await self._ask(method, url + path, body)
+                answer = await self._ask(method, url + path, body, wait_seconds)
             except httpx.HTTPError as error:
                 failures.append(f"{url}: {type(error).__name__} {error}".rstrip())
             else:
@@ -201,17 +219,18 @@ class Uplink:
                 failures.append(words)
         raise UnreachableError("; ".join(failures))
 
-    async def _ask(self, method: str, url: str, body: bytes | None) -> httpx.Response:
-        answer = await self._send_request(method, url, body)
+    async def _ask(self, method: str, url: str, body: bytes | None, wait_seconds: float) -> httpx.Response:
+        answer = await self._send_request(method, url, body, wait_seconds)
         if answer.status_code in _TOKEN_REFUSED and await asyncio.to_thread(self._renew_token):
-            answer = await self._send_request(method, url, body)
+            answer = await self._send_request(method, url, body, wait_seconds)
         return answer
 
-    async def _send_request(self, method: str, url: str, body: bytes | None) -> httpx.Response:
+    async def _send_request(self, method: str, url: str, body: bytes | None, wait_seconds: float) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self._token}"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        return await self._client.request(method, url, content=body, headers=headers)
+        timeout = httpx.Timeout(self._timeout_seconds, read=self._timeout_seconds + wait_seconds)
+        return await self._client.request(method, url, content=body, headers=headers, timeout=timeout)
 
     def _renew_token(self) -> bool:
         """True when the file holds another token than the one that was refused."""

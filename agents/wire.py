@@ -5,7 +5,7 @@ The control plane imports this module and nothing else of `agents`.
 
 Two kinds of content travel in one `Report`:
 
-* **telemetry** (`gpus`, `ranks`): the newest picture; may be lost, the next report replaces it;
+* **telemetry** (`gpus`, `ports`, `host`, `ranks`): the newest picture; may be lost, the next report replaces it;
 * **facts** (`facts`): things that happened once. The agent repeats a fact until a report that carried it was
   acknowledged with HTTP 200; the control plane acknowledges only what its database holds, and knows a repeated
   fact by its key. So every fact arrives at least once and counts exactly once.
@@ -28,16 +28,19 @@ WIRE_VERSION = 1
 """Version of every message here. The control plane refuses others by name (HTTP 400)."""
 
 REPORT_BYTES_MAX = 262_144
-"""A report above this size is refused (HTTP 413). 8 GPUs with 8 ranks' windows are about 4 KB."""
+"""A report above this size is refused (HTTP 413). 8 GPUs, 8 ports and 8 ranks' windows are about 10 KB."""
 
 FACTS_PER_REPORT_MAX = 256
 """An agent with more unacknowledged facts sends them in several reports, oldest first."""
 
 STEPS_PER_WINDOW_MAX = 512
 GPUS_PER_NODE_MAX = 64
+PORTS_PER_NODE_MAX = 64
+DISKS_PER_NODE_MAX = 16
 RANKS_PER_NODE_MAX = 256
 TEXT_CHARACTERS_MAX = 2048
 COLLECTIVE_CHARACTERS_MAX = 64
+LAUNCHER_WAIT_SECONDS_MAX = 20.0
 
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -55,11 +58,19 @@ class GpuStatus(StrEnum):
     OK = "ok"
     LOST = "lost"  # NVML_ERROR_GPU_IS_LOST (15)
     RESET_REQUIRED = "reset_required"  # NVML_ERROR_RESET_REQUIRED (16)
+    MISSING = "missing"  # seen before in this boot, and NVML does not list it any more
     UNREADABLE = "unreadable"  # any other error; `error` says which
 
 
+RECENT_SECONDS = 600.0
+"""What `..._recent` counts in: the last ten minutes, or since the agent has begun to read."""
+
+
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One GPU as NVML shows it now. A field that the GPU does not support is None."""
+    """One GPU as NVML shows it now. A field that the GPU does not support is None.
+
+    Counters without `recent` count since the driver was loaded or the GPU was reset.
+    """
 
     index: int
     status: GpuStatus
@@ -84,6 +95,68 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     pcie_generation_max: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
+    power_limit_watts: float | None = None
+    ecc_corrected: int | None = None
+    remapped_rows_uncorrectable: int | None = None
+    sram_threshold_exceeded: bool | None = None  # the driver's own flag: this GPU is worn out
+    slowed_share_recent: float | None = None  # of the pictures taken, with a slowdown that hardware asked for (0 to 1)
+    power_violation_seconds: float | None = None  # how long clocks were held down by the power limit
+    thermal_violation_seconds: float | None = None  # ... and by temperature
+    pcie_replays: int | None = None
+    pcie_replays_recent: int | None = None
+    nvlinks: int | None = None  # how many are up
+    nvlinks_max: int | None = None  # the most that were up at once in this boot
+    nvlink_errors: int | None = None  # replays, recoveries and CRC errors of all links
+    nvlink_errors_recent: int | None = None
+    fabric_state: int | None = None  # nvmlGpuFabricState; 3 = registered
+    fabric_status: int | None = None  # nvmlReturn of that registration; 0 = it went well
+    fabric_health: int | None = None  # bit mask, NVML_GPU_FABRIC_HEALTH_MASK_*
+    missing_seconds: float = 0.0  # for so long NVML has not listed it
+    replaced_uuid: str = ""  # another GPU that had this bus address earlier in this boot
+
+
+class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One port of an InfiniBand or RoCE adapter as /sys/class/infiniband shows it now."""
+
+    device: Name  # "mlx5_0"
+    number: Count
+    link_layer: str = ""  # "InfiniBand" or "Ethernet"
+    state: str = ""  # "ACTIVE", "DOWN", "INIT", "ARMED"
+    physical_state: str = ""  # "LinkUp", "Polling", "Disabled", ...
+    rate_gbps: float | None = None
+    rate_gbps_max: float | None = None  # the highest seen in this boot
+    was_active: bool = False  # in this boot: a port that nobody ever used is no loss
+    down_seconds: float | None = None  # since it was last seen active; None: it is
+    link_downed: int | None = None
+    symbol_errors: int | None = None
+    symbol_errors_recent: int | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.device}/{self.number}"
+
+
+class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    path: Text
+    total_bytes: Size
+    free_bytes: Size  # to users without privileges
+    free_inodes_share: float | None = None  # 0 to 1; None: this file system does not count them
+    problem: Text = ""  # "read-only", or the error of asking; only where it could be written to earlier in this boot
+
+
+class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The node itself. What its kernel does not tell is None."""
+
+    memory_total_bytes: Size | None = None
+    memory_available_bytes: Size | None = None
+    memory_errors_corrected: int | None = None  # EDAC, of all memory controllers, since boot
+    memory_errors_uncorrected: int | None = None
+    clock_synchronised: bool | None = None  # as the kernel thinks of its own clock
+    clock_error_seconds: float | None = None  # the kernel's bound on how far it is off
+    cpu_pressure_percent: float | None = None  # of the last minute, in which some task waited for a processor
+    io_pressure_percent: float | None = None  # ... in which all tasks that had work waited for storage
+    memory_pressure_percent: float | None = None  # ... in which all waited for memory
+    disks: list[Disk] = []
 
 
 class Collective(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -124,7 +197,11 @@ class RankWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class KernelEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="kernel"):
-    """A line of the kernel log that the driver wrote about a GPU. Key: (node, boot_id, sequence)."""
+    """A line of the kernel log that the driver wrote about a GPU or switch. Key: (node, boot_id, sequence).
+
+    What the text says is read by the control plane; `xid` and `bus_id` are for counting, and for texts that it cannot
+    read.
+    """
 
     boot_id: str
     sequence: Size  # of the kernel log record within this boot
@@ -182,6 +259,33 @@ class CheckpointShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     user_id: UserId = 0
 
 
+class AnomalyKind(StrEnum):
+    LOSS_NAN = "loss_nan"
+    LOSS_JUMP = "loss_jump"
+    GRAD_NORM_NAN = "grad_norm_nan"
+    GRAD_NORM_JUMP = "grad_norm_jump"
+
+
+class Anomaly(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="anomaly"):
+    """A rank's loss or gradient norm was NaN or infinite, or jumped to several times what was usual, at this step; told
+    again with `until` when it was as before from that step on. Key: (job, restart_count, launch, rank, kind, step,
+    until).
+    """
+
+    job_id: Count
+    restart_count: Count
+    rank: Count
+    world_size: World
+    kind: AnomalyKind
+    step: Step
+    at: float
+    value: Annotated[str, Meta(max_length=64)] = ""  # as the rank printed it: JSON knows no NaN
+    usual: float = 0.0  # the median of what was seen before; 0 while too little was
+    until: Step | None = None  # None: it goes on
+    launch: Count = 0
+    user_id: UserId = 0
+
+
 class JobRefused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="job_refused"):
     """Our Prolog kept a job off this node, because the control plane's last word was that it is unfit.
     Key: (node, job_id, at).
@@ -193,10 +297,81 @@ class JobRefused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     restart_count: Count | None = None  # of the attempt that was kept off; None where Slurm does not tell its Prolog
 
 
-JobFact = RankStarted | FirstStep | CheckpointShard
-"""Facts that ranks tell of their job."""
+class HardwareKind(StrEnum):
+    """What a `HardwareEvent` tells of. `number` is given with each in brackets."""
 
-Fact = KernelEvent | JobRefused | JobFact
+    PORT_OUTAGE = "port_outage"  # a port of the fabric was down for `seconds` and came back [link_downed since]
+    NVML_XID = "nvml_xid"  # an Xid that NVML told of and the kernel log did not [Xid]
+    NVML_UNAVAILABLE = "nvml_unavailable"  # the GPU became unavailable
+    NVML_RECOVERY_ACTION = "nvml_recovery_action"  # the driver's recovery action changed [action]
+    NVML_MEMORY_STORM = "nvml_memory_storm"  # a storm of corrected memory errors
+    NVML_PAGE_RETIREMENT = "nvml_page_retirement"  # a page was retired, or waits for it
+    NVML_POISON = "nvml_poison"  # poisoned memory
+
+
+class HardwareEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="hardware"):
+    """Something happened to a part of this node, and the kernel log was not what told of it.
+    Key: (node, boot_id, kind, part, at).
+    """
+
+    boot_id: str
+    at: float
+    kind: HardwareKind
+    part: Text  # a GPU's bus address, or a port as "mlx5_0/1"
+    number: int | None = None
+    seconds: float = 0.0
+    text: Text = ""
+
+
+class LaunchStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="launch_started"):
+    """A launcher starts its gang within its allocation. Key: (job, restart_count, launch, at)."""
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    seats: tuple[Name, ...]  # the gang's nodes by node rank
+    spares: tuple[Name, ...]
+    at: float
+    user_id: UserId = 0  # of the launcher's process, as the kernel tells
+    lost: tuple[Name, ...] = ()  # nodes of the allocation that it does not use any more
+
+
+class LaunchCause(StrEnum):
+    """For whose sake a launch was over, as its launcher sees it."""
+
+    DONE = "done"  # every rank ended well, or the job was to end
+    HARDWARE = "hardware"  # nodes were bad: verdicts, nodes that are gone or stuck
+    BLACK_HOLE = "black_hole"  # ranks failed first on the same node again, while others were well
+    PROGRAM = "program"  # a rank failed, and no node is blamed
+    HANG = "hang"
+    OUTSIDE = "outside"  # somebody ended its step in Slurm
+
+
+class LaunchEnded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="launch_ended"):
+    """A launch is over, and what its launcher made of that. Key: (job, restart_count, launch, at)."""
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    table_row: Count  # of the launcher's own table: docs/launcher.md
+    reason: Text
+    at: float
+    progressed: bool = False  # beyond what any launch before it had reached
+    counted: bool = False  # it cost a launch of the budget for launches without progress
+    cause: LaunchCause = LaunchCause.PROGRAM
+    failed_node: Text = ""  # whose rank failed first; empty: no rank did
+    rank: Count | None = None
+    status: int | None = None  # of that rank: its exit code, or a signal's number below zero
+    blamed: tuple[Name, ...] = ()  # nodes that it does not use any more since
+    user_id: UserId = 0
+
+
+JobFact = RankStarted | FirstStep | CheckpointShard | Anomaly | LaunchStarted | LaunchEnded
+"""Facts that processes of a job tell of it."""
+
+RankFact = RankStarted | FirstStep | CheckpointShard | Anomaly
+
+Fact = KernelEvent | HardwareEvent | JobRefused | JobFact
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -214,6 +389,10 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     ranks: list[RankWindow] = []
     facts: list[Fact] = []
     problems: list[str] = []  # what the agent could not read, in words
+    ports: list[Port] = []
+    host: Host | None = None
+    nvml_silent_seconds: float = 0.0  # for so long NVML has owed the agent an answer; 0: less than it may take
+    nvml_unkillable: bool = False  # the process that asks NVML was killed and does not end: it hangs inside the kernel
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -237,6 +416,48 @@ class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     launch: Count = 0
     managed: bool = True  # False: the job did not ask for us; nothing is to be restored, and nothing was settled
+
+
+class LauncherReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What an agent passes on for a launcher on its node: `POST /v1/launchers`, a long poll.
+
+    It is answered at once where there is another word than the `known` one, else when `wait_seconds` have passed.
+    """
+
+    version: int
+    cluster: Name
+    node: Name
+    job_id: Count
+    restart_count: Count
+    user_id: UserId
+    launch: Count
+    phase: Text  # "seating", "running", "ending", "waiting" (for a node, or to be requeued), "leaving"
+    seats: list[Name]  # by node rank
+    spares: list[Name] = []
+    lost: list[Name] = []
+    nodes_min: Count = 1
+    known: Text = ""  # `version` of the word that it has; empty: none
+    wait_seconds: Annotated[float, Meta(ge=0, le=LAUNCHER_WAIT_SECONDS_MAX)] = 0.0
+
+
+class StartAnew(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The gang is to be started anew, though no rank of it has ended."""
+
+    launch: Count  # this launch, or an earlier one, is to end
+    reason: str
+    without: list[str] = []  # nodes that give their seat to a spare, where there is one; not bad
+
+
+class LauncherWord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a launcher is told: all that stands, each time. A node that is not in `bad` any more can be used again."""
+
+    version: str  # empty: there is no word, what was told before still stands
+    bad: dict[str, str] = {}  # node → why nothing of the gang may run there
+    anew: StartAnew | None = None
+    launches_without_progress: Count = 0  # in earlier allocations of the job, since its last progress
+    best_step: Step | None = None  # the furthest that any earlier allocation had finished
+    launch: Count = 0  # of this launch is ...
+    step: Step | None = None  # ... the furthest step that was finished; None: not known
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -6,16 +6,18 @@ import os
 import sys
 from collections.abc import Sequence
 
+from agents.launch.agent_line import AgentLine
 from agents.launch.events import Events
 from agents.launch.hub import Hub
 from agents.launch.launcher import EXIT_CANNOT_START, Launcher
 from agents.launch.nodes import Nodes
 from agents.launch.options import Options, UsageError, parse
-from agents.launch.progress import FileProgress, Progress, TimeAlive
+from agents.launch.progress import FileProgress, Progress, TimeAlive, ToldProgress
 from agents.launch.protocol import new_secret
 from agents.launch.slurm import Allocation, NoAllocation, NodeStates, asked_for_no_kill, read_allocation
 from agents.launch.steps import Steps
-from agents.launch.verdicts import FileVerdicts, NoVerdicts
+from agents.launch.verdicts import AllVerdicts, FileVerdicts, NoVerdicts
+from agents.train.identity import socket_path
 
 EXIT_USAGE = 2
 VERDICT_SECONDS = 0.05
@@ -32,20 +34,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     _warn(options, allocation, events)
     secret = new_secret()
-    hub = Hub(secret)
-    progress: Progress = TimeAlive(options.progress_seconds)
+    line = AgentLine(
+        socket_path(os.environ, None), int(allocation.job_id), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    )
+    try:
+        hub = Hub(secret, options.ports or (0,))
+    except OSError as error:
+        sys.stderr.write(f"understudy run: {error}\n")
+        return EXIT_CANNOT_START
+    progress: Progress = ToldProgress(line.step, TimeAlive(options.progress_seconds))
     if options.progress_file:
         progress = FileProgress(options.progress_file)
     verdicts = FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts()
     node_states = NodeStates(allocation.nodes, options.slurm_poll_seconds)
-    nodes = Nodes(allocation.nodes, verdicts, node_states, events)
-    launcher = Launcher(options, nodes, hub, Steps(hub, allocation, options, secret), events, progress)
+    nodes = Nodes(allocation.nodes, AllVerdicts(verdicts, line), node_states, events)
+    launcher = Launcher(options, nodes, hub, Steps(hub, allocation, options, secret), events, progress, line)
     try:
         return launcher.run()
     except OSError as error:
         sys.stderr.write(f"understudy run: {error}\n")
         return EXIT_CANNOT_START
     finally:
+        line.close()
         hub.close()
 
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 STEP_ENDED_EXIT_CODE = 137
-"""Of a gang whose step was ended from outside, launch after launch: no rank has one. As of a SIGKILL."""
+"""Of a gang whose step was ended from outside, or which hung, launch after launch: no rank has one. As of a SIGKILL."""
 
 
 class Action(StrEnum):
@@ -79,8 +79,14 @@ class Ended:
     """In the order in which they were heard of."""
     running: int = 0
     """Ranks that still ran when the launch was ended."""
+    hung_seconds: float = 0.0
+    """Not 0: it was ended because there was no new step for so long."""
     bad: Mapping[str, str] = field(default_factory=dict)
     """Nodes that must not be used any more, and why: verdicts, nodes that are gone or stuck."""
+    told: str = ""
+    """Why the control plane had it ended, though no rank of it had: the gang hangs."""
+    without: tuple[str, ...] = ()
+    """Nodes that give their seat to a spare then, where there is one. They are not bad."""
     asked_to_end: str = ""
     """Why nothing is to be started any more: a signal, the end of the job's time."""
 
@@ -125,8 +131,23 @@ ROWS: Mapping[int, str] = MappingProxyType(
         60: "the same node failed first again while others were well: a black hole; a spare takes its place",
         70: "a rank failed: start again on the same nodes",
         71: "somebody ended the gang's step in Slurm: start again on the same nodes",
+        72: "the gang hung: start again on the same nodes; nobody is known to be behind, so nobody is blamed",
+        75: "the control plane says that the gang hangs: start again, without the node it names where there is a spare",
     }
 )
+
+
+CAUSES: Mapping[int, str] = MappingProxyType(
+    {
+        **dict.fromkeys((10, 20), "done"),
+        **dict.fromkeys((30, 50, 70), "program"),
+        **dict.fromkeys((40, 41, 42, 43, 44), "hardware"),
+        60: "black_hole",
+        71: "outside",
+        **dict.fromkeys((72, 75), "hang"),
+    }
+)
+"""For whose sake a launch was over, in the words of agents/wire.py."""
 
 
 def decide(  # noqa: PLR0911 - a table: a return for each row
@@ -149,7 +170,14 @@ def decide(  # noqa: PLR0911 - a table: a return for each row
     if bad:
         return _replace(40, ended.seats, bad, after, spares, rules)
     if after.without_progress >= rules.launches_without_progress_max:
-        return _give_up(first, after)
+        return _give_up(ended, after)
+    if ended.told:
+        return _start_anew(ended, after, spares, rules)
+    if first is None and ended.hung_seconds:
+        reason = (
+            f"no new step for {ended.hung_seconds:.1f} s; started again on the same nodes ({_budget(after, rules)})"
+        )
+        return Decision(72, Action.RELAUNCH, reason, after, seats=ended.seats)
     if first is None:
         reason = f"its step in Slurm was ended; started again on the same nodes ({_budget(after, rules)})"
         return Decision(71, Action.RELAUNCH, reason, after, seats=ended.seats)
@@ -160,6 +188,14 @@ def decide(  # noqa: PLR0911 - a table: a return for each row
             return _replace(60, ended.seats, {first.node: why}, hole, spares, rules)
     reason = f"{first}; started again on the same nodes ({_budget(after, rules)})"
     return Decision(70, Action.RELAUNCH, reason, after, seats=ended.seats)
+
+
+def inherit(ledger: Ledger, without_progress: int, best_step: int | None) -> Ledger:
+    """What earlier allocations of the job have spent and reached counts here, until there is progress."""
+    if ledger.ever_progressed:
+        return ledger
+    spent = ledger.without_progress + without_progress
+    return replace(ledger, without_progress=spent, ever_progressed=best_step is not None)
 
 
 def cannot_start(ended: Ended, ledger: Ledger, rules: Rules) -> bool:
@@ -204,12 +240,22 @@ def _count_of(node: str, ledger: Ledger) -> int:
     return count
 
 
-def _give_up(first: Failure | None, ledger: Ledger) -> Decision:
+def _start_anew(ended: Ended, ledger: Ledger, spares: Sequence[str], rules: Rules) -> Decision:
+    leaving = [node for node in ended.without if node in ended.seats]
+    takes = dict(zip(leaving, [node for node in spares if node not in leaving], strict=False))
+    words = ", ".join(f"{new} takes the place of {old}" for old, new in takes.items()) or "on the same nodes"
+    reason = f"{ended.told}; started again, {words} ({_budget(ledger, rules)})"
+    seats = tuple(takes.get(node, node) for node in ended.seats)
+    return Decision(75, Action.RELAUNCH, reason, ledger, seats=seats)
+
+
+def _give_up(ended: Ended, ledger: Ledger) -> Decision:
     count = ledger.without_progress
+    first = ended.failures[0] if ended.failures else None
     if first is None:
-        reason = (
-            f"{count} launches without progress; the last: its step in Slurm was ended. The job is not started again"
-        )
+        stood_still = f"no new step for {ended.hung_seconds:.1f} s" if ended.hung_seconds else ""
+        why = ended.told or stood_still or "its step in Slurm was ended"
+        reason = f"{count} launches without progress; the last: {why}. The job is not started again"
         return Decision(50, Action.FINISH, reason, ledger, exit_code=STEP_ENDED_EXIT_CODE)
     reason = f"{count} launches without progress; the last: {first}"
     cleared = tuple(

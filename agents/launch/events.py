@@ -10,6 +10,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TextIO
 
 
 class Events:
@@ -31,9 +32,9 @@ class Events:
             _write(self._file, json.dumps({"what": what, "at": time.time(), **fields}) + "\n")
 
 
-def _write(file: object, line: str) -> None:
+def _write(file: TextIO, line: str) -> None:
     try:
-        file.write(line)  # type: ignore[attr-defined]
-        file.flush()  # type: ignore[attr-defined]
+        file.write(line)
+        file.flush()
     except OSError:
         pass

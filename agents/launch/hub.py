@@ -9,9 +9,10 @@ import contextlib
 import selectors
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from agents.launch.ports import bind_a_port
 from agents.launch.protocol import (
     BEAT_SECONDS,
     Lines,
@@ -28,6 +29,7 @@ from agents.launch.protocol import (
 STRANGERS_MAX = 4096
 STRANGER_SECONDS = 10.0
 LAUNCHER_BEAT_SECONDS = 5.0
+_BESIDE = "beside"
 
 
 @dataclass(slots=True, eq=False)
@@ -53,14 +55,17 @@ class SeatLink:
 class Hub:
     """Used from one thread. Messages are given out in the order in which they came."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, ports: Sequence[int] = (0,)) -> None:
+        """Raises OSError where none of the ports is free; 0 is any."""
         self._secret = secret
         self._selector = selectors.DefaultSelector()
         self._links: set[SeatLink] = set()
+        self._beside: socket.socket | None = None
         self._beaten = time.monotonic()
         self._asked_last = time.monotonic()
         # Of all addresses: by which one the nodes reach this host is for Slurm to say.
-        self._server = socket.create_server(("", 0), backlog=4096)
+        self._server = bind_a_port(ports)
+        self._server.listen(4096)
         self._server.setblocking(False)
         self._selector.register(self._server, selectors.EVENT_READ)
         self.port: int = self._server.getsockname()[1]
@@ -68,6 +73,16 @@ class Hub:
     def watch(self, wakeup: socket.socket) -> None:
         """Wake up for this, too."""
         self._selector.register(wakeup, selectors.EVENT_READ)
+
+    def beside(self, connection: socket.socket | None) -> None:
+        """Wake up for this one too, whose owner reads it; in place of the one named before."""
+        if connection is self._beside:
+            return
+        if self._beside is not None:
+            self._selector.unregister(self._beside)
+        self._beside = connection
+        if connection is not None:
+            self._selector.register(connection, selectors.EVENT_READ, _BESIDE)
 
     def wait(self, seconds: float) -> Iterator[tuple[SeatLink, Message]]:
         """What seats say; `{"what": "hello"}` when one has proven itself, `{"what": "lost"}` when it hung up."""
@@ -82,7 +97,7 @@ class Hub:
                 self._accept(now)
             elif isinstance(key.data, SeatLink):
                 yield from self._serve(key.data, events, now)
-            elif isinstance(key.fileobj, socket.socket):
+            elif isinstance(key.fileobj, socket.socket) and key.data != _BESIDE:
                 with contextlib.suppress(BlockingIOError):
                     key.fileobj.recv(4096)
         if now - self._beaten >= LAUNCHER_BEAT_SECONDS:

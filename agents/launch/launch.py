@@ -34,6 +34,11 @@ class Launch:
     failures: list[Failure] = field(default_factory=list)
     first_failure_at: float = 0.0
     progressed: bool = False
+    looked: bool = False
+    newest_step: int | None = None
+    """What is seen at the first look, when it begins, is of a launch before."""
+    moved_at: float | None = None
+    """When another newest step was seen."""
     over: Over | None = None
     over_at: float = 0.0
     running_when_over: int = 0
@@ -49,6 +54,13 @@ class Launch:
 
     def since_fault(self, now: float) -> float | None:
         return None if self.fault_at is None else round(now - self.fault_at, 4)
+
+    def note_step(self, step: int | None, now: float) -> None:
+        """Another number than before shows that it moves; a lower one, too, for it may do steps again."""
+        if step != self.newest_step:
+            self.moved_at = now if self.looked and step is not None else self.moved_at
+            self.newest_step = step
+        self.looked = True
 
     def note_exit(self, node: str, local_rank: int, status: int, now: float) -> None:
         """What ends after the launch is over was killed by us."""
@@ -77,6 +89,7 @@ class Launch:
             silent_seconds={node: silence_of(link, now) for node, link in links.items() if link.open},
             condemned={**condemned, **dict.fromkeys(self.step.lost, HUNG_UP)},
             progressed=self.progressed,
+            stalled_seconds=0.0 if self.moved_at is None else now - self.moved_at,
         )
 
     def summary(self, bad: Mapping[str, str], asked_to_end: str) -> Ended:
@@ -88,6 +101,9 @@ class Launch:
             failures=tuple(self.failures),
             running=self.running_when_over if self.went_at is not None else 1,
             bad=bad,
+            told=self.over.told if self.over else "",
+            without=self.over.without if self.over else (),
+            hung_seconds=self.over.hung_seconds if self.over else 0.0,
             asked_to_end=asked_to_end,
         )
 
@@ -119,5 +135,6 @@ class Launch:
             "rank": first.rank if first else None,
             "node": first.node if first else None,
             "status": first.status if first else None,
+            "hung_seconds": round(over.hung_seconds, 3) or None,
             "age_seconds": round(self.age(self.over_at), 3),
         }

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from agents.launch import watch
-from agents.launch.decide import Action, Decision, Ledger, decide
+from agents.launch.agent_line import AgentLine, Gang
+from agents.launch.decide import CAUSES, Action, Decision, Ledger, OutOfSpares, decide, inherit
 from agents.launch.events import Events
 from agents.launch.hub import Hub, SeatLink, silence_of
 from agents.launch.launch import Launch
@@ -35,6 +36,11 @@ RESTART_ATTEMPTS_MAX = 30
 START_AGAIN_SECONDS = 2.0
 STEP_END_SECONDS = 2.0
 """For srun to end when most seats have hung up: then the step was ended, and not these nodes."""
+REASON_CHARACTERS_MAX = 2000
+VERDICT_SECONDS = 0.5
+"""A rank that fails may be the first that is heard of a broken GPU: so long the control plane has for a verdict, or the
+gang would be started on that GPU once more.
+"""
 SCANCEL_AFTER_SECONDS = 0.3
 """Seats end their ranks in milliseconds. Where one does not, Slurm is asked to."""
 
@@ -49,7 +55,7 @@ class Phase(StrEnum):
 
 
 class Launcher:
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - its parts, each there once
         self,
         options: Options,
         nodes: Nodes,
@@ -57,6 +63,7 @@ class Launcher:
         steps: Steps,
         events: Events,
         progress: Progress,
+        line: AgentLine,
     ) -> None:
         self._options = options
         self._nodes = nodes
@@ -64,6 +71,8 @@ class Launcher:
         self._steps = steps
         self._events = events
         self._progress = progress
+        self._line = line
+        self._took_over = False
         self._seating_seconds = 0.0
         """What the first step needed until every node had answered."""
         self._failed_steps = 0
@@ -98,9 +107,11 @@ class Launcher:
             for link, message in self._hub.wait(TURN_SECONDS if self._phase is not Phase.ENDING else 0.005):
                 self._hear(link, message)
             self._heed_signals()
+            self._talk()
             self._notice_bad_spares()
             turns[self._phase]()
             self._steps.tidy()
+        self._talk()
         return self._exit_code
 
     def _first_seats(self) -> tuple[str, ...]:
@@ -190,6 +201,8 @@ class Launcher:
                 launch.note_exit(node, number(message, "local_rank"), number(message, "status"), time.monotonic())
             case "gone" if step is launch.step:
                 launch.gone.add(node)
+                if "port" in message:
+                    link.port = number(message, "port")
 
     def _welcome(self, step: Step, link: SeatLink) -> None:
         step.links[link.node] = link
@@ -204,6 +217,46 @@ class Launcher:
             self._hub.say(link, "prepare", processes=processes, torchrun=self._options.torchrun)
         if step is self._standby and link.node not in self._launch.seats:
             self._steps.leave(self._launch.step, link.node)  # the older standby there
+
+    # -- the control plane --------------------------------------------------------------------------------------
+
+    def _talk(self) -> None:
+        """Says what the gang is, hears what is ordered. Without an agent the gang goes on all the same."""
+        rules, seats = self._options.rules, self._launch.seats
+        spares = self._spares()
+        may_shrink = rules.when_out_of_spares is OutOfSpares.SHRINK
+        self._line.tell(
+            Gang(
+                self._launch.number,
+                self._phase.value,
+                seats,
+                tuple(spares),
+                tuple(node for node in self._nodes.names if node not in {*seats, *spares}),
+                rules.nodes_min if may_shrink else self._options.nodes,
+            )
+        )
+        self._hub.beside(self._line.turn())
+        trouble = self._line.trouble()
+        if trouble:
+            words = f"nobody judges this gang's nodes from outside ({trouble}): it goes on by itself"
+            self._events.tell("no_agent", words)
+        if self._line.heard and not self._took_over:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """What earlier allocations of this job have used up of its budget is used up."""
+        self._took_over = True
+        earlier, best = self._line.launches_without_progress, self._line.best_step
+        self._events.note("heard", launches_without_progress=earlier, best_step=best)
+        if self._ledger.ever_progressed:
+            return
+        self._ledger = inherit(self._ledger, earlier, best)
+        if best is not None:
+            self._best_step = max(best, self._best_step or 0)
+        if earlier:
+            maximum = self._options.rules.launches_without_progress_max
+            words = f"before its requeue this job had {earlier} of {maximum} launches without progress; they count"
+            self._events.tell("taken_over", words, launches_without_progress=earlier, best_step=best)
 
     # -- which nodes are bad -----------------------------------------------------------------------------------
 
@@ -294,6 +347,7 @@ class Launcher:
         master = step.links[launch.seats[0]]
         launch.processes = self._options.procs_per_node or master.gpus or 1
         launch.went_at = time.monotonic()
+        launch.note_step(self._progress.step(0.0), launch.went_at)  # of a launch before
         self._failed_steps = 0
         warm = sum(node in step.warm for node in launch.seats)
         for node_rank, node in enumerate(launch.seats):
@@ -324,6 +378,8 @@ class Launcher:
             master=f"{master.address}:{master.port}",
             since_fault_seconds=launch.since_fault(launch.went_at),
         )
+        lost = tuple(node for node in self._nodes.names if node not in {*launch.seats, *spares})
+        self._line.notice("launch_started", launch=launch.number, seats=launch.seats, spares=tuple(spares), lost=lost)
         self._phase = Phase.RUNNING
 
     def _tell_started(self) -> None:
@@ -342,13 +398,16 @@ class Launcher:
         launch = self._launch
         age = launch.age(now)
         self._look_at_progress(now, age)
-        over = watch.judge(launch.picture(now, self._nodes.condemned()), self._options.silence_seconds)
+        picture = launch.picture(now, self._nodes.condemned())
+        over = watch.judge(picture, self._options.silence_seconds, self._options.hang_seconds)
         if self._ending_for is not None:
             if over is not None or now >= self._until:
                 self._start_leaving()
         elif over is not None:
             self._close(over)
-        elif age >= self._options.rearm_seconds and not self._warned:
+        elif (anew := self._line.anew(launch.number)) is not None and not self._warned:
+            self._close(Over({}, told=anew.reason, without=anew.without))
+        elif age >= self._options.rearm_seconds and not self._warned and self._options.in_process_seconds is None:
             self._rearm(now)
 
     def _look_at_progress(self, now: float, age: float) -> None:
@@ -356,6 +415,7 @@ class Launcher:
             return
         self._looked_at_progress = now
         step = self._progress.step(age)
+        self._launch.note_step(step, now)
         if step is None or (self._best_step is not None and step <= self._best_step):
             return
         self._best_step = step
@@ -389,18 +449,26 @@ class Launcher:
         for node in launch.seats if launch.went_at is not None else ():
             link = launch.step.link(node)
             if link is not None:
-                self._hub.say(link, "kill")
+                self._hub.say(link, "keep" if self._may_keep(node, over) else "kill")
         words = [f"{node}: {why}" for node, why in over.bad.items()] or [str(one) for one in launch.failures[:1]]
+        if over.told:
+            words = [over.told]
+        if over.hung_seconds:
+            words.append(f"hung: no new step for {over.hung_seconds:.1f} s (--hang-seconds)")
         if words:
             self._events.tell("fault", f"launch {launch.number}: {'; '.join(words)}", **launch.fault_fields(over))
         self._phase = Phase.ENDING
+
+    def _may_keep(self, node: str, over: Over) -> bool:
+        """Whether its ranks may go on in the next launch. Of a gang that hangs none leaves it by itself."""
+        return self._options.in_process_seconds is not None and node not in over.bad and not over.hung_seconds
 
     def _end(self) -> None:
         """Until the nodes that are to go on have no rank of it left; who does not get there in time does not go on."""
         launch = self._launch
         assert launch.over is not None
         unusable = self._nodes.unusable()
-        waited = time.monotonic() - launch.over_at
+        waited = time.monotonic() - launch.over_at - (self._options.in_process_seconds or 0.0)
         bad = dict(launch.over.bad)
         bad |= {node: unusable[node] for node in launch.seats if node in unusable and node not in bad}
         if launch.many_hung_up() and launch.step.killed_at is None:
@@ -419,12 +487,16 @@ class Launcher:
         bad |= dict.fromkeys(waiting, f"its ranks outlived SIGKILL for {waited:.0f} s")
         if launch.step.killed_at is None:
             bad |= {node: "its seat hung up" for node in launch.seats if node in launch.step.lost and node not in bad}
+        if launch.failures and not bad and self._line.heard and time.monotonic() - launch.over_at < VERDICT_SECONDS:
+            return
         self._judge(bad)
 
     def _judge(self, bad: Mapping[str, str]) -> None:
         launch = self._launch
         ended = launch.summary(bad, "the ranks were asked for a last checkpoint" if self._warned else "")
         decision = decide(ended, self._ledger, self._spares(), self._options.rules)
+        if launch.went_at is not None:
+            self._report_end(launch, ended.progressed, decision)
         self._ledger = decision.ledger
         self._events.tell(
             "decision",
@@ -440,10 +512,27 @@ class Launcher:
         )
         self._carry_out(decision)
 
+    def _report_end(self, launch: Launch, progressed: bool, decision: Decision) -> None:
+        first = launch.failures[0] if launch.failures else None
+        self._line.notice(
+            "launch_ended",
+            launch=launch.number,
+            row=decision.row,
+            reason=decision.reason[:REASON_CHARACTERS_MAX],
+            progressed=progressed,
+            counted=decision.ledger.without_progress > (0 if progressed else self._ledger.without_progress),
+            cause=CAUSES.get(decision.row, "program"),
+            failed_node=first.node if first else "",
+            rank=first.rank if first else None,
+            status=first.status if first else None,
+            blamed=tuple(decision.blamed),
+        )
+
     def _carry_out(self, decision: Decision) -> None:
         launch = self._launch
         self._nodes.blame(decision.blamed)
-        self._steps.retire(launch.step)
+        if not self._keep_for(decision):
+            self._steps.retire(launch.step)
         match decision.action:
             case Action.RELAUNCH | Action.SHRINK:
                 if launch.went_at is None:  # nobody has seen this number
@@ -461,6 +550,18 @@ class Launcher:
             case Action.FAIL:
                 self._exit_code = EXIT_NODES_MISSING
                 self._start_leaving()
+
+    def _keep_for(self, decision: Decision) -> bool:
+        """Whether the next launch is in the same step, where some of its ranks still are. Then that is prepared."""
+        launch = self._launch
+        again = decision.action in (Action.RELAUNCH, Action.SHRINK) and launch.went_at is not None
+        if self._options.in_process_seconds is None or not again or not launch.step.can_seat(decision.seats):
+            return False
+        for node in launch.seats:
+            if node not in decision.seats:
+                self._steps.leave(launch.step, node)
+        self._standby = launch.step
+        return True
 
     # -- out of spares -----------------------------------------------------------------------------------------
 

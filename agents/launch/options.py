@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.launch.decide import OutOfSpares, Rules
+from agents.launch.ports import port_range
 
 _SIGNALS = ("USR1", "USR2", "HUP", "URG", "WINCH")
 
@@ -33,6 +34,12 @@ class Options:
     progress_seconds: float
     events: Path | None
     checkpoint_signal: signal.Signals
+    hang_seconds: float
+    """0: never."""
+    in_process_seconds: float | None
+    """For ranks to leave the old launch, to go on in the next one. None: every launch has new processes."""
+    ports: range | None
+    """For the gang to meet on, and for the launcher to hear its seats on. None: any that is free."""
     seat_seconds: float
     silence_seconds: float
     kill_seconds: float
@@ -57,6 +64,10 @@ def parse(arguments: Sequence[str] | None) -> Options:
         raise UsageError(f"--min-nodes {nodes_min}: between 1 and --nodes {given.nodes}")
     if given.launches_without_progress < 1:
         raise UsageError("--launches-without-progress: 1 at least")
+    if given.hang_seconds < 0 or (given.hang_seconds and not given.progress_file):
+        raise UsageError(f"--hang-seconds {given.hang_seconds:g}: above 0, and with --progress-file to see steps by")
+    if given.in_process and given.torchrun:
+        raise UsageError("--in-process with --torchrun: torchrun starts its workers itself, and anew")
     return Options(
         command=command,
         nodes=given.nodes,
@@ -68,6 +79,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
         progress_seconds=given.progress_seconds,
         events=given.events,
         checkpoint_signal=signal.Signals[f"SIG{given.checkpoint_signal}"],
+        hang_seconds=given.hang_seconds,
+        in_process_seconds=given.in_process_seconds if given.in_process else None,
+        ports=_ports(given.port_range),
         seat_seconds=given.seat_seconds,
         silence_seconds=given.silence_seconds,
         kill_seconds=given.kill_seconds,
@@ -88,6 +102,13 @@ def _processes(text: str) -> int | None:
     return int(text)
 
 
+def _ports(text: str) -> range | None:
+    try:
+        return port_range(text) if text else None
+    except ValueError as error:
+        raise UsageError(f"--port-range {text}: first and last, as in 20000-20999") from error
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="understudy run",
@@ -98,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--nodes", type=int, required=True, metavar="N", help="nodes of the gang; the allocation's others are spares")
     add("--procs-per-node", default="auto", metavar="K", help="ranks on each node; auto: one a GPU, or one (default)")
     add("--torchrun", action="store_true", help="one torchrun on each node, which starts the ranks there")
+    add("--in-process", action="store_true", help="ranks that can, go on in the next launch without a new process")
     add("--preload", default="", metavar="MODULES", help="imported in advance, with commas: torch,numpy")
     add("--when-out-of-spares", default="pool", choices=[one.value for one in OutOfSpares], help="default: pool")
     add("--min-nodes", type=int, metavar="M", help="for `shrink`: no fewer (default: N)")
@@ -112,14 +134,29 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="without a file: alive so long is progress",
     )
+    add(
+        "--hang-seconds",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="no new step for so long is a hang; longer than a step with a checkpoint in it takes (default: 0, never)",
+    )
     environment_verdicts = os.environ.get("UNDERSTUDY_VERDICTS", "")
     add("--verdicts", default=environment_verdicts, metavar="PATH", help="file or directory that names bad nodes")
+    add("--port-range", default="", metavar="A-B", help="TCP ports to use on all nodes (default: 20000-31999)")
     add("--checkpoint-signal", default="USR1", choices=_SIGNALS, help="what sbatch --signal sends (default: USR1)")
     add("--events", type=Path, metavar="FILE", help="append what happens, a JSON object a line")
     tuning = parser.add_argument_group("bounds").add_argument
     tuning("--silence-seconds", type=float, default=3.0, metavar="S", help="a node unheard of so long is gone (3)")
     tuning(
         "--kill-seconds", type=float, default=3.0, metavar="S", help="ranks that outlive SIGKILL so long are stuck (3)"
+    )
+    tuning(
+        "--in-process-seconds",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="for ranks to leave the old launch; then they are killed (5)",
     )
     tuning("--term-seconds", type=float, default=5.0, metavar="S", help="between SIGTERM and SIGKILL at the end (5)")
     tuning("--seat-seconds", type=float, default=60.0, metavar="S", help="for a node to answer at the start (60)")

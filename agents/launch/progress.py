@@ -6,6 +6,7 @@ Belongs here: the interface, and the ways to learn it. Must not: budgets.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +15,7 @@ _TAIL_BYTES = 4096
 
 
 class Progress(Protocol):
-    def step(self, launch_age_seconds: float) -> int | None:
+    def step(self, launch_age_seconds: float, /) -> int | None:
         """The last step known to be done; None where nothing is known. Never goes back within a launch."""
 
 
@@ -24,7 +25,7 @@ class FileProgress:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def step(self, launch_age_seconds: float) -> int | None:  # noqa: ARG002 - another source needs it
+    def step(self, _launch_age_seconds: float, /) -> int | None:
         try:
             with self._path.open("rb") as file:
                 size = file.seek(0, 2)
@@ -33,6 +34,20 @@ class FileProgress:
         except OSError:
             return None
         return int(numbers[-1]) if numbers else None
+
+
+class ToldProgress:
+    """What the ranks' own hook told the agent; another way until it has told something."""
+
+    def __init__(self, told: Callable[[], int | None], until_then: Progress) -> None:
+        self._told = told
+        self._until_then = until_then
+        self._is_told = False
+
+    def step(self, launch_age_seconds: float, /) -> int | None:
+        step = self._told()
+        self._is_told = self._is_told or step is not None
+        return step if self._is_told else self._until_then.step(launch_age_seconds)
 
 
 class TimeAlive:

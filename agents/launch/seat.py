@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import random
 import selectors
 import signal
 import socket
@@ -24,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from agents.launch import command as commands
+from agents.launch.channel import DESCRIPTOR_VARIABLE, Channel
 from agents.launch.command import Meeting, PythonProgram
+from agents.launch.ports import PORTS, bind_a_port, port_range
 from agents.launch.protocol import (
     BEAT_SECONDS,
     SECRET_VARIABLE,
@@ -39,12 +40,13 @@ from agents.launch.protocol import (
     text,
 )
 from agents.launch.task import Part, rank_environment
-from agents.launch.tree import become_subreaper, end_everything_below, kill_below, parents
+from agents.launch.tree import become_subreaper, end_everything_below, kill_below, kill_tree, parents
 
 CONNECT_SECONDS = 20.0
+STUMBLED_STATUS = 1
+"""As Python's own, where an exception ends it."""
 SILENCE_SECONDS = 120.0
 """A launcher that says nothing for so long is gone, though nobody closed the connection."""
-_PORTS = range(20_000, 32_000)  # below Linux' range for outgoing connections, which could take one meanwhile
 _WARM_PROGRAM = Path(__file__).with_name("warm.py")
 
 
@@ -55,24 +57,36 @@ class Warm:
     program: subprocess.Popen[bytes]
     ready: int
     go: int
+    channel: Channel | None
     failed: str | None = None
     is_ready: bool = False
 
 
 class Seat:
-    def __init__(self, link: socket.socket, command: Sequence[str], preload: str) -> None:
+    def __init__(self, link: socket.socket, options: argparse.Namespace, command: Sequence[str]) -> None:
+        """Raises OSError where none of the ports is free: one is kept from other seats until the gang needs it."""
         self._link = link
         self._lines = Lines()
         self._command = list(command)
-        self._preload = preload
+        self._preload: str = options.preload
+        self._in_process_seconds: float | None = options.in_process
+        self._ports: Sequence[int] = options.port_range
         self._warm: list[Warm] = []
         self._ranks: dict[int, int] = {}  # process id → local rank
+        self._channels: dict[int, Channel] = {}  # process id → its end, where it may go on in the next launch
         self._torchrun = False
         self._killing = False
+        self._kept_until: float | None = None
+        """Ranks that may go on in the next launch have so long to leave this one."""
         self._over = False
         self._heard = self._beaten = time.monotonic()
         self._selector = selectors.DefaultSelector()
-        self.port, self._port_holder = _hold_a_port()
+        self._port_holder = bind_a_port(self._ports)
+
+    @property
+    def port(self) -> int:
+        """For the gang to meet on, where its first rank is here."""
+        return int(self._port_holder.getsockname()[1])
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
@@ -97,17 +111,22 @@ class Seat:
 
     def _turn(self, wakeup: int) -> None:
         before = time.monotonic()
-        for key, _ in self._selector.select(timeout=0.01 if self._killing else BEAT_SECONDS):
+        hurry = self._killing or self._kept_until is not None
+        for key, _ in self._selector.select(timeout=0.01 if hurry else BEAT_SECONDS):
             if key.fileobj is self._link:
                 self._listen()
             elif key.fileobj == wakeup:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wakeup, 4096)
+            elif isinstance(key.data, Channel):
+                self._hear_rank(key.data)
             else:
                 self._hear_warm(key.data)
         self._reap()
         if self._killing and not self._over:
             self._kill()
+        if self._kept_until is not None:
+            self._keep(self._kept_until)
         now = time.monotonic()
         if now - before > 10 * BEAT_SECONDS:  # we stood still ourselves: nobody else is to blame for the silence
             self._heard = now
@@ -146,7 +165,9 @@ class Seat:
             case "signal":
                 self._signal(number(message, "number"))
             case "kill":
-                self._killing = True
+                self._killing, self._kept_until = True, None
+            case "keep":
+                self._kept_until = time.monotonic() + (self._in_process_seconds or 0.0)
             case "leave":
                 self._over = True
             case other:
@@ -163,7 +184,7 @@ class Seat:
         if not self._preload or program is None or torchrun or self._warm or self._ranks:
             return
         for _ in range(processes):
-            warm = _start_warm(program, self._preload)
+            warm = _start_warm(program, self._preload, self._channel())
             self._warm.append(warm)
             self._selector.register(warm.ready, selectors.EVENT_READ, warm)
 
@@ -182,28 +203,78 @@ class Seat:
     def _go(self, part: Part) -> None:
         self._torchrun = part.torchrun
         self._port_holder.close()
+        kept = {local_rank: pid for pid, local_rank in self._ranks.items()}
         usable = [one for one in self._warm if one.failed is None]
         count = 1 if part.torchrun else part.meeting.processes
         warm = len(usable) == count
         for local_rank in range(count):
             environment = rank_environment(os.environ, part, local_rank)
-            if warm:
-                chosen = usable[local_rank]
-                with contextlib.suppress(BrokenPipeError):  # it died meanwhile: its exit is noticed as any rank's is
-                    os.write(chosen.go, json.dumps(environment).encode() + b"\n")
-                os.close(chosen.go)
-                self._ranks[chosen.program.pid] = local_rank
-                continue
-            try:
-                arguments = commands.torchrun(self._command, part.meeting) if part.torchrun else self._command
-                program = _start(arguments, environment)
-            except OSError as error:
-                sys.stderr.write(f"understudy: {_node()}: cannot start {self._command[0]}: {error.strerror}\n")
-                status = 127 if isinstance(error, FileNotFoundError) else 126  # as a shell has it
-                self._say("exited", local_rank=local_rank, status=status)
-                continue
-            self._ranks[program.pid] = local_rank
-        self._say("started", warm=warm, at=time.time())
+            if local_rank in kept:
+                self._channels[kept[local_rank]].go_on(environment)
+            elif warm:
+                self._become(usable[local_rank], local_rank, environment)
+            else:
+                self._start(part, local_rank, environment)
+        self._warm = [one for one in self._warm if one.program.pid not in self._ranks]
+        self._say("started", warm=warm, kept=len(kept), at=time.time())
+
+    def _become(self, chosen: Warm, local_rank: int, environment: dict[str, str]) -> None:
+        if chosen.channel is not None:
+            environment = {**environment, DESCRIPTOR_VARIABLE: str(chosen.channel.descriptor)}
+            self._channels[chosen.program.pid] = chosen.channel
+        with contextlib.suppress(BrokenPipeError):  # it died meanwhile: its exit is noticed as any rank's is
+            os.write(chosen.go, json.dumps(environment).encode() + b"\n")
+        os.close(chosen.go)
+        self._ranks[chosen.program.pid] = local_rank
+
+    def _start(self, part: Part, local_rank: int, environment: dict[str, str]) -> None:
+        channel = self._channel()
+        try:
+            arguments = commands.torchrun(self._command, part.meeting) if part.torchrun else self._command
+            program = _start(arguments, environment, channel)
+        except OSError as error:
+            sys.stderr.write(f"understudy: {_node()}: cannot start {self._command[0]}: {error.strerror}\n")
+            status = 127 if isinstance(error, FileNotFoundError) else 126  # as a shell has it
+            self._say("exited", local_rank=local_rank, status=status)
+            return
+        self._ranks[program.pid] = local_rank
+        if channel is not None:
+            self._channels[program.pid] = channel
+
+    # -- ranks that go on in the next launch ---------------------------------------------------------------------
+
+    def _channel(self) -> Channel | None:
+        if self._in_process_seconds is None:
+            return None
+        channel = Channel()
+        self._selector.register(channel.ours, selectors.EVENT_READ, channel)
+        return channel
+
+    def _hear_rank(self, channel: Channel) -> None:
+        if channel.hear():
+            pid = next((pid for pid, one in self._channels.items() if one is channel), None)
+            if pid in self._ranks and channel.waiting and self._kept_until is None and not self._killing:
+                # To the launcher it has failed; whether it is started anew or goes on is no matter.
+                self._say("exited", local_rank=self._ranks[pid], status=STUMBLED_STATUS)
+        elif not channel.open:
+            self._selector.unregister(channel.ours)
+            channel.ours.close()
+
+    def _keep(self, until: float) -> None:
+        """Who cannot go on, or does not come in time, is killed. That nobody is left in the old launch, is said."""
+        late = time.monotonic() > until
+        staying = []
+        for pid in self._ranks:
+            channel = self._channels.get(pid)
+            if channel is None or not channel.restartable or (late and not channel.waiting):
+                kill_tree(pid)
+                staying.append(pid)
+            elif not channel.waiting:
+                staying.append(pid)
+        if not staying:
+            self._kept_until = None
+            self._port_holder = bind_a_port(self._ports)
+            self._say("gone", port=self.port, kept=len(self._ranks))
 
     def _reap(self) -> None:
         while True:
@@ -217,7 +288,9 @@ class Seat:
                 if warm.program.pid == pid and pid not in self._ranks:
                     warm.failed = "it has ended"
             local_rank = self._ranks.pop(pid, None)
-            if local_rank is not None and not self._killing:
+            channel = self._channels.pop(pid, None)
+            told = channel is not None and channel.waiting  # and so of its failure, when it stumbled
+            if local_rank is not None and not self._killing and self._kept_until is None and not told:
                 self._say("exited", local_rank=local_rank, status=os.waitstatus_to_exitcode(status))
 
     def _signal(self, which: int) -> None:
@@ -236,12 +309,21 @@ class Seat:
             self._say("gone")
 
 
-def _start(arguments: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(arguments: Sequence[str], environment: dict[str, str], channel: Channel | None) -> subprocess.Popen[bytes]:
+    passed: tuple[int, ...] = ()
+    if channel is not None:
+        passed = (channel.descriptor,)
+        environment = {**environment, DESCRIPTOR_VARIABLE: str(channel.descriptor)}
     # A process group of its own: a script's `kill 0` shall not hit the seat.
-    return _unwaited(subprocess.Popen(list(arguments), env=environment, stdin=subprocess.DEVNULL, process_group=0))
+    started = subprocess.Popen(
+        list(arguments), env=environment, stdin=subprocess.DEVNULL, process_group=0, pass_fds=passed
+    )
+    if channel is not None:
+        channel.handed_over()
+    return _unwaited(started)
 
 
-def _start_warm(program: PythonProgram, preload: str) -> Warm:
+def _start_warm(program: PythonProgram, preload: str, channel: Channel | None) -> Warm:
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
     kind = "module" if program.module else "script"
@@ -253,31 +335,20 @@ def _start_warm(program: PythonProgram, preload: str) -> Warm:
         ],
         env=environment,
         stdin=subprocess.DEVNULL,
-        pass_fds=(ready_write, go_read),
+        pass_fds=(ready_write, go_read, *([channel.descriptor] if channel else [])),
         process_group=0,
     )
     os.close(ready_write)
     os.close(go_read)
-    return Warm(_unwaited(started), ready_read, go_write)
+    if channel is not None:
+        channel.handed_over()
+    return Warm(_unwaited(started), ready_read, go_write, channel)
 
 
 def _unwaited(program: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
     """Python shall not wait for it on its own: all children are collected in one place."""
     program.returncode = 0
     return program
-
-
-def _hold_a_port() -> tuple[int, socket.socket]:
-    """A free port, kept from other seats until the gang needs it."""
-    for port in random.sample(_PORTS, k=256):
-        holder = socket.socket()
-        try:
-            holder.bind(("", port))
-        except OSError:
-            holder.close()
-            continue
-        return port, holder
-    raise OSError(f"no free TCP port found between {_PORTS.start} and {_PORTS.stop}")
 
 
 def _node() -> str:
@@ -340,6 +411,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--generation", type=int, required=True)
     parser.add_argument("--preload", default="")
+    parser.add_argument("--in-process", type=float)
+    parser.add_argument("--port-range", type=port_range, default=PORTS)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
     secret = os.environ.get(SECRET_VARIABLE, "")
@@ -352,7 +425,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     try:
         link = _connect(hosts, options.port)
-        seat = Seat(link, command, options.preload)
+        seat = Seat(link, options, command)
         greeting = greet(link, secret, options.generation, seat.port)
     except (OSError, ProtocolError) as error:
         sys.stderr.write(f"understudy: seat on {_node()}: {error}\n")

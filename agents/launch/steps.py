@@ -57,7 +57,8 @@ class Step:
 
     def can_seat(self, nodes: Sequence[str]) -> bool:
         """Whether all these nodes have a seat in it, or may still get one."""
-        return all(node in self.nodes and node not in self.lost for node in nodes) and self.program.poll() is None
+        there = all(node in self.nodes and node not in self.lost | self.left for node in nodes)
+        return there and self.killed_at is None and self.program.poll() is None
 
 
 class Steps:
@@ -80,6 +81,8 @@ class Steps:
         seat += [
             f"--generation={generation}",
             f"--preload={','.join(self._options.preload)}",
+            *([] if self._options.in_process_seconds is None else [f"--in-process={self._options.in_process_seconds}"]),
+            *([f"--port-range={ports[0]}-{ports[-1]}"] if (ports := self._options.ports) else []),
             "--",
             *self._options.command,
         ]

@@ -32,12 +32,12 @@ def parents() -> dict[int, int]:
     return found
 
 
-def _below() -> list[int]:
+def _below(root: int | None = None) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
     found: list[int] = []
-    waiting = list(children.get(os.getpid(), ()))
+    waiting = list(children.get(root or os.getpid(), ()))
     while waiting:
         pid = waiting.pop()
         found.append(pid)
@@ -54,6 +54,13 @@ def kill_below() -> list[int]:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     return _below()
+
+
+def kill_tree(root: int) -> None:
+    """SIGKILL for a process of ours and all below it. Who had left it is below us, and ended with us."""
+    for pid in (root, *_below(root)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def end_everything_below(seconds: float) -> None:

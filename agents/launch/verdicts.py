@@ -21,6 +21,19 @@ class NoVerdicts:
         return {}
 
 
+class AllVerdicts:
+    """Several who may say it; of two about the same node the first one's reason is told."""
+
+    def __init__(self, *verdicts: Verdicts) -> None:
+        self._verdicts = verdicts
+
+    def poll(self) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for one in reversed(self._verdicts):
+            found |= one.poll()
+        return found
+
+
 class FileVerdicts:
     """A file with a line `node reason…` for each bad node, or a directory with a file for each, named after it.
 

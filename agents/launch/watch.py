@@ -36,6 +36,8 @@ class Picture:
     condemned: Mapping[str, str] = field(default_factory=dict)
     """By node: verdicts, seats that hung up, nodes that are down for Slurm."""
     progressed: bool = False
+    stalled_seconds: float = 0.0
+    """Since its newest step was seen; 0 before the first of this launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +45,34 @@ class Over:
     """The launch is over, for these nodes' sake, or for its ranks' (no node named)."""
 
     bad: Mapping[str, str]
+    told: str = ""
+    """Why the control plane wants it ended; no rank of it has."""
+    without: tuple[str, ...] = ()
+    hung_seconds: float = 0.0
+    """Not 0: no rank has failed, but for so long there was no new step."""
 
 
-def judge(picture: Picture, silence_seconds: float) -> Over | None:
-    """None: let it go on, or wait for more to be heard."""
+def judge(picture: Picture, silence_seconds: float, hang_seconds: float = 0.0) -> Over | None:
+    """None: let it go on, or wait for more to be heard. `hang_seconds` 0: it may stand still for ever."""
     bad = {node: why for node, why in picture.condemned.items() if node in picture.seats}
     bad |= lost_to_silence(picture.silent_seconds, len(picture.seats), silence_seconds)
     if bad:
         return Over(bad)
     running = picture.ranks - picture.ended_well - len(picture.failures)
     if not picture.failures:
-        return Over({}) if running <= 0 else None
+        return Over({}) if running <= 0 else _hung(picture, silence_seconds, hang_seconds)
     if running <= 0 and not _may_be_a_nodes(picture):
         return Over({})
     early = picture.age_seconds <= EARLY_SECONDS and not picture.progressed and running > 0
     patience = SETTLE_EARLY_SECONDS if early else SETTLE_SECONDS
     return Over({}) if picture.first_failure_age_seconds >= patience else None
+
+
+def _hung(picture: Picture, silence_seconds: float, hang_seconds: float) -> Over | None:
+    """While nodes are silent, so are their steps: then it is not the ranks that stand still."""
+    silent = any(age > silence_seconds for age in picture.silent_seconds.values())
+    hung = hang_seconds > 0 and picture.stalled_seconds > hang_seconds and not silent
+    return Over({}, hung_seconds=picture.stalled_seconds) if hung else None
 
 
 def _may_be_a_nodes(picture: Picture) -> bool:

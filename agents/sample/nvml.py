@@ -1,19 +1,27 @@
 """Reads all GPUs of this node through NVML into the words of the wire.
 
-A GPU that fails is said to fail and stays in the list, under the identity it had when it last answered; a
-reading that a GPU does not support is None. NVML is initialised once and again after it said that it is gone.
+A GPU that fails is said to fail; a reading that a GPU does not support is None. NVML is initialised once and again
+after it said that it is gone. What changes within seconds is read each time, the rest at its own pace: a picture holds
+the last reading of each.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
 import pynvml
 
 from agents.sample.pci import normal_bus_id
-from agents.wire import GPUS_PER_NODE_MAX, TEXT_CHARACTERS_MAX, Gpu, GpuStatus
+from agents.sample.picture import Picture
+from agents.wire import GPUS_PER_NODE_MAX, Gpu, GpuStatus
+
+SLOW_SECONDS = 60.0
+"""Who a GPU is, its memory's errors, its links: counters and states that nobody acts upon within seconds."""
+
+RARE_SECONDS = 300.0
+"""What needs the driver to ask the GPU's own processor at length."""
 
 Handle = Any  # pynvml's opaque pointer
 Fields = dict[str, Any]
@@ -30,53 +38,37 @@ _STATUS = {
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindings have no name for
 
 
-class Picture(msgspec.Struct, frozen=True):
-    """What one round of asking NVML gave."""
-
-    driver_version: str = ""
-    gpus: tuple[Gpu, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-class GpuReader(Protocol):
-    def read(self) -> Picture:
-        """Ask every GPU. May take as long as the driver takes; raises nothing."""
-        ...
-
-
-class NoGpus:
-    """For nodes where the configuration switches NVML off."""
-
-    def read(self) -> Picture:
-        return Picture()
-
-
 class Nvml:
     """One thread at a time may call read()."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, on_open: Callable[[list[Handle]], None] = lambda _: None, on_close: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_open` is told the handles of all GPUs when NVML was initialised, `on_close` before it is shut down."""
+        self._on_open = on_open
+        self._on_close = on_close
         self._initialised = False
         self._driver_version = ""
-        self._known: dict[int, Gpu] = {}
-        """By index: the identity each GPU had when it last answered."""
-        self._displaced: dict[str, Gpu] = {}
-        """By uuid: GPUs seen before whose index another GPU has taken since."""
+        self._count_before = 0
+        self._kept: dict[int, Fields] = {}
+        """By index: the latest readings that are not taken each time. A GPU that failed has none."""
+        self._read_at: dict[tuple[int, float], float] = {}
+        """By index and pace: when those were taken."""
 
-    def read(self) -> Picture:
+    def read(self, everything: bool = False) -> Picture:
+        """Ask every GPU. May take as long as the driver takes; raises nothing of NVML's."""
         try:
             count = self._count()
         except pynvml.NVMLError as error:
-            problem = f"NVML cannot be used: {_words(error)}"
-            return Picture(
-                self._driver_version,
-                tuple(self._silent(gpu, problem) for gpu in self._known.values()),
-                (problem,),
-            )
+            self._kept.clear()
+            return Picture(self._driver_version, error=f"NVML cannot be used: {_words(error)}")
         problems = []
         if count > GPUS_PER_NODE_MAX:
             problems.append(f"NVML lists {count} GPUs; only the first {GPUS_PER_NODE_MAX} are reported")
+        if everything or count != self._count_before:
+            self._kept.clear()
+        self._count_before = count
         gpus = [self._gpu(index) for index in range(min(count, GPUS_PER_NODE_MAX))]
-        gpus += self._vanished(gpus)
         return Picture(self._driver_version, tuple(gpus), tuple(problems))
 
     def _count(self) -> int:
@@ -84,11 +76,13 @@ class Nvml:
             pynvml.nvmlInit()
             self._initialised = True
             self._driver_version = str(pynvml.nvmlSystemGetDriverVersion())
+            self._on_open(_handles())
         try:
             return int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError:
             # The driver went away or came back anew: handles are worth nothing now, the next round starts
             # afresh.
+            self._on_close()
             self._initialised = False
             pynvml.nvmlShutdown()
             raise
@@ -97,47 +91,52 @@ class Nvml:
         fields: Fields = {}
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            identity = _identity(index, handle)
-            self._remember(identity)
-            for reading in _READINGS:
+            self._keep(index, handle)
+            for reading in _FAST:
                 fields |= _supported(reading, handle)
         except pynvml.NVMLError as error:
-            known = self._known.get(index, Gpu(index=index, status=GpuStatus.OK))
+            identity = {key: value for key, value in self._kept.pop(index, {}).items() if key in _IDENTITY_KEYS}
             status = _STATUS.get(error.value, GpuStatus.UNREADABLE)
-            return msgspec.structs.replace(known, status=status, error=_words(error), **fields)
-        return msgspec.structs.replace(identity, **fields)
+            return Gpu(index=index, status=status, error=_words(error), **(identity | fields))
+        return Gpu(index=index, status=GpuStatus.OK, **(self._kept[index] | fields))
 
-    def _remember(self, gpu: Gpu) -> None:
-        before = self._known.get(gpu.index)
-        if before is not None and before.uuid and before.uuid != gpu.uuid:
-            self._displaced[before.uuid] = before
-        self._known[gpu.index] = gpu
-        self._displaced.pop(gpu.uuid, None)
-
-    def _vanished(self, listed: list[Gpu]) -> list[Gpu]:
-        """GPUs seen before that NVML no longer lists; at their old index where no other GPU has it."""
-        uuids = {gpu.uuid for gpu in listed}
-        taken = {gpu.index for gpu in listed}
-        vanished = []
-        for gpu in [*self._known.values(), *self._displaced.values()]:
-            if gpu.uuid in uuids or (self._known.get(gpu.index) is gpu and gpu.index in taken):
+    def _keep(self, index: int, handle: Handle) -> None:
+        """Takes the readings that are due. Of a GPU that was reset or exchanged nothing old may stay: the driver gives
+        it another uuid, or an error first.
+        """
+        now = time.monotonic()
+        kept = self._kept.get(index)
+        if kept is None:
+            kept = {}
+            for _, seconds in _PACES:
+                self._read_at.pop((index, seconds), None)
+        for readings, seconds in _PACES:
+            if now - self._read_at.get((index, seconds), -seconds) < seconds:
                 continue
-            index = next(i for i in (gpu.index, *range(len(taken) + 1)) if i not in taken)
-            taken.add(index)
-            error = f"NVML lists {len(listed)} GPUs and this one is not among them"
-            vanished.append(self._silent(msgspec.structs.replace(gpu, index=index), error))
-        return vanished
+            kept.pop("error", None)
+            for reading in readings:
+                try:
+                    kept |= _supported(reading, handle)
+                except pynvml.NVMLError as error:
+                    if error.value in _STATUS or not kept.get("uuid"):
+                        raise
+                    kept["error"] = f"not all of it can be read: {_words(error)}"  # no reason to doubt the rest
+            self._read_at[index, seconds] = now
+        self._kept[index] = kept
 
-    @staticmethod
-    def _silent(gpu: Gpu, error: str) -> Gpu:
-        return msgspec.structs.replace(gpu, status=GpuStatus.UNREADABLE, error=error[:TEXT_CHARACTERS_MAX])
 
-
-def _identity(index: int, handle: Handle) -> Gpu:
-    fields: Fields = {}
-    for reading in _IDENTITY:
-        fields |= _supported(reading, handle)
-    return Gpu(index=index, status=GpuStatus.OK, **fields)
+def _handles() -> list[Handle]:
+    found: list[Handle] = []
+    try:
+        count = int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:  # the picture meets the same error, says so, and begins anew
+        return found
+    for index in range(min(count, GPUS_PER_NODE_MAX)):
+        try:
+            found.append(pynvml.nvmlDeviceGetHandleByIndex(index))
+        except pynvml.NVMLError:  # this GPU is told to fail by the picture
+            continue
+    return found
 
 
 def _supported(reading: Callable[[Handle], Fields], handle: Handle) -> Fields:
@@ -163,8 +162,12 @@ def _memory(handle: Handle) -> Fields:
 
 
 def _remapped_rows(handle: Handle) -> Fields:
-    _, _, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
-    return {"remapped_rows_pending": bool(pending), "remapped_rows_failed": bool(failed)}
+    _, uncorrectable, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
+    return {
+        "remapped_rows_uncorrectable": int(uncorrectable),
+        "remapped_rows_pending": bool(pending),
+        "remapped_rows_failed": bool(failed),
+    }
 
 
 def _recovery_action(handle: Handle) -> Fields:
@@ -175,31 +178,103 @@ def _recovery_action(handle: Handle) -> Fields:
 
 
 def _ecc(handle: Handle) -> Fields:
-    kind, counter = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-    return {"ecc_uncorrected": int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter))}
+    def count(kind: int) -> int:
+        return int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC))
+
+    return {
+        "ecc_uncorrected": count(pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        "ecc_corrected": count(pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+    }
 
 
-_IDENTITY: tuple[Callable[[Handle], Fields], ...] = (
-    lambda handle: {"uuid": _text(pynvml.nvmlDeviceGetUUID(handle))},
-    lambda handle: {"bus_id": normal_bus_id(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId))},
-    lambda handle: {"serial": _text(pynvml.nvmlDeviceGetSerial(handle))},
-    lambda handle: {"name": _text(pynvml.nvmlDeviceGetName(handle))},
+def _sram(handle: Handle) -> Fields:
+    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    pynvml.nvmlDeviceGetSramEccErrorStatus(handle, pynvml.byref(status))
+    return {"sram_threshold_exceeded": bool(status.bThresholdExceeded)}
+
+
+def _nvlinks(handle: Handle) -> Fields:
+    """Not supported by the first link means: there are none."""
+    links = 0
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            links += int(pynvml.nvmlDeviceGetNvLinkState(handle, link) == pynvml.NVML_FEATURE_ENABLED)
+        except pynvml.NVMLError as error:
+            if link and error.value in (*_NOT_THERE, pynvml.NVML_ERROR_INVALID_ARGUMENT):
+                break  # a generation with fewer links
+            raise
+    return {"nvlinks": links}
+
+
+def _nvlink_errors(handle: Handle) -> Fields:
+    values = pynvml.nvmlDeviceGetFieldValues(handle, list(_NVLINK_ERRORS))
+    counts = [_number(value) for value in values if value.nvmlReturn == pynvml.NVML_SUCCESS]
+    return {"nvlink_errors": sum(counts)} if counts else {}
+
+
+def _number(value: Any) -> int:
+    """Of a field value, whatever the driver gives it as."""
+    kinds = {
+        pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    }
+    return int(getattr(value.value, kinds.get(value.valueType, "ullVal")))
+
+
+def _violation(key: str, policy: int) -> Callable[[Handle], Fields]:
+    def read(handle: Handle) -> Fields:
+        return {key: int(pynvml.nvmlDeviceGetViolationStatus(handle, policy).violationTime) / 1e9}
+
+    return read
+
+
+def _fabric(handle: Handle) -> Fields:
+    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, pynvml.byref(info))
+    return {"fabric_state": int(info.state), "fabric_status": int(info.status), "fabric_health": int(info.healthMask)}
+
+
+_IDENTITY_KEYS = frozenset({"uuid", "bus_id", "serial", "name"})
+_NVLINK_ERRORS = (
+    pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
+    pynvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+    pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
+    pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
 )
 
 # The recovery action comes first: it is the driver's own verdict, worth having when a later reading fails.
-_READINGS: tuple[Callable[[Handle], Fields], ...] = (
+_FAST: tuple[Callable[[Handle], Fields], ...] = (
     _recovery_action,
     lambda handle: {"temperature_celsius": int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))},
     lambda handle: {"power_watts": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000},
     lambda handle: {"sm_clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))},
-    lambda handle: {"sm_clock_max_mhz": int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))},
     lambda handle: {"clock_event_reasons": int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))},
     lambda handle: {"utilization_percent": int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)},
+)
+
+_SLOW: tuple[Callable[[Handle], Fields], ...] = (
+    lambda handle: {"uuid": _text(pynvml.nvmlDeviceGetUUID(handle))},
+    lambda handle: {"bus_id": normal_bus_id(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId))},
+    lambda handle: {"serial": _text(pynvml.nvmlDeviceGetSerial(handle))},
+    lambda handle: {"name": _text(pynvml.nvmlDeviceGetName(handle))},
+    lambda handle: {"sm_clock_max_mhz": int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))},
+    lambda handle: {"power_limit_watts": pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000},
     _memory,
     _ecc,
     _remapped_rows,
+    _violation("power_violation_seconds", pynvml.NVML_PERF_POLICY_POWER),
+    _violation("thermal_violation_seconds", pynvml.NVML_PERF_POLICY_THERMAL),
     lambda handle: {"pcie_generation": int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))},
     lambda handle: {"pcie_generation_max": int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))},
     lambda handle: {"pcie_width": int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle))},
     lambda handle: {"pcie_width_max": int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))},
+    lambda handle: {"pcie_replays": int(pynvml.nvmlDeviceGetPcieReplayCounter(handle))},
+    _nvlinks,
+    _nvlink_errors,
+    _fabric,
 )
+
+_RARE: tuple[Callable[[Handle], Fields], ...] = (_sram,)
+
+_PACES = ((_SLOW, SLOW_SECONDS), (_RARE, RARE_SECONDS))

@@ -84,6 +84,12 @@ class UnderstudyCallback(TrainerCallback):
             step.__exit__(None, None, None)
 
     @quiet
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        logs = kwargs.get("logs") or {}
+        if "grad_norm" in logs:  # of training, not of evaluation
+            self._monitor.observe(logs.get("loss"), logs["grad_norm"])
+
+    @quiet
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called on every rank when it has written its part; the Trainer's own state is rank 0's last file."""
         path = Path(args.output_dir or ".").absolute() / f"checkpoint-{state.global_step}"

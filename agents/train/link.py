@@ -108,6 +108,7 @@ class Link:
                 return
             self._socket = self._connect()
         connection = self._socket
+        self._outbox.look_at_values()
         for message in self._outbox.take_steps():
             _send(connection, message)
         self._send_collective(connection)

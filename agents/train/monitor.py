@@ -76,6 +76,7 @@ class Monitor:
         self._waiting = WaitingClock()
         self._outbox = Outbox()
         self._first_step_open = True
+        self._number: int | None = None
         self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._shards: queue.SimpleQueue[tuple[int, str, str] | None] = queue.SimpleQueue()
         self._shard_reader: threading.Thread | None = None
@@ -147,6 +148,22 @@ class Monitor:
         return Collective(name, self._outbox.collectives, self._waiting)
 
     @quiet
+    def observe(self, loss: float | None = None, grad_norm: float | None = None) -> None:
+        """Loss and gradient norm of the step under way, or of the last one: call it each step, on each rank.
+
+        NaN, and a jump to five times what is usual, make checkpoints suspect that are taken from that step on. Give
+        numbers that are on the host already: a GPU's tensor is waited for, as item() would.
+        """
+        if self._link is not None:
+            self._outbox.values.append(
+                (
+                    self._number,
+                    loss if loss is None or type(loss) is float else float(loss),
+                    grad_norm if grad_norm is None or type(grad_norm) is float else float(grad_norm),
+                )
+            )
+
+    @quiet
     def checkpoint_saved(self, step: int, path: str | os.PathLike[str], file: str | None = ".") -> None:
         """This rank's part of a checkpoint is written. Complete it is when every rank has said so of the same `path`.
 
@@ -162,6 +179,7 @@ class Monitor:
         if number is None or max(len(directory), len(name)) > TEXT_CHARACTERS_MAX:
             link.complain("checkpoint", "the checkpoint of step %.50r in %.200s is not announced", step, directory)
             return
+        self._outbox.look_at_values()  # what is wrong with it is told before it
         shard = {"step": number, "path": directory, "file": name}
         identifier = self._outbox.add_notice({"type": "shard", **shard, "at": time.time()})
         self._shards.put((identifier, directory, name))
@@ -181,6 +199,7 @@ class Monitor:
         if link is None:
             return
         deadline = time.monotonic() + timeout_seconds
+        self._outbox.look_at_values()
         link.wake()
         if link.connected.wait(min(1.0, timeout_seconds)):
             left_seconds = max(0.0, deadline - time.monotonic())
@@ -211,7 +230,7 @@ class Monitor:
         self._outbox.collectives.leave()
 
     def _begin_step(self, number: int) -> None:
-        self._outbox.collectives.step = number
+        self._outbox.collectives.step = self._number = number
 
     def _end_step(self) -> None:
         self._outbox.collectives.step = None

@@ -13,12 +13,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from .anomalies import AnomalyWatch
 from .collectives import CollectiveLog, Entered
 from .quiet import complain_once
 
 STEPS_HELD_MAX = 4096
 STEPS_PER_MESSAGE_MAX = 512  # what the agent takes in one line
 NOTICES_HELD_MAX = 1024
+VALUES_HELD_MAX = 4096
 STEP_MAX = 2**53
 TEXT_CHARACTERS_MAX = 2048  # of a path
 
@@ -31,6 +33,10 @@ class Outbox:
         self.collectives = CollectiveLog()
         self.steps: deque[Step] = deque(maxlen=STEPS_HELD_MAX)
         """Appending to a deque needs no lock, and the training thread takes none."""
+        self.values: deque[tuple[Any, float | None, float | None]] = deque(maxlen=VALUES_HELD_MAX)
+        """Step, loss and gradient norm, as they were told."""
+        self._watch = AnomalyWatch()
+        self._watch_lock = threading.Lock()
         self._lock = threading.Lock()
         self._notices: dict[int, dict[str, Any]] = {}
         self._last_id = 0
@@ -44,6 +50,15 @@ class Outbox:
             self._last_id += 1
             self._notices[self._last_id] = notice | {"id": self._last_id}
             return self._last_id
+
+    def look_at_values(self) -> None:
+        """What should not be among those told since the last time becomes a notice. Not the training thread's work."""
+        with self._watch_lock:
+            while self.values:
+                number, loss, grad_norm = self.values.popleft()
+                step = step_number(number)
+                for notice in self._watch.see(step, loss, grad_norm) if step is not None else ():
+                    self.add_notice(notice)
 
     def complete_notice(self, identifier: int, more: dict[str, Any]) -> None:
         with self._lock:
@@ -70,6 +85,7 @@ class Outbox:
         """In the child the lock may be held by a thread that is not there."""
         self._lock = threading.Lock()
         self._empty = threading.Condition(self._lock)
+        self._watch_lock = threading.Lock()
         self.collectives.after_fork()
 
     def take_steps(self) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,112 @@
+"""The ports of InfiniBand and RoCE adapters, as /sys/class/infiniband shows them, and how long they have been down.
+
+An outage that is over is told as a fact, because the next picture no longer shows it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from agents.sample.memory import Memory
+from agents.sample.recent import Growth
+from agents.wire import PORTS_PER_NODE_MAX, HardwareEvent, HardwareKind, Port
+
+ACTIVE = "ACTIVE"
+
+OUTAGE_TOLD_SECONDS = 10.0
+"""An outage that was seen at one look only may have been shorter; `link_downed` counts those."""
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def read_ports(sys: Path) -> list[Port]:
+    """`sys` is /sys, or a folder of the same form."""
+    ports = sorted((sys / "class" / "infiniband").glob("*/ports/*"))
+    return [_read_port(port) for port in ports[:PORTS_PER_NODE_MAX]]
+
+
+def _read_port(folder: Path) -> Port:
+    rate = _NUMBER.match(_read(folder / "rate"))
+    return Port(
+        device=folder.parents[1].name,
+        number=int(folder.name),
+        link_layer=_read(folder / "link_layer"),
+        state=_word(_read(folder / "state")),
+        physical_state=_word(_read(folder / "phys_state")),
+        rate_gbps=float(rate[0]) if rate else None,
+        link_downed=_count(folder / "counters" / "link_downed"),
+        symbol_errors=_count(folder / "counters" / "symbol_error"),
+    )
+
+
+def _word(text: str) -> str:
+    """ "4: ACTIVE" is ACTIVE."""
+    return text.rpartition(":")[2].strip()
+
+
+def _read(path: Path) -> str:
+    """Empty for what this kernel or adapter does not show, or just now does not answer."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _count(path: Path) -> int | None:
+    text = _read(path)
+    return int(text) if text.isdecimal() else None
+
+
+class PortHistory:
+    """What one look does not show. Pure but for `Memory`: times are given."""
+
+    def __init__(self, memory: Memory, boot_id: str) -> None:
+        self._memory = memory
+        self._boot_id = boot_id
+        self._symbol_errors = Growth()
+        self.ports: list[Port] = []
+
+    def add(self, ports: list[Port], monotonic: float, now: float) -> list[HardwareEvent]:
+        """Takes one look's ports; returns outages that have ended. `monotonic` runs on through restarts of the agent,
+        as CLOCK_MONOTONIC does; `now` is the time of day.
+        """
+        seen = self._memory.seen
+        there = {port.label for port in ports}
+        gone = [label.rpartition("/") for label in seen.port_rates if label not in there]
+        all_ports = [*ports, *(Port(device, int(number)) for device, _, number in gone)]
+        over = []
+        self.ports = []
+        for port in all_ports[:PORTS_PER_NODE_MAX]:
+            label = port.label
+            if port.state == ACTIVE:
+                seen.port_rates[label] = max(port.rate_gbps or 0.0, seen.port_rates.get(label, 0.0))
+                down_at = seen.port_down_at.pop(label, None)
+                if down_at is not None and monotonic - down_at >= OUTAGE_TOLD_SECONDS:
+                    over.append(self._outage(port, monotonic - down_at, now))
+            elif label in seen.port_rates:
+                seen.port_down_at.setdefault(label, monotonic)
+            down_at = seen.port_down_at.get(label)
+            self.ports.append(
+                replace(
+                    port,
+                    was_active=label in seen.port_rates,
+                    rate_gbps_max=seen.port_rates.get(label) or None,
+                    down_seconds=None if down_at is None else round(monotonic - down_at, 1),
+                    symbol_errors_recent=self._symbol_errors.add(label, monotonic, port.symbol_errors),
+                )
+            )
+        self._memory.save()
+        return over
+
+    def _outage(self, port: Port, seconds: float, now: float) -> HardwareEvent:
+        return HardwareEvent(
+            boot_id=self._boot_id,
+            at=now - seconds,
+            kind=HardwareKind.PORT_OUTAGE,
+            part=port.label,
+            number=port.link_downed,
+            seconds=round(seconds, 1),
+        )
