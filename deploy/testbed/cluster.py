@@ -280,7 +280,7 @@ class SlurmCluster:
         directory = self.directory / "home" / user
         if not directory.exists():
             entry = pwd.getpwnam(user)
-            directory.mkdir(parents=True)
+            directory.mkdir(parents=True, exist_ok=True)  # several threads may want it first
             os.chown(directory, entry.pw_uid, entry.pw_gid)
         return directory
 

@@ -28,6 +28,7 @@ from agents.hooks.install import PARAMETERS, PROLOG_FLAGS_LINE, install
 from deploy.testbed import fake_nvml
 from deploy.testbed.cluster import CLUSTER_NAME, ClusterError, SlurmCluster
 from deploy.testbed.configuration import free_ports
+from deploy.testbed.fake_fabric import FakeFabric
 from deploy.testbed.installation import NATIVE, Installation
 from deploy.testbed.processes import Process, is_running
 
@@ -35,7 +36,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RESEARCHER = "news"
 """The ordinary user whose jobs are ours to recover. Not `nobody`: that user id is none to newer versions of Slurm."""
 
+REBOOT_PROGRAM = "RebootProgram=/bin/true"
+"""Slurm reboots no node without one. What it would do is `Site.finish_reboot`."""
+
 SERVE = ("-m", "controlplane", "serve")
+
+FABRIC_PORTS = 4
 
 
 def hook_lines(directory: Path | None) -> list[str]:
@@ -53,6 +59,7 @@ class Node:
         self.name = name
         self.directory = directory
         self.gpus = fake_nvml.FakeGpus(directory / "gpus")
+        self.fabric = FakeFabric(directory / "sys")
         self.kernel_log = directory / "kmsg"
         self.boot_id_file = directory / "boot_id"
         self.socket = directory / "agent.sock"
@@ -61,7 +68,12 @@ class Node:
 
     def lay_out(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.boot()
+
+    def boot(self) -> None:
+        """Another boot: a new boot id, an empty kernel log, GPUs that answer again."""
         self.gpus.write(fake_nvml.h100_node(self.name))
+        self.fabric.lay_out(FABRIC_PORTS)
         self.kernel_log.write_text("")
         self.boot_id_file.write_text(f"{uuid.uuid4()}\n")
 
@@ -101,12 +113,17 @@ class Site:
         slurm: Installation = NATIVE,
         slurm_settings: Mapping[str, str | float] | None = None,
         hooks: bool = False,
+        settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
     ) -> None:
         """`slurm_settings` go into the control plane's section [slurm]. `hooks`: with our Prolog, Epilog, TaskProlog
-        and HealthCheckProgram in Slurm.
+        and HealthCheckProgram in Slurm. `settings` are further sections of the control plane's configuration.
         """
+        # A test breaks more of its few nodes at once than a fleet would lose.
+        self._settings = {"guards": {"breaker_share_max": 1.0}} | dict(settings or {})
         self._hooks = directory.resolve() / "hooks" if hooks else None
-        self.cluster = SlurmCluster(directory, nodes=nodes, slurm=slurm, extra_lines=hook_lines(self._hooks))
+        self.cluster = SlurmCluster(
+            directory, nodes=nodes, slurm=slurm, extra_lines=[REBOOT_PROGRAM, *hook_lines(self._hooks)]
+        )
         self._slurm_settings = dict(slurm_settings or {})
         if self._slurm_settings.get("gateway") == "pyslurm":
             self._slurm_settings["pyslurm_python"] = str(self.cluster.pyslurm_python)
@@ -181,6 +198,17 @@ class Site:
         at = time.time()
         self.cluster.kill_node(name)
         return at
+
+    def finish_reboot(self, name: str) -> None:
+        """A node that Slurm is rebooting goes down and comes back: another boot, GPUs that work, its agent again."""
+        self.cluster.kill_node(name)
+        self.nodes[name].boot()
+        self.cluster.start_node(name, rebooted=True)
+        self.wait_for(lambda: "REBOOT_ISSUED" not in self.node(name)["slurm"]["flags"], 60, f"{name} has rebooted")
+        # Started so, a slurmd claims a reboot with every registration: the next one would be an unexpected one.
+        self.cluster.kill_node(name)
+        self.cluster.start_node(name)
+        self.start_agent(name)
 
     def submit(self, script: Path, *arguments: str, user: str = RESEARCHER, options: Sequence[str] = ()) -> int:
         """sbatch with the environment that ranks on a testbed need. Returns the job id."""
@@ -289,6 +317,8 @@ class Site:
                         f'socket = "{node.socket}"',
                         f'run_directory = "{node.directory}"',
                         f'boot_id_file = "{node.boot_id_file}"',
+                        "[host]",
+                        f'sys = "{node.fabric.sys}"',
                         "",
                     )
                 )
@@ -309,6 +339,11 @@ class Site:
                     *(f"{key} = {json.dumps(value)}" for key, value in self._slurm_settings.items()),
                     "[spares]",
                     f"count = {self.spares_wanted}",
+                    *(
+                        line
+                        for section, values in self._settings.items()
+                        for line in (f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()))
+                    ),
                     "",
                 )
             )

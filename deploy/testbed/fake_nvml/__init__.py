@@ -18,6 +18,7 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 SOURCE = Path(__file__).parent / "nvml.c"
 LIBRARY_NAME = "libnvidia-ml.so.1"
@@ -30,8 +31,15 @@ REASON_SW_THERMAL_SLOWDOWN = 0x20
 REASON_HW_THERMAL_SLOWDOWN = 0x40
 REASON_HW_POWER_BRAKE_SLOWDOWN = 0x80
 
-H100_BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
+EVENT_XID = 0x8
+EVENT_MEMORY_STORM = 0x200
+EVENT_RECOVERY_ACTION = 0x8000
+EVENT_KINDS_OLD = 0x8 | 0x200 | 0x400 | 0x800
+EVENT_KINDS = EVENT_KINDS_OLD | 0x1000 | 0x2000 | 0x4000 | 0x8000
+
 DRIVER_VERSION = "570.124.06"
+OLD_DRIVER_VERSION = "535.183.06"
+"""Of a branch that does not know the recovery action (field 230) or the newer events."""
 
 
 class BuildError(Exception):
@@ -64,7 +72,9 @@ def build(directory: Path) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class FakeGpu:
-    """One GPU of the state file; the defaults are a healthy, busy H100. None: the GPU does not support it."""
+    """One GPU of the state file; the defaults are a healthy, busy H100 on a new driver. None: the GPU, or its driver,
+    does not support it.
+    """
 
     uuid: str
     bus_id: str  # "0000:1b:00.0"
@@ -92,26 +102,106 @@ class FakeGpu:
     pcie_generation_max: int | None = 5
     pcie_width: int | None = 16
     pcie_width_max: int | None = 16
+    pcie_replays: int | None = 0
+    pci_device_id: int = 0x233010DE
+    power_limit_milliwatts: int | None = 700_000
+    power_violation_nanoseconds: int | None = 0
+    thermal_violation_nanoseconds: int | None = 0
+    sram_threshold_exceeded: int | None = 0
+    nvlinks: int | None = 18
+    nvlinks_up: int | None = 18
+    nvlink_crc_errors: int | None = 0
+    nvlink_replays: int | None = 0
+    fabric_state: int | None = 3
+    fabric_status: int | None = 0
+    fabric_health: int | None = 0
+    event_kinds: int | None = EVENT_KINDS
+    hang: int = 0  # 1: no call about this GPU ever returns
 
 
 IDENTITY = ("uuid", "bus_id", "serial", "name")
+EVENTS_KEPT = 100
+_DRIVER = "driver_version="
 
 
-def h100_node(node: str, gpu_count: int = 8) -> list[FakeGpu]:
-    """The GPUs of a healthy H100 node. Identities depend on the node's name, and on nothing else."""
-    if not 0 <= gpu_count <= len(H100_BUSES):
-        raise ValueError(f"{gpu_count} GPUs asked for; an H100 node has at most {len(H100_BUSES)}")
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A kind of node: where its GPUs sit, and in what they differ from FakeGpu's defaults."""
+
+    buses: tuple[str, ...]
+    gpu: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+H100 = Shape(("1b", "43", "52", "61", "9d", "c3", "d1", "df"))
+A100 = Shape(
+    ("07", "0f", "47", "4e", "87", "90", "b7", "bd"),
+    {
+        "name": "NVIDIA A100-SXM4-80GB",
+        "pci_device_id": 0x20B210DE,
+        "power_milliwatts": 371_000,
+        "power_limit_milliwatts": 400_000,
+        "sm_clock_mhz": 1410,
+        "sm_clock_max_mhz": 1410,
+        "memory_clock_mhz": 1593,
+        "memory_clock_max_mhz": 1593,
+        "pcie_generation": 4,
+        "pcie_generation_max": 4,
+        "nvlinks": 12,
+        "nvlinks_up": 12,
+        "fabric_state": None,  # the fabric is asked for from Hopper on
+    },
+)
+B200 = Shape(
+    H100.buses,
+    {
+        "name": "NVIDIA B200",
+        "pci_device_id": 0x290110DE,
+        "power_milliwatts": 874_000,
+        "power_limit_milliwatts": 1_000_000,
+        "sm_clock_mhz": 1965,
+        "sm_clock_max_mhz": 1965,
+        "memory_clock_mhz": 3996,
+        "memory_clock_max_mhz": 3996,
+        "memory_used_bytes": 150 * 2**30,
+        "memory_total_bytes": 180 * 2**30,
+    },
+)
+OLD_DRIVER: dict[str, Any] = {
+    "recovery_action": None,
+    "sram_threshold_exceeded": None,
+    "event_kinds": EVENT_KINDS_OLD,
+}
+WITH_MIG: dict[str, Any] = {
+    "remapped_pending": None,
+    "remapped_failed": None,
+    "utilization_percent": None,
+}
+"""What a GPU with MIG instances does not tell."""
+
+
+def shaped_node(node: str, shape: Shape, gpu_count: int = 8, **differences: Any) -> list[FakeGpu]:
+    """The GPUs of a healthy node. Identities depend on the node's name, and on nothing else.
+
+    `differences` are fields of FakeGpu, such as **OLD_DRIVER or **WITH_MIG.
+    """
+    if not 0 <= gpu_count <= len(shape.buses):
+        raise ValueError(f"{gpu_count} GPUs asked for; such a node has at most {len(shape.buses)}")
     gpus = []
     for index in range(gpu_count):
         digest = hashlib.sha256(f"{node}/{index}".encode()).digest()
         gpus.append(
             FakeGpu(
                 uuid=f"GPU-{uuid.UUID(bytes=digest[:16])}",
-                bus_id=f"0000:{H100_BUSES[index]}:00.0",
+                bus_id=f"0000:{shape.buses[index]}:00.0",
                 serial=str(1_650_000_000_000 + int.from_bytes(digest[16:20], "big")),
+                **(shape.gpu | differences),
             )
         )
     return gpus
+
+
+def h100_node(node: str, gpu_count: int = 8) -> list[FakeGpu]:
+    return shaped_node(node, H100, gpu_count)
 
 
 class FakeGpus:
@@ -122,10 +212,16 @@ class FakeGpus:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write(self, gpus: Sequence[FakeGpu]) -> None:
-        """Replace the file at once; a reader sees the old state or the new, never half of one."""
-        lines = [f"driver_version={DRIVER_VERSION}"]
+    def write(self, gpus: Sequence[FakeGpu], driver_version: str = "", events: Sequence[str] | None = None) -> None:
+        """Replace the file at once; a reader sees the old state or the new, never half of one.
+
+        A driver version or events that are not given stay what they are.
+        """
+        before = self.path.read_text().splitlines() if self.path.exists() else []
+        old_version = next((line for line in before if line.startswith(_DRIVER)), f"{_DRIVER}{DRIVER_VERSION}")
+        lines = [f"{_DRIVER}{driver_version}" if driver_version else old_version]
         lines += [_line(index, gpu) for index, gpu in enumerate(gpus)]
+        lines += [line for line in before if line.startswith("event=")] if events is None else events
         descriptor, fresh = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}-")
         with os.fdopen(descriptor, "w") as file:
             file.write("\n".join(lines) + "\n")
@@ -145,6 +241,17 @@ class FakeGpus:
         gpus[gpu] = FakeGpu(**(known | fields))
         self.write(gpus)
 
+    def tell(self, gpu: int, kind: int, data: int) -> None:
+        """Let an event happen, as nvmlEventSetWait tells it. `kind` is an nvmlEventType."""
+        events = [line for line in self.path.read_text().splitlines() if line.startswith("event=")]
+        number = 1 + max((int(line.split("\t")[0].split("=")[1]) for line in events), default=0)
+        news = f"event={number}\tgpu={gpu}\tkind={kind}\tdata={data}"
+        self.write(self.read(), events=[*events[-EVENTS_KEPT:], news])
+
+    def hang(self, gpu: int) -> None:
+        """From now on the driver does not come back from a call about this GPU."""
+        self.change(gpu, hang=1)
+
     def lose(self, gpu: int) -> None:
         """As after Xid 79: the GPU has fallen off the bus and every call about it says so."""
         self.change(gpu, result=GPU_IS_LOST)
@@ -154,9 +261,11 @@ class FakeGpus:
         self.change(gpu, sm_clock_mhz=sm_clock_mhz, clock_event_reasons=reasons)
 
     def heal(self, gpu: int) -> None:
-        """A healthy GPU again, the same one."""
+        """A healthy GPU again, the same one, of the same shape as the others."""
         gpus = self.read()
-        gpus[gpu] = FakeGpu(**{name: getattr(gpus[gpu], name) for name in IDENTITY})
+        same = {name: getattr(gpus[gpu], name) for name in IDENTITY}
+        shape = next((one for one in (A100, B200) if one.gpu["name"] == gpus[gpu].name), H100)
+        gpus[gpu] = FakeGpu(**(shape.gpu | same))
         self.write(gpus)
 
 

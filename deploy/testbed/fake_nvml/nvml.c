@@ -8,9 +8,12 @@
  *
  *   driver_version=550.54.15
  *   gpu=0 <TAB> result=0 <TAB> uuid=GPU-... <TAB> bus_id=0000:1b:00.0 <TAB> sm_clock_mhz=1980 ...
+ *   event=1 <TAB> gpu=0 <TAB> kind=0x8 <TAB> data=79
  *
  * `gpu` is the index; lines come in the order of the index, without gaps. `result` is what every call about this GPU
- * returns: 0 success, 15 GPU is lost, 16 reset required, 999 unknown error. All other keys are optional: a value that
+ * returns: 0 success, 15 GPU is lost, 16 reset required, 999 unknown error. With `hang=1` no call about this GPU, and
+ * no waiting for events, ever returns. `event` is a number that counts up; an event is told once to every event set that
+ * was there before it and has registered its kind (nvmlEventType*) for that GPU. All other keys are optional: a value that
  * is not given is one that the GPU does not support (NVML_ERROR_NOT_SUPPORTED, 3). The keys are those of `NUMBERS`
  * and `TEXTS` below. `#` starts a comment line. A file that breaks these rules makes every call return 999 and says
  * why on stderr, once per version of the file.
@@ -27,6 +30,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
 
 enum {
     SUCCESS = 0,
@@ -36,10 +41,19 @@ enum {
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
+    TIMEOUT = 10,
     UNKNOWN = 999,
 };
 
-enum { GPUS_MAX = 64, TEXT_MAX = 96, FILE_MAX = 1 << 20, FIELD_RECOVERY_ACTION = 230, VALUE_TYPE_UNSIGNED_INT = 1 };
+enum { GPUS_MAX = 64, TEXT_MAX = 96, FILE_MAX = 1 << 20, EVENTS_MAX = 256, EVENT_SETS_MAX = 64 };
+
+enum {
+    FIELD_NVLINK_CRC_FLIT = 38,
+    FIELD_NVLINK_REPLAY = 52,
+    FIELD_RECOVERY_ACTION = 230
+};
+
+enum { VALUE_TYPE_UNSIGNED_INT = 1, VALUE_TYPE_UNSIGNED_LONG_LONG = 3 };
 
 enum number {
     RESULT,
@@ -64,6 +78,21 @@ enum number {
     PCIE_GENERATION_MAX,
     PCIE_WIDTH,
     PCIE_WIDTH_MAX,
+    PCIE_REPLAYS,
+    PCI_DEVICE_ID,
+    POWER_LIMIT_MILLIWATTS,
+    POWER_VIOLATION_NANOSECONDS,
+    THERMAL_VIOLATION_NANOSECONDS,
+    SRAM_THRESHOLD_EXCEEDED,
+    NVLINKS,
+    NVLINKS_UP,
+    NVLINK_CRC_ERRORS,
+    NVLINK_REPLAYS,
+    FABRIC_STATE,
+    FABRIC_STATUS,
+    FABRIC_HEALTH,
+    EVENT_KINDS,
+    HANG,
     NUMBER_COUNT
 };
 
@@ -72,6 +101,9 @@ static const char *const NUMBERS[NUMBER_COUNT] = {
     "memory_clock_max_mhz", "clock_event_reasons", "utilization_percent", "memory_used_bytes", "memory_total_bytes",
     "ecc_uncorrected", "ecc_corrected", "remapped_correctable", "remapped_uncorrectable", "remapped_pending",
     "remapped_failed", "recovery_action", "pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max",
+    "pcie_replays", "pci_device_id", "power_limit_milliwatts", "power_violation_nanoseconds",
+    "thermal_violation_nanoseconds", "sram_threshold_exceeded", "nvlinks", "nvlinks_up", "nvlink_crc_errors",
+    "nvlink_replays", "fabric_state", "fabric_status", "fabric_health", "event_kinds", "hang",
 };
 
 enum text { UUID, BUS_ID, SERIAL, NAME, TEXT_COUNT };
@@ -84,11 +116,17 @@ struct gpu {
     char text[TEXT_COUNT][TEXT_MAX]; /* empty: not given */
 };
 
+struct event {
+    unsigned long long number, gpu, kind, data;
+};
+
 struct state {
     int result; /* SUCCESS, DRIVER_NOT_LOADED or UNKNOWN */
     unsigned int count;
     char driver_version[TEXT_MAX];
     struct gpu gpus[GPUS_MAX];
+    unsigned int event_count;
+    struct event events[EVENTS_MAX];
 };
 
 struct version {
@@ -138,6 +176,41 @@ struct field_value {
     } value;
 };
 
+struct violation_time {
+    unsigned long long reference, violation;
+};
+
+struct sram_errors {
+    unsigned int version;
+    unsigned long long counts[11];
+    unsigned int threshold_exceeded;
+};
+
+struct fabric_info_v2 {
+    unsigned int version;
+    unsigned char cluster_uuid[16];
+    int status;
+    unsigned int clique_id;
+    unsigned char state;
+    unsigned int health_mask;
+};
+
+struct event_data {
+    struct device *device;
+    unsigned long long type, data;
+    unsigned int gpu_instance, compute_instance;
+};
+
+struct event_set {
+    int used;
+    unsigned long long told; /* number of the latest event that it has told, or that was there before it */
+    unsigned long long kinds[GPUS_MAX];
+};
+
+_Static_assert(sizeof(struct violation_time) == 16, "nvmlViolationTime_t");
+_Static_assert(sizeof(struct sram_errors) == 104, "nvmlEccSramErrorStatus_v1_t");
+_Static_assert(sizeof(struct fabric_info_v2) == 36, "nvmlGpuFabricInfo_v2_t");
+_Static_assert(sizeof(struct event_data) == 32, "nvmlEventData_t");
 _Static_assert(sizeof(struct pci_info) == 68, "nvmlPciInfo_t");
 _Static_assert(sizeof(struct memory) == 24, "nvmlMemory_t");
 _Static_assert(sizeof(struct memory_v2) == 40, "nvmlMemory_v2_t");
@@ -148,6 +221,7 @@ static unsigned int users;
 static struct state state;
 static struct version seen;
 static struct device devices[GPUS_MAX];
+static struct event_set event_sets[EVENT_SETS_MAX];
 
 /* ---- reading the file ---------------------------------------------------------------------------------------- */
 
@@ -178,10 +252,30 @@ static int set_field(struct gpu *gpu, const char *key, const char *value) {
     return 0;
 }
 
+static int parse_event(struct state *target, char *line) {
+    if (target->event_count == EVENTS_MAX) return 0;
+    struct event *event = &target->events[target->event_count++];
+    char *rest = NULL;
+    for (char *field = strtok_r(line, "\t", &rest); field; field = strtok_r(NULL, "\t", &rest)) {
+        char *end, *value = strchr(field, '=');
+        if (!value) return 0;
+        *value++ = '\0';
+        unsigned long long number = strtoull(value, &end, 0);
+        if (*value == '\0' || *end != '\0') return 0;
+        if (strcmp(field, "event") == 0) event->number = number;
+        else if (strcmp(field, "gpu") == 0) event->gpu = number;
+        else if (strcmp(field, "kind") == 0) event->kind = number;
+        else if (strcmp(field, "data") == 0) event->data = number;
+        else return 0;
+    }
+    return event->number > 0 && event->gpu < GPUS_MAX;
+}
+
 /* `line` is cut up in place. Returns 1 when it was understood. */
 static int parse_line(struct state *target, char *line) {
     char *rest = NULL;
     struct gpu *gpu = NULL;
+    if (strncmp(line, "event=", 6) == 0) return parse_event(target, line);
     for (char *field = strtok_r(line, "\t", &rest); field; field = strtok_r(NULL, "\t", &rest)) {
         char *value = strchr(field, '=');
         if (!value) return 0;
@@ -262,6 +356,12 @@ static int leave(int result) {
     return result;
 }
 
+/* Call with the lock held. Others go on, as a driver may answer for other GPUs. */
+static void hang(void) {
+    pthread_mutex_unlock(&lock);
+    for (;;) pause();
+}
+
 /* Takes the lock; the caller always calls leave(). */
 static int enter_gpu(const struct device *device, const struct gpu **gpu) {
     int result = enter();
@@ -269,6 +369,7 @@ static int enter_gpu(const struct device *device, const struct gpu **gpu) {
     if (device < devices || device >= devices + GPUS_MAX) return INVALID_ARGUMENT;
     if ((size_t)(device - devices) >= state.count) return INVALID_ARGUMENT;
     *gpu = &state.gpus[device - devices];
+    if ((*gpu)->number[HANG]) hang();
     return (int)(*gpu)->number[RESULT];
 }
 
@@ -391,7 +492,7 @@ int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info) {
     info->domain = domain;
     info->bus = bus;
     info->device = slot;
-    info->pci_device_id = 0x233010de;
+    info->pci_device_id = (unsigned int)gpu->number[PCI_DEVICE_ID];
     snprintf(info->bus_id_legacy, sizeof info->bus_id_legacy, "%04X:%02X:%02X.%X", domain & 0xffff, bus & 0xff,
              slot & 0xff, function & 0xf);
     snprintf(info->bus_id, sizeof info->bus_id, "%08X:%02X:%02X.%X", domain, bus & 0xff, slot & 0xff, function & 0xf);
@@ -473,6 +574,13 @@ int nvmlDeviceGetRemappedRows(struct device *device, unsigned int *correctable, 
     return leave(SUCCESS);
 }
 
+/* Where a field of NVLink errors is kept; -1: it is another field. */
+static int nvlink_errors(unsigned int field) {
+    if (field == FIELD_NVLINK_CRC_FLIT) return NVLINK_CRC_ERRORS;
+    if (field == FIELD_NVLINK_REPLAY) return NVLINK_REPLAYS;
+    return -1;
+}
+
 int nvmlDeviceGetFieldValues(struct device *device, int count, struct field_value *values) {
     const struct gpu *gpu;
     int result = enter_gpu(device, &gpu);
@@ -486,6 +594,12 @@ int nvmlDeviceGetFieldValues(struct device *device, int count, struct field_valu
         values[i].result = NOT_SUPPORTED;
         if (values[i].field_id == FIELD_RECOVERY_ACTION && gpu->given[RECOVERY_ACTION]) {
             values[i].value.ui = (unsigned int)gpu->number[RECOVERY_ACTION];
+            values[i].result = SUCCESS;
+        }
+        int errors = nvlink_errors(values[i].field_id);
+        if (errors >= 0 && gpu->given[errors]) {
+            values[i].value_type = VALUE_TYPE_UNSIGNED_LONG_LONG;
+            values[i].value.ull = gpu->number[errors];
             values[i].result = SUCCESS;
         }
     }
@@ -506,4 +620,108 @@ int nvmlDeviceGetCurrPcieLinkWidth(struct device *device, unsigned int *width) {
 
 int nvmlDeviceGetMaxPcieLinkWidth(struct device *device, unsigned int *width) {
     return read_number(device, PCIE_WIDTH_MAX, width);
+}
+
+int nvmlDeviceGetPcieReplayCounter(struct device *device, unsigned int *replays) {
+    return read_number(device, PCIE_REPLAYS, replays);
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(struct device *device, unsigned int *milliwatts) {
+    return read_number(device, POWER_LIMIT_MILLIWATTS, milliwatts);
+}
+
+/* Policies: 0 power, 1 thermal. */
+int nvmlDeviceGetViolationStatus(struct device *device, int policy, struct violation_time *time_spent) {
+    if (policy < 0 || policy > 1) return NOT_SUPPORTED;
+    time_spent->reference = 0;
+    return read_long(device, policy == 0 ? POWER_VIOLATION_NANOSECONDS : THERMAL_VIOLATION_NANOSECONDS,
+                     &time_spent->violation);
+}
+
+int nvmlDeviceGetSramEccErrorStatus(struct device *device, struct sram_errors *status) {
+    return read_number(device, SRAM_THRESHOLD_EXCEEDED, &status->threshold_exceeded);
+}
+
+int nvmlDeviceGetNvLinkState(struct device *device, unsigned int link, unsigned int *active) {
+    const struct gpu *gpu;
+    int result = enter_gpu(device, &gpu);
+    if (result != SUCCESS) return leave(result);
+    if (!gpu->given[NVLINKS]) return leave(NOT_SUPPORTED);
+    if (link >= gpu->number[NVLINKS]) return leave(INVALID_ARGUMENT);
+    *active = link < gpu->number[NVLINKS_UP];
+    return leave(SUCCESS);
+}
+
+int nvmlDeviceGetGpuFabricInfoV(struct device *device, struct fabric_info_v2 *info) {
+    const struct gpu *gpu;
+    int result = enter_gpu(device, &gpu);
+    if (result != SUCCESS) return leave(result);
+    if (!gpu->given[FABRIC_STATE]) return leave(NOT_SUPPORTED);
+    info->state = (unsigned char)gpu->number[FABRIC_STATE];
+    info->status = (int)gpu->number[FABRIC_STATUS];
+    info->health_mask = (unsigned int)gpu->number[FABRIC_HEALTH];
+    return leave(SUCCESS);
+}
+
+/* ---- events -------------------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetSupportedEventTypes(struct device *device, unsigned long long *kinds) {
+    return read_long(device, EVENT_KINDS, kinds);
+}
+
+int nvmlEventSetCreate(struct event_set **set) {
+    int result = enter();
+    if (result != SUCCESS) return leave(result);
+    for (int i = 0; i < EVENT_SETS_MAX; i++)
+        if (!event_sets[i].used) {
+            memset(&event_sets[i], 0, sizeof event_sets[i]);
+            event_sets[i].used = 1;
+            for (unsigned int e = 0; e < state.event_count; e++)
+                if (state.events[e].number > event_sets[i].told) event_sets[i].told = state.events[e].number;
+            *set = &event_sets[i];
+            return leave(SUCCESS);
+        }
+    return leave(UNKNOWN);
+}
+
+int nvmlDeviceRegisterEvents(struct device *device, unsigned long long kinds, struct event_set *set) {
+    const struct gpu *gpu;
+    int result = enter_gpu(device, &gpu);
+    if (result != SUCCESS) return leave(result);
+    if (!gpu->given[EVENT_KINDS] || kinds & ~gpu->number[EVENT_KINDS]) return leave(NOT_SUPPORTED);
+    set->kinds[device - devices] |= kinds;
+    return leave(SUCCESS);
+}
+
+int nvmlEventSetFree(struct event_set *set) {
+    pthread_mutex_lock(&lock);
+    set->used = 0;
+    return leave(SUCCESS);
+}
+
+/* Call with the lock held. Returns 1 when there was an event to tell. */
+static int next_event(struct event_set *set, struct event_data *data) {
+    for (unsigned int i = 0; i < state.event_count; i++) {
+        const struct event *event = &state.events[i];
+        if (event->number <= set->told) continue;
+        set->told = event->number;
+        if (!(set->kinds[event->gpu] & event->kind)) continue;
+        *data = (struct event_data){&devices[event->gpu], event->kind, event->data, 0xffffffff, 0xffffffff};
+        return 1;
+    }
+    return 0;
+}
+
+int nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned int timeout_milliseconds) {
+    enum { LOOK_MILLISECONDS = 20 };
+    for (unsigned int waited = 0;; waited += LOOK_MILLISECONDS) {
+        int result = enter();
+        if (result != SUCCESS) return leave(result);
+        for (unsigned int i = 0; i < state.count; i++)
+            if (state.gpus[i].number[HANG]) hang();
+        if (next_event(set, data)) return leave(SUCCESS);
+        leave(SUCCESS);
+        if (waited >= timeout_milliseconds) return TIMEOUT;
+        nanosleep(&(struct timespec){0, LOOK_MILLISECONDS * 1000000L}, NULL);
+    }
 }
