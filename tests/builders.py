@@ -55,7 +55,8 @@ def job(managed: bool = True, **changes: Any) -> Job:
 
 
 def gpu(index: int = 0, status: GpuStatus = GpuStatus.OK, **values: Any) -> Gpu:
-    return Gpu(index, status, uuid=f"GPU-{index}", bus_id=f"0000:{index + 1:02x}:00.0", **values)
+    identity = {"uuid": f"GPU-{index}", "bus_id": f"0000:{index + 1:02x}:00.0"}
+    return Gpu(index, status, **(identity | values))
 
 
 def xid_event(node: str, xid: int, at: float = NOW - 1, sequence: int = 1, boot_id: str = BOOT) -> StoredKernelEvent:

@@ -63,3 +63,24 @@ def test_a_token_that_anybody_could_guess_is_refused(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     with pytest.raises(ConfigError, match="at least 16"):
         read_token(tmp_path / "token")
+
+
+class TestXidPolicy:
+    def test_a_site_changes_rows(self) -> None:
+        text = 'cluster = "c"\n[xid.policy.94]\nclass = "hardware"\nrepair = "hands"\n'
+        config = parse_config(f'{text}[xid.switch_policy.20034]\nclass = "record"', "site.toml")
+        assert config.xid.rows.xid[94].repair.value == "hands"
+        assert config.xid.rows.sxid[20034].fault.value == "record"
+        assert config.xid.rows.overridden == {("xid", 94), ("sxid", 20034)}
+
+    def test_a_row_of_nonsense_is_refused(self) -> None:
+        assert "did you mean 'class'?" in complaint('cluster = "c"\n[xid.policy.94]\nclas = "drain"')
+        assert "'hardware', 'drain', 'application' or 'record'" in complaint(
+            'cluster = "c"\n[xid.policy.94]\nclass = "x"'
+        )
+        assert "says nothing" in complaint('cluster = "c"\n[xid.policy.94]')
+        assert "xid.policy.a" in complaint('cluster = "c"\n[xid.policy.a]\nclass = "drain"')
+
+    def test_a_code_in_no_catalogue_needs_class_and_repair(self) -> None:
+        said = complaint('cluster = "c"\n[xid.policy.999]\nclass = "drain"')
+        assert "xid 999 is in no catalogue known here: say both class and repair" in said

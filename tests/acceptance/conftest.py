@@ -27,9 +27,11 @@ def make_site() -> Iterator[MakeSite]:
             mode: str = "act",
             slurm: Installation = NATIVE,
             slurm_settings: Mapping[str, str | float] | None = None,
+            settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
         ) -> Site:
             directory = Path(tempfile.mkdtemp(prefix="us-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            return stack.enter_context(Site(directory, nodes, spares, mode, slurm=slurm, slurm_settings=slurm_settings))
+            site = Site(directory, nodes, spares, mode, slurm=slurm, slurm_settings=slurm_settings, settings=settings)
+            return stack.enter_context(site)
 
         yield make

@@ -27,6 +27,7 @@ def weight_after(steps: int) -> int:
 
 
 def main() -> None:
+    began = time.time()
     directory, steps = Path(sys.argv[1]), int(sys.argv[2])
     rank = int(os.environ["SLURM_PROCID"])
     monitor = Monitor()
@@ -35,7 +36,9 @@ def main() -> None:
         raise SystemExit("nobody told where to go on")
     weight = int((Path(point.path) / f"rank-{rank}").read_text()) if point.path else 1
     with (directory / f"attempts-{rank}").open("a") as log:
-        log.write(json.dumps({"attempt": os.environ.get("SLURM_RESTART_COUNT", "0"), "from": point.step}) + "\n")
+        attempt, launch = (os.environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "UNDERSTUDY_LAUNCH"))
+        about = {"attempt": attempt, "launch": launch, "node": os.environ.get("SLURMD_NODENAME"), "at": began}
+        log.write(json.dumps({**about, "from": point.step}) + "\n")
     for step in range(point.step, steps):
         with monitor.step(step):
             weight = (weight * 31 + step) % 1_000_003

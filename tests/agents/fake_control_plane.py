@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from agents.wire import REPORT_BYTES_MAX, Fact, Report
+from agents.wire import REPORT_BYTES_MAX, Fact, LauncherReport, LauncherWord, Report
 
 TOKEN = "correct-horse"
 
@@ -26,6 +26,10 @@ class FakeControlPlane:
         """Given a report: the status and body to refuse it with."""
         self.restore_points: dict[tuple[int, int], tuple[int, str]] = {}
         self.questions = 0
+        self.launchers: list[LauncherReport] = []
+        self.refuse_launcher: tuple[int, str] | None = None
+        self._word = LauncherWord("")
+        self._news = threading.Condition()
         self.unfit = ""
         """Why no new job may start on the node."""
         self.port = port
@@ -39,6 +43,17 @@ class FakeControlPlane:
     @property
     def facts(self) -> list[Fact]:
         return [fact for report in list(self.reports) for fact in report.facts]
+
+    def say(self, word: LauncherWord) -> None:
+        """To every launcher, at once."""
+        with self._news:
+            self._word = word
+            self._news.notify_all()
+
+    def word(self, known: str, seconds: float) -> LauncherWord:
+        with self._news:
+            self._news.wait_for(lambda: self._word.version not in ("", known), min(seconds, 1.0))
+            return self._word if self._word.version != known else LauncherWord("")
 
     def start(self) -> None:
         self._server = _Server(("127.0.0.1", self.port), self)
@@ -105,6 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers["Authorization"] != f"Bearer {plane.token}":
             self._answer(401, {"error": "unknown token"})
             return
+        if self.path == "/v1/launchers":
+            self._follow(plane, msgspec.json.decode(body, type=LauncherReport))
+            return
         report = msgspec.json.decode(body, type=Report)
         refusal = plane.refuse(report)
         if refusal is not None:
@@ -112,6 +130,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         plane.reports.append(report)
         self._answer(200, {"facts": len(report.facts), "unfit": plane.unfit})
+
+    def _follow(self, plane: FakeControlPlane, report: LauncherReport) -> None:
+        plane.launchers.append(report)
+        if plane.refuse_launcher is not None:
+            self._answer(plane.refuse_launcher[0], {"error": plane.refuse_launcher[1]})
+            return
+        self._answer(200, msgspec.to_builtins(plane.word(report.known, report.wait_seconds)))
 
     def do_GET(self) -> None:
         plane = self.server.plane

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agents.config import Config, NvmlConfig
+from agents.config import Config, HostConfig, NvmlConfig
 from agents.loop import Agent
-from agents.sample.nvml import GpuReader
+from agents.sample.gpus import GpuSource
 from tests.agents.fake_control_plane import TOKEN
 
 
@@ -32,6 +32,7 @@ def agent_config(folder: Path, *urls: str, interval_seconds: float = 0.1) -> Con
         report_interval_seconds=interval_seconds,
         request_timeout_seconds=1.0,
         nvml=NvmlConfig(enabled=False),
+        host=HostConfig(enabled=False),
     )
 
 
@@ -45,12 +46,12 @@ def write_xid(config: Config, sequence: int, xid: int = 79) -> float:
 
 
 @contextlib.contextmanager
-def running_agent(config: Config, gpu_reader: GpuReader | None = None) -> Iterator[Agent]:
+def running_agent(config: Config, gpus: GpuSource | None = None) -> Iterator[Agent]:
     ready = threading.Event()
     made: list[tuple[Agent, asyncio.AbstractEventLoop]] = []
 
     async def run() -> None:
-        agent = Agent(config, gpu_reader)
+        agent = Agent(config, gpus)
         made.append((agent, asyncio.get_running_loop()))
         ready.set()
         await agent.run()

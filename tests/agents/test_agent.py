@@ -3,17 +3,19 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from agents.config import Config
-from agents.sample.nvml import Picture
-from agents.wire import Gpu, GpuStatus, KernelEvent
+from agents.config import Config, HostConfig
+from agents.sample.gpus import NoGpus
+from agents.sample.memory import Memory
+from agents.sample.picture import NvmlEvent, Picture
+from agents.wire import Gpu, GpuStatus, HardwareEvent, KernelEvent
+from deploy.testbed.fake_fabric import FakeFabric
 from tests.agents.fake_control_plane import FakeControlPlane
 from tests.agents.running_agent import agent_config, running_agent, write_xid
 
@@ -29,18 +31,29 @@ def config(tmp_path: Path, plane: FakeControlPlane) -> Config:
     return agent_config(tmp_path, plane.url)
 
 
-class OneGpu:
-    """A reader whose driver answers at once, until it hangs."""
+class OneGpu(NoGpus):
+    """A GPU that shows its state when asked to, and a driver that can be silent."""
 
     def __init__(self) -> None:
         self.status = GpuStatus.OK
-        self.answers = threading.Event()
-        self.answers.set()
-        self.asked = 0
+        self.silent = 0.0
+        self._on_news: Callable[[], None] = lambda: None
+        self._picture = self._take()
 
-    def read(self) -> Picture:
-        self.asked += 1
-        self.answers.wait(10)
+    def start(self, on_news: Callable[[], None], on_event: Callable[[NvmlEvent], None]) -> None:  # noqa: ARG002
+        self._on_news = on_news
+
+    def take_now(self) -> None:
+        self._picture = self._take()
+        self._on_news()
+
+    def newest(self) -> Picture:
+        return self._picture
+
+    def silent_seconds(self) -> float:
+        return self.silent
+
+    def _take(self) -> Picture:
         return Picture("570", (Gpu(index=0, status=self.status, uuid="GPU-1"),))
 
 
@@ -79,20 +92,35 @@ def test_an_xid_goes_out_at_once_and_the_gpus_are_looked_at_again(plane: FakeCon
     assert latency_seconds < 0.3
 
 
-def test_a_hung_driver_holds_up_no_fact(plane: FakeControlPlane, config: Config) -> None:
+def test_a_silent_driver_is_told(plane: FakeControlPlane, config: Config) -> None:
     gpu = OneGpu()
     with running_agent(config, gpu):
         plane.wait_for(lambda plane: plane.reports)
-        gpu.answers.clear()
-        asked = gpu.asked
-        plane.wait_for(lambda _: gpu.asked > asked)
-        written_at = write_xid(config, 1)
-        plane.wait_for(lambda plane: xids(plane) == [(1, 79)])
-        assert time.time() - written_at < 0.3
-        assert plane.reports[-1].gpus[0].uuid == "GPU-1"
-        count = len(plane.reports)
-        plane.wait_for(lambda plane: len(plane.reports) > count)  # and the rhythm goes on
-        gpu.answers.set()
+        assert plane.reports[-1].nvml_silent_seconds == 0
+        gpu.silent = 12.0
+        plane.wait_for(lambda plane: plane.reports[-1].nvml_silent_seconds == 12)
+
+
+def test_ports_and_host_travel_and_an_outage_is_a_fact(plane: FakeControlPlane, config: Config, tmp_path: Path) -> None:
+    fabric = FakeFabric(tmp_path)
+    fabric.lay_out(1)
+    fabric.take_down(0)
+    memory = Memory(config.run_directory / "hardware.json", "boot-1")
+    memory.seen.port_rates["mlx5_0/1"] = 400.0
+    memory.seen.port_down_at["mlx5_0/1"] = time.monotonic() - 50
+    memory.save()
+    looking = msgspec.structs.replace(config, host=HostConfig(sys=tmp_path, disks=(tmp_path,)))
+    with running_agent(looking):
+        plane.wait_for(lambda plane: plane.reports and plane.reports[-1].ports and plane.reports[-1].host)
+        fabric.bring_up(0)
+        plane.wait_for(lambda plane: plane.facts, timeout_seconds=15)
+    report = plane.reports[0] if plane.reports[0].ports else plane.reports[1]
+    assert report.ports[0].state == "DOWN"
+    (outage,) = set(plane.facts)  # one that is on its way when the agent ends goes out again
+    assert isinstance(outage, HardwareEvent)
+    assert (outage.part, outage.boot_id) == ("mlx5_0/1", "boot-1")
+    assert 50 <= outage.seconds < 70
+    assert plane.reports[-1].ports[0].down_seconds is None
 
 
 def test_facts_survive_the_death_of_the_control_plane(plane: FakeControlPlane, config: Config) -> None:

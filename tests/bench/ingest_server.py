@@ -26,7 +26,7 @@ class StillSlurm:
         self._submit_at = int(time.time())
 
     def config(self) -> Mapping[str, str]:
-        return {"ClusterName": CLUSTER}
+        return {"ClusterName": self.cluster_name()}
 
     def cluster_name(self) -> str:
         return CLUSTER
@@ -54,6 +54,9 @@ class StillSlurm:
 
     def reservations(self) -> list[SlurmReservation]:
         return []
+
+    def topology(self) -> dict[str, tuple[str, ...]]:
+        return {}
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"a benchmark must not act on Slurm: {name}")

@@ -29,7 +29,6 @@ def large_cluster(jobs: int = JOBS) -> Iterator[SlurmCluster]:
     directory.chmod(0o755)
     try:
         with SlurmCluster(directory, nodes=REAL_NODES, extra_lines=LINES) as cluster:
-            cluster.user_directory("nobody")  # made once, before four threads want it
             with ThreadPoolExecutor(max_workers=4) as pool:
                 list(pool.map(lambda number: _submit(cluster, number), range(jobs)))
             yield cluster

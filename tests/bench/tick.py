@@ -71,7 +71,10 @@ class Fleet:
         config = Config.model_validate({"cluster": b.CLUSTER, "server": server, "spares": {"count": SPARES}})
         self._clock = SetClock()
         self._control_plane = compose(config, Outside(LargeSlurm(), lambda _node: True, self._clock))
-        self._reports = [b.report(f"c{number}", gpus=[b.gpu(i) for i in range(GPUS)]) for number in range(1, NODES + 1)]
+        self._reports = [
+            b.report(f"c{number}", gpus=[b.gpu(i, uuid=f"GPU-{number}-{i}") for i in range(GPUS)])
+            for number in range(1, NODES + 1)
+        ]
         self._round = 0
 
     def hear(self, silent: int) -> None:

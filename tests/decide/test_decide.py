@@ -14,9 +14,9 @@ from controlplane.decide.restore_point import choose
 from controlplane.decide.table import TABLE
 from controlplane.detect import detect
 from controlplane.fleet.decision import Action, Because, Decision
-from controlplane.fleet.finding import Signal
-from controlplane.fleet.job import Checkpoint, Refusal
-from controlplane.fleet.node import NodeState, NodeView
+from controlplane.fleet.finding import ACCUSING, Signal
+from controlplane.fleet.job import Checkpoint, JobThere, Refusal
+from controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState, NodeView
 from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, StepName
 from controlplane.fleet.slurm import SlurmReservation
 from controlplane.fleet.snapshot import Snapshot
@@ -58,6 +58,41 @@ class TestTable:
         if state is not NodeState.IN_SERVICE:
             assert [row for row in TABLE if row.to is state]
         assert [row for row in TABLE if state in row.states and row.to not in (None, state)]
+
+    def test_no_state_is_a_dead_end(self) -> None:
+        """From each there is a way into service, without a person or with one who was asked."""
+        ways: dict[NodeState, set[NodeState]] = {state: set() for state in NodeState}
+        for row in TABLE:
+            for state in row.states:
+                ways[state] |= {row.to} if row.to is not None else set()
+        for state in NodeState:
+            reached: set[NodeState] = {state}
+            while more := {to for one in reached for to in ways[one]} - reached:
+                reached |= more
+            assert NodeState.IN_SERVICE in reached, state
+
+    @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING])
+    def test_a_node_that_we_took_out_goes_back_to_work_or_to_a_person_whatever_fails(self, state: NodeState) -> None:
+        """By our own rows alone, none of which waits for anybody's word."""
+        ours = {Signal.REPAIR_DUE, Signal.VALIDATION_DUE, Signal.HANDS_DUE, Signal.REPAIRED, Signal.REPAIR_FAILED} | {
+            Signal.VALIDATED,
+            Signal.VALIDATION_FAILED,
+            Signal.PROBATION_OVER,
+        }
+        ways = {row.signal: row.to for row in TABLE if row.signal in ours and state in row.states}
+        good = {Signal.REPAIRED, Signal.VALIDATED, Signal.VALIDATION_DUE}
+        bad = {Signal.REPAIR_FAILED, Signal.VALIDATION_FAILED, Signal.HANDS_DUE}
+        assert good & set(ways), "when all goes well"
+        assert bad & set(ways), "when it does not"
+
+    def test_every_way_out_of_service_can_be_ended_by_a_person_in_slurm(self) -> None:
+        lifted = {state for row in TABLE if row.signal is Signal.DRAIN_LIFTED for state in row.states}
+        assert lifted == OUT_OF_SERVICE | {NodeState.FOREIGN_DRAIN}
+
+    def test_nothing_condemns_a_node_that_is_in_our_hands_but_its_own_test(self) -> None:
+        """What we do to it ourselves, such as a reboot, is no fault of its."""
+        accused = [row for row in TABLE if NodeState.REPAIRING in row.states and row.signal in ACCUSING]
+        assert accused == []
 
 
 class TestQuarantine:
@@ -237,8 +272,9 @@ class TestNothing:
 
     def test_a_wrong_rule_that_hits_every_node_drains_no_more_than_the_budget(self) -> None:
         decisions = decided(b.snapshot(*(broken(f"n{i}") for i in range(1, 9))))
-        assert sum(decision.plan is not None for decision in decisions) == 4
-        assert sum(decision.because is Because.FLEET_BUDGET for decision in decisions) == 4
+        assert sum(decision.plan is not None for decision in decisions) == 3
+        assert [one.row for one in decisions if one.action is Action.OPEN_BREAKER] == [290]
+        assert sum(decision.because is Because.BREAKER for decision in decisions) == 5
 
     def test_a_job_moved_too_often_is_left_to_a_person(self) -> None:
         swaps = ((b.NOW - 5, b.job().key),) * 6
@@ -297,6 +333,93 @@ def test_the_furthest_complete_checkpoint_is_restored() -> None:
     assert choose([]) is None
 
 
+class TestDrainAtJobEnd:
+    """A fault that can wait: the node leaves service, and what runs there stays."""
+
+    def later(self, name: str, state: NodeState = NodeState.IN_SERVICE, **values: object) -> NodeView:
+        return b.node(name, state, events=(b.xid_event(name, 63),), **values)  # type: ignore[arg-type]
+
+    def drained(self, name: str, *codes: int) -> NodeView:
+        record = NodeRecord(name, NodeState.QUARANTINED, table_row=130, drained_at=b.NOW - 50)
+        events = tuple(b.xid_event(name, code, sequence=code) for code in (63, *codes))
+        ours = b.slurm_node(name, "ALLOCATED", flags=["DRAIN"], reason="understudy: xid.63", user="root")
+        return b.node(name, record=record, slurm=ours, events=events)
+
+    def test_the_gang_stays_and_the_node_is_drained(self) -> None:
+        decision = only(decided(b.snapshot(self.later("n2"), jobs=[b.job()], spares=SPARES)))
+        assert (decision.row, decision.action, decision.to_state) == (130, Action.DRAIN, NodeState.QUARANTINED)
+        assert (plan_of(decision).kind, plan_of(decision).steps) == (RecoveryKind.QUARANTINE, (StepName.DRAIN_NODES,))
+        assert decision.evidence["repair"] == "reset_gpu"
+        assert decision.opens_incident
+
+    def test_a_gang_on_a_node_drained_for_later_is_not_stranded(self) -> None:
+        assert decided(b.snapshot(self.drained("n2"), jobs=[b.job()], spares=SPARES)) == []
+
+    def test_nor_is_it_moved_when_the_drain_has_to_be_made_again(self) -> None:
+        record = NodeRecord("n2", NodeState.QUARANTINED, table_row=130)
+        node = b.node("n2", record=record, events=(b.xid_event("n2", 63),))
+        decision = only(decided(b.snapshot(node, jobs=[b.job()], spares=SPARES)))
+        assert (decision.row, plan_of(decision).steps) == (14, (StepName.DRAIN_NODES,))
+
+    def test_when_the_fault_grows_graver_the_gang_moves(self) -> None:
+        decision = only(decided(b.snapshot(self.drained("n2", 95), jobs=[b.job()], spares=SPARES)))
+        assert (decision.row, plan_of(decision).failed_nodes) == (13, ("n2",))
+
+    def test_a_gang_that_leaves_another_node_leaves_this_one_as_well(self) -> None:
+        decisions = decided(b.snapshot(self.drained("n2"), broken("n3"), jobs=[b.job()], spares=SPARES))
+        (plan,) = {plan_of(decision) for decision in decisions}
+        assert set(plan.failed_nodes) == {"n2", "n3"}
+        assert plan.seats == ("n1", "n4", "n6", "n7")
+
+    def test_a_seat_that_a_gang_is_on_its_way_to_is_replaced(self) -> None:
+        first = plan_of(only(decided(b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES))))
+        recovery = Recovery(41, first, RecoveryStatus.RUNNING, b.NOW - 1, ())
+        snapshot = b.snapshot(
+            broken("n2", NodeState.QUARANTINED),
+            self.later("n3"),
+            jobs=[b.job(state="PENDING", nodes=())],
+            spares=SPARES[1:],
+            recoveries=(recovery,),
+        )
+        moved = next(one for one in decided(snapshot) if one.subject == "n3")
+        assert (moved.row, plan_of(moved).seats) == (130, ("n1", "n4", "n6", "n7"))
+
+    def test_the_guards_count_it_as_any_quarantine(self) -> None:
+        config = b.config(guards={"quarantined_nodes_max": 1})
+        decisions = decided(b.snapshot(self.later("n2"), self.later("n3")), config)
+        assert sorted(one.because for one in decisions) == [Because.FLEET_BUDGET, Because.RULE]
+
+    def test_what_cannot_wait_goes_first_where_only_one_may_leave(self) -> None:
+        config = b.config(guards={"quarantined_nodes_max": 1})
+        decisions = decided(b.snapshot(self.later("n2"), broken("n3")), config)
+        assert {one.subject: one.because for one in decisions} == {"n2": Because.FLEET_BUDGET, "n3": Because.RULE}
+
+    def test_a_node_that_others_drained_is_left_alone(self) -> None:
+        theirs = b.slurm_node("n2", flags=["DRAIN"], reason="NHC: disk", user="root")
+        decision = only(decided(b.snapshot(self.later("n2", NodeState.FOREIGN_DRAIN, slurm=theirs))))
+        assert (decision.row, decision.action) == (131, Action.NOTHING)
+
+
+class TestSuspicion:
+    def node(self, state: NodeState = NodeState.IN_SERVICE, gap: float = 900.0) -> NodeView:
+        events = tuple(
+            dataclasses.replace(b.xid_event("n2", 31, at=at, sequence=i), jobs=(JobThere(i, 1, user),))
+            for i, (user, at) in enumerate((("alice", b.NOW - 1 - gap), ("bob", b.NOW - 1)), 1)
+        )
+        return b.node("n2", state, events=events, history=events)
+
+    def test_the_node_becomes_a_suspect_and_stays_in_service(self) -> None:
+        suspect = next(one for one in decided(b.snapshot(self.node())) if one.to_state)
+        assert (suspect.row, suspect.action, suspect.to_state) == (140, Action.NOTHING, NodeState.SUSPECT)
+
+    def test_keeping_up_with_its_peers_does_not_clear_it(self) -> None:
+        assert [one for one in decided(b.snapshot(self.node(NodeState.SUSPECT))) if one.to_state] == []
+
+    def test_a_program_that_meets_its_own_error_makes_no_suspect(self) -> None:
+        alone = b.node("n2", events=(b.xid_event("n2", 31),))
+        assert {one.row for one in decided(b.snapshot(alone))} == {60}
+
+
 def test_every_signal_is_either_in_the_table_or_means_nothing() -> None:
     assert {row.signal for row in TABLE} == set(Signal)
 
@@ -332,3 +455,25 @@ class TestReleases:
         plan = plan_of(only(decided(snapshot)))
         under_way = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, ())
         assert decided(dataclasses.replace(snapshot, recoveries=(under_way,))) == []
+
+
+class TestHealth:
+    def test_a_node_that_looks_wrong_stays_in_service_as_a_suspect_until_it_does_not(self) -> None:
+        gpus = (b.gpu(0, nvlinks=17, nvlinks_max=18),)
+        entered = only(decided(b.snapshot(b.node("n2", gpus=gpus), jobs=[b.job()])))
+        assert (entered.row, entered.to_state, entered.plan) == (140, NodeState.SUSPECT, None)
+        stays = only(decided(b.snapshot(b.node("n2", NodeState.SUSPECT, gpus=gpus))))
+        assert (stays.row, stays.to_state) == (141, None)
+        left = only(decided(b.snapshot(b.node("n2", NodeState.SUSPECT, gpus=(b.gpu(0),)))))
+        assert left.to_state is NodeState.IN_SERVICE
+
+    def test_silence_goes_before_suspicion(self) -> None:
+        gpus = (b.gpu(0, nvlinks=17, nvlinks_max=18),)
+        silent = b.node("n2", NodeState.SUSPECT, heard_at=b.NOW - 5, gpus=gpus)
+        assert only(decided(b.snapshot(silent))).to_state is NodeState.UNKNOWN
+
+    def test_a_repair_that_can_wait_takes_the_node_and_leaves_its_job_there(self) -> None:
+        node = b.node("n2", gpus=(b.gpu(0, remapped_rows_pending=True),))
+        due = only(decided(b.snapshot(node, jobs=[b.job()], spares=SPARES)))
+        assert (due.row, due.action, due.to_state) == (130, Action.DRAIN, NodeState.QUARANTINED)
+        assert (plan_of(due).failed_nodes, plan_of(due).job) == (("n2",), None)

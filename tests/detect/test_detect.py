@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from agents.wire import GpuStatus
 from controlplane.config import Straggler
 from controlplane.detect import detect
-from controlplane.detect.straggler import slow_ranks
+from controlplane.detect.slow_ranks import slow_ranks
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import NodeRecord, NodeState
 from controlplane.fleet.snapshot import Snapshot
@@ -59,6 +60,25 @@ def test_an_unlisted_xid_is_recorded_and_condemns_nobody() -> None:
 def test_what_nvml_says_of_a_broken_gpu_is_a_hardware_fault(values: dict[str, object]) -> None:
     snapshot = b.snapshot(b.node("n3", gpus=(b.gpu(0), b.gpu(1, **values))))  # type: ignore[arg-type]
     assert signals(snapshot) == {("n3", Signal.HARDWARE_FAULT)}
+
+
+@pytest.mark.parametrize(
+    ("action", "signal", "repair"),
+    [
+        (1, Signal.HARDWARE_FAULT, "reset_gpu"),
+        (2, Signal.HARDWARE_FAULT, "reboot"),
+        (4, Signal.DRAIN_AT_JOB_END, "reset_gpu"),
+        (7, Signal.HARDWARE_FAULT, "reboot"),
+    ],
+)
+def test_nvmls_recovery_action_is_judged_as_xid_154_is(action: int, signal: Signal, repair: str) -> None:
+    (finding,) = found(b.snapshot(b.node("n3", gpus=(b.gpu(0, recovery_action=action),))))
+    assert (finding.signal, finding.evidence["repair"]) == (signal, repair)
+
+
+@pytest.mark.parametrize("action", [0, 3, 5, 99])
+def test_a_recovery_action_that_needs_nothing_of_the_node_is_no_fault(action: int) -> None:
+    assert found(b.snapshot(b.node("n3", gpus=(b.gpu(0, recovery_action=action),)))) == []
 
 
 def test_a_gpu_that_cannot_be_read_is_not_called_broken() -> None:
@@ -179,13 +199,11 @@ class TestAdministration:
         assert signals(b.snapshot(b.node("n3", slurm=drained))) == {("n3", Signal.DRAINED_BY_OTHERS)}
 
     def test_our_reason_written_by_somebody_else_is_theirs_and_stays_out_of_service(self) -> None:
-        record = NodeRecord(
-            "n3", NodeState.QUARANTINED, drained_at=b.NOW - 9, drain_user="root", drain_reason_at="2026-01-01T00:00:00"
-        )
+        record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW - 9, drain_user="root", drain_reason_at=1000)
         ours = replace(b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root"))
-        assert record.owns(replace(ours, reason_at="2026-01-01T00:00:00"))
-        assert not record.owns(replace(ours, reason_at="2026-01-01T00:00:07"))
-        assert not record.owns(replace(ours, reason_at="2026-01-01T00:00:00", reason_user="alice"))
+        assert record.owns(replace(ours, reason_at=1000))
+        assert not record.owns(replace(ours, reason_at=1007))
+        assert not record.owns(replace(ours, reason_at=1000, reason_user="alice"))
 
     def test_a_drain_not_yet_carried_out_is_not_taken_for_lifted(self) -> None:
         assert signals(b.snapshot(b.node("n3", NodeState.QUARANTINED))) == {("n3", Signal.UNDRAINED)}
@@ -211,6 +229,29 @@ class TestStraggler:
 
     def test_a_slow_rank_with_throttled_clocks_is_confirmed(self) -> None:
         assert self.judged(1.5, (b.gpu(0, clock_event_reasons=0x48),)) == {("n3", Signal.STRAGGLER_CONFIRMED)}
+
+    @pytest.mark.parametrize(
+        ("values", "cause"),
+        [
+            ({"clock_event_reasons": 0x40}, "clocks"),
+            ({"clock_event_reasons": 0x80}, "power"),
+            ({"pcie_width": 8, "pcie_width_max": 16}, "pcie"),
+            ({}, "unknown"),
+        ],
+    )
+    def test_the_reason_is_named(self, values: dict[str, Any], cause: str) -> None:
+        tables = {b.job().key: b.step_table(self.slow_gang(1.5))}
+        node = b.node("n3", gpus=(b.gpu(0, **values),))
+        (finding,) = found(b.snapshot(node, jobs=[b.job()], tables=tables))
+        assert finding.evidence["cause"] == cause
+        assert f"cause {cause}" in finding.summary
+
+    def test_a_rank_in_doubt_accuses_nobody_and_clears_nobody(self) -> None:
+        times = np.random.default_rng(5).lognormal(np.log(0.1), 0.01, size=(8, 80))
+        times[6:] *= 1.3
+        tables = {b.job().key: b.step_table(times.tolist())}
+        suspects = [b.node(name, NodeState.SUSPECT) for name in ("n1", "n8")]
+        assert signals(b.snapshot(*suspects, jobs=[b.job()], tables=tables)) == {("n1", Signal.CLEAN)}
 
     def test_throttled_clocks_without_a_slow_rank_are_nothing(self) -> None:
         assert self.judged(1.0, (b.gpu(0, clock_event_reasons=0x48),)) == set()

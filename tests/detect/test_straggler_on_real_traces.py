@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from controlplane.config import Straggler
-from controlplane.detect.straggler import SlowRank, slow_ranks
+from controlplane.detect.slow_ranks import SlowRank, slow_ranks
 from controlplane.fleet.steps import StepTable
 from tests import builders as b
 
@@ -48,3 +48,10 @@ def test_the_injected_slow_worker_is_named_within_forty_steps_and_nobody_else() 
 
 def test_a_job_whose_sequence_lengths_vary_has_no_straggler() -> None:
     assert suspects_over_time(load("steps-sequence-imbalance.csv.gz")) == {}
+
+
+def test_without_roles_the_slow_worker_is_named_as_well_and_still_nobody_else() -> None:
+    for name, slow in (("steps-slow-worker.csv.gz", [0]), ("steps-sequence-imbalance.csv.gz", [])):
+        table = load(name)
+        pooled = b.step_table(table.self_seconds.tolist())
+        assert list(suspects_over_time(pooled)) == slow

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from agents.config import Config
-from agents.wire import CheckpointShard
+from agents.wire import Anomaly, AnomalyKind, CheckpointShard
 from tests.agents.desk import JOB, Desk, shards, steps, windows
 from tests.agents.fake_control_plane import FakeControlPlane
 from tests.agents.running_agent import agent_config, running_agent
@@ -18,9 +18,9 @@ from tests.agents.running_agent import agent_config, running_agent
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "frameworks"
 
 
-def script_of(page: str) -> str:
-    text = (PAGES / f"{page}.md").read_text()
-    [script] = re.findall(r"^```python\n(.*?)^```$", text.partition("## The whole script")[2], re.DOTALL | re.MULTILINE)
+def script_of(page: str, heading: str = "## The whole script") -> str:
+    section = (PAGES / f"{page}.md").read_text().partition(f"{heading}\n")[2].partition("\n## ")[0]
+    [script] = re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     return str(script)
 
 
@@ -149,6 +149,25 @@ def test_what_lightning_is_still_writing_is_not_announced(plane: FakeControlPlan
         plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
     assert len(list(desk.checkpoints.iterdir())) == 2
     assert [fact for fact in plane.facts if isinstance(fact, CheckpointShard)] == []
+
+
+def test_the_trainers_nan_is_told_with_its_step(plane: FakeControlPlane, config: Config, desk: Desk) -> None:
+    script = script_of("huggingface").replace(
+        "max_steps=20", "max_steps=20, logging_steps=1, logging_nan_inf_filter=False"
+    )
+    spoil = (
+        "from transformers import TrainerCallback\n"
+        "class Spoil(TrainerCallback):\n"
+        "    def on_step_end(self, args, state, control, model=None, **kwargs):\n"
+        "        if state.global_step == 12:\n"
+        "            next(model.parameters()).data.fill_(float('nan'))\n"
+    )
+    plane.restore_points[JOB, 0] = (0, "")
+    with running_agent(config):
+        desk.train(spoil + script.replace("callbacks=[callback]", "callbacks=[callback, Spoil()]"), 1, config.socket)
+        plane.wait_for(lambda plane: any(isinstance(fact, Anomaly) for fact in plane.facts))
+    seen = {fact.kind: fact.step for fact in plane.facts if isinstance(fact, Anomaly)}
+    assert seen[AnomalyKind.LOSS_NAN] == 12
 
 
 def test_a_checkpoint_that_is_gone_is_not_gone_on_from(plane: FakeControlPlane, config: Config, desk: Desk) -> None:

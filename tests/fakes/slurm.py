@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
 from controlplane.slurm.protocol import SlurmError
 
 REQUEUE_DELAY_SECONDS = 121
@@ -29,7 +29,7 @@ class _Node:
     down: bool = False
     reason: str = ""
     reason_user: str = ""
-    reason_at: str = ""
+    reason_at: int = 0
     dead_since: float | None = None
     quiet_until: float = 0.0  # after a resume, until it is heard of again
     reboot: str = ""  # "REQUESTED" until it is empty, then "ISSUED" until it is back
@@ -62,6 +62,8 @@ class _Job:
     priority: int = 1
     time_limit_minutes: int | None = None
     excluded: tuple[str, ...] = ()
+    runs_seconds: float | None = None  # None: until somebody ends it
+    ends_as: str = "COMPLETED"
 
 
 class FakeSlurm:
@@ -85,6 +87,9 @@ class FakeSlurm:
         self._started_at = now - 1000
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
+        self.job_seconds = 5.0
+        self.job_ends_as: dict[str, str] = {}
+        """Of jobs that the control plane submits: how long they run, and how they end on a node; else COMPLETED."""
 
     # -- what the test does ------------------------------------------------------------------------------------
 
@@ -121,6 +126,9 @@ class FakeSlurm:
     def start_node(self, name: str) -> None:
         self._node(name).dead_since = None
 
+    def add_node(self, name: str) -> None:
+        self._nodes[name] = _Node(name)
+
     def advance(self, seconds: float) -> None:
         """Let time pass, in steps small enough for everything to happen in order."""
         until = self.now + seconds
@@ -129,6 +137,7 @@ class FakeSlurm:
             self.now = min(until, before + 0.05)
             self._time_out_nodes()
             self._finish_completing()
+            self._finish_own_jobs()
             self._reboot_idle_nodes()
             if before // self._tick_seconds != self.now // self._tick_seconds:
                 self._schedule()
@@ -152,8 +161,19 @@ class FakeSlurm:
         """The node has booted anew, and its slurmd says so."""
         node = self._node(name)
         assert node.reboot == "ISSUED"
-        node.reboot = ""
-        self._set_reason(node, node.reason.replace("reboot issued", "reboot complete"), node.reason_user)
+        node.reboot, node.drained = "", False
+        self._set_reason(node, f"{node.reason} : reboot complete", node.reason_user)
+
+    def give_up_reboot(self, name: str) -> None:
+        """ResumeTimeout is over and the node is not back: Slurm waits no longer."""
+        node = self._node(name)
+        assert node.reboot == "ISSUED"
+        node.reboot, node.quiet_until = "", float("inf")
+        self._set_reason(node, f"{node.reason} : reboot timed out", node.reason_user)
+
+    def register(self, name: str) -> None:
+        """The node's slurmd is heard again."""
+        self._node(name).quiet_until = 0.0
 
     # -- Slurm -------------------------------------------------------------------------------------------------
 
@@ -235,6 +255,19 @@ class FakeSlurm:
         if reservation:
             self._reservation(reservation)
         job.reservation = reservation
+
+    def submit_job(self, request: JobRequest) -> None:
+        if request.node not in self._nodes or request.partition != self._partition:
+            raise SlurmError(f"Requested node configuration is not available: {request.node}")
+        if request.user not in self._reservation(request.reservation).users:
+            raise SlurmError(f"Access denied to requested reservation {request.reservation}")
+        job = self._job(self.submit(request.user, 1, request.name, requeue=False))
+        job.reservation, job.time_limit_minutes = request.reservation, request.time_limit_minutes
+        job.runs_seconds, job.ends_as = self.job_seconds, self.job_ends_as.get(request.node, "COMPLETED")
+
+    def cancel_job(self, job_id: int) -> None:
+        if job_id in self._jobs:
+            self.cancel(job_id)
 
     def requeue_job(self, job_id: int) -> None:
         job = self._job(job_id)
@@ -339,6 +372,13 @@ class FakeSlurm:
             else:
                 self._end(job, job.next_state)
 
+    def _finish_own_jobs(self) -> None:
+        for job in self._jobs.values():
+            if job.state != "RUNNING" or job.runs_seconds is None or job.started_at is None:
+                continue
+            if self.now >= job.started_at + job.runs_seconds:
+                self._end(job, job.ends_as)
+
     def _holds_up(self, node: _Node) -> bool:
         return node.dead_since is not None and not node.down
 
@@ -388,8 +428,7 @@ class FakeSlurm:
     def _set_reason(self, node: _Node, reason: str, user: str) -> None:
         if not reason.strip():
             raise SlurmError(f"{node.name}: You must specify a reason when DOWNING or DRAINING a node")
-        at = datetime.fromtimestamp(self.now, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        node.reason, node.reason_user, node.reason_at = " ".join(reason.split()), user, at
+        node.reason, node.reason_user, node.reason_at = " ".join(reason.split()), user, int(self.now)
 
     # -- what it shows -----------------------------------------------------------------------------------------
 

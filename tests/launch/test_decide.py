@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agents.launch.decide import (
+    CAUSES,
     ROWS,
     Action,
     Decision,
@@ -16,7 +17,9 @@ from agents.launch.decide import (
     OutOfSpares,
     Rules,
     decide,
+    inherit,
 )
+from agents.wire import LaunchCause
 
 SEATS = ("a", "b", "c", "d")
 RULES = Rules(nodes_min=4)
@@ -55,6 +58,16 @@ TABLE: list[tuple[str, Ended, list[str], Rules, int, Action, tuple[str, ...], in
     ("shrink by one of two", ended(bad={"a": "x", "c": "y"}), ["e"], Rules(3, OutOfSpares.SHRINK), 41, Action.SHRINK,
      ("e", "b", "d"), 0),
     ("too small", ended(bad=DEAD), [], Rules(4, OutOfSpares.SHRINK), 44, Action.FAIL, (), 0),
+    ("told to start anew", ended(failures=(), running=4, told="it hangs"), ["e"], RULES, 75, Action.RELAUNCH, SEATS, 0),
+    ("told to, without a node", ended(failures=(), running=4, told="it hangs", without=("c",)), ["e"], RULES, 75,
+     Action.RELAUNCH, ("a", "b", "e", "d"), 0),
+    ("told to, and no spare", ended(failures=(), running=4, told="it hangs", without=("c",)), [], RULES, 75,
+     Action.RELAUNCH, SEATS, 0),
+    ("told to, and a node is bad as well", ended(failures=(), running=4, told="it hangs", without=("c",), bad=DEAD),
+     ["e", "f"], RULES, 40, Action.RELAUNCH, ("a", "e", "c", "d"), 0),
+    ("hung", ended(failures=(), running=4, hung_seconds=60), ["e"], RULES, 72, Action.RELAUNCH, SEATS, 0),
+    ("hung, and a node does not let go", ended(failures=(), running=4, hung_seconds=60, bad=DEAD), ["e"], RULES, 40,
+     Action.RELAUNCH, ("a", "e", "c", "d"), 0),
     ("a rank failed", ended(), [], RULES, 70, Action.RELAUNCH, SEATS, 0),
 ]  # fmt: skip
 
@@ -150,8 +163,31 @@ def test_a_step_ended_in_slurm_is_started_again_within_the_budget() -> None:
     assert rows(gone, gone, gone) == [71, 71, 50]
 
 
+def test_a_gang_that_hangs_again_and_again_ends_the_job() -> None:
+    hung = ended(failures=(), running=4, hung_seconds=60.0)
+    last = launches(hung, hung, hung)[-1]
+    assert (last.row, last.exit_code, dict(last.blamed)) == (50, 137, {})
+    assert "no new step for 60.0 s" in last.reason
+
+
 def test_every_row_is_explained_and_reached() -> None:
     reached = {decide(line[1], Ledger(), line[2], line[3]).row for line in TABLE}
     reached.add(decide(ended(failures=()), Ledger(), [], RULES).row)
     reached |= set(rows(ended(), ended(), ended(failures=(Failure("e", 1, 1, 1),))))
     assert reached == set(ROWS)
+
+
+def test_what_earlier_allocations_spent_counts_until_there_is_progress() -> None:
+    ledger = inherit(Ledger(), 2, None)
+    assert decide(ended(), ledger, ["e"], RULES).row == 50
+    assert decide(ended(progressed=True), ledger, ["e"], RULES).row == 70
+    progressed = Ledger(ever_progressed=True)
+    assert inherit(progressed, 2, 40) == progressed
+    cannot = ended(failures=ALIKE, running=0, age_seconds=2)
+    assert decide(cannot, Ledger(), [], RULES).row == 30
+    assert decide(cannot, inherit(Ledger(), 0, 40), [], RULES).row == 70, "it could start before"
+
+
+def test_every_row_has_a_cause_that_the_agent_knows() -> None:
+    assert set(ROWS) <= set(CAUSES)
+    assert set(CAUSES.values()) == set(LaunchCause)

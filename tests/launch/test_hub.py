@@ -88,3 +88,38 @@ def test_a_seat_obeys_nobody_who_does_not_know_the_secret(hub: Hub) -> None:
         assert heard(hub, 0.3) == []
         thread.join()
     assert "does not know this launch's secret" in errors[0]
+
+
+def test_it_wakes_up_for_a_connection_beside_it_and_does_not_read_it(hub: Hub) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        hub.beside(ours)
+        theirs.send(b"a word")
+        begun = time.monotonic()
+        assert list(hub.wait(5.0)) == []
+        assert time.monotonic() - begun < 1.0
+        assert ours.recv(100) == b"a word"
+        hub.beside(None)
+        theirs.send(b"more")
+        begun = time.monotonic()
+        list(hub.wait(0.1))
+        assert time.monotonic() - begun >= 0.09
+
+
+def test_a_connection_beside_it_may_be_closed_before_the_next_is_named(hub: Hub) -> None:
+    for _ in range(3):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            hub.beside(ours)
+    hub.beside(None)
+    assert list(hub.wait(0.0)) == []
+
+
+def test_the_launcher_listens_where_it_is_allowed_to() -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match="--port-range"):
+            Hub("the secret", range(port, port + 1))
+    one = Hub("the secret", range(port, port + 1))
+    assert one.port == port
+    one.close()

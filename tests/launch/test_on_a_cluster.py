@@ -10,11 +10,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from deploy.testbed.processes import all_processes, environment_of, is_running, read_process
-from deploy.testbed.site import Site
+from deploy.testbed.site import RESEARCHER, Site
+from tests.docs.test_frameworks import script_of
 from tests.launch.gang import GangJob
 
 pytestmark = pytest.mark.cluster
@@ -224,6 +227,19 @@ def test_progress_gives_the_budget_back(gang: GangJob) -> None:
     assert gang.exit_code() == 0
 
 
+def test_a_gang_that_hangs_is_started_again(gang: GangJob) -> None:
+    """Two of its nodes ignore all they can: the ranks do not end of themselves."""
+    gang.submit([*GANG, "--progress-file", "steps", "--hang-seconds", "2"], gang.simple("step", "--ignore-term"))
+    gang.wait_for_launch(1, 8)
+    (fault,) = gang.events("fault")
+    assert (fault["bad"], fault["node"]) == ({}, None)
+    assert 2 < fault["hung_seconds"] < 4
+    assert [one["row"] for one in gang.events("decision")] == [72]
+    assert gang.nodes(1) == gang.nodes(0)
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
 def test_a_black_hole_is_named_and_replaced(gang: GangJob) -> None:
     gang.submit(GANG, gang.simple("exit:*:n3:9"))
     gang.wait_for_launch(2, 8)
@@ -329,6 +345,41 @@ def test_warm_standbys_begin_sooner_than_cold_ones(gang: GangJob) -> None:
     assert took["torch"] < took[""] / 2
 
 
+def test_ranks_go_on_in_their_processes_and_come_to_the_same_weights(gang: GangJob) -> None:
+    """The script of docs/frameworks/ddp.md, which tells in addition which process did which step."""
+    script = gang.home / "train.py"
+    tell = "tell(rank, n); time.sleep(0.03)"
+    text = script_of("ddp", "## Going on in the same process").replace(
+        "TOTAL, EVERY = 200, 20", "TOTAL, EVERY = 60, 20"
+    )
+    text = text.replace("optimizer.step()\n", f"optimizer.step(); {tell}\n")
+    hook = "        model.register_comm_hook(None, in_rank_order)\n"
+    text = text.replace("        optimizer = torch", f"{hook}        optimizer = torch")
+    assert tell in text
+    assert hook in text
+    script.write_text(TELLING + text)
+    weights = {}
+    for faults in (False, True):
+        directory = gang.home / f"checkpoints-{faults}"
+        gang.site.cluster.run("mkdir", str(directory), user=RESEARCHER)
+        options = ["--nodes", "4", "--procs-per-node", "1", "--in-process", "--preload", "torch"]
+        gang.submit(options, [str(gang.python), str(script), str(directory)])
+        if faults:
+            gang.wait_for(lambda: len(done_steps(gang, 0)) > 4 * 25, 60, "the gang trains")
+            at = gang.condemn("n2")
+            gang.wait_for(lambda: done_steps(gang, 1), 30, "it goes on")
+            seconds = done_steps(gang, 1)[0]["at"] - at
+        assert gang.exit_code(90) == 0
+        weights[faults] = torch.load(directory / "000060.pt")["model"]
+        if not faults:
+            gang.forget()
+    assert all(torch.equal(weights[False][name], weights[True][name]) for name in weights[False])
+    before, after = ({one["rank"]: one["pid"] for one in done_steps(gang, launch)} for launch in (0, 1))
+    assert {rank for rank in before if before[rank] == after[rank]} == {0, 2, 3}
+    assert next(one["seats"] for one in gang.events("launch") if one["launch"] == 1) == ["n1", "n5", "n3", "n4"]
+    print(f"\nverdict to the first step, in the same processes: {seconds:.2f} s")
+
+
 def test_outside_an_allocation_it_says_what_is_missing(site: Site) -> None:
     environment = {"PYTHONPATH": str(site.code)}
     python = str(site.job_python())
@@ -342,6 +393,37 @@ def test_an_allocation_that_is_too_small_is_refused(gang: GangJob) -> None:
     gang.submit(GANG, nodes=2)
     assert gang.exit_code() == 2
     assert "ask sbatch for 4 nodes and some spares" in gang.output
+
+
+TELLING = """
+import json, os, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+def in_rank_order(_, bucket):
+    # DDP lays its buckets anew after the first step of each start, which changes the order of summation.
+    parts = [torch.empty_like(bucket.buffer()) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, bucket.buffer())
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    done = torch.futures.Future()
+    done.set_result(total / len(parts))
+    return done
+
+def tell(rank, step):
+    launch = int(os.environ["UNDERSTUDY_LAUNCH"])
+    line = json.dumps({"launch": launch, "rank": rank, "step": step, "pid": os.getpid(), "at": time.time()})
+    with (Path(os.environ["HOME"]) / "done").open("a") as file:
+        file.write(line + "\\n")
+
+"""
+
+
+def done_steps(gang: GangJob, launch: int) -> list[dict[str, Any]]:
+    """What was told of the steps that ranks of this launch did."""
+    return [one for one in gang.lines("done") if one["launch"] == launch]
 
 
 def daemons_of(site: Site) -> set[str]:

@@ -182,6 +182,10 @@ def test_torchrun_is_not_told_to_be_a_rank() -> None:
         ("--nodes 4 --min-nodes 5 -- x", "--min-nodes"),
         ("--nodes 4 --procs-per-node zero -- x", "--procs-per-node"),
         ("--nodes 4 --launches-without-progress 0 -- x", "1 at least"),
+        ("--nodes 4 --port-range 9-8 -- x", "--port-range 9-8"),
+        ("--nodes 4 --port-range 70000 -- x", "--port-range 70000"),
+        ("--nodes 4 --hang-seconds 60 -- x", "--progress-file"),
+        ("--nodes 4 --progress-file f --hang-seconds -1 -- x", "above 0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(line: str, says: str) -> None:

@@ -39,6 +39,27 @@ def test_when_a_launch_is_over(picture: Picture, expected: Over | None) -> None:
     assert judge(picture, silence_seconds=3) == expected
 
 
+STILL = replace(WELL, progressed=True, stalled_seconds=6.0)
+
+
+@pytest.mark.parametrize(
+    ("picture", "hang_seconds", "expected"),
+    [
+        (STILL, 5, Over({}, hung_seconds=6.0)),
+        (STILL, 7, None),
+        (STILL, 0, None),
+        (replace(STILL, failures=(FAILURE,)), 5, None),
+        (replace(STILL, condemned={"c": "gone"}), 5, Over({"c": "gone"})),
+        (replace(STILL, silent_seconds=dict.fromkeys("abc", 5.0)), 5, None),
+    ],
+    ids=["hung", "slow", "not asked for", "a rank has failed", "a node is bad", "the network is cut"],
+)
+def test_a_launch_without_new_steps_is_over_where_that_was_asked_for(
+    picture: Picture, hang_seconds: float, expected: Over | None
+) -> None:
+    assert judge(picture, silence_seconds=3, hang_seconds=hang_seconds) == expected
+
+
 def test_a_silent_node_is_gone() -> None:
     found = judge(replace(WELL, silent_seconds={"a": 0.1, "b": 3.2}), silence_seconds=3)
     assert found == Over({"b": "nothing heard of it for 3.2 s"})

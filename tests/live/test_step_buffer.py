@@ -69,3 +69,18 @@ def test_whatever_arrives_a_shown_step_is_the_reported_one(arrivals: list[tuple[
     table = buffer.table(b.job().key)
     for i, value in enumerate(table.self_seconds[0]):
         assert np.isnan(value) or value == table.first_step + i
+
+
+def test_a_table_knows_the_longest_pause_between_new_steps_and_where_each_rank_is() -> None:
+    buffer = StepBuffer(Attempt(0), 2)
+    assert buffer.table(b.job().key).longest_pause_seconds == 0
+    for at, step in ((1.0, 0), (3.0, 1), (10.0, 2), (11.0, 3)):
+        for rank in range(2):
+            buffer.add(window(rank, step, [1.0]), "n1", b.NOW + at + rank / 10)
+    inside = Collective("all_reduce", 9, b.NOW, 3, inside=True)
+    buffer.add(RankWindow(7, 0, 1, 2, collective=inside), "n1", b.NOW + 90)
+    table = buffer.table(b.job().key)
+    assert (table.heard_since, table.longest_pause_seconds) == (b.NOW + 1, 7.0)
+    assert table.advanced_at == b.NOW + 11.1, "being told where a rank is, is no progress"
+    assert (table.sequences.tolist(), table.inside.tolist()) == ([-1, 9], [False, True])
+    assert table.furthest_collective == "all_reduce"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine
 
+from agents.wire import Gpu
 from controlplane.app import ControlPlane, Outside, compose
 from controlplane.config import Config, Mode
 from controlplane.fleet.node import NodeState
@@ -33,6 +34,8 @@ EFFECTS = {
     "start_job_now",
     "release_job",
 }
+REPAIR_EFFECTS = {"reboot_node", "submit_job", "cancel_job"}
+REBOOT_SECONDS = 20.0
 
 
 class Line:
@@ -50,7 +53,7 @@ class Line:
         def over_the_line(*arguments: object) -> object:
             self.before(name)
             answer = call(*arguments)
-            if name in EFFECTS:
+            if name in EFFECTS | REPAIR_EFFECTS:
                 self.effects[" ".join([name, *(str(one) for one in arguments[:1])])] += 1
                 self.after(name)
             return answer
@@ -75,6 +78,16 @@ class Rehearsal:
         self._config = self._write(directory, config)
         self.silent: set[str] = set()
         self.booted_anew: set[str] = set()
+        self.boots: Counter[str] = Counter()
+        self.gpus: dict[str, list[Gpu]] = {}
+        """What NVML shows of a node's GPUs, where that is anything special."""
+        self.never_back: set[str] = set()
+        """Nodes that do not come back from a reboot."""
+        self._rebooting: dict[str, float] = {}
+        self.tickets: list[Mapping[str, Any]] = []
+        self.tickets_refused = 0
+        self.webhook_says = ""
+        self.each_tick: Callable[[], None] = lambda: None
         self.control_plane = self._compose()
         self.run(3)
         assert self.pool() == ["n6", "n7", "n8"]
@@ -97,11 +110,13 @@ class Rehearsal:
         while not predicate():
             assert self.fake.now < begun + seconds, f"not within {seconds} s; {self.describe()}"
             self.fake.advance(TICK_SECONDS if self.fake.now < begun + 10 else PATIENT_TICK_SECONDS)
+            self._boot()
             self._report()
+            self.each_tick()
             self.control_plane.loop.tick()
 
     def fail(self, node: str, xid: int = 79) -> None:
-        event = b.xid_event(node, xid, at=self.fake.now, boot_id=f"boot of {node}", sequence=int(self.fake.now * 10))
+        event = b.xid_event(node, xid, self.fake.now, int(self.fake.now * 10), self._boot_id(node))
         self.control_plane.stores.facts.record(node, [event.event], self.fake.now, lambda _: None)
 
     def kill_node(self, node: str) -> None:
@@ -159,16 +174,42 @@ class Rehearsal:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _compose(self) -> ControlPlane:
-        return compose(self._config, Outside(self.line, self._probe, VirtualClock(self.fake)))
+        outside = Outside(self.line, self._probe, VirtualClock(self.fake), notify=self._take_ticket)
+        return compose(self._config, outside)
+
+    def _take_ticket(self, url: str, body: Mapping[str, Any]) -> str:
+        if not self.webhook_says:
+            self.tickets.append({"url": url, **body})
+        else:
+            self.tickets_refused += 1
+        return self.webhook_says
+
+    def _boot(self) -> None:
+        """Nodes that Slurm reboots are silent meanwhile, and come back with another boot id and whole GPUs."""
+        issued = {node.name for node in self.fake.nodes() if "REBOOT_ISSUED" in node.flags}
+        for name in self._rebooting.keys() - issued - self.never_back:  # somebody resumed it meanwhile: it boots
+            self.boots[name] += 1
+            self.silent.discard(name)
+        self._rebooting = {name: self._rebooting.get(name, self.fake.now) for name in issued}
+        self.silent |= issued
+        for name, at in self._rebooting.items():
+            if self.fake.now - at >= REBOOT_SECONDS and name not in self.never_back:
+                self.fake.finish_reboot(name)
+                self.gpus.pop(name, None)
+
+    def _boot_id(self, name: str) -> str:
+        return f"boot of {name}" + " anew" * (self.boots[name] + (name in self.booted_anew))
 
     def _probe(self, node: SlurmNode) -> bool:
         return node.name not in self.silent
 
     def _report(self) -> None:
+        known = self.control_plane.stores.fleet.nodes()
         for name in NODES:
-            if name not in self.silent and name in self.control_plane.stores.fleet.nodes():
-                boot_id = f"boot of {name}" + (" anew" if name in self.booted_anew else "")
-                self.control_plane.telemetry.receive(b.report(name, boot_id=boot_id), self.fake.now)
+            if name not in self.silent and name in known:
+                gpus: dict[str, Any] = {"gpus": self.gpus[name]} if name in self.gpus else {}
+                report = b.report(name, boot_id=self._boot_id(name), sent_at=self.fake.now, **gpus)
+                self.control_plane.telemetry.receive(report, self.fake.now)
 
     @staticmethod
     def _write(directory: Path, sections: dict[str, Any]) -> Config:

@@ -494,3 +494,15 @@ def test_a_control_plane_pointed_at_another_cluster_does_nothing_and_says_so(tmp
     rehearsal.control_plane.loop.tick()
     assert "ClusterName is 'testbed'" in rehearsal.control_plane.loop.pulse.slurm.error
     assert not rehearsal.line.effects
+
+
+def test_a_fault_that_can_wait_drains_its_node_under_the_running_gang(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n2", xid=63)
+    rehearsal.run(120)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n3", "n4"]
+    assert rehearsal.state_of("n2") is NodeState.QUARANTINED
+    assert rehearsal.line.effects["drain_node n2"] == 1
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n4", "n6", "n7"])

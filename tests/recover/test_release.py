@@ -196,7 +196,7 @@ class TestVerdict:
         for number in range(1, 9):
             rehearsal.fail(f"n{number}")
         rehearsal.run(5)
-        assert sum(bool(self.unfit(rehearsal, f"n{number}")) for number in range(1, 9)) == 4
+        assert sum(bool(self.unfit(rehearsal, f"n{number}")) for number in range(1, 9)) == 3
 
     def test_nothing_is_said_from_a_picture_that_is_old(self, rehearsal: Rehearsal) -> None:
         rehearsal.line.before = refuse("drain_node")

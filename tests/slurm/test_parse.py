@@ -44,7 +44,7 @@ def test_nodes_are_read_with_state_reason_and_address() -> None:
 def test_a_reason_keeps_its_brackets_and_equals_signs_and_loses_only_who_and_when() -> None:
     node = parse_nodes(recorded("nodes"))[1]
     assert node.reason == "understudy: xid 79 on 0000:1b:00.0 [rule 7] key=v State=IDLE a@b"
-    assert (node.reason_user, node.reason_at) == ("root", "2026-11-21T12:38:36")
+    assert (node.reason_user, node.reason_at) == ("root", epoch_seconds("2026-11-21T12:38:36"))
     assert (node.base_state, set(node.flags)) == ("ALLOCATED", {"DRAIN"})
 
 

@@ -10,10 +10,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine
 
-from agents.wire import CheckpointShard, Fact, FirstStep, RankStarted
+from agents.wire import CheckpointShard, Fact, FirstStep, HardwareEvent, HardwareKind, RankStarted
 from controlplane.decide.judge import decide
 from controlplane.detect import detect
-from controlplane.fleet.job import Attempt, JobKey, identify
+from controlplane.fleet.job import Attempt, JobKey, JobThere, identify
 from controlplane.fleet.node import NodeState
 from controlplane.fleet.recovery import RecoveryStatus, StepStatus
 from controlplane.store.database import open_database
@@ -72,6 +72,14 @@ def test_a_kernel_event_counts_once_however_often_it_arrives(engine: Engine) -> 
 def test_the_same_sequence_of_another_boot_is_another_event(engine: Engine) -> None:
     record(engine, None, b.xid_event("n1", 79).event, b.xid_event("n1", 79, boot_id="boot-2").event)
     assert len(FactStore(engine).kernel_events(0, 0.0)) == 2
+
+
+def test_the_jobs_that_were_on_the_node_are_kept_with_a_kernel_event(engine: Engine) -> None:
+    jobs = [JobThere(7, 500, "alice"), JobThere(8, 600, "bob")]
+    event = b.xid_event("n1", 31).event
+    FactStore(engine).record("n1", [event], b.NOW, lambda _: None, lambda at: jobs if at == event.at else [])
+    (stored,) = FactStore(engine).kernel_events(0, 0.0)
+    assert stored.jobs == tuple(jobs)
 
 
 class TestCheckpoints:
@@ -284,3 +292,14 @@ def test_the_progress_of_many_attempts_is_written_at_once(engine: Engine) -> Non
     )
     fleet.note_progress({})
     assert [queries.last_step(row, 0) for row in rows] == [41, 7]
+
+
+def test_a_hardware_event_is_stored_once_and_read_as_it_was_told(engine: Engine) -> None:
+    facts = FactStore(engine)
+    event = HardwareEvent("boot-1", 5.5, HardwareKind.PORT_OUTAGE, "mlx5_0/1", 3, 40.0, "words")
+    for now in (10.0, 11.0):
+        facts.record("n1", [event], now, lambda _: None)
+    (stored,) = facts.hardware_events(0, 0.0)
+    assert (stored.node, stored.received_at, stored.event) == ("n1", 10.0, event)
+    assert facts.hardware_events(stored.id, 0.0) == []
+    assert facts.hardware_events(0, 10.5) == []

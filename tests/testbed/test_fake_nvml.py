@@ -11,25 +11,38 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents.sample.nvml import Picture
+from agents.sample.picture import Picture
 from agents.wire import GpuStatus
 from deploy.testbed.fake_nvml import (
+    A100,
+    B200,
     DRIVER_VERSION,
+    EVENT_RECOVERY_ACTION,
+    EVENT_XID,
+    H100,
+    OLD_DRIVER,
+    OLD_DRIVER_VERSION,
     REASON_HW_SLOWDOWN,
     RESET_REQUIRED,
+    WITH_MIG,
     FakeGpus,
+    Shape,
     build,
     h100_node,
+    shaped_node,
 )
 
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import sys, msgspec
+from pathlib import Path
+from agents.sample.gpu_history import GpuHistory
+from agents.sample.memory import Memory
 from agents.sample.nvml import Nvml
-nvml = Nvml()
-for _ in sys.stdin:
-    print(msgspec.json.encode(nvml.read()).decode(), flush=True)
+nvml, history = Nvml(), GpuHistory(Memory(Path(sys.argv[1]), "boot-1"))
+for number, _ in enumerate(sys.stdin):
+    print(msgspec.json.encode(history.add(nvml.read(everything=True), float(number))).decode(), flush=True)
 """
 
 THREADS = """
@@ -71,7 +84,7 @@ class Reader:
 
     def __init__(self, library: Path, state: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
+            [sys.executable, "-c", PROGRAM, f"{state}.memory"],
             env=environment(library, state),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -132,7 +145,8 @@ def test_a_healthy_node_shows_eight_whole_gpus(reader: Reader, gpus: FakeGpus) -
         assert gpu.memory_total_bytes == 80 * 2**30
         assert (gpu.remapped_rows_pending, gpu.remapped_rows_failed) == (False, False)
         assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (5, 5, 16, 16)
-        assert [name for name in gpu.__struct_fields__ if getattr(gpu, name) is None] == []
+        unread = [name for name in gpu.__struct_fields__ if getattr(gpu, name) is None]
+        assert unread == ["slowed_share_recent"]  # takes five minutes to be known
 
 
 def test_a_lost_gpu_is_reported_as_lost_under_its_known_identity_and_comes_back(reader: Reader, gpus: FakeGpus) -> None:
@@ -217,7 +231,7 @@ def test_a_gpu_that_nvml_no_longer_lists_stays_in_the_list(reader: Reader, gpus:
     after = reader.read().gpus
     assert {gpu.uuid for gpu in after} == {gpu.uuid for gpu in before}
     assert sorted(gpu.index for gpu in after) == list(range(8))
-    assert [gpu.uuid for gpu in after if gpu.status == GpuStatus.UNREADABLE] == [before[3].uuid]
+    assert [gpu.uuid for gpu in after if gpu.status == GpuStatus.MISSING] == [before[3].uuid]
 
 
 def test_without_the_library_there_is_a_problem_and_no_crash(tmp_path: Path) -> None:
@@ -254,3 +268,126 @@ def test_an_edit_survives_writing_and_reading(gpus: FakeGpus) -> None:
     assert (gpu.recovery_action, gpu.sm_clock_mhz) == (None, 700)
     with pytest.raises(IndexError, match="no GPU 8"):
         gpus.lose(8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "links", "memory_gib"),
+    [
+        (H100, "NVIDIA H100 80GB HBM3", 18, 80),
+        (A100, "NVIDIA A100-SXM4-80GB", 12, 80),
+        (B200, "NVIDIA B200", 18, 180),
+    ],
+)
+def test_nodes_have_the_shape_of_their_kind(
+    reader: Reader, gpus: FakeGpus, shape: Shape, name: str, links: int, memory_gib: int
+) -> None:
+    gpus.write(shaped_node("n1", shape))
+    for gpu in reader.read().gpus:
+        assert (gpu.status, gpu.error, gpu.name) == (GpuStatus.OK, "", name)
+        assert (gpu.nvlinks, gpu.sm_clock_mhz) == (links, gpu.sm_clock_max_mhz)
+        assert gpu.memory_total_bytes == memory_gib * 2**30
+        assert gpu.power_watts is not None and gpu.power_limit_watts is not None
+        assert 0 < gpu.power_watts < gpu.power_limit_watts
+    gpus.lose(3)
+    gpus.heal(3)
+    assert {gpu.name for gpu in reader.read().gpus} == {name}
+
+
+def test_an_old_driver_does_not_know_the_recovery_action(reader: Reader, gpus: FakeGpus) -> None:
+    gpus.write(shaped_node("n1", A100, **OLD_DRIVER), driver_version=OLD_DRIVER_VERSION)
+    picture = reader.read()
+    assert picture.driver_version == OLD_DRIVER_VERSION
+    assert {(gpu.status, gpu.recovery_action, gpu.sram_threshold_exceeded) for gpu in picture.gpus} == {
+        (GpuStatus.OK, None, None)
+    }
+    gpus.change(0, temperature_celsius=40)
+    assert reader.read().driver_version == OLD_DRIVER_VERSION
+
+
+def test_with_mig_there_is_no_word_of_remapped_rows(reader: Reader, gpus: FakeGpus) -> None:
+    gpus.write(shaped_node("n1", H100, **WITH_MIG))
+    gpu = reader.read().gpus[0]
+    assert (gpu.status, gpu.remapped_rows_pending, gpu.utilization_percent) == (GpuStatus.OK, None, None)
+
+
+@pytest.mark.parametrize(
+    ("fake", "field", "value"),
+    [
+        ({"nvlinks_up": 17}, "nvlinks", 17),
+        ({"nvlink_crc_errors": 5, "nvlink_replays": 2**33}, "nvlink_errors", 2**33 + 5),
+        ({"pcie_replays": 9}, "pcie_replays", 9),
+        ({"sram_threshold_exceeded": 1}, "sram_threshold_exceeded", True),
+        ({"thermal_violation_nanoseconds": 2_500_000_000}, "thermal_violation_seconds", 2.5),
+        ({"power_violation_nanoseconds": 1_500_000_000}, "power_violation_seconds", 1.5),
+        ({"fabric_state": 2}, "fabric_state", 2),
+        ({"fabric_status": 999}, "fabric_status", 999),
+        ({"remapped_uncorrectable": 4}, "remapped_rows_uncorrectable", 4),
+        ({"ecc_corrected": 12}, "ecc_corrected", 12),
+    ],
+)
+def test_every_fault_that_can_be_written_is_read(
+    reader: Reader, gpus: FakeGpus, fake: dict[str, int], field: str, value: object
+) -> None:
+    gpus.change(4, **fake)
+    read = reader.read().gpus
+    assert getattr(read[4], field) == value
+    assert getattr(read[3], field) != value
+
+
+def test_a_gpu_that_hangs_never_answers_and_others_do(library: Path, gpus: FakeGpus) -> None:
+    gpus.hang(1)
+    answered = run(
+        "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0)))",
+        library,
+        gpus.path,
+    )
+    assert answered.startswith("GPU-")
+    program = "import pynvml; pynvml.nvmlInit(); pynvml.nvmlDeviceGetHandleByIndex(1)"
+    with subprocess.Popen([sys.executable, "-c", program], env=environment(library, gpus.path)) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.5)
+        process.kill()
+
+
+WAITS = """
+import pynvml, sys
+pynvml.nvmlInit()
+events = pynvml.nvmlEventSetCreate()
+for index in range(2):
+    pynvml.nvmlDeviceRegisterEvents(pynvml.nvmlDeviceGetHandleByIndex(index), 0x8, events)
+print("waiting", flush=True)
+for _ in range(2):
+    data = pynvml.nvmlEventSetWait(events, 10_000)
+    print(pynvml.nvmlDeviceGetIndex(data.device), data.eventType, data.eventData, hex(data.gpuInstanceId), flush=True)
+try:
+    pynvml.nvmlEventSetWait(events, 100)
+except pynvml.NVMLError_Timeout:
+    print("timeout", flush=True)
+"""
+
+
+def test_an_event_is_told_once_to_whoever_waited_for_its_kind(library: Path, gpus: FakeGpus) -> None:
+    gpus.tell(0, EVENT_XID, 13)  # before anybody waits
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITS], env=environment(library, gpus.path), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        gpus.tell(1, EVENT_RECOVERY_ACTION, 2)  # of a kind that was not asked for
+        gpus.tell(3, EVENT_XID, 31)  # of a GPU that was not asked for
+        gpus.tell(1, EVENT_XID, 79)
+        gpus.tell(0, EVENT_XID, 48)
+        assert process.stdout.read().splitlines() == ["1 8 79 0xffffffff", "0 8 48 0xffffffff", "timeout"]
+
+
+def test_an_old_driver_refuses_events_that_it_does_not_know(library: Path, gpus: FakeGpus) -> None:
+    gpus.write(shaped_node("n1", A100, **OLD_DRIVER))
+    program = """
+import pynvml
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+print(hex(pynvml.nvmlDeviceGetSupportedEventTypes(handle)))
+try: pynvml.nvmlDeviceRegisterEvents(handle, 0x8000, pynvml.nvmlEventSetCreate())
+except pynvml.NVMLError as error: print(error.value)
+"""
+    assert run(program, library, gpus.path).split() == ["0xe08", "3"]

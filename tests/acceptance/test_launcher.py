@@ -1,0 +1,226 @@
+"""Gangs under `understudy run` with spares in their own allocation, agents and control plane in mode act.
+
+The same allocation, the same final weights, whatever fails; and the pool where the allocation's spares are used up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.launch.tree import parents
+from deploy.testbed.processes import all_processes, environment_of
+from deploy.testbed.site import RESEARCHER, Site
+from tests.acceptance import gang
+from tests.acceptance.conftest import MakeSite
+from tests.acceptance.ranks import weight_after
+
+pytestmark = pytest.mark.cluster
+
+RANKS = Path(__file__).with_name("ranks.py")
+
+
+class LauncherJob:
+    """A gang of so many nodes, in an allocation of some more."""
+
+    def __init__(self, site: Site, nodes: int, spares: int, steps: int) -> None:
+        self.site, self.size, self.steps = site, nodes, steps
+        self.home = site.cluster.user_directory(RESEARCHER)
+        program = self.home / "ranks.py"
+        shutil.copy(RANKS, program)
+        python = site.job_python()
+        script = self.home / "job.sh"
+        words = f"--nodes {nodes} --procs-per-node 1 --rearm-seconds 0.5 --events events"
+        script.write_text(
+            "#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --open-mode=append\n#SBATCH --output=output\n"
+            f"exec {python} -P -m agents.launch {words} -- {python} {program} {self.home} {steps}\n"
+        )
+        options = [f"--nodes={nodes + spares}", "--gres=gpu:8", "--requeue", "--comment=understudy"]
+        self.job = site.submit(script, options=options)
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        path = self.home / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def starts(self, attempt: int, launch: int) -> list[dict[str, Any]]:
+        """What the ranks of a launch wrote when they began, by rank."""
+        found = [one for rank in range(self.size) for one in self.lines(f"attempts-{rank}")]
+        return [one for one in found if (one["attempt"], one["launch"]) == (str(attempt), str(launch))]
+
+    def wait_for_launch(self, attempt: int, launch: int, seconds: float = 30) -> list[str]:
+        """Its nodes, by rank."""
+
+        def there() -> bool:
+            # A fault before the control plane knows of the launcher is the pool's.
+            heard = any(one["what"] == "heard" for one in self.lines("events"))
+            return heard and len(self.starts(attempt, launch)) == self.size
+
+        try:
+            self.site.wait_for(there, seconds, f"launch {attempt}.{launch} of job {self.job}")
+        except Exception as error:
+            log = self.site.cluster.layout.log_directory / "controlplane.log"
+            error.add_note((self.home / "output").read_text() + "\n" + log.read_text()[-6000:])
+            raise
+        return [one["node"] for one in self.starts(attempt, launch)]
+
+    def wait_for_standbys(self, generation: int, count: int) -> None:
+        def there() -> bool:
+            seats = [one for one in self.lines("events") if one["what"] == "seat" and one["generation"] == generation]
+            return len(seats) >= count
+
+        self.site.wait_for(there, 30, f"{count} standbys of generation {generation}")
+
+    def wait_for_checkpoint(self, attempt: int, launch: int) -> None:
+        """One that is further than where this launch began."""
+        since = max(one["from"] for one in self.starts(attempt, launch))
+
+        def there() -> bool:
+            done = [one["step"] for one in self.site.get("/v1/checkpoints") if one["complete"]]
+            return bool(done) and max(done) > since
+
+        self.site.wait_for(there, 30, f"a checkpoint beyond step {since}")
+
+    def assert_trained(self) -> None:
+        """A job with a dead node is COMPLETING until that node is back, or down for Slurm."""
+
+        def over() -> bool:
+            return gang.state(self.site, self.job) in ("COMPLETED", "COMPLETING")
+
+        self.site.wait_for(over, 120, "the job has completed")
+        assert gang.job_fields(self.site, self.job)["ExitCode"] == "0:0"
+        weights = {(self.home / f"weight-{rank}").read_text() for rank in range(self.size)}
+        assert weights == {str(weight_after(self.steps))}
+
+
+def launcher_of(job: LauncherJob) -> int:
+    """Its process id. A child that it has just forked looks the same until it runs another program."""
+    found = [
+        pid
+        for pid in all_processes()
+        if environment_of(pid).get("SLURM_JOB_ID") == str(job.job)
+        and b"\0agents.launch\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    of = parents()
+    (launcher,) = (pid for pid in found if of.get(pid) not in found)
+    return launcher
+
+
+def swaps(site: Site) -> list[dict[str, Any]]:
+    """Within allocations, oldest first."""
+    return [one for one in reversed(site.get("/v1/recoveries")) if one["kind"] == "allocation"]
+
+
+def wait_succeeded(site: Site, count: int) -> None:
+    def there() -> bool:
+        return [one["status"] for one in swaps(site)].count("succeeded") == count
+
+    site.wait_for(there, 60, f"{count} swaps within the allocation have succeeded: {swaps(site)}")
+
+
+def started_after(job: LauncherJob, launch: int, at: float) -> float:
+    return max(float(one["at"]) for one in job.starts(0, launch)) - at
+
+
+def test_xids_are_dealt_with_within_the_allocation_in_a_second(make_site: MakeSite) -> None:
+    site = make_site(nodes=8, spares=1)
+    gang.start_site(site)
+    job = LauncherJob(site, nodes=4, spares=3, steps=1200)
+    nodes = job.wait_for_launch(0, 0)
+    assert nodes == ["n1", "n2", "n3", "n4"]
+    seconds = []
+    for launch, (failing, instead) in enumerate((("n2", "n5"), ("n4", "n6"), ("n1", "n7")), start=1):
+        job.wait_for_checkpoint(0, launch - 1)
+        job.wait_for_standbys(launch, 7 - (launch - 1))
+        at = site.nodes[failing].fail_gpu()
+        nodes = [instead if node == failing else node for node in nodes]
+        assert job.wait_for_launch(0, launch) == nodes
+        seconds.append(started_after(job, launch, at))
+        wait_succeeded(site, launch)
+        recovery = swaps(site)[-1]
+        print(f"\nXid on {failing} to all new processes: {seconds[-1]:.3f} s; {recovery['phases_ms']}")
+        assert all(one["from"] > 0 for one in job.starts(0, launch))
+        assert site.node(failing)["state"] == "quarantined"
+        assert site.node(failing)["slurm"]["reason"].startswith("understudy: xid.79")
+    print(f"median {statistics.median(seconds):.3f} s")
+    assert gang.job_fields(site, job.job)["Restarts"] == "0"
+    assert set(gang.reservations(site)) == {"understudy_spares"}
+    assert len(site.recoveries()) == 0
+    job.assert_trained()
+    assert gang.job_fields(site, job.job)["Restarts"] == "0"
+
+
+def test_a_dead_node_costs_no_allocation_even_without_a_control_plane(make_site: MakeSite) -> None:
+    site = make_site(nodes=8, spares=1)
+    gang.start_site(site)
+    job = LauncherJob(site, nodes=4, spares=2, steps=1200)
+    job.wait_for_launch(0, 0)
+    job.wait_for_checkpoint(0, 0)
+    site.kill_control_plane()
+    at = site.kill_node("n2")
+    # New ranks ask where to go on: the control plane is awaited.
+    site.wait_for(lambda: "n5 takes the place of n2" in (job.home / "output").read_text(), 20, "the launcher acts")
+    site.start_control_plane()
+    assert job.wait_for_launch(0, 1, 60) == ["n1", "n5", "n3", "n4"]
+    print(f"\ndead node to all new processes, control plane dead meanwhile: {started_after(job, 1, at):.3f} s")
+    site.wait_for(lambda: site.node("n2")["state"] == "quarantined", 60, "the dead node is quarantined")
+    site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 20, "and drained")
+    fields = gang.job_fields(site, job.job)
+    assert (fields["JobState"], fields["Restarts"]) == ("RUNNING", "0")
+    job.wait_for_checkpoint(0, 1)
+    at = site.kill_node("n3")
+    assert job.wait_for_launch(0, 2) == ["n1", "n5", "n6", "n4"]
+    print(f"dead node to all new processes: {started_after(job, 2, at):.3f} s")
+    job.assert_trained()
+    assert gang.job_fields(site, job.job)["Restarts"] == "0"
+    assert len(site.recoveries()) == 0
+
+
+def test_a_control_plane_killed_in_the_middle_goes_on_where_it_was(make_site: MakeSite) -> None:
+    """Its launcher stands still meanwhile, so that the order cannot have been carried out."""
+    site = make_site(nodes=8, spares=1)
+    gang.start_site(site)
+    job = LauncherJob(site, nodes=4, spares=2, steps=700)
+    job.wait_for_launch(0, 0)
+    job.wait_for_checkpoint(0, 0)
+    launcher = launcher_of(job)
+    os.kill(launcher, signal.SIGSTOP)
+    try:
+        site.nodes["n2"].fail_gpu()
+        site.wait_for(lambda: swaps(site), 10, "a swap is begun")
+        site.kill_control_plane()
+        site.start_control_plane()
+    finally:
+        os.kill(launcher, signal.SIGCONT)
+    assert job.wait_for_launch(0, 1) == ["n1", "n5", "n3", "n4"]
+    wait_succeeded(site, 1)
+    assert len(swaps(site)) == 1
+    job.assert_trained()
+    assert gang.job_fields(site, job.job)["Restarts"] == "0"
+
+
+def test_without_spares_left_the_pool_follows(make_site: MakeSite) -> None:
+    site = make_site(nodes=8, spares=3)
+    gang.start_site(site)
+    job = LauncherJob(site, nodes=2, spares=1, steps=900)
+    assert job.wait_for_launch(0, 0) == ["n1", "n2"]
+    job.wait_for_checkpoint(0, 0)
+    site.nodes["n2"].fail_gpu()
+    assert job.wait_for_launch(0, 1) == ["n1", "n3"]
+    wait_succeeded(site, 1)
+    job.wait_for_checkpoint(0, 1)
+    site.nodes["n3"].fail_gpu()
+    job.wait_for_launch(1, 0, 60)
+    (moved,) = site.recoveries()
+    assert sorted(moved["seats"]) == ["n1", "n6", "n7"]
+    site.wait_for(lambda: site.recoveries()[-1]["status"] == "succeeded", 60, "the swap has succeeded")
+    assert gang.nodes_of(site, job.job) == ["n1", "n6", "n7"]
+    assert all(one["from"] > 0 for one in job.starts(1, 0))
+    job.assert_trained()
+    assert gang.job_fields(site, job.job)["Restarts"] == "1"

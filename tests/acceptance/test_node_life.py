@@ -1,0 +1,194 @@
+"""From a fault back into service, on a real cluster: one node that passes its test, one that fails it twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.testbed.site import REPOSITORY, Site
+from tests.acceptance import gang
+from tests.acceptance.conftest import MakeSite
+
+pytestmark = pytest.mark.cluster
+
+
+class Tickets:
+    """A site's ticket system: takes what is posted to it, after it has refused the first try."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self.taken: list[dict[str, Any]] = []
+        tickets = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if tickets.refused == 0:
+                    tickets.refused += 1
+                    self.send_error(503)
+                    return
+                tickets.taken.append(body)
+                self.send_response(201)
+                self.end_headers()
+
+            def log_message(self, *_arguments: object) -> None:
+                """Nothing: pytest shows what matters."""
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/tickets"
+
+
+@pytest.fixture
+def tickets() -> Iterator[Tickets]:
+    system = Tickets()
+    thread = threading.Thread(target=system.server.serve_forever)
+    thread.start()
+    yield system
+    system.server.shutdown()
+    thread.join()
+    system.server.server_close()
+
+
+def wait_for_state(site: Site, node: str, state: str, timeout_seconds: float = 60) -> None:
+    """Meanwhile nodes that Slurm reboots are rebooted, as its RebootProgram would."""
+
+    def reached() -> bool:
+        for one in site.get("/v1/nodes"):
+            if "REBOOT_ISSUED" in one["slurm"]["flags"]:
+                site.finish_reboot(one["name"])
+        return bool(site.node(node)["state"] == state)
+
+    site.wait_for(reached, timeout_seconds, f"{node} is {state}")
+
+
+def ask(site: Site, node: str, verb: str, reason: str) -> subprocess.CompletedProcess[str]:
+    """By the command line, as an operator would."""
+    options = ["--url", site.url, "--token-file", str(site.operator_token_file)]
+    command = [sys.executable, "-m", "controlplane", verb, node, reason, *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+
+
+def rows_about(site: Site, node: str) -> list[int]:
+    decisions = reversed(site.get("/v1/decisions?limit=1000"))
+    return [one["table_row"] for one in decisions if one["subject"] == node and one["action"] != "nothing"]
+
+
+def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_person(
+    make_site: MakeSite, tickets: Tickets, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    site = make_site(
+        nodes=4,
+        spares=1,
+        settings={
+            "repair": {"enabled": True, "cooldown_seconds": 1, "webhook": tickets.url},
+            "validation": {
+                "enabled": True,
+                "command": f'echo "tested on $SLURMD_NODENAME"; test ! -e {tmp_path}/broken.$SLURMD_NODENAME',
+                "output_directory": str(tmp_path),
+                "probation_hours": 0.002,
+            },
+        },
+    )
+    gang.start_site(site)
+    (tmp_path / "broken.n3").touch()
+
+    site.nodes["n2"].fail_gpu()
+    wait_for_state(site, "n2", "quarantined")
+    hungry = gang.submit(site, "--nodelist=n2", nodes=1, comment="somebody else's")
+    wait_for_state(site, "n2", "validating")
+    assert gang.state(site, hungry) == "PENDING"
+    wait_for_state(site, "n2", "probation")
+    assert rows_about(site, "n2") == [10, 200, 210, 220]
+    wait_for_state(site, "n2", "in_service")
+    site.wait_for(lambda: "understudy_node_n2" not in gang.reservations(site), 10, "it is kept no longer")
+    gang.wait_running(site, hungry)
+
+    serial = site.nodes["n3"].gpus.read()[0].serial
+    site.nodes["n3"].fail_gpu()
+    wait_for_state(site, "n3", "quarantined")
+    hungry = gang.submit(site, "--nodelist=n3", nodes=1, comment="somebody else's")
+    wait_for_state(site, "n3", "hands", 120)
+    assert rows_about(site, "n3") == [10, 200, 210, 221, 200, 210, 221, 202]
+    site.wait_for(lambda: tickets.taken, 40, "the ticket is taken")
+    assert tickets.refused == 1
+    (ticket,) = tickets.taken
+    assert ticket["node"] == "n3"
+    told = json.dumps(ticket["evidence"])
+    for what in ("Xid (PCI:", serial, "tested on n3", "FAILED with exit code 1"):
+        assert what in told, what
+    assert "DRAIN" in site.node("n3")["slurm"]["flags"]
+    assert "understudy_node_n3" not in gang.reservations(site)
+
+    assert gang.state(site, hungry) == "PENDING"
+
+    # A person repairs it, and has it tested.
+    (tmp_path / "broken.n3").unlink()
+    assert ask(site, "n3", "release", "new GPU").stdout == "n3 is hands: asked to release it\n"
+    wait_for_state(site, "n3", "in_service")
+    assert rows_about(site, "n3")[-2:] == [253, 220]
+    assert site.get("/v1/tickets")[0]["closed_at"] is not None
+    again = ask(site, "n3", "release", "again")
+    assert (again.returncode, "in_service: nothing to release" in again.stderr) == (1, True)
+    gang.wait_running(site, hungry)
+
+
+def test_a_person_may_take_the_node_at_any_time(make_site: MakeSite) -> None:
+    site = make_site(
+        nodes=4,
+        spares=1,
+        settings={
+            "repair": {"enabled": True, "cooldown_seconds": 1},
+            "validation": {"enabled": True, "command": "sleep 600"},
+        },
+    )
+    gang.start_site(site)
+    site.nodes["n2"].fail_gpu()
+    wait_for_state(site, "n2", "validating")
+    site.wait_for(lambda: "ALLOCATED" in site.node("n2")["slurm"]["state"], 30, "its test runs")
+    site.cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=alice: let me see")
+    site.wait_for(lambda: site.node("n2")["state"] == "foreign_drain", 10, "we let go of it")
+    site.wait_for(lambda: "understudy_node_n2" not in gang.reservations(site), 20, "it is kept no longer")
+    assert site.node("n2")["slurm"]["reason"] == "alice: let me see"
+    site.cluster.run("scontrol", "update", "NodeName=n2", "State=RESUME")
+    site.wait_for(lambda: site.node("n2")["state"] == "in_service", 20, "it is hers to resume")
+
+    assert ask(site, "n1", "hold", "new cables").returncode == 0
+    site.wait_for(lambda: "DRAIN" in site.node("n1")["slurm"]["flags"], 10, "it is held")
+    assert site.node("n1")["state"] == "operator_hold"
+    site.cluster.run("scontrol", "update", "NodeName=n1", "State=RESUME")
+    site.wait_for(lambda: site.node("n1")["state"] == "in_service", 20, "resuming it ends the hold")
+
+
+def test_a_gpu_that_asks_for_a_reset_gets_one_and_the_node_is_not_rebooted(make_site: MakeSite, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    reset = tmp_path / "reset"
+    site = make_site(
+        nodes=4,
+        spares=1,
+        settings={
+            "repair": {"enabled": True, "cooldown_seconds": 1, "reset_command": str(reset)},
+            "validation": {"enabled": True, "command": "true", "output_directory": str(tmp_path)},
+        },
+    )
+    state = site.nodes["n2"].gpus.path
+    reset.write_text(
+        f"#!/bin/sh\necho resetting $SLURMD_NODENAME\ncp {state}.well {state}.new && mv {state}.new {state}\n"
+    )
+    reset.chmod(0o755)
+    Path(f"{state}.well").write_bytes(state.read_bytes())
+    gang.start_site(site)
+    site.nodes["n2"].gpus.change(0, recovery_action=1)
+    wait_for_state(site, "n2", "probation")
+    assert rows_about(site, "n2") == [10, 200, 210, 220]
+    (repair,) = [one for one in site.get("/v1/recoveries") if one["kind"] == "repair"]
+    assert [step["name"] for step in repair["steps"]] == ["hold_node", "resume_node", "reset_gpu"]
+    assert "resetting n2" in repair["steps"][-1]["detail"]

@@ -1,0 +1,117 @@
+"""What the agent costs its node: processor and memory of the agent and its NVML process, at one report a second.
+
+The real agent with the fake driver's eight GPUs, eight InfiniBand ports in a folder of /sys's form, this machine's own
+/proc, and a control plane that only listens. Memory is the proportional set size, so that what both share counts once.
+Other Python programs on the machine share in it too, so both resident sets, which count everything in full, are shown
+as well.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from deploy.testbed.fake_fabric import FakeFabric
+from deploy.testbed.fake_nvml import FakeGpus, build, h100_node
+from tests.agents.fake_control_plane import TOKEN, FakeControlPlane
+from tests.bench.result import result, write
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = 6
+ROUND_SECONDS = 15.0
+WARM_UP_SECONDS = 10.0
+CPU_PERCENT_MAX = 1.0
+MEBIBYTES_MAX = 80.0
+
+
+def processes(agent: int) -> list[int]:
+    """The agent and its children."""
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    return [agent, *map(int, children)]
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of all its threads, to the nanosecond."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def mebibytes(pid: int, what: str) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{what}:")) / 1024
+
+
+def start(folder: Path, plane: FakeControlPlane) -> subprocess.Popen[bytes]:
+    library = build(folder / "lib")
+    FakeGpus(folder / "gpus").write(h100_node("n1"))
+    FakeFabric(folder / "sys").lay_out(8)
+    (folder / "token").write_text(TOKEN)
+    (folder / "kmsg").touch()
+    (folder / "agent.toml").write_text(
+        f"""
+cluster = "bench"
+node = "n1"
+control_plane_urls = ["{plane.url}"]
+token_file = "{folder}/token"
+kernel_log = "{folder}/kmsg"
+socket = "{folder}/agent.sock"
+run_directory = "{folder}/run"
+[host]
+sys = "{folder}/sys"
+"""
+    )
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": str(library.parent),
+        "FAKE_NVML_STATE": str(folder / "gpus"),
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "agents", "--config", str(folder / "agent.toml")]
+    return subprocess.Popen(command, env=environment)
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name, FakeControlPlane() as plane:
+        with start(Path(name), plane) as agent:
+            plane.wait_for(lambda plane: plane.reports and plane.reports[-1].gpus, timeout_seconds=30)
+            time.sleep(WARM_UP_SECONDS)
+            pids = processes(agent.pid)
+            assert len(pids) == 2, "the agent has one child"
+            shares: dict[int, list[float]] = {pid: [] for pid in pids}
+            reports_before = len(plane.reports)
+            begun = time.monotonic()
+            for _ in range(ROUNDS):
+                before = {pid: (time.monotonic(), cpu_seconds(pid)) for pid in pids}
+                time.sleep(ROUND_SECONDS)
+                for pid, (at, spent) in before.items():
+                    shares[pid].append(100 * (cpu_seconds(pid) - spent) / (time.monotonic() - at))
+            seconds = time.monotonic() - begun
+            reports = len(plane.reports) - reports_before
+            memory = {pid: mebibytes(pid, "Pss") for pid in pids}
+            resident = [mebibytes(pid, "Rss") for pid in pids]
+            agent.terminate()
+        report = plane.reports[-1]
+    assert len(report.gpus) == 8 and len(report.ports) == 8 and report.host is not None, "not all of it was told"
+    assert reports >= 0.9 * seconds, f"{reports} reports in {seconds:.0f} s"
+    both = [sum(parts) for parts in zip(*shares.values(), strict=True)]
+    results = [
+        result("agent_cpu", "% of a core", both, {}, more_is_better=False),
+        result("agent_cpu_of_nvml_process", "% of a core", shares[pids[1]], {}, more_is_better=False),
+        result("agent_memory", "MiB", [sum(memory.values())], {}, more_is_better=False),
+        result("agent_memory_resident", "MiB", [sum(resident)], {}, more_is_better=False),
+        result("agent_memory_of_nvml_process", "MiB", [memory[pids[1]]], {}, more_is_better=False),
+    ]
+    for one in results:
+        print(f"{one.name}: median {one.median:.2f} {one.unit}, worst of {one.n} {one.worst:.2f}")
+    print(write("footprint", results))
+    if results[0].median > CPU_PERCENT_MAX or results[2].worst > MEBIBYTES_MAX:
+        print(f"more than {CPU_PERCENT_MAX:g} % of a core or {MEBIBYTES_MAX:g} MiB")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""How good the straggler rule is, and how quick: false alarms on noise, slowdowns found, 100,000 ranks judged.
+
+Noise is made by chance (`tests.generated_steps`), with work spread unevenly by 5 % in every step. `--rank-days` is how
+much of it is looked at for every number of peers. Writes the figures and the drawing in docs/straggler.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+from controlplane.config import Straggler
+from controlplane.detect.slow_ranks import judge
+from tests.bench.result import Result, result, write
+from tests.generated_steps import STEP_SECONDS, GeneratedGang, false_alarms, steps_to_detection
+
+IMBALANCE = 0.05
+RANKS = 100_000
+ROUNDS = 9
+GANGS = 1000
+WITHIN_STEPS = 100
+ALARM_PEERS = (4, 8, 16, 64, 256)
+CURVE_PEERS = (3, 4, 8, 16, 32, 64, 128)
+SLOWDOWNS = (0.03, 0.05, 0.10, 0.20)
+DRAWING = Path(__file__).resolve().parents[2] / "docs" / "straggler.svg"
+
+
+def alarms(rank_days: float) -> Result:
+    """Healthy ranks named in 20,000 rank-days: for each number of peers a value."""
+    half = Straggler().window_steps // 2
+    rounds = max(1, round(rank_days * 86_400 / STEP_SECONDS / half / RANKS))
+    rates = []
+    total, days = 0, 0.0
+    for peers in ALARM_PEERS:
+        found, judged = false_alarms(RANKS, peers, IMBALANCE, rounds, seed=peers)
+        total, days = total + found, days + judged
+        rates.append(found / judged * 20_000)
+        print(f"{peers} peers: {found} alarms in {judged:.0f} rank-days")
+    print(f"together {total} in {days:.0f} rank-days; at most {upper(total) / days * 20_000:.2f} in 20,000 (95 %)")
+    return result("straggler_alarms_per_20000_rank_days", "1", rates, {}, more_is_better=False)
+
+
+def upper(events: int) -> float:
+    """95 % upper bound of a Poisson mean of which so many were seen."""
+    from math import exp, factorial
+
+    low, high = float(events), events + 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = sum(exp(-middle) * middle**n / factorial(n) for n in range(events + 1))
+        low, high = (middle, high) if below > 0.05 else (low, middle)
+    return high
+
+
+def curves() -> tuple[list[Result], dict[float, list[float]]]:
+    results: list[Result] = []
+    drawn: dict[float, list[float]] = {}
+    for slowdown in SLOWDOWNS:
+        for peers in CURVE_PEERS:
+            taken = steps_to_detection(GANGS, peers, IMBALANCE, slowdown, seed=peers)
+            found = [steps for steps in taken if steps is not None and steps <= WITHIN_STEPS]
+            share = len(found) / len(taken)
+            drawn.setdefault(slowdown, []).append(share)
+            name = f"straggler_{slowdown * 100:.0f}_percent_{peers}_peers"
+            results.append(result(f"{name}_found", "1", [share], {}, more_is_better=True))
+            if found:
+                results.append(result(f"{name}_steps", "steps", found, {}, more_is_better=False))
+            middle = f"{median(found):.0f}" if found else "-"
+            print(f"{slowdown:4.0%} slower, {peers:3} peers: {share:6.1%} within {WITHIN_STEPS} steps, median {middle}")
+    return results, drawn
+
+
+def speed() -> Result:
+    gang = GeneratedGang(RANKS, RANKS, IMBALANCE, seed=1, role="")
+    gang.train(128)
+    table, seconds = gang.table(), []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        judge(table, Straggler())
+        seconds.append(time.perf_counter() - begun)
+    return result("straggler_judge_100000_ranks", "s", seconds, {}, more_is_better=False)
+
+
+COLOURS = {0.03: "#999999", 0.05: "#d08770", 0.10: "#2e7d32", 0.20: "#1565c0"}
+
+
+def draw(drawn: dict[float, list[float]]) -> str:
+    """Share found within 100 steps against the number of peers."""
+    left, top, width, height = 60, 20, 480, 240
+    xs = [left + width * i / (len(CURVE_PEERS) - 1) for i in range(len(CURVE_PEERS))]
+    lines = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 660 310" font-family="sans-serif" font-size="12">',
+        '<rect width="660" height="310" fill="white"/>',
+        *(
+            f'<text x="{left - 8}" y="{top + height * (1 - share) + 4}" text-anchor="end">{share:.0%}</text>'
+            f'<path d="M{left},{top + height * (1 - share)} h{width}" stroke="#dddddd"/>'
+            for share in (0, 0.25, 0.5, 0.75, 1)
+        ),
+        *(
+            f'<text x="{x:.0f}" y="{top + height + 18}" text-anchor="middle">{peers}</text>'
+            for x, peers in zip(xs, CURVE_PEERS, strict=True)
+        ),
+        f'<text x="{left + width / 2}" y="{top + height + 38}" text-anchor="middle">ranks of the role</text>',
+    ]
+    for slowdown, shares in drawn.items():
+        points = " ".join(f"{x:.0f},{top + height * (1 - share):.1f}" for x, share in zip(xs, shares, strict=True))
+        colour = COLOURS[slowdown]
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        y = top + height * (1 - shares[-1]) + (16 if slowdown == 0.20 else 4)
+        lines.append(f'<text x="{left + width + 8}" y="{y:.1f}" fill="{colour}">{slowdown:.0%} slower</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank-days", type=float, default=20_000.0)
+    rank_days = parser.parse_args().rank_days
+    timing = speed()
+    print(f"{timing.name}: median {timing.median * 1000:.0f} ms, worst {timing.worst * 1000:.0f} ms")
+    found, drawn = curves()
+    DRAWING.write_text(draw(drawn))
+    print(write("straggler", [timing, alarms(rank_days), *found]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

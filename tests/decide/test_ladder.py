@@ -1,0 +1,78 @@
+"""The repair ladder: which rung is next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from controlplane.decide.ladder import next_rung
+from controlplane.fleet.finding import Json
+from controlplane.fleet.incident import OpenIncident
+from controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, Rung
+from tests import builders as b
+
+
+def incident(repair: Json = None, rule: str = "xid.79") -> OpenIncident:
+    return OpenIncident(1, "n1", rule, "hardware_fault", "broken", b.NOW, {"repair": repair} if repair else {})
+
+
+def tried(*rungs: Rung, kind: RecoveryKind = RecoveryKind.REPAIR) -> list[RepairAttempt]:
+    failed = RecoveryStatus.FAILED
+    return [RepairAttempt(i, "n1", kind, rung, b.NOW - 1000 + i, failed) for i, rung in enumerate(rungs)]
+
+
+def rung(found: OpenIncident | None, attempts: Sequence[RepairAttempt] = (), **policy: Any) -> Rung:
+    settings = {"enabled": True, "reset_command": "reset", **policy}
+    return next_rung(found, attempts, b.config(repair=settings).repair)
+
+
+@pytest.mark.parametrize(
+    ("found", "first"),
+    [
+        (incident("restart_app"), Rung.RESTART_APP),
+        (incident("none"), Rung.RESTART_APP),
+        (incident("reset_gpu"), Rung.RESET_GPU),
+        (incident("reboot"), Rung.REBOOT),
+        (incident("hands"), Rung.HANDS),
+        (incident(), Rung.REBOOT),
+        (incident("dance"), Rung.REBOOT),
+        (incident(17), Rung.REBOOT),
+        (None, Rung.REBOOT),
+    ],
+)
+def test_the_ladder_is_entered_where_the_finding_says(found: OpenIncident | None, first: Rung) -> None:
+    assert rung(found) is first
+
+
+def test_it_goes_upwards_and_ends_with_a_person() -> None:
+    found = incident("restart_app")
+    attempts: list[RepairAttempt] = []
+    taken: list[Rung] = []
+    while not taken or taken[-1] is not Rung.HANDS:
+        taken.append(rung(found, attempts))
+        kind = RecoveryKind.VALIDATE if taken[-1] is Rung.RESTART_APP else RecoveryKind.REPAIR
+        attempts += tried(taken[-1], kind=kind)
+    assert taken == [Rung.RESTART_APP, Rung.RESET_GPU, Rung.REBOOT, Rung.REBOOT, Rung.HANDS]
+
+
+def test_it_never_goes_back_below_what_was_tried_for_another_fault() -> None:
+    assert rung(incident("reset_gpu"), tried(Rung.REBOOT)) is Rung.REBOOT
+
+
+def test_a_rung_that_the_site_has_not_is_left_out() -> None:
+    assert rung(incident("reset_gpu"), reset_command="") is Rung.REBOOT
+    assert rung(incident("reset_gpu"), reset_command="", reboot=False) is Rung.HANDS
+    assert rung(incident(), reboots_max=0) is Rung.HANDS
+
+
+@pytest.mark.parametrize("status", list(RecoveryStatus))
+def test_an_attempt_counts_whatever_became_of_it(status: RecoveryStatus) -> None:
+    attempt = RepairAttempt(1, "n1", RecoveryKind.REPAIR, Rung.REBOOT, b.NOW - 5, status)
+    assert rung(incident(), [attempt], reboots_max=1) is Rung.HANDS
+
+
+def test_the_test_after_a_repair_is_no_attempt_of_its_own() -> None:
+    validation = RepairAttempt(1, "n1", RecoveryKind.VALIDATE, None, b.NOW - 5, RecoveryStatus.FAILED)
+    assert rung(incident(), [*tried(Rung.REBOOT), validation, validation]) is Rung.REBOOT

@@ -1,0 +1,249 @@
+"""What is decided about gangs that a launcher drives, and about gangs that hang."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controlplane.config import Mode
+from controlplane.decide import inside
+from controlplane.decide.hangs import restarts_without_progress
+from controlplane.decide.judge import decide
+from controlplane.decide.words import words
+from controlplane.fleet.decision import Action, Because, Decision
+from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.gang import Anew, Gang
+from controlplane.fleet.job import Attempt
+from controlplane.fleet.node import NodeRecord, NodeState
+from controlplane.fleet.recovery import (
+    Plan,
+    Recovery,
+    RecoveryKind,
+    RecoveryStatus,
+    RecoveryStep,
+    StepName,
+    StepStatus,
+)
+from controlplane.fleet.snapshot import Snapshot
+from tests import builders as b
+
+JOB = b.job()
+GANG = Gang(Attempt(0, 2), "n1", ("n1", "n2", "n3"), ("n4",), (), 3, "running", b.NOW - 1)
+
+
+def scene(gang: Gang | None = GANG, **values: Any) -> Snapshot:
+    gangs = {JOB.key: gang} if gang is not None else {}
+    return b.snapshot(*values.pop("nodes", ()), jobs=[JOB], spares=("n7", "n8"), gangs=gangs, **values)
+
+
+def fault(node: str, dead: bool = False) -> Finding:
+    return Finding(Signal.HARDWARE_FAULT, "xid.79", node, b.NOW - 1, "fell off the bus", dead=dead)
+
+
+def hang(node: str = "n2", named: bool = True) -> Finding:
+    return Finding(Signal.GANG_HUNG, "hang", node, b.NOW - 60, "no step has ended", {"named": named}, JOB.key)
+
+
+def judged(snapshot: Snapshot, *findings: Finding) -> Decision:
+    """The one decision about the job or its nodes."""
+    (decision,) = (one for one in decide(snapshot, findings, b.config()) if one.subject != "fleet")
+    return decision
+
+
+def planned(snapshot: Snapshot, *findings: Finding) -> Plan:
+    plan = judged(snapshot, *findings).plan
+    assert plan is not None
+    return plan
+
+
+def test_a_spare_of_its_own_is_preferred() -> None:
+    plan = planned(scene(), fault("n2"))
+    assert (plan.kind, plan.failed_nodes, plan.launch) == (RecoveryKind.ALLOCATION_SWAP, ("n2",), 2)
+    assert plan.spares == ()
+    assert plan.steps[:2] == (StepName.DRAIN_NODES, StepName.TELL_LAUNCHER)
+
+
+@pytest.mark.parametrize(
+    ("gang", "why"),
+    [
+        (None, "no launcher"),
+        (replace(GANG, heard_at=b.NOW - 20), "not heard"),
+        (replace(GANG, heard_at=None), "not heard"),
+        (replace(GANG, phase="waiting"), "starts nothing"),
+        (replace(GANG, spares=()), "0 healthy spares"),
+    ],
+)
+def test_else_it_is_the_pool(gang: Gang | None, why: str) -> None:
+    snapshot = scene(gang)
+    assert why in inside.why_not(snapshot, JOB, [fault("n2")], {"n2"})
+    assert planned(snapshot, fault("n2")).kind is RecoveryKind.POOL_SWAP
+
+
+@pytest.mark.parametrize(
+    "spare",
+    [
+        b.node("n4", NodeState.SUSPECT),
+        b.node("n4", NodeState.QUARANTINED),
+        b.node("n4", NodeState.UNKNOWN),
+        b.node("n4", slurm=b.slurm_node("n4", flags=["DRAIN"])),
+        b.node("n4", heard_at=None),
+    ],
+)
+def test_a_spare_that_something_is_known_against_is_none(spare: Any) -> None:
+    assert inside.healthy_spares(scene(nodes=[spare]), GANG, ()) == []
+
+
+def test_a_spare_condemned_in_the_same_round_is_none() -> None:
+    decisions = decide(scene(), [fault("n2"), fault("n4")], b.config())
+    kinds = {one.plan.kind for one in decisions if one.plan}
+    assert kinds == {RecoveryKind.POOL_SWAP}
+
+
+def test_a_gang_that_may_shrink_needs_no_spare() -> None:
+    assert planned(scene(replace(GANG, spares=(), nodes_min=2)), fault("n2")).kind is RecoveryKind.ALLOCATION_SWAP
+
+
+def test_a_dead_batch_host_takes_the_launcher_with_it() -> None:
+    assert planned(scene(), fault("n1", dead=True)).kind is RecoveryKind.POOL_SWAP
+    assert planned(scene(), fault("n2", dead=True)).kind is RecoveryKind.ALLOCATION_SWAP
+
+
+def test_a_launcher_that_disobeyed_is_not_asked_again_in_this_allocation() -> None:
+    assert planned(scene(disobeyed=frozenset({(JOB.key, 0)})), fault("n2")).kind is RecoveryKind.POOL_SWAP
+    assert planned(scene(disobeyed=frozenset({(JOB.key, 1)})), fault("n2")).kind is RecoveryKind.ALLOCATION_SWAP
+
+
+def test_the_guards_hold_here_too() -> None:
+    assert judged(scene(paused="by hand"), fault("n2")).because is Because.PAUSED
+    assert judged(scene(mode=Mode.OBSERVE), fault("n2")).because is Because.DRY_RUN
+    full = scene(quarantines=(b.NOW - 1,) * 8)
+    assert judged(full, fault("n2")).because is Because.HOURLY_BUDGET
+
+
+def test_a_requeue_takes_all_nodes_of_the_allocation_those_left_before_included() -> None:
+    left = b.node("n3", NodeState.QUARANTINED)
+    gang = replace(GANG, seats=("n1", "n2", "n4"), spares=(), lost=("n3",))
+    plan = planned(scene(gang, nodes=[left]), fault("n2"))
+    assert (plan.kind, sorted(plan.seats)) == (RecoveryKind.POOL_SWAP, ["n1", "n4", "n7", "n8"])
+    assert sorted(plan.failed_nodes) == ["n2", "n3"]
+
+
+def test_nodes_that_slurm_took_out_of_the_job_are_counted_as_well() -> None:
+    """After `down` a job with --no-kill shows fewer nodes; requeued it wants as many as at first."""
+    shown = b.job(nodes=("n1", "n2", "n4"))
+    gang = replace(GANG, seats=("n1", "n2", "n4"), spares=(), lost=("n3",))
+    left = b.node("n3", NodeState.QUARANTINED)
+    snapshot = b.snapshot(left, jobs=[shown], spares=("n7", "n8"), gangs={shown.key: gang})
+    plan = planned(snapshot, fault("n2"))
+    assert sorted(plan.seats) == ["n1", "n4", "n7", "n8"]
+
+
+# -- the word ----------------------------------------------------------------------------------------------------
+
+
+def quarantined(name: str) -> Any:
+    record = NodeRecord(
+        name,
+        NodeState.QUARANTINED,
+        drained_at=b.NOW - 5,
+        drain_reason="understudy: xid.79: fell off",
+        drain_user="root",
+    )
+    return b.node(name, record=record)
+
+
+def told(plan: Plan, status: StepStatus = StepStatus.INTENDED) -> Recovery:
+    steps = tuple(RecoveryStep(at, name, status if at == 1 else StepStatus.DONE) for at, name in enumerate(plan.steps))
+    return Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, steps)
+
+
+def test_of_spares_and_of_nodes_it_left_a_launcher_is_told_by_their_state_alone() -> None:
+    assert words(scene(nodes=[quarantined("n4")]))[7].bad == {"n4": "xid.79: fell off"}
+    assert words(scene(nodes=[quarantined("n4")], mode=Mode.OBSERVE)) == {}
+    assert words(scene(nodes=[b.node("n4", NodeState.QUARANTINED)]))[7].bad == {}, "its drain was not read back yet"
+
+
+def test_of_a_seat_it_is_told_when_the_plan_is_there() -> None:
+    snapshot = scene(nodes=[quarantined("n2")])
+    assert words(snapshot)[7].bad == {}
+    plan = planned(scene(), fault("n2"))
+    assert words(replace(snapshot, recoveries=(told(plan, StepStatus.PLANNED),)))[7].bad == {}
+    assert words(replace(snapshot, recoveries=(told(plan),)))[7].bad == {"n2": "xid.79: fell off"}
+
+
+# -- hangs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_hang_makes_a_suspect_and_starts_the_gang_anew_within_its_allocation() -> None:
+    decision = judged(scene(), hang("n2"))
+    assert (decision.row, decision.action, decision.to_state) == (100, Action.RESTART_GANG, NodeState.SUSPECT)
+    plan = decision.plan
+    assert plan is not None
+    assert (plan.kind, plan.failed_nodes, plan.leaving) == (RecoveryKind.ALLOCATION_SWAP, (), ("n2",))
+    word = words(replace(scene(), recoveries=(told(plan),)))[7]
+    assert (word.bad, word.anew) == ({}, Anew(2, "no step has ended", ("n2",)))
+
+
+def test_where_nobody_is_named_nobody_is_suspected() -> None:
+    decision = judged(scene(), hang("n1", named=False))
+    assert (decision.row, decision.subject, decision.to_state) == (102, "job 7", None)
+    assert decision.plan is not None
+    assert decision.plan.leaving == ()
+
+
+def test_a_job_without_a_launcher_is_requeued_onto_its_seats() -> None:
+    plan = planned(scene(None), hang("n1", named=False))
+    assert (plan.kind, plan.seats, plan.spares) == (RecoveryKind.POOL_SWAP, ("n1", "n2", "n3", "n4"), ())
+    assert plan.failed_nodes == ()
+    plan = planned(scene(None), hang("n2"))
+    assert (plan.seats, plan.spares, plan.leaving) == (("n1", "n3", "n4", "n7"), ("n7",), ("n2",))
+    assert plan.failed_nodes == (), "a hang alone takes no node out of service"
+
+
+def test_without_a_spare_the_named_node_keeps_its_seat() -> None:
+    snapshot = b.snapshot(jobs=[JOB])
+    plan = planned(snapshot, hang("n2"))
+    assert (plan.seats, plan.leaving) == (("n1", "n2", "n3", "n4"), ())
+
+
+def test_hardware_goes_before_a_hang() -> None:
+    decisions = decide(scene(), [fault("n3"), hang("n2")], b.config())
+    plans = {one.plan for one in decisions if one.plan}
+    assert [one.failed_nodes for one in plans] == [("n3",)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "now_at", "count"),
+    [
+        ((), 5, 0),
+        ((100,), 100, 1),
+        ((100, 100, 100), 100, 3),
+        ((100, 100, 100), 101, 0),
+        ((100, 100, 150), 150, 1),
+        ((None, None, None), None, 3),
+        ((None, None, 4), 4, 1),
+        ((100, 40, 60), 90, 3),
+    ],
+)
+def test_progress_gives_the_budget_back(steps: Sequence[int | None], now_at: int | None, count: int) -> None:
+    assert restarts_without_progress(steps, now_at) == count
+
+
+@pytest.mark.parametrize("gang", [GANG, None])
+def test_the_fourth_hang_at_the_same_step_is_left_to_a_person(gang: Gang | None) -> None:
+    hangs = ((JOB.key, None),) * 3
+    decision = judged(scene(gang, hangs=hangs), hang("n2"))
+    assert (decision.plan, decision.because, decision.action) == (None, Because.RESTART_BUDGET, Action.NOTHING)
+    assert "started anew 3 times because it hung" in decision.reason
+    assert judged(scene(gang, hangs=hangs[:2]), hang("n2")).plan is not None
+
+
+def test_a_gang_that_is_coming_up_is_left_to_do_so() -> None:
+    plan = planned(scene(), fault("n3"))
+    assert judged(replace(scene(), recoveries=(told(plan, StepStatus.DONE),)), hang("n2")).plan is not None
+    waiting = told(plan, StepStatus.DONE)
+    steps = tuple(replace(step, status=StepStatus.PLANNED) for step in waiting.steps)
+    assert judged(replace(scene(), recoveries=(replace(waiting, steps=steps),)), hang("n2")).plan is None

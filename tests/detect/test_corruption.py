@@ -1,0 +1,63 @@
+"""Who is the first to show NaN, and when that says something of the node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controlplane.decide.judge import decide
+from controlplane.detect import detect
+from controlplane.fleet.finding import Signal
+from controlplane.fleet.job import Attempt, FirstNan, JobKey
+from controlplane.fleet.node import NodeRecord, NodeState
+from tests import builders as b
+
+
+def nan(job_id: int = 7, attempt: int = 0, **changes: Any) -> FirstNan:
+    values = {"step": 100, "nodes": ("n3",), "rank": 2, "received_at": b.NOW - 60, **changes}
+    return FirstNan(JobKey(b.CLUSTER, job_id, 500), Attempt(attempt), **values)
+
+
+def suspects(*nans: FirstNan, **snapshot: Any) -> set[str]:
+    found = detect(b.snapshot(*snapshot.pop("nodes", ()), first_nans=nans), b.config())
+    return {finding.node for finding in found if finding.signal is Signal.CORRUPTION_SUSPECTED}
+
+
+def test_the_first_to_show_nan_in_two_attempts_is_suspect() -> None:
+    assert suspects(nan(), nan(8)) == {"n3"}
+    assert suspects(nan(), nan(attempt=1, step=140)) == {"n3"}
+
+
+@pytest.mark.parametrize(
+    "nans",
+    [
+        [nan()],
+        [nan(), nan(8, nodes=("n4",))],
+        [nan(nodes=("n3", "n4")), nan(8, nodes=("n3", "n4"))],
+    ],
+    ids=["once", "two nodes once each", "on many ranks at once"],
+)
+def test_nan_once_or_on_many_condemns_nobody(nans: list[FirstNan]) -> None:
+    assert suspects(*nans) == set()
+
+
+def test_the_same_rank_at_the_same_step_again_is_the_programs_fault() -> None:
+    assert suspects(nan(), nan(attempt=1), nan(attempt=2)) == set()
+
+
+def test_what_was_before_somebody_vouched_for_the_node_does_not_count() -> None:
+    vouched = b.node("n3", record=NodeRecord("n3", cleared_at=b.NOW - 30, agent_seen_at=b.NOW - 9))
+    assert suspects(nan(), nan(8), nodes=[vouched]) == set()
+
+
+def test_the_node_is_a_suspect_that_goes_on_working_and_a_self_check_is_advised() -> None:
+    snapshot = b.snapshot(first_nans=(nan(), nan(8)))
+    (decision,) = decide(snapshot, detect(snapshot, b.config()), b.config())
+    assert (decision.row, decision.subject, decision.to_state, decision.plan) == (150, "n3", NodeState.SUSPECT, None)
+    assert "understudy selfcheck" in decision.reason
+
+
+def test_keeping_up_does_not_clear_it() -> None:
+    snapshot = b.snapshot(b.node("n3", NodeState.SUSPECT), first_nans=(nan(), nan(8)))
+    assert decide(snapshot, detect(snapshot, b.config()), b.config()) == []

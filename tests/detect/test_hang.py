@@ -1,0 +1,140 @@
+"""Hangs: when a gang that stands still is called one, and who is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from controlplane.config import Hang
+from controlplane.detect.hang import hang, not_arrived, patience_seconds
+from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.snapshot import Snapshot
+from controlplane.fleet.steps import StepTable
+from tests import builders as b
+
+POLICY = Hang(seconds_min=60, factor=5, first_step_seconds=1800)
+Place = tuple[int, bool]
+"""Which collective a rank entered last, and whether it is inside."""
+
+INSIDE, CAME_OUT = (120, True), (119, False)
+
+
+def table(places: Sequence[Place], still_seconds: float = 100, pause_seconds: float = 2, **changes: Any) -> StepTable:
+    """A gang that has finished twenty steps, the last of them so long ago."""
+    usual = b.step_table([[0.1] * 20] * len(places), advanced_at=b.NOW - still_seconds)
+    told: dict[str, Any] = {
+        "heard_since": b.NOW - 900,
+        "longest_pause_seconds": pause_seconds,
+        "sequences": np.array([sequence for sequence, _ in places], dtype=np.int64),
+        "inside": np.array([inside for _, inside in places]),
+        "furthest_collective": "all_reduce",
+    }
+    return replace(usual, **(told | changes))
+
+
+def found(steps: StepTable, **changes: Any) -> list[Finding]:
+    values: dict[str, Any] = {"jobs": [b.job()], "tables": {b.job().key: steps}}
+    nodes: Sequence[Any] = changes.pop("nodes", ())
+    snapshot: Snapshot = b.snapshot(*nodes, **(values | changes))
+    return list(hang(snapshot, POLICY, b.config().silence))
+
+
+WAITING = [INSIDE, INSIDE, CAME_OUT, INSIDE]
+
+
+def test_the_rank_that_never_came_is_named_with_its_node() -> None:
+    (finding,) = found(table(WAITING))
+    assert (finding.signal, finding.node, finding.rule) == (Signal.GANG_HUNG, "n3", "hang.not_arrived")
+    assert finding.job == b.job().key
+    assert finding.evidence["named"] is True
+    assert finding.evidence["ranks"] == [2]
+    assert "rank 2 left collective 119 and never came to all_reduce (120)" in finding.summary
+    assert finding.at == b.NOW - 100
+
+
+def test_several_nodes_that_never_came_are_each_named() -> None:
+    places = [CAME_OUT, CAME_OUT, *[INSIDE] * 6]
+    steps = table(places, nodes=("n1", "n2", "n3", "n4") * 2)
+    assert [(one.node, one.evidence["ranks"]) for one in found(steps)] == [("n1", [0]), ("n2", [1])]
+
+
+@pytest.mark.parametrize(
+    ("places", "why"),
+    [
+        ([INSIDE] * 4, "the network"),
+        ([(-1, False)] * 4, "do not tell"),
+        ([INSIDE, INSIDE, (-1, False), CAME_OUT], "some of its ranks do not tell"),
+        ([INSIDE, CAME_OUT, CAME_OUT, CAME_OUT], "no few"),
+        ([INSIDE, INSIDE, (119, True), INSIDE], "the network"),
+        ([CAME_OUT] * 4, "no few"),
+    ],
+    ids=["all inside", "nobody tells", "one does not tell", "most are behind", "still in the last one", "all outside"],
+)
+def test_nobody_is_named_without_evidence_and_nothing_done_where_ranks_may_just_be_busy(
+    places: list[Place], why: str
+) -> None:
+    (finding,) = found(table(places))
+    waiting = why == "the network"
+    assert (finding.signal, finding.evidence["named"]) == (Signal.GANG_HUNG if waiting else Signal.GANG_STILL, False)
+    assert why in finding.summary
+
+
+def test_a_table_without_collectives_names_nobody() -> None:
+    steps = b.step_table([[0.1] * 20] * 4, advanced_at=b.NOW - 2000)
+    (finding,) = found(steps, started_at=b.NOW - 5000)
+    assert finding.evidence["named"] is False
+
+
+def test_ranks_are_compared_with_those_of_their_role() -> None:
+    """Stages of a pipeline enter different collectives, and different numbers of them."""
+    places = [(50, True), (50, True), (49, False), (400, True), (400, True), (400, True)]
+    roles = ("stage0",) * 3 + ("stage1",) * 3
+    assert not_arrived(table(places, roles=roles)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("still_seconds", "pause_seconds", "hung"),
+    [(59, 2, False), (61, 2, True), (100, 30, False), (149, 30, False), (151, 30, True), (1799, 900, False)],
+)
+def test_the_patience_is_learnt_from_the_gangs_own_pauses(
+    still_seconds: float, pause_seconds: float, hung: bool
+) -> None:
+    assert bool(found(table(WAITING, still_seconds, pause_seconds))) is hung
+
+
+def test_a_pause_learnt_to_be_very_long_is_not_waited_for_without_end() -> None:
+    assert patience_seconds(table(WAITING, pause_seconds=4000), POLICY) == 1800
+
+
+def test_the_first_step_may_take_long() -> None:
+    starting = table([(3, True)] * 4, advanced_at=0.0, last_step=np.full(4, -1))
+    assert not found(replace(starting, heard_since=b.NOW - 1700))
+    assert found(replace(starting, heard_since=b.NOW - 1900), started_at=b.NOW - 5000)
+
+
+def test_after_one_step_nothing_is_learnt_yet() -> None:
+    assert not found(table(WAITING, still_seconds=300, pause_seconds=0))
+
+
+def test_a_control_plane_that_has_just_started_knows_of_no_hang() -> None:
+    assert not found(table(WAITING, still_seconds=3000), started_at=b.NOW - 50)
+    assert found(table(WAITING, still_seconds=3000), started_at=b.NOW - 70)
+
+
+def test_silent_agents_are_not_a_hang() -> None:
+    silent = b.node("n4", heard_at=b.NOW - 30)
+    assert not found(table(WAITING), nodes=[silent])
+    assert not found(table(WAITING), nodes=[b.node("n4", heard_at=None)])
+
+
+def test_a_silent_node_of_nobodys_gang_changes_nothing() -> None:
+    assert found(table(WAITING), nodes=[b.node("n7", heard_at=b.NOW - 30)])
+
+
+def test_a_job_that_runs_no_more_does_not_hang() -> None:
+    over = b.job(state="COMPLETING")
+    assert not found(table(WAITING), jobs=[over])

@@ -1,0 +1,296 @@
+"""What detection promises of GPUs, drivers, fabric and host: what condemns a node, and what only makes it suspect."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agents.wire import Disk, GpuStatus, HardwareEvent, HardwareKind, Host, Port
+from controlplane.detect import detect
+from controlplane.detect.causes import OF_THE_HARDWARE, Cause, second_signals
+from controlplane.detect.gpu_set import gpus_of_gres
+from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.node import NodeView, StoredHardwareEvent
+from controlplane.fleet.snapshot import Snapshot
+from tests import builders as b
+
+GiB = 2**30
+
+
+def found(snapshot: Snapshot, **policy: Any) -> list[Finding]:
+    return detect(snapshot, b.config(hardware=policy))
+
+
+def said(snapshot: Snapshot, **policy: Any) -> list[tuple[str, Signal, str]]:
+    return [(finding.node, finding.signal, finding.rule) for finding in found(snapshot, **policy)]
+
+
+def with_gpu(**values: Any) -> Snapshot:
+    return b.snapshot(b.node("n3", gpus=(b.gpu(0), b.gpu(1, **values))))
+
+
+def port(number: int = 1, **values: Any) -> Port:
+    usual: dict[str, Any] = {
+        "link_layer": "InfiniBand",
+        "state": "ACTIVE",
+        "physical_state": "LinkUp",
+        "was_active": True,
+    }
+    return Port("mlx5_0", number, **(usual | {"rate_gbps": 400.0, "rate_gbps_max": 400.0} | values))
+
+
+def down(seconds: float, **values: Any) -> Port:
+    usual: dict[str, Any] = {"state": "DOWN", "physical_state": "Polling", "down_seconds": seconds}
+    return port(**(usual | values))
+
+
+def outage(ago: float, seconds: float = 40.0, part: str = "mlx5_0/1", number: int = 1) -> StoredHardwareEvent:
+    at = b.NOW - ago
+    event = HardwareEvent("an earlier boot", at, HardwareKind.PORT_OUTAGE, part, number, seconds)
+    return StoredHardwareEvent(number, "n2", at + seconds, event)
+
+
+class TestGpuSet:
+    def test_a_gpu_that_stays_away_is_a_hardware_fault(self) -> None:
+        snapshot = with_gpu(status=GpuStatus.MISSING, missing_seconds=61.0)
+        assert said(snapshot) == [("n3", Signal.HARDWARE_FAULT, "gpus.missing")]
+
+    def test_a_gpu_that_is_being_reset_is_none(self) -> None:
+        assert said(with_gpu(status=GpuStatus.MISSING, missing_seconds=20.0)) == []
+
+    def test_another_gpu_in_its_place_makes_the_node_suspect_and_names_both(self) -> None:
+        (finding,) = found(with_gpu(replaced_uuid="GPU-old"))
+        assert (finding.signal, finding.rule) == (Signal.HEALTH_SUSPECTED, "gpus.replaced")
+        assert (finding.evidence["uuid"], finding.evidence["replaced_uuid"]) == ("GPU-1", "GPU-old")
+
+    def test_fewer_gpus_than_slurm_has_make_the_node_suspect(self) -> None:
+        slurm = b.slurm_node("n3")
+        node = b.node("n3", slurm=replace(slurm, gres="gpu:h100:8(S:0-1)"), gpus=tuple(b.gpu(i) for i in range(7)))
+        assert said(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "gpus.too_few")]
+        assert said(b.snapshot(node), gpus_per_node=7) == []
+
+    def test_a_node_whose_driver_lists_none_is_not_judged_by_it(self) -> None:
+        assert said(b.snapshot(b.node("n3")), gpus_per_node=8) == []
+
+    @pytest.mark.parametrize(
+        ("gres", "count"),
+        [
+            ("gpu:8", 8),
+            ("gpu:h100:8(S:0-1)", 8),
+            ("gpu:a100:4,gpu:v100:2", 6),
+            ("nic:2,gpu:8", 8),
+            ("gpu:1g.10gb:56", 0),
+            ("gpu:h100:7,gpu:h100_1g.10gb:7", 0),
+            ("shard:32", 0),
+            ("(null)", 0),
+            ("", 0),
+        ],
+    )
+    def test_how_many_gpus_a_gres_means(self, gres: str, count: int) -> None:
+        assert gpus_of_gres(gres) == count
+
+
+class TestMemory:
+    def test_a_worn_out_sram_is_a_fault_for_hands(self) -> None:
+        (finding,) = found(with_gpu(sram_threshold_exceeded=True))
+        assert (finding.signal, finding.rule) == (Signal.HARDWARE_FAULT, "memory.sram_threshold")
+        assert finding.evidence["repair"] == "hands"
+
+    def test_a_remap_that_failed_is_one_fault_whatever_else_is_pending(self) -> None:
+        snapshot = with_gpu(remapped_rows_failed=True, remapped_rows_pending=True)
+        assert [signal for _, signal, _ in said(snapshot)] == [Signal.HARDWARE_FAULT]
+
+    def test_a_pending_remap_waits_for_the_end_of_the_job(self) -> None:
+        (finding,) = found(with_gpu(remapped_rows_pending=True))
+        assert (finding.signal, finding.evidence["repair"]) == (Signal.DRAIN_AT_JOB_END, "reset_gpu")
+
+    def test_corrected_errors_mean_nothing_by_their_number(self) -> None:
+        assert said(with_gpu(ecc_corrected=10**9, remapped_rows_uncorrectable=400)) == []
+
+    def test_uncorrectable_errors_of_the_host_make_it_suspect(self) -> None:
+        node = b.node("n3", host=Host(memory_errors_uncorrected=1, memory_errors_corrected=10_000))
+        assert said(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "memory.host_uncorrected")]
+
+
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ({"slowed_share_recent": 0.7, "clock_event_reasons": 0x48}, "thermal.slowed"),
+        ({"nvlinks": 17, "nvlinks_max": 18}, "nvlink.down"),
+        ({"fabric_state": 2}, "fabric.not_registered"),
+        ({"fabric_state": 3, "fabric_status": 999}, "fabric.not_registered"),
+    ],
+)
+def test_what_may_be_wrong_makes_a_node_suspect(values: dict[str, Any], rule: str) -> None:
+    assert said(with_gpu(**values)) == [("n3", Signal.HEALTH_SUSPECTED, rule)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"slowed_share_recent": 0.3},
+        {"clock_event_reasons": 0x4, "power_violation_seconds": 9000.0},  # the power cap is where a busy GPU lives
+        {"nvlinks": 12, "nvlinks_max": 12},
+        {"fabric_state": 0},
+        {"fabric_state": 3, "fabric_status": 0},
+    ],
+)
+def test_what_is_usual_makes_nobody_suspect(values: dict[str, Any]) -> None:
+    assert said(with_gpu(**values)) == []
+
+
+def stopped(seconds_ago: float) -> dict[str, Any]:
+    table = b.step_table([[1.0] * 40] * 4, advanced_at=b.NOW - seconds_ago)
+    return {"jobs": [b.job()], "tables": {b.job().key: table}}
+
+
+class TestDriver:
+    def test_a_silent_driver_makes_its_node_suspect_and_no_more(self) -> None:
+        node = b.node("n2", nvml_silent_seconds=500.0, nvml_unkillable=True)
+        assert said(b.snapshot(node)) == [("n2", Signal.HEALTH_SUSPECTED, "driver.silent")]
+        assert said(b.snapshot(node, **stopped(0.5))) == [("n2", Signal.HEALTH_SUSPECTED, "driver.silent")]
+
+    def test_with_its_gang_standing_still_it_is_at_fault(self) -> None:
+        (finding,) = found(b.snapshot(b.node("n2", nvml_silent_seconds=70.0), **stopped(65.0)))
+        assert (finding.signal, finding.rule) == (Signal.HARDWARE_FAULT, "driver.silent_and_stalled")
+        assert finding.job == b.job().key
+        assert finding.evidence["repair"] == "reboot"
+
+    def test_a_gang_that_stood_still_long_before_is_no_second_signal(self) -> None:
+        snapshot = b.snapshot(b.node("n2", nvml_silent_seconds=70.0), **stopped(600.0))
+        assert said(snapshot) == [("n2", Signal.HEALTH_SUSPECTED, "driver.silent")]
+
+    def test_a_gang_elsewhere_is_none_either(self) -> None:
+        snapshot = b.snapshot(b.node("n7", nvml_silent_seconds=70.0), **stopped(65.0))
+        assert said(snapshot) == [("n7", Signal.HEALTH_SUSPECTED, "driver.silent")]
+
+    def test_silent_on_many_nodes_at_once_condemns_none(self) -> None:
+        nodes = [b.node(f"n{i}", nvml_silent_seconds=70.0) for i in range(1, 5)]
+        assert {signal for _, signal, _ in said(b.snapshot(*nodes, **stopped(65.0)))} == {Signal.RECORDED}
+
+    def test_a_driver_that_takes_its_time_is_not_silent(self) -> None:
+        assert said(b.snapshot(b.node("n2", nvml_silent_seconds=12.0))) == []
+
+
+class TestPorts:
+    def test_a_port_that_stays_down_is_a_hardware_fault(self) -> None:
+        (finding,) = found(b.snapshot(b.node("n2", ports=(port(), down(241.0)))))
+        assert (finding.signal, finding.rule) == (Signal.HARDWARE_FAULT, "infiniband.port_down")
+        assert finding.at == pytest.approx(b.NOW - 241, abs=1)
+
+    def test_sooner_when_its_gang_stands_still(self) -> None:
+        node = b.node("n2", ports=(down(30.0),))
+        assert said(b.snapshot(node)) == []
+        assert said(b.snapshot(node, **stopped(0.5))) == []
+        assert said(b.snapshot(node, **stopped(28.0))) == [("n2", Signal.HARDWARE_FAULT, "infiniband.port_down")]
+
+    def test_a_port_that_was_never_in_use_is_no_loss(self) -> None:
+        node = b.node("n2", ports=(down(9000.0, was_active=False),))
+        assert said(b.snapshot(node, **stopped(28.0))) == []
+
+    def test_ports_of_many_nodes_down_at_once_are_a_switch(self) -> None:
+        nodes = [b.node(f"n{i}", ports=(down(300.0),)) for i in range(1, 5)]
+        assert {signal for _, signal, _ in said(b.snapshot(*nodes))} == {Signal.RECORDED}
+        assert {signal for _, signal, _ in said(b.snapshot(*nodes), together_nodes=5)} == {Signal.HARDWARE_FAULT}
+
+    def test_three_outages_within_half_a_day_are_a_flap_though_the_port_is_up(self) -> None:
+        events = tuple(outage(ago, number=i) for i, ago in enumerate((30_000, 20_000, 100)))
+        node = b.node("n2", ports=(port(),), hardware_events=events)
+        (finding,) = found(b.snapshot(node))
+        assert (finding.signal, finding.rule) == (Signal.HARDWARE_FAULT, "infiniband.port_flaps")
+        assert finding.evidence["port"] == "mlx5_0/1"
+
+    @pytest.mark.parametrize(
+        "events",
+        [
+            [outage(100), outage(200)],
+            [outage(100), outage(200), outage(50_000)],
+            [outage(100), outage(200), outage(300, seconds=15.0)],
+            [outage(100), outage(200), outage(300, part="mlx5_1/1")],
+        ],
+    )
+    def test_fewer_older_shorter_ones_and_those_of_another_port_are_none(
+        self, events: list[StoredHardwareEvent]
+    ) -> None:
+        assert said(b.snapshot(b.node("n2", hardware_events=tuple(events)))) == []
+
+
+def test_events_of_nvml_are_recorded_for_this_boot_only() -> None:
+    def stored(boot_id: str) -> NodeView:
+        event = HardwareEvent(boot_id, b.NOW - 5, HardwareKind.NVML_XID, "0000:01:00.0", 79)
+        return b.node("n2", hardware_events=(StoredHardwareEvent(1, "n2", b.NOW - 5, event),))
+
+    (finding,) = found(b.snapshot(stored(b.BOOT)))
+    assert (finding.signal, finding.rule) == (Signal.RECORDED, "event.nvml_xid")
+    assert "79" in finding.summary
+    assert said(b.snapshot(stored("an earlier boot"))) == []
+
+
+class TestHost:
+    @pytest.mark.parametrize(
+        "disk",
+        [
+            Disk("/", 100 * GiB, GiB // 2),
+            Disk("/", 100 * GiB, 50 * GiB, free_inodes_share=0.001),
+            Disk("/", 100 * GiB, 50 * GiB, problem="read-only"),
+            Disk("/scratch", 0, 0, problem="Stale file handle"),
+        ],
+    )
+    def test_a_disk_that_is_full_or_read_only_makes_the_node_suspect(self, disk: Disk) -> None:
+        assert said(b.snapshot(b.node("n2", host=Host(disks=[disk])))) == [("n2", Signal.HEALTH_SUSPECTED, "host.disk")]
+
+    def test_room_enough_is_well(self) -> None:
+        assert said(b.snapshot(b.node("n2", host=Host(disks=[Disk("/", 100 * GiB, 5 * GiB, 0.4)])))) == []
+
+    @pytest.mark.parametrize(("ahead", "recorded"), [(60.0, True), (-60.0, True), (-2.0, False)])
+    def test_a_clock_that_is_off_is_recorded(self, ahead: float, recorded: bool) -> None:
+        expected = [("n2", Signal.RECORDED, "host.clock")] if recorded else []
+        assert said(b.snapshot(b.node("n2", clock_ahead_seconds=ahead))) == expected
+
+
+class TestCauses:
+    @pytest.mark.parametrize(
+        ("values", "cause"),
+        [
+            ({"clock_event_reasons": 0x40}, Cause.CLOCKS),
+            ({"clock_event_reasons": 0x80}, Cause.POWER),
+            ({"pcie_width": 8, "pcie_width_max": 16}, Cause.PCIE),
+            ({"pcie_replays_recent": 500}, Cause.PCIE),
+            ({"nvlinks": 17, "nvlinks_max": 18}, Cause.NVLINK),
+            ({"nvlink_errors_recent": 500}, Cause.NVLINK),
+        ],
+    )
+    def test_what_a_gpu_says_is_the_cause_for_its_own_rank_alone(self, values: dict[str, Any], cause: Cause) -> None:
+        node = b.node("n2", gpus=(b.gpu(0), b.gpu(1, **values)))
+        assert [one for one, _ in second_signals(node, 1)] == [cause]
+        assert second_signals(node, 0) == []
+        assert cause in OF_THE_HARDWARE
+
+    @pytest.mark.parametrize(
+        "bad", [down(5.0), port(rate_gbps=200.0), port(symbol_errors_recent=1000), down(5.0, state="")]
+    )
+    def test_a_port_that_is_down_or_poor_is_one_for_every_rank_of_the_node(self, bad: Port) -> None:
+        node = b.node("n2", ports=(port(2), bad))
+        assert [cause for cause, _ in second_signals(node, None)] == [Cause.INFINIBAND]
+
+    def test_a_busy_host_explains_and_confirms_nothing(self) -> None:
+        node = b.node("n2", host=Host(cpu_pressure_percent=80.0, io_pressure_percent=30.0))
+        causes = [cause for cause, _ in second_signals(node, None)]
+        assert causes == [Cause.CPU, Cause.STORAGE]
+        assert not OF_THE_HARDWARE.intersection(causes)
+
+    def test_a_healthy_node_has_none(self) -> None:
+        node = b.node("n2", gpus=(b.gpu(0, clock_event_reasons=0x4),), ports=(port(),), host=Host())
+        assert second_signals(node, 0) == []
+
+
+def test_what_a_good_part_of_the_fleet_shows_alike_makes_nobody_suspect() -> None:
+    def fleet(full: int) -> Snapshot:
+        disks = [Disk("/", 100 * GiB, 0)]
+        return b.snapshot(*(b.node(f"n{i}", host=Host(disks=disks)) for i in range(1, full + 1)))
+
+    assert {signal for _, signal, _ in said(fleet(3))} == {Signal.HEALTH_SUSPECTED}
+    assert {signal for _, signal, _ in said(fleet(4))} == {Signal.RECORDED}
+    assert {signal for _, signal, _ in said(fleet(4), together_share=0.6)} == {Signal.HEALTH_SUSPECTED}

@@ -1,0 +1,97 @@
+"""Gangs that hang, on a virtual cluster: started anew while they get further. What finds a hang is played here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import controlplane.loop
+from controlplane.config import Config
+from controlplane.detect import detect as detect_all
+from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.recovery import RecoveryStatus
+from controlplane.fleet.snapshot import Snapshot
+from tests.recover.rehearsal import Rehearsal
+from tests.recover.test_launcher import ObedientLauncher, all_ended, moves
+
+Hang = Callable[[str | None], None]
+
+
+@pytest.fixture
+def rehearsal(tmp_path: Path) -> Rehearsal:
+    return Rehearsal(tmp_path)
+
+
+@pytest.fixture
+def hang(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> Hang:
+    """The gang hangs from now on until its next attempt or launch; the node named, or None for nobody."""
+    real = detect_all
+    hanging: list[tuple[str | None, object]] = []
+
+    def attempt(snapshot: Snapshot) -> object:
+        job = next(one for one in snapshot.jobs.values() if one.key.job_id == rehearsal.gang)
+        gang = snapshot.gangs.get(job.key)
+        return job.slurm.restart_count, gang.attempt.launch if gang else 0
+
+    def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
+        found = real(snapshot, config)
+        for name, since in hanging:
+            job = next(one for one in snapshot.jobs.values() if one.key.job_id == rehearsal.gang)
+            if job.running and attempt(snapshot) == since:
+                words, evidence = "no step has ended for 600 s", {"named": name is not None}
+                found.append(
+                    Finding(Signal.GANG_HUNG, "hang", name or "n1", snapshot.now - 600, words, {**evidence}, job.key)
+                )
+        return found
+
+    def begin(name: str | None) -> None:
+        snapshot = rehearsal.control_plane.loop.pulse.snapshot
+        assert snapshot is not None
+        hanging[:] = [(name, attempt(snapshot))]
+
+    monkeypatch.setattr(controlplane.loop, "detect", detect)
+    return begin
+
+
+def test_a_job_of_the_pool_comes_back_on_its_own_seats(rehearsal: Rehearsal, hang: Hang) -> None:
+    hang(None)
+    rehearsal.run_until(rehearsal.ended)
+    assert [one.status for one in rehearsal.recoveries()] == [RecoveryStatus.SUCCEEDED], rehearsal.describe()
+    assert (rehearsal.gang_state(), rehearsal.gang_nodes()) == (("RUNNING", 1), ["n1", "n2", "n3", "n4"])
+    assert not any(effect.startswith("drain_node") for effect in rehearsal.line.effects)
+    assert rehearsal.hungry_state() == "PENDING"
+
+
+def test_the_named_node_gives_its_seat_to_a_spare_and_stays_in_service(rehearsal: Rehearsal, hang: Hang) -> None:
+    hang("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert (rehearsal.gang_state(), rehearsal.gang_nodes()) == (("RUNNING", 1), ["n1", "n2", "n4", "n6"])
+    assert rehearsal.state_of("n3") is NodeState.SUSPECT
+    assert not any(effect.startswith("drain_node") for effect in rehearsal.line.effects)
+
+
+def test_after_three_restarts_without_progress_it_is_left_to_a_person(rehearsal: Rehearsal, hang: Hang) -> None:
+    for count in range(1, 4):
+        hang(None)
+        rehearsal.run_until(lambda count=count: len(rehearsal.recoveries()) == count and rehearsal.ended())  # type: ignore[misc]
+    hang(None)
+    rehearsal.run(60)
+    assert len(rehearsal.recoveries()) == 3
+    assert rehearsal.gang_state() == ("RUNNING", 3)
+    assert any("restart_budget" in key for key in rehearsal.decisions())
+
+
+def test_a_launcher_starts_its_gang_anew_without_the_named_node(rehearsal: Rehearsal, hang: Hang) -> None:
+    launcher = ObedientLauncher(rehearsal)
+    rehearsal.each_tick = launcher.turn
+    rehearsal.run(1)
+    hang("n2")
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    assert [one.status for one in moves(rehearsal)] == [RecoveryStatus.SUCCEEDED]
+    assert (launcher.seats, launcher.spares, launcher.lost) == (("n1", "n4", "n3"), ("n2",), ())
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert rehearsal.line.effects == {}
+    assert rehearsal.state_of("n2") is NodeState.SUSPECT

@@ -1,0 +1,317 @@
+"""Gangs that a launcher drives, on a virtual cluster: the allocation is kept; where it cannot be, the pool follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from agents.wire import CheckpointShard, FirstStep, JobFact, LaunchCause, LaunchEnded, LaunchStarted, RankStarted
+from controlplane.fleet.gang import Gang, Word
+from controlplane.fleet.job import Attempt
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus, StepName
+from controlplane.store import tables
+from tests.recover.rehearsal import Rehearsal
+
+
+class ObedientLauncher:
+    """Of the rehearsal's gang: n1 to n3 are its seats, n4 is its spare. Does as it is told, a tick later."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self.rehearsal = rehearsal
+        self.seats, self.spares, self.lost = ("n1", "n2", "n3"), ("n4",), ()  # type: tuple[str, ...], tuple[str, ...], tuple[str, ...]
+        self.launch, self.phase = 0, "running"
+        self.obeys = True
+        self.speaks = True
+        self.words: list[Word] = []
+
+    def turn(self) -> None:
+        launchers = self.rehearsal.control_plane.launchers
+        word = launchers.word(self.rehearsal.gang)
+        if word is not None and (not self.words or self.words[-1] != word):
+            self.words.append(word)
+        if word is not None and self.obeys:
+            self._obey(word)
+        if self.speaks:
+            gang = Gang(
+                Attempt(0, self.launch),
+                "n1",
+                self.seats,
+                self.spares,
+                self.lost,
+                3,
+                self.phase,
+                self.rehearsal.fake.now,
+            )
+            launchers.hear(self.rehearsal.gang, gang)
+
+    def _obey(self, word: Word) -> None:
+        self.spares = tuple(node for node in self.spares if node not in word.bad)
+        leaving = [node for node in self.seats if node in word.bad]
+        anew = word.anew if word.anew is not None and word.anew.launch >= self.launch else None
+        if anew is not None:
+            leaving += [node for node in anew.without if node in self.seats][: len(self.spares)]
+        if not leaving and anew is None:
+            return
+        if len(leaving) > len(self.spares):
+            self.phase = "waiting"
+            return
+        takes = dict(zip(leaving, self.spares, strict=False))
+        self.seats = tuple(takes.get(node, node) for node in self.seats)
+        self.spares = (*self.spares[len(leaving) :], *(node for node in leaving if node not in word.bad))
+        self.lost = (*self.lost, *(node for node in leaving if node in word.bad))
+        self.launch += 1
+
+
+@pytest.fixture
+def rehearsal(tmp_path: Path) -> Rehearsal:
+    return Rehearsal(tmp_path)
+
+
+@pytest.fixture
+def launcher(rehearsal: Rehearsal) -> Iterator[ObedientLauncher]:
+    launcher = ObedientLauncher(rehearsal)
+    rehearsal.each_tick = launcher.turn
+    rehearsal.run(1)
+    yield launcher
+
+
+def moves(rehearsal: Rehearsal) -> list[Recovery]:
+    journal = rehearsal.control_plane.stores.journal
+    found = [one for one in reversed(journal.recoveries(only_open=False)) if one.plan.job is not None]
+    return [one for one in found if one.plan.kind is not RecoveryKind.RELEASE_JOB]
+
+
+def all_ended(rehearsal: Rehearsal) -> bool:
+    return bool(moves(rehearsal)) and all(one.status is not RecoveryStatus.RUNNING for one in moves(rehearsal))
+
+
+def test_a_fault_is_dealt_with_within_the_allocation(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    (recovery,) = moves(rehearsal)
+    assert (recovery.plan.kind, recovery.status) == (RecoveryKind.ALLOCATION_SWAP, RecoveryStatus.SUCCEEDED)
+    assert launcher.seats == ("n1", "n4", "n3")
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert rehearsal.line.effects == {"drain_node n2": 1}
+    assert rehearsal.state_of("n2") is NodeState.QUARANTINED
+    rehearsal.run(30)
+    assert len(moves(rehearsal)) == 1, "a node that the gang left strands nobody"
+
+
+def test_the_drain_is_there_before_the_launcher_is_told(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+    def say_no(name: str) -> None:
+        if name == "drain_node":
+            assert all("n2" not in word.bad for word in launcher.words)
+
+    rehearsal.line.before = say_no
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    assert "n2" in launcher.words[-1].bad
+    assert "xid.79" in launcher.words[-1].bad["n2"]
+
+
+def test_a_bad_spare_is_told_and_nobody_is_moved(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+    rehearsal.fail("n4")
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    (recovery,) = moves(rehearsal)
+    assert [step.name for step in recovery.steps] == [StepName.DRAIN_NODES, StepName.TELL_LAUNCHER]
+    assert (launcher.seats, launcher.spares, launcher.launch) == (("n1", "n2", "n3"), (), 0)
+
+
+def test_without_a_spare_of_its_own_the_whole_allocation_moves(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: len(moves(rehearsal)) == 2 and all_ended(rehearsal))
+    inside, pool = moves(rehearsal)
+    assert (inside.plan.kind, pool.plan.kind) == (RecoveryKind.ALLOCATION_SWAP, RecoveryKind.POOL_SWAP)
+    assert pool.status is RecoveryStatus.SUCCEEDED, rehearsal.describe()
+    assert rehearsal.gang_state() == ("RUNNING", 1)
+    assert rehearsal.gang_nodes() == ["n1", "n4", "n6", "n7"]
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_a_launcher_that_does_not_do_as_told_is_not_waited_for(
+    rehearsal: Rehearsal, launcher: ObedientLauncher, speaks: bool
+) -> None:
+    launcher.obeys = False
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: moves(rehearsal))
+    launcher.speaks = speaks
+    rehearsal.run_until(lambda: len(moves(rehearsal)) == 2 and all_ended(rehearsal), 120)
+    inside, pool = moves(rehearsal)
+    assert inside.status is RecoveryStatus.FAILED
+    assert inside.outcome.startswith("tell_launcher: not done after 20 s")
+    assert (pool.plan.kind, pool.status) == (RecoveryKind.POOL_SWAP, RecoveryStatus.SUCCEEDED)
+    assert rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"]
+
+
+def test_a_launcher_that_is_not_heard_is_not_asked(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+    launcher.speaks = False
+    rehearsal.run(20)
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    assert [one.plan.kind for one in moves(rehearsal)] == [RecoveryKind.POOL_SWAP]
+
+
+def test_in_mode_observe_launchers_are_told_nothing(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+    rehearsal.restart_control_plane(mode="observe")
+    launcher.words.clear()
+    rehearsal.run(3)
+    rehearsal.fail("n2")
+    rehearsal.run(5)
+    assert launcher.words == []
+    assert rehearsal.line.effects == {}
+
+
+def test_a_restart_forgets_neither_the_gang_nor_the_word(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+    tell(rehearsal, LaunchStarted(1, 0, 0, launcher.seats, launcher.spares, 1.0))
+    launcher.obeys = False
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: moves(rehearsal))
+    rehearsal.restart_control_plane()
+    assert rehearsal.control_plane.launchers.gangs()[1].seats == launcher.seats
+    launcher.obeys = True
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    assert [one.status for one in moves(rehearsal)] == [RecoveryStatus.SUCCEEDED]
+    rehearsal.restart_control_plane()
+    launcher.words.clear()
+    rehearsal.run(2)
+    assert list(launcher.words[0].bad) == ["n2"]
+
+
+def test_just_after_a_start_a_launcher_is_given_time_to_be_heard(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    tell(rehearsal, LaunchStarted(1, 0, 0, launcher.seats, launcher.spares, 1.0))
+    launcher.speaks = False
+    rehearsal.restart_control_plane()
+    rehearsal.fail("n2")
+    rehearsal.run(4)
+    assert moves(rehearsal) == []
+    launcher.speaks = True
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    assert [one.plan.kind for one in moves(rehearsal)] == [RecoveryKind.ALLOCATION_SWAP]
+
+
+def test_a_person_who_resumes_the_node_takes_the_word_back(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    rehearsal.fake.resume_node("n2")
+    rehearsal.run_until(lambda: not launcher.words[-1].bad)
+
+
+def test_a_dead_node_is_drained_and_its_job_is_not_ended_by_that(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    rehearsal.kill_node("n2")
+    rehearsal.run_until(lambda: all_ended(rehearsal), 60)
+    assert rehearsal.line.effects == {"drain_node n2": 1}
+    assert launcher.seats == ("n1", "n4", "n3")
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+
+
+def test_what_earlier_allocations_spent_counts_until_there_is_progress(rehearsal: Rehearsal) -> None:
+    def ended(launch: int, restart_count: int = 0, progressed: bool = False, counted: bool = True) -> LaunchEnded:
+        at = restart_count * 100.0 + launch
+        return LaunchEnded(1, restart_count, launch, 70, "it failed", at, progressed, counted)
+
+    with rehearsal.engine.connect() as connection:
+        row = connection.execute(select(tables.job.c.id).where(tables.job.c.job_id == 1)).scalar_one()
+    facts = rehearsal.control_plane.stores.facts
+    tell(rehearsal, ended(0), ended(1), ended(2, counted=False), ended(3, restart_count=1))
+    assert facts.spent(row, 1).launches_without_progress == 2
+    assert facts.spent(row, 2).launches_without_progress == 3
+    tell(rehearsal, ended(4, restart_count=1, progressed=True, counted=False), ended(5, restart_count=1))
+    assert facts.spent(row, 2).launches_without_progress == 1
+
+
+def test_two_jobs_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> None:
+    def blame(job_id: int) -> LaunchEnded:
+        hole = LaunchCause.BLACK_HOLE
+        return LaunchEnded(job_id, 0, 1, 60, "first again", 1.0, cause=hole, failed_node="n5")
+
+    tell(rehearsal, blame(rehearsal.gang))
+    rehearsal.run(1)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    tell(rehearsal, blame(rehearsal.hungry))
+    rehearsal.run(1)
+    assert rehearsal.state_of("n5") is NodeState.SUSPECT
+    rehearsal.run(30)
+    assert rehearsal.state_of("n5") is NodeState.SUSPECT
+    rehearsal.run(3700)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+
+
+def tell(rehearsal: Rehearsal, *facts: JobFact) -> None:
+    control_plane = rehearsal.control_plane
+    known = control_plane.stores.fleet.known_jobs("testbed")
+    dropped = control_plane.stores.facts.record("n1", facts, rehearsal.fake.now, known.get)
+    assert dropped == []
+
+
+@pytest.mark.parametrize(("bound", "limit"), [(60, 604), (2, 602), (0, 600)])
+def test_time_lost_is_credited_within_the_sites_bound(tmp_path: Path, bound: int, limit: int) -> None:
+    """Three minutes of work since the last checkpoint, and the seconds until the next step."""
+    rehearsal = Rehearsal(tmp_path, recovery={"time_credit_minutes_max": bound})
+    launcher = ObedientLauncher(rehearsal)
+    rehearsal.each_tick = launcher.turn
+    rehearsal.run(1)
+    rehearsal.fake.set_time_limit(rehearsal.gang, 600)
+    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5))
+    tell(rehearsal, CheckpointShard(1, 0, 0, 1, 40, "/c/40", "r0", 1, "a" * 64, rehearsal.fake.now))
+    rehearsal.run(180)
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: launcher.launch == 1)
+    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 6, launch=1))
+    tell(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now + 0.5, launch=1))
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    assert [one.status for one in moves(rehearsal)] == [RecoveryStatus.SUCCEEDED]
+    assert time_limit(rehearsal) == limit
+    rehearsal.fail("n4")  # the bound is for the whole allocation
+    launcher.spares = ("n3",)
+    launcher.seats = ("n1", "n4")
+    rehearsal.run_until(lambda: launcher.launch == 2)
+    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 7, launch=2))
+    tell(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now + 0.5, launch=2))
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    assert time_limit(rehearsal) - 600 <= bound
+
+
+def test_a_limit_that_somebody_has_lowered_since_is_left_so(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path, recovery={"time_credit_minutes_max": 60})
+    launcher = ObedientLauncher(rehearsal)
+    rehearsal.each_tick = launcher.turn
+    rehearsal.run(1)
+    rehearsal.fake.set_time_limit(rehearsal.gang, 600)
+    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5))
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: launcher.launch == 1)
+    rehearsal.fake.set_time_limit(rehearsal.gang, 90)
+    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 6, launch=1))
+    tell(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now + 90.0, launch=1))
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    assert time_limit(rehearsal) == 90
+
+
+def test_the_ranks_of_the_launch_given_up_are_not_taken_for_the_new_ones(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5), FirstStep(1, 0, 0, 1, 40, rehearsal.fake.now))
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: launcher.launch == 1)
+    rehearsal.run(3)
+    assert [one.status for one in moves(rehearsal)] == [RecoveryStatus.RUNNING]
+    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 6, launch=1))
+    tell(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now, launch=1))
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+
+
+def time_limit(rehearsal: Rehearsal) -> int:
+    return next(job.time_limit_minutes or 0 for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)

@@ -1,0 +1,549 @@
+"""A node's way from a fault back to work, or to a person, on a virtual cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.wire import GpuStatus
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.operator import Verb
+from controlplane.fleet.recovery import NODE_HOLD_PREFIX, RecoveryKind, RecoveryStatus, Rung
+from controlplane.fleet.slurm import SlurmNode
+from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
+from controlplane.store.queries import Queries
+from tests import builders as b
+from tests.recover.rehearsal import Rehearsal
+
+REPAIR = {"repair": {"enabled": True, "cooldown_seconds": 5, "webhook": "http://tickets/"}}
+VALIDATION = {"validation": {"enabled": True, "probation_hours": 1}}
+TESTED: dict[str, Any] = REPAIR | VALIDATION
+HOLD = f"{NODE_HOLD_PREFIX}n5"
+
+
+def start(path: Path, **config: Any) -> Rehearsal:
+    return Rehearsal(path, **config)
+
+
+def node_of(rehearsal: Rehearsal, name: str) -> SlurmNode:
+    return next(node for node in rehearsal.fake.nodes() if node.name == name)
+
+
+def wait_for(rehearsal: Rehearsal, name: str, state: NodeState, seconds: float = 300) -> None:
+    rehearsal.run_until(lambda: rehearsal.state_of(name) is state, seconds)
+
+
+def states_passed(rehearsal: Rehearsal, name: str) -> list[int]:
+    """Numbers of the rows that were decided about the node, in order."""
+    decisions = Queries(rehearsal.engine).decisions(1000)
+    return [one["table_row"] for one in reversed(decisions) if one["subject"] == name]
+
+
+def decided(rehearsal: Rehearsal, row: int) -> list[dict[str, Any]]:
+    return [one for one in Queries(rehearsal.engine).decisions(1000) if one["table_row"] == row]
+
+
+def attempts(rehearsal: Rehearsal) -> list[tuple[RecoveryKind, Rung | None, RecoveryStatus]]:
+    found = rehearsal.control_plane.stores.repairs.attempts_since(0.0)
+    return [(one.kind, one.rung, one.status) for one in found]
+
+
+def test_by_default_a_quarantined_node_waits_for_a_person_and_nothing_is_tried(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path)
+    rehearsal.fail("n5")
+    rehearsal.run(3600)
+    assert rehearsal.state_of("n5") is NodeState.QUARANTINED
+    assert not {"reboot_node n5", "resume_node n5"} & set(rehearsal.line.effects)
+
+
+def test_a_node_is_rebooted_tested_and_comes_back_as_a_spare_on_probation(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fake.drain_by("alice", "n8", "mine")  # n5 takes its place: the pool is short of one when n5 fails
+    rehearsal.run(3)
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert states_passed(rehearsal, "n5") == [10, 200, 210, 220]
+    assert rehearsal.line.effects["reboot_node n5"] == 1
+    rehearsal.run(5)
+    assert node_of(rehearsal, "n5").usable
+    assert "n5" in rehearsal.pool(), "back as a spare before anybody else could have it"
+    assert rehearsal.reservation_names() == {"understudy_spares"}
+    assert rehearsal.control_plane.stores.journal.open_incidents() == {}
+    assert rehearsal.hungry_state() == "PENDING", "nobody had the node before it was tested"
+    wait_for(rehearsal, "n5", NodeState.IN_SERVICE, 4000)
+    assert states_passed(rehearsal, "n5")[-1] == 230
+
+
+def test_a_node_that_fails_its_test_twice_goes_to_a_person_with_the_evidence(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.gpus["n5"] = [b.gpu(0, serial="4711"), b.gpu(1, status=GpuStatus.LOST, serial="4712")]
+    rehearsal.fake.job_ends_as["n5"] = "FAILED"
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.HANDS, 600)
+    assert states_passed(rehearsal, "n5") == [10, 200, 210, 221, 200, 210, 221, 202]
+    assert rehearsal.line.effects["reboot_node n5"] == 2
+    rehearsal.run(5)
+    (ticket,) = rehearsal.tickets
+    assert (ticket["node"], ticket["url"]) == ("n5", "http://tickets/")
+    told = str(ticket["evidence"])
+    assert "Xid (PCI:0000:01:00): 79" in told, "the line of the kernel's log"
+    assert "4712" in told, "the serial number of the GPU, as it was before the first reboot"
+    assert node_of(rehearsal, "n5").draining
+    assert rehearsal.reservation_names() == {"understudy_spares"}
+    assert rehearsal.hungry_state() == "PENDING"
+
+
+def test_what_was_repaired_waits_for_a_person_where_no_test_is_configured(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **REPAIR)
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.HANDS)
+    assert states_passed(rehearsal, "n5") == [10, 200, 202]
+    assert not node_of(rehearsal, "n5").usable
+    rehearsal.fake.resume_node("n5")
+    wait_for(rehearsal, "n5", NodeState.IN_SERVICE)
+    rehearsal.run(30)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    assert node_of(rehearsal, "n5").usable
+
+
+def test_a_gpu_is_reset_by_a_job_of_ours_that_nobody_else_can_be_beside(tmp_path: Path) -> None:
+    config = TESTED | {"repair": {**REPAIR["repair"], "reset_command": "nvidia-smi --gpu-reset", "reboot": False}}
+    rehearsal = start(tmp_path, **config, guards={"observe_rules": ["no.such.rule"]})
+    ask_for_reset(rehearsal)
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert rehearsal.line.effects["reboot_node n5"] == 0
+    names = [job.name for job in rehearsal.fake.jobs() if job.user == "root"]
+    assert [name.rsplit("-", 2)[0] for name in names] == ["understudy-reset", "understudy-validate"]
+
+
+def ask_for_reset(rehearsal: Rehearsal) -> None:
+    """A finding that names its repair: the driver asks for a reset. It is over when the reset is done."""
+    rehearsal.gpus["n5"] = [b.gpu(0, status=GpuStatus.RESET_REQUIRED)]
+    wait_for(rehearsal, "n5", NodeState.QUARANTINED)
+    from sqlalchemy import text
+
+    with rehearsal.engine.begin() as connection:
+        connection.execute(text("UPDATE incident SET evidence = '{\"repair\": \"reset_gpu\"}' WHERE node = 'n5'"))
+    rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.REPAIRING)
+    rehearsal.gpus.pop("n5")
+
+
+@pytest.mark.parametrize("effect", ["reboot_node", "create_reservation", "resume_node", "submit_job"])
+def test_an_effect_whose_answer_is_lost_is_not_made_again(tmp_path: Path, effect: str) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+
+    def lose_answer(name: str) -> None:
+        if name == effect:
+            raise SlurmUnavailable(f"{name}: Socket timed out on send/recv operation")
+
+    rehearsal.line.after = lose_answer
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    made = {key: count for key, count in rehearsal.line.effects.items() if key.startswith(effect)}
+    assert set(made.values()) == {1}, made
+
+
+@pytest.mark.parametrize("effect", ["drain_node", "reboot_node", "create_reservation", "resume_node", "submit_job"])
+def test_a_control_plane_that_dies_after_any_effect_goes_on_where_it_was(tmp_path: Path, effect: str) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    died: list[str] = []
+
+    def die(name: str) -> None:
+        if name == effect and not died:
+            died.append(name)
+            raise KeyboardInterrupt
+
+    rehearsal.line.after = die
+    rehearsal.fail("n5")
+    with pytest.raises(KeyboardInterrupt):
+        wait_for(rehearsal, "n5", NodeState.PROBATION)
+    rehearsal.restart_control_plane()
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    made = {key: count for key, count in rehearsal.line.effects.items() if key.startswith(effect)}
+    times = 2 if effect == "drain_node" else 1  # after its reboot it is drained again
+    assert set(made.values()) == {times}, made
+
+
+def test_a_reboot_that_is_refused_counts_and_the_ladder_ends_with_a_person(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+
+    def refuse(name: str) -> None:
+        if name == "reboot_node":
+            raise SlurmError("reboot_node: no RebootProgram")
+
+    rehearsal.line.before = refuse
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.HANDS, 600)
+    assert [one[:2] for one in attempts(rehearsal)] == [
+        (RecoveryKind.REPAIR, Rung.REBOOT),
+        (RecoveryKind.REPAIR, Rung.REBOOT),
+        (RecoveryKind.HANDS, Rung.HANDS),
+    ]
+    assert "no RebootProgram" in decided(rehearsal, 211)[0]["reason"]
+
+
+def test_a_node_that_never_comes_back_from_a_reboot_goes_to_a_person(tmp_path: Path) -> None:
+    config = TESTED | {"repair": {**REPAIR["repair"], "reboot_timeout_seconds": 100, "reboots_max": 1}}
+    rehearsal = start(tmp_path, **config)
+    rehearsal.never_back.add("n5")
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.HANDS, 600)
+    rehearsal.run(10)
+    assert len(rehearsal.tickets) == 1
+
+
+def test_a_node_that_boots_for_longer_than_slurm_waits_is_waited_for_and_not_rebooted_again(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.never_back.add("n5")
+    rehearsal.fail("n5")
+    rehearsal.run_until(lambda: "REBOOT_ISSUED" in node_of(rehearsal, "n5").flags)
+    rehearsal.run(10)
+    rehearsal.fake.give_up_reboot("n5")
+    rehearsal.run(200)
+    assert rehearsal.state_of("n5") is NodeState.REPAIRING
+    rehearsal.fake.register("n5")
+    rehearsal.never_back.discard("n5")
+    rehearsal.boots["n5"] += 1
+    rehearsal.silent.discard("n5")
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert rehearsal.line.effects["reboot_node n5"] == 1
+
+
+@pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.HANDS])
+def test_a_person_who_resumes_the_node_ends_our_claim_at_once(tmp_path: Path, state: NodeState) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fake.job_ends_as["n5"] = "FAILED"
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", state, 600)
+    rehearsal.run_until(lambda: node_of(rehearsal, "n5").draining)
+    rehearsal.run(1)
+    rehearsal.fake.resume_node("n5")
+    wait_for(rehearsal, "n5", NodeState.IN_SERVICE)
+    rehearsal.line.effects.clear()
+    rehearsal.run(120)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    assert not [effect for effect in rehearsal.line.effects if effect.endswith("n5")]
+
+
+def test_a_person_who_takes_the_node_from_its_test_gets_it(tmp_path: Path) -> None:
+    """Not drained while it is tested, it is taken by deleting the reservation that keeps it for us."""
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fake.job_seconds = 1000.0
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.VALIDATING)
+    rehearsal.run_until(lambda: [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"])
+    rehearsal.fake.drain_by("alice", "n5", "let me see")
+    wait_for(rehearsal, "n5", NodeState.FOREIGN_DRAIN)
+    rehearsal.run(30)
+    assert HOLD not in rehearsal.reservation_names()
+    assert node_of(rehearsal, "n5").reason == "let me see"
+    rehearsal.fake.resume_node("n5")
+    wait_for(rehearsal, "n5", NodeState.IN_SERVICE)
+
+
+def test_a_report_from_before_the_reboot_condemns_nobody(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.gpus["n5"] = [b.gpu(0, status=GpuStatus.LOST)]
+    rehearsal.fake.job_seconds = 60.0
+    wait_for(rehearsal, "n5", NodeState.VALIDATING)
+    old = b.report("n5", boot_id="boot of n5", gpus=[b.gpu(0, status=GpuStatus.LOST)])
+    rehearsal.silent.add("n5")  # only the report that was on its way
+    rehearsal.control_plane.telemetry.receive(old, rehearsal.fake.now)
+    rehearsal.fail("n5")  # and a fact of the old boot: the new one is not heard yet
+    rehearsal.run(5)
+    rehearsal.silent.discard("n5")
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert 222 not in states_passed(rehearsal, "n5")
+
+
+def test_a_report_from_before_the_reset_condemns_nobody_and_one_from_after_it_does(tmp_path: Path) -> None:
+    config = TESTED | {"repair": {**REPAIR["repair"], "reset_command": "reset", "reboot": False}}
+    rehearsal = start(tmp_path, **config)
+    rehearsal.fake.job_seconds = 20.0
+    rehearsal.gpus["n5"] = [b.gpu(0, recovery_action=1)]
+    wait_for(rehearsal, "n5", NodeState.VALIDATING)
+    rehearsal.run(1)  # its agent tells what it read just before
+    assert rehearsal.state_of("n5") is NodeState.VALIDATING
+    rehearsal.run(5)  # and goes on telling: the reset was none
+    assert 222 in states_passed(rehearsal, "n5")
+
+
+def test_a_fault_while_it_is_tested_sends_it_back(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fake.job_seconds = 60.0
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.VALIDATING)
+    rehearsal.run(5)
+    rehearsal.fail("n5")
+    rehearsal.run(1)
+    assert 222 in states_passed(rehearsal, "n5")
+    rehearsal.run_until(lambda: node_of(rehearsal, "n5").draining)
+    rehearsal.run_until(lambda: HOLD not in rehearsal.reservation_names())
+    assert not [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"]
+
+
+def test_a_fault_on_probation_goes_up_the_ladder(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    for _ in range(2):
+        rehearsal.fail("n5")
+        wait_for(rehearsal, "n5", NodeState.REPAIRING)
+        wait_for(rehearsal, "n5", NodeState.PROBATION)
+        rehearsal.run(10)
+    assert rehearsal.line.effects["reboot_node n5"] == 2
+    rehearsal.fail("n5")  # the third quarantine within the week
+    wait_for(rehearsal, "n5", NodeState.HANDS)
+    assert decided(rehearsal, 202)[0]["rule"] == "repair.flapping"
+
+
+def test_an_old_xid_does_not_condemn_a_node_whose_gpu_was_reset_since(tmp_path: Path) -> None:
+    """No reboot, the same boot id: the reset is the fact that clears it."""
+    config = TESTED | {"repair": {**REPAIR["repair"], "reset_command": "reset", "reboot": False}}
+    rehearsal = start(tmp_path, **config)
+    rehearsal.fail("n5", xid=95)
+    ask_for_reset(rehearsal)
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    rehearsal.run(60)
+    assert rehearsal.state_of("n5") is NodeState.PROBATION
+
+
+def test_a_dead_node_is_a_persons_unless_it_comes_back_by_itself(tmp_path: Path) -> None:
+    config = TESTED | {"repair": {**REPAIR["repair"], "dead_node_wait_seconds": 400}}
+    rehearsal = start(tmp_path, **config)
+    rehearsal.kill_node("n3")
+    wait_for(rehearsal, "n3", NodeState.QUARANTINED)
+    rehearsal.run(60)
+    assert rehearsal.state_of("n3") is NodeState.QUARANTINED
+    assert rehearsal.line.effects["reboot_node n3"] == 0, "it answers nobody: it can be told nothing"
+    rehearsal.fake.start_node("n3")
+    rehearsal.boots["n3"] += 1
+    rehearsal.silent.discard("n3")
+    wait_for(rehearsal, "n3", NodeState.PROBATION)
+    assert states_passed(rehearsal, "n3") == [30, 11, 201, 220]
+
+
+def test_a_dead_node_that_stays_dead_gets_a_ticket(tmp_path: Path) -> None:
+    config = TESTED | {"repair": {**REPAIR["repair"], "dead_node_wait_seconds": 100}}
+    rehearsal = start(tmp_path, **config)
+    rehearsal.kill_node("n3")
+    wait_for(rehearsal, "n3", NodeState.HANDS)
+    rehearsal.run(10)
+    assert [ticket["node"] for ticket in rehearsal.tickets] == ["n3"]
+
+
+def test_no_more_nodes_are_in_repair_at_once_than_may_be(tmp_path: Path) -> None:
+    config = TESTED | {"repair": {**REPAIR["repair"], "nodes_at_once_max": 1}}
+    rehearsal = start(tmp_path, **config)
+    rehearsal.fail("n5")
+    rehearsal.fail("n8")
+    for _ in range(200):
+        rehearsal.run(1)
+        states = [rehearsal.state_of(name) for name in ("n5", "n8")]
+        assert sum(state in (NodeState.REPAIRING, NodeState.VALIDATING) for state in states) <= 1
+        if states == [NodeState.PROBATION] * 2:
+            break
+    assert states == [NodeState.PROBATION] * 2
+    assert [one["because"] for one in decided(rehearsal, 200)].count("repair_budget") == 1
+
+
+def test_a_webhook_that_does_not_answer_is_asked_again_and_the_node_stays_out(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **REPAIR | {"repair": {**REPAIR["repair"], "reboot": False}})
+    rehearsal.webhook_says = "HTTP 503"
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.HANDS)
+    rehearsal.run(1000)
+    assert rehearsal.tickets == []
+    assert 10 < rehearsal.tickets_refused < 1000 / 14  # each may hold up everything else for a moment
+    rehearsal.webhook_says = ""
+    rehearsal.run(20)
+    assert [ticket["node"] for ticket in rehearsal.tickets] == ["n5"]
+    (ticket,) = rehearsal.control_plane.stores.repairs.tickets(10)
+    assert ticket["sent_at"] is not None
+
+
+@pytest.mark.parametrize(("verb", "state"), [(Verb.HOLD, NodeState.OPERATOR_HOLD), (Verb.RETIRE, NodeState.RETIRED)])
+def test_what_an_operator_holds_or_retires_is_drained_and_left_alone_until_released(
+    tmp_path: Path, verb: Verb, state: NodeState
+) -> None:
+    rehearsal = start(tmp_path, **REPAIR)
+    repairs = rehearsal.control_plane.stores.repairs
+    repairs.ask(verb, "n6", "new cables", "alice", rehearsal.fake.now)
+    wait_for(rehearsal, "n6", state)
+    rehearsal.run(2)
+    assert node_of(rehearsal, "n6").draining
+    assert "new cables" in node_of(rehearsal, "n6").reason
+    assert "n6" not in rehearsal.pool()
+    rehearsal.fail("n6")
+    rehearsal.run(30)
+    assert rehearsal.state_of("n6") is state
+    repairs.ask(Verb.RELEASE, "n6", "done", "alice", rehearsal.fake.now)
+    wait_for(rehearsal, "n6", NodeState.IN_SERVICE)
+    rehearsal.run(10)
+    assert node_of(rehearsal, "n6").usable
+    assert rehearsal.state_of("n6") is NodeState.IN_SERVICE
+
+
+def test_what_a_person_repaired_is_tested_when_it_is_released(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED | {"repair": {**REPAIR["repair"], "reboot": False}})
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.HANDS)
+    rehearsal.run(5)
+    rehearsal.boots["n5"] += 1
+    rehearsal.control_plane.stores.repairs.ask(Verb.RELEASE, "n5", "new GPU", "alice", rehearsal.fake.now)
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert states_passed(rehearsal, "n5") == [10, 202, 253, 220]
+    assert rehearsal.control_plane.stores.repairs.tickets(1)[0]["closed_at"] is not None
+
+
+def test_in_mode_observe_no_node_is_repaired_tested_or_returned(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.QUARANTINED)
+    rehearsal.restart_control_plane(mode="observe")
+    rehearsal.line.effects.clear()
+    rehearsal.control_plane.stores.repairs.ask(Verb.HOLD, "n6", "x", "alice", rehearsal.fake.now)
+    rehearsal.run(200)
+    assert not rehearsal.line.effects
+    assert (rehearsal.state_of("n5"), rehearsal.state_of("n6")) == (NodeState.QUARANTINED, NodeState.IN_SERVICE)
+
+
+def test_a_slurmctld_that_forgets_the_reservation_gives_the_node_to_nobody(tmp_path: Path) -> None:
+    """It comes back with a state from before: the node is drained again, and all is done anew."""
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.VALIDATING)
+    saved: list[object] = []
+    crashed: list[str] = []
+
+    def crash(name: str) -> None:
+        if name == "create_reservation" and not crashed:
+            crashed.append(name)
+            rehearsal.fake.crash(saved[0])
+
+    saved.append(rehearsal.fake.saved_state())
+    rehearsal.line.after = crash
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert rehearsal.hungry_state() == "PENDING"
+
+
+WIDE: dict[str, Any] = {"quarantined_nodes_max": 100, "quarantined_share_max": 1.0, "domain_share_max": 1.0}
+
+
+def test_a_reservation_that_is_left_over_is_given_up(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path)
+    rehearsal.fake.create_reservation(HOLD, ["n5"], "root", 60)
+    rehearsal.run(5)
+    assert HOLD not in rehearsal.reservation_names()
+    rehearsal.fake.create_reservation(HOLD, ["n5"], "alice", 60)
+    rehearsal.run(5)
+    assert HOLD in rehearsal.reservation_names(), "of this name, but not ours"
+
+
+def test_a_person_who_drains_a_node_just_before_its_test_keeps_it_and_no_reservation_is_left(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+
+    def drain(name: str) -> None:
+        if name == "submit_job":
+            rehearsal.fake.drain_by("alice", "n5", "mine")
+
+    rehearsal.line.after = drain
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.FOREIGN_DRAIN)
+    rehearsal.run(30)
+    assert node_of(rehearsal, "n5").reason == "mine"
+    assert HOLD not in rehearsal.reservation_names()
+
+
+class TestAFlood:
+    """A rule goes wrong and accuses every node, again and again."""
+
+    def flood(self, rehearsal: Rehearsal) -> list[str]:
+        for _ in range(20):
+            for name in ("n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"):
+                rehearsal.fail(name)
+            rehearsal.run(5)
+        return sorted(node.name for node in rehearsal.fake.nodes() if node.draining)
+
+    def test_at_most_the_budget_is_drained_and_it_says_so(self, tmp_path: Path) -> None:
+        rehearsal = start(
+            tmp_path,
+            guards=WIDE | {"breaker_share_max": 1.0, "breaker_nodes_max": 100} | {"quarantined_nodes_max": 2},
+        )
+        drained = self.flood(rehearsal)
+        assert len(drained) == 2
+        held = [one for one in Queries(rehearsal.engine).decisions(1000) if one["because"] == "fleet_budget"]
+        assert {one["subject"] for one in held} == {f"n{i}" for i in range(1, 9)} - set(drained)
+        assert "2 nodes are quarantined already, which is the limit" in held[0]["reason"]
+
+    def test_the_breaker_opens_and_stays_open_through_restarts_until_a_person_closes_it(self, tmp_path: Path) -> None:
+        rehearsal = start(tmp_path, **TESTED, guards=WIDE)
+        drained = self.flood(rehearsal)
+        assert len(drained) <= 3
+        (opened,) = decided(rehearsal, 290)
+        assert "5 more to be quarantined" in opened["reason"]
+        rehearsal.restart_control_plane()
+        rehearsal.line.effects.clear()
+        rehearsal.run(2000)
+        assert not [one for one in rehearsal.line.effects if one.startswith(("drain", "resume", "reboot", "submit"))]
+        assert rehearsal.control_plane.stores.repairs.breaker() == opened["reason"]
+
+        for name in ("n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"):  # whatever it was, it is over
+            rehearsal.boots[name] += 1
+        rehearsal.run(5)
+        rehearsal.control_plane.stores.fleet.add_intent("reset-breaker", "a bad rule", "alice", rehearsal.fake.now)
+        for name in drained:
+            wait_for(rehearsal, name, NodeState.PROBATION, 2000)
+        assert rehearsal.control_plane.stores.repairs.breaker() == ""
+
+
+def test_a_node_in_service_is_tested_when_an_operator_asks_once_it_is_empty(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    repairs = rehearsal.control_plane.stores.repairs
+    for name in ("n1", "n5", "n6"):
+        repairs.ask(Verb.TEST, name, "a new node", "alice", rehearsal.fake.now)
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    wait_for(rehearsal, "n6", NodeState.PROBATION)
+    assert rehearsal.state_of("n1") is NodeState.IN_SERVICE, "the gang is at work there"
+    assert decided(rehearsal, 254)[0]["because"] in ("busy", "rule")
+    rehearsal.run(5)
+    assert "n6" in rehearsal.pool()
+    assert {name for name in rehearsal.reservation_names() if name.startswith(NODE_HOLD_PREFIX)} == set()
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+
+
+def test_a_node_that_slurm_did_not_know_before_is_burnt_in_where_the_site_wants_it(tmp_path: Path) -> None:
+    config = {"validation": {**VALIDATION["validation"], "burn_in_new_nodes": True, "burn_in_hours": 2}}
+    rehearsal = start(tmp_path, **config)
+    assert rehearsal.control_plane.stores.repairs.requests_since(0.0) == {}, "a fleet that is new to us is not"
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.fake.add_node("n9")
+    rehearsal.run(2)
+    wait_for(rehearsal, "n9", NodeState.PROBATION)
+    (job,) = [job for job in rehearsal.fake.jobs() if job.user == "root"]
+    assert (job.time_limit_minutes or 0) >= 120
+
+
+def test_a_node_that_fails_a_test_that_an_operator_asked_for_is_taken_out(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **VALIDATION)
+    rehearsal.fake.job_ends_as["n5"] = "FAILED"
+    rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "a new node", "alice", rehearsal.fake.now)
+    wait_for(rehearsal, "n5", NodeState.QUARANTINED)
+    rehearsal.run(10)
+    assert node_of(rehearsal, "n5").draining
+    assert HOLD not in rehearsal.reservation_names()
+
+
+def test_a_node_whose_reservation_a_person_deletes_while_it_is_tested_is_theirs(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **VALIDATION)
+    rehearsal.fake.job_seconds = 1000.0
+    rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "a new node", "alice", rehearsal.fake.now)
+    rehearsal.run_until(lambda: [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"])
+    (ours,) = [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"]
+    rehearsal.fake.cancel(ours.job_id)
+    rehearsal.fake.advance(0.5)
+    rehearsal.fake.delete_reservation(HOLD)
+    wait_for(rehearsal, "n5", NodeState.IN_SERVICE)
+    rehearsal.run(60)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    assert HOLD not in rehearsal.reservation_names()

@@ -1,0 +1,158 @@
+"""Anomalies in the database: each once, until somebody answers for the checkpoints; and the restore point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from agents.wire import Anomaly, AnomalyKind, CheckpointShard, Fact
+from controlplane.app import Outside, compose
+from controlplane.config import Config
+from controlplane.fleet.job import Attempt, JobKey
+from controlplane.recover.restore import RestorePoints
+from controlplane.store.facts import FactStore
+from controlplane.store.fleet import FleetStore
+from controlplane.store.queries import Queries
+from tests import builders as b
+from tests.fakes.slurm import FakeSlurm
+
+JOB = b.job()
+
+
+class StoodClock:
+    def now(self) -> float:
+        return b.NOW + 100
+
+
+def shards(step: int, restart_count: int = 0) -> list[Fact]:
+    return [
+        CheckpointShard(JOB.key.job_id, restart_count, rank, 4, step, f"/c/{step}", f"{rank}", 1, "0" * 64, b.NOW)
+        for rank in range(4)
+    ]
+
+
+def anomaly(step: int, rank: int = 1, restart_count: int = 0, **changes: Any) -> Anomaly:
+    values = {"kind": AnomalyKind.LOSS_NAN, "at": b.NOW, "value": "nan", **changes}
+    return Anomaly(JOB.key.job_id, restart_count, rank, 4, step=step, **values)
+
+
+Tell = Callable[..., list[str]]
+
+
+@pytest.fixture
+def tell(engine: Engine) -> Tell:
+    known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
+
+    def record(node: str, *facts: Fact, at: float = b.NOW) -> list[str]:
+        return FactStore(engine).record(node, facts, at, lambda _: known)
+
+    return record
+
+
+def restore(engine: Engine, attempt: int) -> tuple[int, str]:
+    known = FleetStore(engine).known_jobs(b.CLUSTER)[JOB.key.job_id]
+    return RestorePoints(FactStore(engine), FleetStore(engine), StoodClock()).tell(JOB.key, known.row, Attempt(attempt))
+
+
+def test_an_anomaly_is_kept_once_however_often_it_arrives(engine: Engine, tell: Tell) -> None:
+    for _ in range(3):
+        assert tell("n2", anomaly(50)) == []
+    (one,) = FactStore(engine).anomalies([JOB.key])
+    assert (one.node, one.rank, one.step, one.until, one.attempt) == ("n2", 1, 50, None, Attempt(0))
+
+
+def test_the_end_of_one_closes_it_whichever_comes_first(engine: Engine, tell: Tell) -> None:
+    tell("n2", anomaly(50, until=53))
+    tell("n2", anomaly(50))
+    (one,) = FactStore(engine).anomalies([JOB.key])
+    assert one.until == 53
+
+
+def test_the_restore_point_passes_over_suspect_checkpoints_and_says_so(engine: Engine, tell: Tell) -> None:
+    tell("n2", *shards(20), *shards(40), *shards(60), anomaly(41))
+    assert restore(engine, 1) == (40, "/c/40")
+    (job,) = Queries(engine).jobs(10)
+    (attempt,) = [one for one in job["attempts"] if one["restart_count"] == 1]
+    assert "step 60: loss_nan (nan) on rank 1 (n2) since step 41" in attempt["restore_why"]
+
+
+def test_a_job_without_a_good_checkpoint_begins_anew(engine: Engine, tell: Tell) -> None:
+    tell("n2", *shards(20), *shards(40), anomaly(7))
+    assert restore(engine, 1) == (0, "")
+
+
+def test_what_an_attempt_was_told_stands(engine: Engine, tell: Tell) -> None:
+    tell("n2", *shards(20), *shards(40))
+    assert restore(engine, 1) == (40, "/c/40")
+    tell("n2", anomaly(30))
+    assert restore(engine, 1) == (40, "/c/40")
+    assert restore(engine, 2) == (20, "/c/20")
+
+
+def test_the_window_shows_what_speaks_against_a_checkpoint(engine: Engine, tell: Tell) -> None:
+    tell("n2", *shards(20), *shards(40), anomaly(30))
+    shown = {one["step"]: one["suspect"] for one in Queries(engine).checkpoints(10)}
+    assert shown == {20: "", 40: "loss_nan (nan) on rank 1 (n2) since step 30"}
+
+
+def test_where_nan_was_first(engine: Engine, tell: Tell) -> None:
+    tell("n2", anomaly(50, rank=2), anomaly(50, rank=1), anomaly(51, rank=1))
+    tell("n3", anomaly(51, rank=3), anomaly(49, rank=3, kind=AnomalyKind.LOSS_JUMP))
+    (first,) = FactStore(engine).first_nans(b.NOW - 9)
+    assert (first.job, first.step, first.nodes, first.rank) == (JOB.key, 50, ("n2",), 1)
+    tell("n3", anomaly(50, rank=3))
+    (first,) = FactStore(engine).first_nans(b.NOW - 9)
+    assert first.nodes == ("n2", "n3")
+    assert FactStore(engine).first_nans(b.NOW + 9) == ()
+
+
+def test_on_one_node_nobody_is_first(engine: Engine) -> None:
+    alone = b.job(nodes=("n1",))
+    known = FleetStore(engine).see_jobs([alone], b.NOW)[0]
+    FactStore(engine).record("n1", [anomaly(5)], b.NOW, lambda _: known)
+    assert FactStore(engine).first_nans(0) == ()
+
+
+def test_a_person_can_answer_for_the_checkpoints(tmp_path: Path) -> None:
+    for name in ("agent", "operator"):
+        (tmp_path / name).write_text(f"the-token-of-the-{name}")
+    server = {
+        "database": f"sqlite:///{tmp_path}/fleet.db",
+        "agent_token_file": str(tmp_path / "agent"),
+        "operator_token_file": str(tmp_path / "operator"),
+    }
+    config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
+    FleetStore(_engine(config)).see_jobs([JOB], b.NOW)
+    plane = compose(config, Outside(FakeSlurm(["n1"]), lambda _: True, StoodClock()))
+    known = plane.stores.fleet.known_jobs(b.CLUSTER)
+    plane.stores.facts.record("n2", [*shards(20), anomaly(7)], b.NOW, known.get)
+    client = TestClient(plane.app)
+    route, token = "/v1/jobs/7/trust-checkpoints", {"Authorization": "Bearer the-token-of-the-operator"}
+    word = {"reason": "a bad batch, the weights are fine", "by": "alice"}
+    assert [client.post(route, json=word).status_code, client.post(route, json={}, headers=token).status_code] == [
+        401,
+        400,
+    ]
+    assert client.post("/v1/jobs/99/trust-checkpoints", json=word, headers=token).status_code == 404
+    assert client.post(route, json={"reason": " ", "by": "alice"}, headers=token).status_code == 422
+    assert client.get("/v1/checkpoints").json()[0]["suspect"] != ""
+    assert client.post(route, json=word, headers=token).json() == {"job_id": 7, "cleared_at": b.NOW + 100}
+    assert client.get("/v1/checkpoints").json()[0]["suspect"] == ""
+    plane.stores.facts.record("n2", [anomaly(9)], b.NOW + 200, known.get)
+    assert client.get("/v1/checkpoints").json()[0]["suspect"] != ""
+
+
+def _engine(config: Config) -> Engine:
+    from controlplane.store.database import open_database
+
+    return open_database(config.server.database)
+
+
+def test_of_many_jobs_only_those_asked_for_are_read(engine: Engine, tell: Tell) -> None:
+    tell("n2", anomaly(5))
+    assert FactStore(engine).anomalies([JobKey(b.CLUSTER, 99, 1)]) == []

@@ -1,0 +1,117 @@
+"""What the store of repairs promises: GPUs followed from node to node, requests, tickets, the breaker."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine
+
+from controlplane.fleet.decision import Action, Because, Decision
+from controlplane.fleet.finding import Finding, Signal
+from controlplane.fleet.node import NodeState
+from controlplane.fleet.operator import Verb
+from controlplane.store.fleet import FleetStore
+from controlplane.store.journal import Journal
+from controlplane.store.repairs import RepairStore
+from tests import builders as b
+
+
+@pytest.fixture
+def repairs(engine: Engine) -> RepairStore:
+    FleetStore(engine).add_nodes(["n1", "n2"], b.NOW)
+    return RepairStore(engine)
+
+
+def fault(node: str, **evidence: str) -> Decision:
+    finding = Finding(Signal.HARDWARE_FAULT, "xid.79", node, b.NOW, "broken", dict(evidence))
+    return Decision(
+        10,
+        node,
+        Action.QUARANTINE,
+        Because.RULE,
+        "broken",
+        NodeState.QUARANTINED,
+        finding,
+        finding.evidence,
+        opens_incident=True,
+    )
+
+
+class TestGpus:
+    def test_a_gpu_that_appears_in_another_node_is_told_with_its_past(
+        self, repairs: RepairStore, engine: Engine
+    ) -> None:
+        assert repairs.see_gpus({"n1": [b.gpu(0, serial="4711"), b.gpu(1)], "n2": []}, b.NOW) == []
+        Journal(engine).record([fault("n1", bus_id="0000:01:00.0")], b.NOW, {})
+        assert repairs.see_gpus({"n1": [b.gpu(1)]}, b.NOW + 10) == []
+        (moved,) = repairs.see_gpus({"n2": [b.gpu(0, serial="4711")]}, b.NOW + 20)
+        assert (moved.serial, moved.node, moved.from_node, moved.faults) == ("4711", "n2", "n1", 1)
+        assert repairs.see_gpus({"n2": [b.gpu(0, serial="4711")]}, b.NOW + 30) == [], "said once"
+        seats = {(one["uuid"], one["node"]): one for one in repairs.gpus(10)}
+        assert seats["GPU-0", "n1"]["last_seen_at"] == b.NOW
+        assert seats["GPU-0", "n2"]["last_seen_at"] == b.NOW + 30
+        assert seats["GPU-1", "n1"]["last_seen_at"] == b.NOW + 10
+
+    def test_a_fault_counts_for_the_gpu_that_it_names_and_no_other(self, repairs: RepairStore, engine: Engine) -> None:
+        repairs.see_gpus({"n1": [b.gpu(0), b.gpu(1)], "n2": [b.gpu(2)]}, b.NOW)
+        Journal(engine).record([fault("n1", uuid="GPU-1")], b.NOW, {})
+        assert {one["uuid"]: one["faults"] for one in repairs.gpus(10)} == {"GPU-0": 0, "GPU-1": 1, "GPU-2": 0}
+
+    def test_a_gpu_without_a_uuid_is_nobody(self, repairs: RepairStore) -> None:
+        repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
+        from agents.wire import Gpu, GpuStatus
+
+        assert repairs.see_gpus({"n2": [Gpu(0, GpuStatus.LOST)]}, b.NOW) == []
+        assert len(repairs.gpus(10)) == 1
+
+
+class TestRequests:
+    def test_the_latest_about_a_node_stands_until_it_is_answered(self, repairs: RepairStore, engine: Engine) -> None:
+        repairs.ask(Verb.HOLD, "n1", "cables", "alice", b.NOW)
+        repairs.ask(Verb.RELEASE, "n1", "no, not this one", "alice", b.NOW + 1)
+        repairs.ask(Verb.HOLD, "n2", "cables", "alice", b.NOW + 2)
+        asked = repairs.requests_since(0.0)
+        assert {node: one.verb for node, one in asked.items()} == {"n1": Verb.RELEASE, "n2": Verb.HOLD}
+        answer = Decision(
+            250, "n2", Action.HOLD, Because.RULE, "asked", NodeState.OPERATOR_HOLD, request=asked["n2"].id
+        )
+        Journal(engine).record([answer], b.NOW + 3, {})
+        assert repairs.requests_since(0.0).keys() == {"n1"}
+        assert repairs.requests_since(b.NOW + 2).keys() == set(), "too long ago"
+
+
+class TestBreaker:
+    def test_it_stays_open_until_a_person_closes_it(self, repairs: RepairStore, engine: Engine) -> None:
+        assert (repairs.breaker(), repairs.breaker_reset_at()) == ("", 0.0)
+        opens = Decision(290, "fleet", Action.OPEN_BREAKER, Because.RULE, "nine at once")
+        Journal(engine).record([opens], b.NOW, {})
+        assert RepairStore(engine).breaker() == "nine at once"
+        FleetStore(engine).add_intent("resume", "a pause is something else", "alice", b.NOW + 1)
+        assert repairs.breaker() == "nine at once"
+        FleetStore(engine).add_intent("reset-breaker", "it was the switch", "alice", b.NOW + 2)
+        assert (repairs.breaker(), repairs.breaker_reset_at()) == ("", b.NOW + 2)
+        Journal(engine).record([opens], b.NOW + 3, {})
+        assert repairs.breaker() == "nine at once"
+
+
+class TestTickets:
+    def test_one_that_is_opened_twice_is_one(self, repairs: RepairStore) -> None:
+        for _ in range(2):
+            repairs.open_ticket("n1-17", "n1", {"node": "n1"}, b.NOW)
+        assert not repairs.is_ticket_sent("n1-17")
+        repairs.ticket_sent("n1-17", b.NOW + 5)
+        assert repairs.is_ticket_sent("n1-17")
+        (ticket,) = repairs.tickets(10)
+        assert (ticket["opened_at"], ticket["sent_at"], ticket["closed_at"]) == (b.NOW, b.NOW + 5, None)
+
+    def test_its_evidence_is_what_was_found_decided_and_logged(self, repairs: RepairStore, engine: Engine) -> None:
+        Journal(engine).record([fault("n1", bus_id="0000:01:00.0"), fault("n2")], b.NOW, {})
+        told = repairs.history("n1")
+        assert told["incident"]["rule"] == "xid.79"
+        assert [one["table_row"] for one in told["decisions"]] == [10]
+        assert repairs.history("n9") == {
+            "incident": None,
+            "findings": [],
+            "decisions": [],
+            "kernel_log": [],
+            "steps": [],
+        }
