@@ -3,7 +3,7 @@ PYTHON ?= /usr/bin/python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test check bench docs setup versions format clean
+.PHONY: demo test check bench bench-recovery docs setup versions format clean
 
 demo: setup
 	@$(RUN) -m deploy.demo
@@ -23,6 +23,13 @@ bench: setup
 	@$(RUN) -m tests.bench.slurm_read
 	@$(RUN) -m tests.bench.tick
 	@$(RUN) -m tests.bench.hook
+	@$(RUN) -m tests.bench.footprint
+	@$(RUN) -m tests.bench.straggler
+
+# Faults under `understudy run` and under plain Slurm, torchrun and NVRx, side by side: about half an hour. Shorter:
+# make bench-recovery OPTIONS="--runs 1 --sides understudy,torchrun --faults xid"
+bench-recovery: setup
+	@$(RUN) -m tests.bench.recovery $(OPTIONS)
 
 docs: setup
 	@$(RUN) -m docs.generate

@@ -12,10 +12,14 @@ from pydantic_core import PydanticUndefined
 
 from agents.config import Config as AgentConfig
 from controlplane.config import Config
-from controlplane.decide.table import FILL_POOL_ROW, RELEASE_JOB_ROW, TABLE, Row
-from controlplane.detect.xid import XID_POLICY
+from controlplane.decide.table import BREAKER_ROW, FILL_POOL_ROW, RELEASE_JOB_ROW, TABLE, UNNAMED_HANG_ROW, Row
+from controlplane.detect.xid import SIGNALS
 from controlplane.fleet.decision import Because
+from controlplane.fleet.finding import Signal
+from controlplane.fleet.node import NodeState
+from controlplane.operate.explain import DECODED, ECHOES, FOLLOWS, REPAIRS
 from controlplane.plan.advice import RULES, Severity
+from controlplane.xid_policy import PolicyRow, default_policy
 
 HERE = Path(__file__).parent
 GENERATED = "<!-- Made from the code by `make docs`. Change the code, not this. -->"
@@ -28,8 +32,15 @@ GUARDS = {
     Because.FLEET_BUDGET: "as many nodes are quarantined as may be at once",
     Because.HOURLY_BUDGET: "as many nodes were quarantined within the hour as may be",
     Because.JOB_BUDGET: "this job was moved too often within the hour: a person has to look at it",
+    Because.RESTART_BUDGET: "this gang was started anew for a hang as often as may be, and got no further in between",
     Because.RELEASE_BUDGET: "this job was kept off nodes by our Prolog and released too often within the hour",
     Because.FOREIGN_POOL: "somebody else has a reservation of the name that is configured for the spare pool",
+    Because.RULE_DRY_RUN: "this rule only observes here (`observe_rules` in `[guards]`)",
+    Because.BREAKER: "the circuit breaker is open, or opens with this: only a person closes it",
+    Because.DOMAIN_BUDGET: "as many nodes of its partition, switch, block or domain are quarantined as may be",
+    Because.REPAIR_BUDGET: "as many nodes are in repair or test as may be at once",
+    Because.COOLDOWN: "something was tried on this node a moment ago",
+    Because.BUSY: "a node is tested on request only while nobody uses it",
     Because.NO_SPARE: "no spare is free: the node leaves service, the gang moves as soon as there is one",
 }
 
@@ -60,7 +71,10 @@ AGENT_KEYS = {
     "socket": "where ranks on this node talk to the agent",
     "boot_id_file": "where the kernel says which boot this is",
     "run_directory": "where the Slurm hooks find the verdict and leave their records; a tmpfs ([hooks](hooks.md))",
-    "nvml": "section with `enabled`: false on nodes without GPUs",
+    "nvml": "section with `enabled` (false on nodes without GPUs) and `interval_seconds` (2: how often clocks, power "
+    "and the driver's verdict are read)",
+    "host": "section with `enabled` (false: neither fabric ports nor the host are looked at), `disks` (file systems "
+    "that jobs or Slurm need; `/`, `/tmp` and `/var`), `sys` and `proc`",
 }
 
 
@@ -72,7 +86,9 @@ def _agent() -> Iterator[str]:
     yield "| key | default | meaning |"
     yield "|---|---|---|"
     for field in msgspec.structs.fields(AgentConfig):
-        default = "required" if field.required else "" if field.name == "nvml" else f"`{_toml(field.default)}`"
+        default = (
+            "required" if field.required else "" if field.name in ("nvml", "host") else f"`{_toml(field.default)}`"
+        )
         yield f"| `{field.name}` | {default} | {AGENT_KEYS[field.name]} |"
 
 
@@ -97,7 +113,9 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
 def _toml(value: object) -> str:
     if value is None:
         return "(none)"
-    return str(value) if isinstance(value, int | float) else f'"{value}"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float | list | dict) else f'"{value}"'
 
 
 def decisions() -> str:
@@ -115,19 +133,13 @@ def decisions() -> str:
         "| row | in state | signal | becomes | action | why |",
         "|---|---|---|---|---|---|",
         *(_row(row) for row in TABLE),
+        f"| {UNNAMED_HANG_ROW.number} | any | {UNNAMED_HANG_ROW.signal.value}, nobody named | stays | "
+        f"{UNNAMED_HANG_ROW.action.value} | {UNNAMED_HANG_ROW.why} |",
         f"| {FILL_POOL_ROW.number} | (the pool) | | | {FILL_POOL_ROW.action.value} | {FILL_POOL_ROW.why} |",
         f"| {RELEASE_JOB_ROW.number} | (a held job) | | | {RELEASE_JOB_ROW.action.value} | {RELEASE_JOB_ROW.why} |",
+        f"| {BREAKER_ROW.number} | (the fleet) | | | {BREAKER_ROW.action.value} | {BREAKER_ROW.why} |",
         "",
-        "```mermaid",
-        "stateDiagram-v2",
-        "    [*] --> in_service",
-        *(
-            f"    {state.value} --> {row.to.value}: {row.number} {row.signal.value}"
-            for row in TABLE
-            for state in row.states
-            if row.to is not None and row.to is not state
-        ),
-        "```",
+        "[Node states](node-states.md) shows the states and draws the table.",
         "",
         "## Guards",
         "",
@@ -137,13 +149,7 @@ def decisions() -> str:
         "|---|---|",
         *(f"| `{because.value}` | {words} |" for because, words in GUARDS.items()),
         "",
-        "## Xid codes",
-        "",
-        "A code that is not here is recorded and condemns nobody.",
-        "",
-        "| Xid | signal | meaning |",
-        "|---|---|---|",
-        *(f"| {code} | `{row.signal.value}` | {row.meaning} |" for code, row in sorted(XID_POLICY.items())),
+        "What an Xid means, and which signal follows from it: [codes](xid-policy.md).",
     ]
     return "\n".join(lines) + "\n"
 
@@ -177,6 +183,129 @@ def slurm_settings() -> str:
     return "\n".join(lines) + "\n"
 
 
+XID_INTRODUCTION = """\
+What the driver writes to the kernel log, and what follows from it. The table is data, version {version}; a site changes
+rows of it in the control plane's configuration, with `class`, `repair` or both:
+
+```toml
+[xid.policy.94]
+class = "drain"
+repair = "reset_gpu"
+reason = "whatever its flags say"
+```
+
+A row that a site changed is taken as it stands: its lines are not decoded for more, and it does not grow graver with
+repetition. `understudy explain xid 94` (or `sxid 20034`) tells what would be done and why; `understudy analyze
+kernel-log FILE` does so for every line of a log.
+
+## What is read
+The agent sends the driver's lines about GPUs and switches as they were logged, from before its own start too; each
+counts once, by boot and number of the record. The control plane reads: Xids of all drivers, with or without `PCI:`,
+process and MIG instance; 13 with its place on the GPU; 63 and 64 with the row; 74 and 136 with link and registers; 94
+and 95 with `RST` and `D-RST`; 119 and 120 with the function that was not answered, and the history behind it; 140 with
+its counts; 144 to 150 with unit, severity, link and status; 154 by its numbers, never by its words; SXids of NVSwitches
+with their follow-up lines; a GPU that fell off the bus without a number, also in the three lines of a driver that
+starts; and which UUID and serial number is at which address. What has another form is recorded.
+
+## What comes first
+1. **The driver's own recovery action**, per GPU and boot: Xid 154, or NVML's field 230. It goes before the row of the
+   error that it is for, where the driver tells one with that code (column *154 since*). `to 0x0` clears what was
+   before.
+2. **The line itself**, where it says more (column *decoded*).
+3. **The row.** The same code again and again on one GPU may be more than it looks (column *repeated*).
+
+## Bursts
+Xids on a node are one incident until it is silent for longer than three minutes. To blame is the first fault of the
+hardware that is not of a link, for a link has two ends; else the first of a link. An echo condemns nobody, and the
+evidence names what it is an echo of. An echo is what says "caused by previous Xid", and what the column *echo of* says.
+
+## The program or the hardware
+An error that a program can make condemns no node. The same on several nodes of one job is the program's. The same on
+one GPU in jobs of different users, who have it on no other GPU, makes the node a suspect (`health_suspected`); for
+Xid 13 at the same place on the GPU, where it is told. How often, within which time: [`[xid]`](configuration.md).
+"""
+
+
+def xid_policy() -> str:
+    policy = default_policy()
+    lines = [
+        "# Xids and SXids",
+        "",
+        GENERATED,
+        "",
+        *XID_INTRODUCTION.format(version=policy.version).splitlines(),
+        "",
+        "## Classes and repairs",
+        "",
+        "| class | signal | what follows |",
+        "|---|---|---|",
+        *(f"| {fault.value} | `{SIGNALS[fault].value}` | {words} |" for fault, words in FOLLOWS.items()),
+        "",
+        "| repair | meaning |",
+        "|---|---|",
+        *(f"| {repair.value} | {words} |" for repair, words in REPAIRS.items()),
+        "",
+        "## Xids",
+        "",
+        "*NVIDIA* is the immediate action of NVIDIA's catalogue (October 2025), *GPUs* those to which it says the code",
+        "applies (A100, H100, B100, GB200). Where *by* says judgement, class and repair are ours and not NVIDIA's",
+        "action in our words; what follows from repetition is ours throughout. A code that is not here is recorded and",
+        "condemns nobody.",
+        "",
+        "| Xid | name | meaning | class | repair | NVIDIA | by | GPUs | 154 since | decoded | echo of | repeated |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        *(_xid_row(code, row) for code, row in sorted(policy.xid.items())),
+        "",
+        "## SXids",
+        "",
+        "After NVIDIA's fabric manager guide (DU-09883, v1.3). A code that is not here counts by the driver's own",
+        "word: Fatal is `hardware` and needs a reboot, anything else is recorded.",
+        "",
+        "| SXid | meaning | class | repair | decoded | echo of |",
+        "|---|---|---|---|---|---|",
+        *(_sxid_row(code, row) for code, row in sorted(policy.sxid.items())),
+        "",
+        "## The driver's recovery actions",
+        "",
+        "| action | meaning | class | repair |",
+        "|---|---|---|---|",
+        *(
+            f"| {number} | {one.meaning} | {one.fault.value} | {one.repair.value} |"
+            for number, one in sorted(policy.recovery_action.items())
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _xid_row(code: int, row: PolicyRow) -> str:
+    cells = [
+        str(code),
+        f"`{row.name}`",
+        row.meaning + (" (or the program's doing, on several nodes of one job)" if row.spread else ""),
+        row.fault.value,
+        row.repair.value,
+        row.nvidia,
+        row.source,
+        row.gpus,
+        f"R{row.action_since}" if row.action_since else "",
+        DECODED[row.decode] if row.decode else "",
+        ECHOES[row.echo_of] if row.echo_of else "",
+        _repeated(row),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _repeated(row: PolicyRow) -> str:
+    rule = row.repeat
+    return f"{rule.times} in {rule.hours:g} h: {rule.fault.value}, {rule.repair.value}" if rule else ""
+
+
+def _sxid_row(code: int, row: PolicyRow) -> str:
+    decoded = DECODED[row.decode] if row.decode else ""
+    echo = ECHOES[row.echo_of] if row.echo_of else ""
+    return f"| {code} | {row.meaning} | {row.fault.value} | {row.repair.value} | {decoded} | {echo} |"
+
+
 SEVERITIES = {
     Severity.DANGER: "it can end jobs, or bring a broken node back, without anybody deciding so",
     Severity.COST: "it costs time when something fails",
@@ -184,10 +313,80 @@ SEVERITIES = {
     Severity.GOOD: "nothing is to be done",
 }
 
+STATES = {
+    NodeState.IN_SERVICE: ("nothing is known against it", "anybody"),
+    NodeState.SUSPECT: ("something looks wrong; it goes on working", "anybody"),
+    NodeState.UNKNOWN: ("its agent is silent; that is all we know", "anybody"),
+    NodeState.QUARANTINED: ("out of service by our decision, drained", "nobody"),
+    NodeState.REPAIRING: ("a rung of the ladder is being tried; drained, or reserved for us alone", "us"),
+    NodeState.VALIDATING: ("it is tested, reserved for us alone", "us"),
+    NodeState.PROBATION: ("it passed its test a while ago; as a spare it is taken last", "anybody"),
+    NodeState.HANDS: ("a person has a ticket for it; drained", "nobody"),
+    NodeState.OPERATOR_HOLD: ("out of service by an operator's word to us, drained", "nobody"),
+    NodeState.RETIRED: ("out of service for good, drained", "nobody"),
+    NodeState.FOREIGN_DRAIN: ("somebody else took it out of service in Slurm: we look, and touch nothing", "them"),
+}
+"""State → what it guarantees, and who may use the node meanwhile."""
+
+
+def node_states() -> str:
+    edges: dict[tuple[str, str], list[Row]] = {}
+    for row in TABLE:
+        for state in row.states:
+            if row.to is not None and row.to is not state:
+                edges.setdefault((state.value, row.to.value), []).append(row)
+    asked = tuple(PEOPLE)
+    drawn = {edge: [row for row in rows if row.signal not in asked] for edge, rows in edges.items()}
+    lines = [
+        "# Node states",
+        "",
+        GENERATED,
+        "",
+        "What each state guarantees; [a node's life](node-life.md) says how it goes from one to the other.",
+        "",
+        "| state | guarantee | who may use the node |",
+        "|---|---|---|",
+        *(f"| `{state.value}` | {STATES[state][0]} | {STATES[state][1]} |" for state in NodeState),
+        "",
+        "The numbers are rows of the [table](decisions.md). Not drawn: a person may resume a node that we drained, in",
+        "Slurm, at any time, and ask us to hold, release or retire one; the second list has those.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        "    [*] --> in_service",
+        *(
+            f"    {before} --> {after}: {', '.join(f'{row.number} {row.signal.value}' for row in rows)}"
+            for (before, after), rows in drawn.items()
+            if rows
+        ),
+        "```",
+        "",
+        "| a person | in state | leads to | row |",
+        "|---|---|---|---|",
+        *(
+            f"| {PEOPLE[row.signal]} | {', '.join(f'`{state.value}`' for state in row.states)} | `{row.to.value}` "
+            f"| {row.number} |"
+            for row in TABLE
+            if row.signal in asked and row.to is not None
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PEOPLE = {
+    Signal.DRAIN_LIFTED: "resumes it in Slurm",
+    Signal.HOLD_ASKED: "`understudy hold`",
+    Signal.RETIRE_ASKED: "`understudy retire`",
+    Signal.RELEASE_ASKED: "`understudy release`",
+    Signal.TEST_ASKED: "`understudy test`, `understudy burn-in`",
+}
+
 DOCUMENTS = {
+    "node-states.md": node_states,
     "configuration.md": configuration,
     "decisions.md": decisions,
     "slurm-settings.md": slurm_settings,
+    "xid-policy.md": xid_policy,
 }
 
 
