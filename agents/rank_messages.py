@@ -2,12 +2,12 @@
 `type`.
 
 The hook in `agents.train` (to its users `understudy`) speaks the other side without importing this. Unknown
-fields are ignored, so that an older agent understands a newer hook.
+fields and unknown types are ignored, so that an older agent understands a newer hook.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -193,13 +193,28 @@ class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
 
 Answer = Acknowledged | RestorePointAnswer | Word | Progress | ErrorAnswer
 
+class UnknownMessage(msgspec.Struct, frozen=True):
+    """Of a hook or launcher that is newer than this agent."""
+
+    type: NonEmpty
+    id: Size | None = None
+
+
+_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Message))
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+_unknown_decoder = msgspec.json.Decoder(UnknownMessage)
 _encoder = msgspec.json.Encoder()
 
 
-def decode(line: bytes) -> Message:
+def decode(line: bytes) -> Message | UnknownMessage:
     """Raises msgspec.MsgspecError, whose text says what is wrong."""
-    return _decoder.decode(line)
+    try:
+        return _decoder.decode(line)
+    except msgspec.ValidationError:
+        unknown = _unknown_decoder.decode(line)
+        if unknown.type in _TYPES:
+            raise
+        return unknown
 
 
 def encode(answer: Answer) -> bytes:

@@ -42,6 +42,7 @@ from agents.rank_messages import (
     RestorePointQuestion,
     ShardNotice,
     Steps,
+    UnknownMessage,
     decode,
     encode,
 )
@@ -65,6 +66,9 @@ ANSWER_BYTES_UNREAD_MAX = 262_144
 
 QUESTIONS_OPEN_MAX = 16
 """Of one connection. A rank has one."""
+
+UNKNOWN_TYPES_TOLD_MAX = 8
+"""In the log, of one connection."""
 
 AskRestorePoint = Callable[[RestoreQuestion], Awaitable[RestorePoint]]
 """Raises RestorePointError."""
@@ -160,6 +164,7 @@ class RankConnection:
         self._hello: Hello | None = None
         self._launcher: LauncherLine | None = None
         self._questions: set[asyncio.Task[None]] = set()
+        self._left_out: set[str] = set()
         self.connected_at = time.time()
         self.pid, self.user_id = peer(writer.get_extra_info("socket"))
 
@@ -176,7 +181,10 @@ class RankConnection:
                 message = decode(line)
             except msgspec.MsgspecError as error:
                 raise RefusedError(f"not understood: {error}") from error
-            self._take(message)
+            if isinstance(message, UnknownMessage):
+                self._leave_out(message)
+            else:
+                self._take(message)
 
     def answer(self, answer: Answer) -> None:
         """Dropped when the rank is gone. A rank that reads none of its answers is cut off."""
@@ -232,6 +240,14 @@ class RankConnection:
             self._ask(message.id, RestoreQuestion(hello.job_id, hello.restart_count, hello.launch, self.user_id))
         else:
             self._announce(_fact(hello, message, self.user_id), message.id)
+
+    def _leave_out(self, message: UnknownMessage) -> None:
+        """What is asked for an answer gets one, so that it is not said again and again."""
+        if message.type not in self._left_out and len(self._left_out) < UNKNOWN_TYPES_TOLD_MAX:
+            self._left_out.add(message.type)
+            log.warning("rank_message_unknown", extra=fields(pid=self.pid, type=message.type))
+        if message.id is not None:
+            self.answer(ErrorAnswer(error=f"this agent is older and knows no {message.type!r}", id=message.id))
 
     def _take_hello(self, hello: Hello) -> None:
         if hello.rank >= hello.world_size:

@@ -397,6 +397,7 @@ class Validation(Section):
     burn_in_new_nodes: bool = Field(
         False, description="Whether a node that Slurm did not know before is burnt in, as soon as nobody uses it."
     )
+    test_suspects: bool = Field(True, description="Whether a suspect node is tested as soon as nobody uses it.")
     probation_hours: float = Field(24.0, ge=0, description="So long a node is on probation after it has returned.")
 
 
@@ -420,6 +421,10 @@ class Config(Section):
     recovery: Recovery = Recovery()
     repair: Repair = Repair()
     validation: Validation = Validation()
+
+    @property
+    def probes_suspects(self) -> bool:
+        return self.mode is Mode.ACT and self.validation.enabled and self.validation.test_suspects
 
 
 def parse_config(text: str, origin: str) -> Config:

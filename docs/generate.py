@@ -379,6 +379,7 @@ PEOPLE = {
     Signal.RETIRE_ASKED: "`understudy retire`",
     Signal.RELEASE_ASKED: "`understudy release`",
     Signal.TEST_ASKED: "`understudy test`, `understudy burn-in`",
+    Signal.PROBE_DUE: "a suspect, and nobody uses it",
 }
 
 DOCUMENTS = {

@@ -108,16 +108,16 @@ def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection |
 
 
 def object_to_repair(
-    snapshot: Snapshot, config: Config, finding: Finding, tried: Sequence[RepairAttempt], already: int
+    snapshot: Snapshot, config: Config, finding: Finding, tried: Sequence[RepairAttempt], already: Collection[str]
 ) -> Objection | None:
-    """`tried`: on this node; `already`: repairs and tests begun in this same round."""
+    """`tried`: on this node; `already`: nodes whose repair or test began in this same round."""
     general = object_to_any(snapshot) or object_while_open(snapshot) or object_to_rule(finding, config)
     if general:
         return general
     if snapshot.nodes[finding.node].state in IN_OUR_HANDS:
         return None  # it counts already
     limit = config.repair.nodes_at_once_max
-    if already + sum(node.state in IN_OUR_HANDS for node in snapshot.nodes.values()) >= limit:
+    if len(already) + sum(node.state in IN_OUR_HANDS for node in snapshot.nodes.values()) >= limit:
         return Objection(Because.REPAIR_BUDGET, f"{limit} nodes are in repair or test already, which is the limit")
     last = max((one.ended_at or one.at for one in tried), default=0.0)
     left = last + config.repair.cooldown_seconds - snapshot.now

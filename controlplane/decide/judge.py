@@ -48,8 +48,9 @@ GRAVITY = (
     Signal.CORRUPTION_SUSPECTED,
     Signal.SILENT,
     Signal.HEARD,
-    Signal.HEALTH_SUSPECTED,
     Signal.CLEAN,
+    Signal.PROBE_DUE,
+    Signal.HEALTH_SUSPECTED,
 )
 """One state change a node and round: the first of these that has a row. What is left is found again next round."""
 
@@ -70,7 +71,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     """Decisions of this round, those that act with a plan. Repetitions are the caller's to leave out."""
     decisions: list[Decision] = []
     condemned: list[Condemned] = []
-    begun = 0
+    begun: set[str] = set()
     by_node: dict[str, list[Finding]] = {}
     for finding in (*findings, *life.due(snapshot, config)):
         by_node.setdefault(finding.node, []).append(finding)
@@ -85,7 +86,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         row, finding = chosen
         if row.action in life.ACTIONS:
             decisions.append(life.carry_out(snapshot, row, finding, config, begun))
-            begun += decisions[-1].action in (Action.REPAIR, Action.VALIDATE)
+            begun |= {name} if decisions[-1].action in (Action.REPAIR, Action.VALIDATE) else set()
         elif row.action is not Action.NOTHING:
             condemned.append((row, replace(finding, evidence={**finding.evidence, "generation": node.generation})))
         else:

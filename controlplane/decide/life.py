@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from controlplane.config import Config
 from controlplane.decide import guards, ladder, plans
@@ -67,6 +67,10 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
             hours = config.validation.probation_hours
             if snapshot.now - node.record.since >= hours * HOUR_SECONDS:
                 yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} hours are over")
+        elif node.state is NodeState.SUSPECT and config.probes_suspects:
+            if guards.object_to_test(snapshot, name, config) is None:
+                words = "it is suspect, and nobody uses it now"
+                yield _finding(snapshot, node, Signal.PROBE_DUE, "validation.suspect", words)
 
 
 def _left_over(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
@@ -195,8 +199,8 @@ def _succeeded(snapshot: Snapshot, node: NodeView, attempt: RepairAttempt, confi
 # -- decisions -------------------------------------------------------------------------------------------------------
 
 
-def carry_out(snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: int) -> Decision:
-    """`already`: repairs and tests begun in this same round."""
+def carry_out(snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: Collection[str]) -> Decision:
+    """`already`: nodes whose repair or test began in this same round."""
     objection = _object(snapshot, row, finding, config, already)
     request = finding.evidence.get("request")
     if objection is not None:
@@ -219,7 +223,9 @@ def carry_out(snapshot: Snapshot, row: Row, finding: Finding, config: Config, al
     )
 
 
-def _object(snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: int) -> guards.Objection | None:
+def _object(
+    snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: Collection[str]
+) -> guards.Objection | None:
     if row.action is Action.LET_GO and finding.signal is not Signal.HOLD_LEFT:
         return None  # a person's word ends our claim at once, whatever else holds
     if finding.signal is Signal.TEST_ASKED:
@@ -228,7 +234,10 @@ def _object(snapshot: Snapshot, row: Row, finding: Finding, config: Config, alre
         return guards.object_to_operator(snapshot)
     if row.action in (Action.REPAIR, Action.VALIDATE):
         tried = attempts_by_node(snapshot).get(finding.node, [])
-        return guards.object_to_repair(snapshot, config, finding, tried, already)
+        objection = guards.object_to_repair(snapshot, config, finding, tried, already)
+        if finding.signal is Signal.PROBE_DUE:  # it may end in quarantine, so there has to be room for that
+            objection = objection or guards.object_to_quarantine(snapshot, config, finding, already)
+        return objection
     if row.action is Action.RETURN:
         return guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
     return guards.object_to_any(snapshot)

@@ -315,6 +315,14 @@ TABLE: tuple[Row, ...] = (
         "an operator asked for it",
     ),
     Row(
+        255,
+        (SUSPECT,),
+        Signal.PROBE_DUE,
+        VALIDATING,
+        Action.VALIDATE,
+        "a suspicion alone takes nothing out of service for good, and does not end by itself: its test decides",
+    ),
+    Row(
         100,
         (IN_SERVICE, UNKNOWN),
         Signal.GANG_HUNG,

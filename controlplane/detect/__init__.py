@@ -39,7 +39,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *silence(snapshot, config.silence),
         *undrained(snapshot),
         *lost_seats(snapshot),
-        *straggler(snapshot, config.straggler),
+        *straggler(snapshot, config.straggler, probed=config.probes_suspects),
         *corruption(snapshot),
         *lemon(snapshot, config.lemon),
         *inventory(snapshot),

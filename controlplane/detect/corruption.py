@@ -26,7 +26,7 @@ def corruption(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             newest.received_at,
             f"the first to show NaN in {len(seen)} attempts (jobs {', '.join(map(str, jobs))}): it may compute wrong; "
-            "run `understudy selfcheck` on it",
+            "`understudy selfcheck` tells",
             {"attempts": len(seen), "jobs": list(jobs), "steps": [one.step for one in seen]},
         )
 

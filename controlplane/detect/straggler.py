@@ -20,7 +20,8 @@ from controlplane.fleet.steps import StepTable
 UNKNOWN_CAUSE = "unknown"
 
 
-def straggler(snapshot: Snapshot, policy: Straggler) -> Iterator[Finding]:
+def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterator[Finding]:
+    """`probed`: suspects are tested once nobody uses them, so the end of their job does not clear them."""
     slow_nodes: set[str] = set()
     for table in snapshot.tables.values():
         for slow in judge(table, policy):
@@ -31,7 +32,10 @@ def straggler(snapshot: Snapshot, policy: Straggler) -> Iterator[Finding]:
                     yield _finding(snapshot, table, slow)
     for name, node in snapshot.nodes.items():
         if node.state is NodeState.SUSPECT and name not in slow_nodes and node.record.table_row not in SUSPECTED_BY_US:
-            yield Finding(Signal.CLEAN, "straggler.clean", name, snapshot.now, "its ranks keep up with their peers")
+            ranks = any(name in table.nodes for table in snapshot.tables.values())
+            words = "its ranks keep up with their peers" if ranks else "no rank is there any more that could be slow"
+            if ranks or not probed:
+                yield Finding(Signal.CLEAN, "straggler.clean", name, snapshot.now, words)
 
 
 def _finding(snapshot: Snapshot, table: StepTable, slow: SlowRank) -> Finding:

@@ -42,6 +42,7 @@ class Signal(StrEnum):
     REPAIR_FAILED = "repair_failed"  # it was not
     HANDS_DUE = "hands_due"  # nothing is left for us to try
     VALIDATION_DUE = "validation_due"  # it needs no repair, or an operator says so
+    PROBE_DUE = "probe_due"  # a suspect that nobody uses: its test will tell
     VALIDATED = "validated"  # the test was passed
     VALIDATION_FAILED = "validation_failed"
     PROBATION_OVER = "probation_over"

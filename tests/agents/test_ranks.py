@@ -279,7 +279,7 @@ def test_a_connection_that_asks_without_end_is_refused(tmp_path: Path) -> None:
     [
         (b"rubbish\n", "not understood"),
         (b"\xff\xfe\n", "not understood"),
-        (b'{"type":"dance"}\n', "not understood"),
+        (b'{"tape":"steps"}\n', "not understood"),
         (b'{"type":"restore_point","id":1}\n', "say hello first"),
         (b'{"type":"collective","name":"","sequence":1,"entered_at":1.0}\n', "not understood"),
         (b'{"type":"collective","name":"barrier","sequence":-1,"entered_at":1.0}\n', "not understood"),
@@ -304,6 +304,18 @@ def test_rubbish_gets_an_error_and_ends_only_its_own_connection(tmp_path: Path, 
         assert (await good.hear() or {})["step"] == 30
         await good.close()
         await bad.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_what_only_a_newer_hook_says_is_left_out_and_answered_and_the_rank_goes_on(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        await rank.say(HELLO, {"type": "dance", "of": [1]}, {"type": "dance", "id": 4}, {"type": "restore_point", "id": 5})
+        answers = [await rank.hear() or {} for _ in range(2)]
+        assert {answer["id"]: answer["type"] for answer in answers} == {4: "error", 5: "restore_point"}
+        assert "knows no 'dance'" in next(answer["error"] for answer in answers if answer["id"] == 4)
+        await rank.close()
 
     on_stage(tmp_path, play)
 

@@ -455,7 +455,8 @@ def test_seats_that_expire_do_not_hold_their_job_for_good(real_sides: Callable[[
     pending(side, job_id)
     side.slurm.release_job(job_id)
     side.expire_reservation("seats")
-    until(side, lambda: side.slurm.reservations() == [], "the seats are gone", 90)
+    # A minute is the least they last, and Slurm looks for expired ones once a minute.
+    until(side, lambda: side.slurm.reservations() == [], "the seats are gone", 150)
     until(side, lambda: not job_of(side, job_id).held, "Slurm lets the job go on", 30)
     side.clear()
 

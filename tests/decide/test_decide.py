@@ -467,6 +467,40 @@ class TestHealth:
         left = only(decided(b.snapshot(b.node("n2", NodeState.SUSPECT, gpus=(b.gpu(0),)))))
         assert left.to_state is NodeState.IN_SERVICE
 
+    PROBING = b.config(validation={"enabled": True})
+
+    def suspect(self, name: str = "n2", **changes: Any) -> NodeView:
+        return b.node(name, NodeState.SUSPECT, **{"gpus": (b.gpu(0, nvlinks=17, nvlinks_max=18),)} | changes)
+
+    def test_a_suspect_that_nobody_uses_is_tested(self) -> None:
+        decision = only(decided(b.snapshot(self.suspect()), self.PROBING))
+        assert (decision.row, decision.action, decision.to_state) == (255, Action.VALIDATE, NodeState.VALIDATING)
+        assert StepName.RUN_VALIDATION in plan_of(decision).steps
+
+    def test_a_suspect_at_work_is_not_tested(self) -> None:
+        assert [one.row for one in decided(b.snapshot(self.suspect(), jobs=[b.job()]), self.PROBING)] == [141]
+
+    @pytest.mark.parametrize("validation", [{}, {"enabled": True, "test_suspects": False}])
+    def test_no_suspect_is_tested_where_the_site_does_not_want_it(self, validation: dict[str, bool]) -> None:
+        assert [one.row for one in decided(b.snapshot(self.suspect()), b.config(validation=validation))] == [141]
+
+    def test_no_suspect_is_tested_where_a_failure_could_not_be_followed_by_quarantine(self) -> None:
+        full = [b.node(name, NodeState.QUARANTINED) for name in ("n3", "n4")]
+        guards = {"quarantined_nodes_max": 2, "quarantined_share_max": 1.0, "domain_share_max": 1.0}
+        decisions = decided(b.snapshot(self.suspect(), *full), b.config(guards=guards, validation={"enabled": True}))
+        assert [(one.row, one.because, one.plan) for one in decisions if one.subject == "n2"] == [
+            (255, Because.FLEET_BUDGET, None)
+        ]
+
+    def test_what_looks_well_again_is_not_tested(self) -> None:
+        well = self.suspect(gpus=(b.gpu(0),))
+        assert only(decided(b.snapshot(well, jobs=[b.job()]), self.PROBING)).row == 21
+
+    def test_a_straggler_is_not_called_well_because_its_job_has_ended(self) -> None:
+        node = self.suspect(gpus=(b.gpu(0),))
+        assert only(decided(b.snapshot(node))).row == 21
+        assert only(decided(b.snapshot(node), self.PROBING)).row == 255
+
     def test_silence_goes_before_suspicion(self) -> None:
         gpus = (b.gpu(0, nvlinks=17, nvlinks_max=18),)
         silent = b.node("n2", NodeState.SUSPECT, heard_at=b.NOW - 5, gpus=gpus)
