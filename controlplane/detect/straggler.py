@@ -19,6 +19,9 @@ from controlplane.fleet.steps import StepTable
 
 UNKNOWN_CAUSE = "unknown"
 
+SUSPECTED_HERE = 20
+"""Row of `decide.table` whose suspicion comes from here alone."""
+
 
 def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterator[Finding]:
     """`probed`: suspects are tested once nobody uses them, so the end of their job does not clear them."""
@@ -33,8 +36,8 @@ def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterato
     for name, node in snapshot.nodes.items():
         if node.state is NodeState.SUSPECT and name not in slow_nodes and node.record.table_row not in SUSPECTED_BY_US:
             ranks = any(name in table.nodes for table in snapshot.tables.values())
-            words = "its ranks keep up with their peers" if ranks else "no rank is there any more that could be slow"
-            if ranks or not probed:
+            words = "its ranks keep up with their peers" if ranks else "nothing speaks against it any more"
+            if ranks or not probed or node.record.table_row != SUSPECTED_HERE:
                 yield Finding(Signal.CLEAN, "straggler.clean", name, snapshot.now, words)
 
 
