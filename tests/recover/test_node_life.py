@@ -512,6 +512,23 @@ def test_a_node_in_service_is_tested_when_an_operator_asks_once_it_is_empty(tmp_
     assert rehearsal.gang_state() == ("RUNNING", 0)
 
 
+def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **VALIDATION)
+    rehearsal.fake.cancel(rehearsal.hungry)
+    for name in ("n1", "n5", "n6"):
+        rehearsal.gpus[name] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
+    rehearsal.fake.job_ends_as["n6"] = "FAILED"
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    wait_for(rehearsal, "n6", NodeState.QUARANTINED)
+    assert states_passed(rehearsal, "n5") == [140, 255, 220]
+    assert states_passed(rehearsal, "n6") == [140, 255, 221]
+    assert rehearsal.state_of("n1") is NodeState.SUSPECT, "the gang is at work there"
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    rehearsal.run(10)
+    assert node_of(rehearsal, "n6").draining
+    assert node_of(rehearsal, "n5").usable
+
+
 def test_a_node_that_slurm_did_not_know_before_is_burnt_in_where_the_site_wants_it(tmp_path: Path) -> None:
     config = {"validation": {**VALIDATION["validation"], "burn_in_new_nodes": True, "burn_in_hours": 2}}
     rehearsal = start(tmp_path, **config)
