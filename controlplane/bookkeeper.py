@@ -34,6 +34,8 @@ class Bookkeeper:
         self._repairs = repairs
         self._telemetry = telemetry
         self._directory = directory
+        self._names: set[str] = set()
+        """Nodes that are written down: none ever goes."""
         self._seen: dict[JobKey, tuple[str, int, bool]] = {}
         self._progress: dict[tuple[int, Attempt], tuple[int, float]] = {}
 
@@ -48,16 +50,16 @@ class Bookkeeper:
         ]
 
     def note(self, view: SlurmView, now: float) -> None:
-        records = self._fleet.nodes()
-        for name, record in records.items():
-            slurm = view.nodes.get(name)
-            ours = record.state in OUT_OF_SERVICE and record.state not in IN_OUR_HANDS
-            if slurm is not None and slurm.draining and ours:
+        for record in self._fleet.nodes_in(OUT_OF_SERVICE - IN_OUR_HANDS):
+            slurm = view.nodes.get(record.name)
+            if slurm is not None and slurm.draining:
                 self._note_drain(record, slurm, now)
-        new_nodes = view.nodes.keys() - records.keys()
+        if not view.nodes.keys() <= self._names:
+            self._names = set(self._fleet.nodes())
+        new_nodes = view.nodes.keys() - self._names
         if new_nodes:
             self._fleet.add_nodes(new_nodes, now)
-            if records and self._config.validation.burn_in_new_nodes:  # else it is we who are new
+            if self._names and self._config.validation.burn_in_new_nodes:  # else it is we who are new
                 for name in sorted(new_nodes):
                     self._repairs.ask(Verb.BURN_IN, name, "Slurm did not know it before", "understudy", now)
         self._telemetry.know(view.nodes.keys())

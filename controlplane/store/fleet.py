@@ -27,6 +27,11 @@ class FleetStore:
         self._nodes = {key: last.get(key) or _node(row) for row in rows for key in (tuple(row),)}
         return {record.name: record for record in self._nodes.values()}
 
+    def nodes_in(self, states: Iterable[NodeState]) -> list[NodeRecord]:
+        query = select(tables.node).where(tables.node.c.state.in_([state.value for state in states]))
+        with reading(self._engine) as connection:
+            return [_node(row) for row in connection.execute(query)]
+
     def add_nodes(self, names: Iterable[str], now: float) -> None:
         """New nodes are in service until something is known against them."""
         rows = [
