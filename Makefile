@@ -8,15 +8,17 @@ RUN := $(VENV)/bin/python
 demo: setup
 	@$(RUN) -m deploy.demo
 
+# The contract's clusters, one a version of Slurm, are mostly waited for: side by side. The rest is timed: one by one.
 test: check versions
-	@$(RUN) -m pytest -m cluster
+	@$(RUN) -m pytest -m cluster -n 3 --dist loadgroup tests/contract
+	@$(RUN) -m pytest -m cluster --ignore tests/contract --durations 15
 
 check: setup
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(RUN) -m mypy
 	@$(VENV)/bin/lint-imports
-	@$(RUN) -m pytest -m "not cluster" -q
+	@$(RUN) -m pytest -m "not cluster" -q -n 2 --dist worksteal
 
 bench: setup
 	@$(RUN) -m tests.bench.ingest
