@@ -5,7 +5,7 @@ from __future__ import annotations
 from controlplane.config import Config
 from controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, identify, opted_in
 from controlplane.fleet.node import IN_OUR_HANDS, OUT_OF_SERVICE, SLURM_SAVES_SECONDS, NodeRecord
-from controlplane.fleet.operator import Verb
+from controlplane.fleet.operator import OURSELVES, Verb
 from controlplane.fleet.slurm import SlurmNode, SlurmView
 from controlplane.live.directory import JobDirectory
 from controlplane.live.telemetry import ExpectedJob, Telemetry
@@ -61,7 +61,7 @@ class Bookkeeper:
             self._fleet.add_nodes(new_nodes, now)
             if self._names and self._config.validation.burn_in_new_nodes:  # else it is we who are new
                 for name in sorted(new_nodes):
-                    self._repairs.ask(Verb.BURN_IN, name, "Slurm did not know it before", "understudy", now)
+                    self._repairs.ask(Verb.BURN_IN, name, "Slurm did not know it before", OURSELVES, now)
         self._telemetry.know(view.nodes.keys())
         jobs = self._note_jobs(self.jobs(view), now)
         self._telemetry.allocations.note((job for _, job in jobs), now)

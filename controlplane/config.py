@@ -155,7 +155,7 @@ class Silence(Section):
         0.3,
         gt=0,
         le=1,
-        description="With this share of nodes silent at once nothing is concluded from silence.",
+        description="With this share of nodes silent at once nothing is done that no person asks for.",
     )
 
     @model_validator(mode="after")
@@ -398,6 +398,9 @@ class Validation(Section):
         False, description="Whether a node that Slurm did not know before is burnt in, as soon as nobody uses it."
     )
     test_suspects: bool = Field(True, description="Whether a suspect node is tested as soon as nobody uses it.")
+    suspects_at_once_max: int = Field(
+        2, ge=1, description="Suspects in test at once. Tests and burn-ins that were asked for do not count."
+    )
     probation_hours: float = Field(24.0, ge=0, description="So long a node is on probation after it has returned.")
 
 

@@ -42,8 +42,8 @@ HARDWARE_EVENTS_AT_ONCE = 256
 REFUSALS_REMEMBERED_SECONDS = 24 * HOUR_SECONDS
 """So long a job that our Prolog kept off a node may have been held when nobody of us was there to set it free."""
 
-REQUESTS_REMEMBERED_SECONDS = HOUR_SECONDS
-"""An operator's request that could not be answered within this is not answered behind their back later."""
+REQUESTS_REMEMBERED_SECONDS = 8 * 24 * HOUR_SECONDS
+"""Longer than any of them waits to be answered, so that one that waits no more is told of (`decide.life`)."""
 
 TOPOLOGY_AGE_MAX_SECONDS = 300.0
 

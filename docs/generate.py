@@ -41,6 +41,8 @@ GUARDS = {
     Because.REPAIR_BUDGET: "as many nodes are in repair or test as may be at once",
     Because.COOLDOWN: "something was tried on this node a moment ago",
     Because.BUSY: "a node is tested on request only while nobody uses it",
+    Because.MASS_SILENCE: "so many agents fell silent together that it is taken for a fault of ours or of the network; "
+    "only what people ask for is done",
     Because.NO_SPARE: "no spare is free: the node leaves service, the gang moves as soon as there is one",
 }
 

@@ -11,6 +11,7 @@ from agents.wire import WIRE_VERSION, Fact, Gpu, GpuStatus, KernelEvent, RankWin
 from controlplane.config import Config, Mode
 from controlplane.fleet.job import Attempt, Job, JobKey
 from controlplane.fleet.node import NodeRecord, NodeState, NodeView, StoredKernelEvent
+from controlplane.fleet.recovery import NODE_HOLD_PREFIX
 from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.fleet.steps import StepTable
@@ -74,6 +75,13 @@ def node(
 ) -> NodeView:
     record = values.pop("record", NodeRecord(name, state, agent_seen_at=NOW - 500, slurmd_seen_at=NOW - 500))
     return NodeView(record, slurm or slurm_node(name), heard_at, boot_id=BOOT, **values)
+
+
+def kept(*names: str) -> dict[str, SlurmReservation]:
+    """Reservations that keep nodes for us alone, while they are tested."""
+    flags = frozenset({"IGNORE_JOBS"})
+    held = (SlurmReservation(f"{NODE_HOLD_PREFIX}{name}", (name,), ("root",), flags) for name in names)
+    return {one.name: one for one in held}
 
 
 def snapshot(

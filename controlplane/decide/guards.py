@@ -12,7 +12,7 @@ from controlplane.config import Config, Mode
 from controlplane.decide.table import Row
 from controlplane.fleet.decision import Action, Because, Decision
 from controlplane.fleet.finding import Finding
-from controlplane.fleet.node import IN_OUR_HANDS
+from controlplane.fleet.node import IN_OUR_HANDS, PROBED, NodeState, NodeView
 from controlplane.fleet.recovery import RepairAttempt
 from controlplane.fleet.snapshot import Snapshot
 
@@ -117,18 +117,45 @@ def object_to_repair(
     if snapshot.nodes[finding.node].state in IN_OUR_HANDS:
         return None  # it counts already
     limit = config.repair.nodes_at_once_max
-    if len(already) + sum(node.state in IN_OUR_HANDS for node in snapshot.nodes.values()) >= limit:
+    at_work = (node.state in IN_OUR_HANDS and not node.record.tested_in_service for node in snapshot.nodes.values())
+    if len(already) + sum(at_work) >= limit:
         return Objection(Because.REPAIR_BUDGET, f"{limit} nodes are in repair or test already, which is the limit")
+    return _object_so_soon(snapshot, config, tried)
+
+
+def object_to_probe(
+    snapshot: Snapshot, config: Config, finding: Finding, tried: Sequence[RepairAttempt], already: Collection[str]
+) -> Objection | None:
+    """To testing a suspect. It may end in quarantine, so there has to be room for that: for it, and for those that are
+    tested already. Tests that people asked for are theirs to count.
+    """
+    under_test = {*already, *(name for name, node in snapshot.nodes.items() if _is_probed(node))}
+    limit = config.validation.suspects_at_once_max
+    return (
+        object_to_quarantine(snapshot, config, finding, under_test)
+        or (
+            Objection(Because.REPAIR_BUDGET, f"{limit} suspects are tested already, which is the limit")
+            if len(under_test) >= limit
+            else None
+        )
+        or _object_so_soon(snapshot, config, tried)
+    )
+
+
+def _is_probed(node: NodeView) -> bool:
+    return node.state is NodeState.VALIDATING and node.record.table_row == PROBED
+
+
+def _object_so_soon(snapshot: Snapshot, config: Config, tried: Sequence[RepairAttempt]) -> Objection | None:
     last = max((one.ended_at or one.at for one in tried), default=0.0)
-    left = last + config.repair.cooldown_seconds - snapshot.now
-    if left > 0:
+    if last + config.repair.cooldown_seconds > snapshot.now:
         words = f"the last attempt on it ended less than {config.repair.cooldown_seconds:g} s ago"
         return Objection(Because.COOLDOWN, words)
     return None
 
 
 def object_to_any(snapshot: Snapshot) -> Objection | None:
-    """Guards that hold for every effect on Slurm."""
+    """Guards that hold for every effect on Slurm that no person asks for."""
     if snapshot.mode is Mode.OBSERVE:
         return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
     if snapshot.paused:
@@ -137,6 +164,8 @@ def object_to_any(snapshot: Snapshot) -> Objection | None:
         return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
     if still_gathering(snapshot):
         return Objection(Because.GATHERING, "this control plane has just started and not yet heard every node")
+    if snapshot.mass_silence:
+        return Objection(Because.MASS_SILENCE, snapshot.mass_silence)
     return None
 
 
@@ -149,7 +178,7 @@ def object_to_quarantine(
         return general
     lately = lately_quarantined(snapshot, config) | set(already) | {finding.node}
     if len(lately) > breaker_limit(snapshot, config):
-        return Objection(Because.BREAKER, "it would be one too many at once: the circuit breaker opens")
+        return Objection(Because.BREAKER, "it would be one too many at once for the circuit breaker")
     held = len(already) + snapshot.quarantined
     limit = quarantine_limit(snapshot, config)
     if held >= limit:

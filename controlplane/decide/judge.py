@@ -9,6 +9,7 @@ from controlplane.config import Config
 from controlplane.decide import guards, hangs, inside, life, plans, spares
 from controlplane.decide.releases import releases
 from controlplane.decide.table import BREAKER_ROW, FILL_POOL_ROW, UNNAMED_HANG_ROW, Row, look_up
+from controlplane.detect.silence import MASS_RULE
 from controlplane.detect.stranded import DRAINED_FOR_LATER
 from controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from controlplane.fleet.finding import Finding, Signal
@@ -34,6 +35,8 @@ GRAVITY = (
     Signal.SEAT_LOST,
     Signal.VALIDATION_FAILED,
     Signal.REPAIR_FAILED,
+    Signal.TEST_NOT_BEGUN,
+    Signal.PROBE_NOT_BEGUN,
     Signal.VALIDATED,
     Signal.REPAIRED,
     Signal.HANDS_DUE,
@@ -55,6 +58,8 @@ GRAVITY = (
 """One state change a node and round: the first of these that has a row. What is left is found again next round."""
 
 
+BUDGETS = (Because.FLEET_BUDGET, Because.HOURLY_BUDGET, Because.DOMAIN_BUDGET)
+
 Condemned = tuple[Row, Finding]
 
 
@@ -69,9 +74,11 @@ class Move:
 
 def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> list[Decision]:
     """Decisions of this round, those that act with a plan. Repetitions are the caller's to leave out."""
+    if mass := _mass_silence(findings):
+        snapshot = replace(snapshot, mass_silence=mass)
     decisions: list[Decision] = []
     condemned: list[Condemned] = []
-    begun: set[str] = set()
+    begun: dict[str, int] = {}
     by_node: dict[str, list[Finding]] = {}
     for finding in (*findings, *life.due(snapshot, config)):
         by_node.setdefault(finding.node, []).append(finding)
@@ -86,7 +93,8 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         row, finding = chosen
         if row.action in life.ACTIONS:
             decisions.append(life.carry_out(snapshot, row, finding, config, begun))
-            begun |= {name} if decisions[-1].action in (Action.REPAIR, Action.VALIDATE) else set()
+            if decisions[-1].action in (Action.REPAIR, Action.VALIDATE):
+                begun[name] = row.number
         elif row.action is not Action.NOTHING:
             condemned.append((row, replace(finding, evidence={**finding.evidence, "generation": node.generation})))
         else:
@@ -100,6 +108,16 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     if not acting:  # one thing after the other: a swap takes spares
         decisions += _fill_pool(snapshot, {finding.node for _, finding in condemned}, config)
     return decisions
+
+
+def _mass_silence(findings: Iterable[Finding]) -> str:
+    nodes = {finding.node for finding in findings if finding.rule == MASS_RULE}
+    if not nodes:
+        return ""
+    return (
+        f"{len(nodes)} agents fell silent together, which is taken for a fault of ours or of the network "
+        "(`understudy hold` takes nodes that are really gone out of the count)"
+    )
 
 
 def _remarks(node: NodeView, findings: Iterable[Finding]) -> list[Decision]:
@@ -123,6 +141,7 @@ def _row(node: NodeView, finding: Finding) -> Row | None:
 
 
 def _plain(row: Row, finding: Finding) -> Decision:
+    request = finding.evidence.get("request")
     return Decision(
         row=row.number,
         subject=finding.node,
@@ -132,6 +151,7 @@ def _plain(row: Row, finding: Finding) -> Decision:
         to_state=row.to,
         finding=finding,
         evidence=finding.evidence,
+        request=request if isinstance(request, int) else None,
     )
 
 
@@ -152,13 +172,28 @@ def _condemnations(snapshot: Snapshot, condemned: Sequence[Condemned], config: C
             new |= {one[1].node} if takes_out else set()
         else:
             decisions.append(_held_back(one, objection))
-    too_many = [one.subject for one in decisions if one.because is Because.BREAKER]
+    too_many = _one_too_many(snapshot, decisions, new, config)
     if too_many and not snapshot.breaker:
         decisions.append(_breaker(snapshot, too_many, new, config))
     bad = {finding.node for _, finding in condemned if finding.signal is not Signal.GANG_HUNG}
     moving = [one[1] for one in allowed if not _may_stay(snapshot, one) or _awaited(snapshot, one[1].node)]
     moves = _moves(snapshot, moving, bad, config)
     return decisions + [_act(snapshot, one, moves.get(one[1].node)) for one in allowed]
+
+
+def _one_too_many(snapshot: Snapshot, held_back: Sequence[Decision], new: set[str], config: Config) -> list[str]:
+    """Nodes that were to be quarantined and were not, where they are more than the breaker bears: it does not matter
+    whether it was the breaker that held them back, or a budget that is smaller.
+    """
+    since = max(snapshot.now - config.guards.breaker_window_seconds, snapshot.breaker_reset_at)
+    known = {name for name, incident in snapshot.incidents.items() if incident.opened_at <= since}
+    held = [
+        one.subject
+        for one in held_back
+        if one.because is Because.BREAKER or (one.because in BUDGETS and one.subject not in known)
+    ]
+    wanted = guards.lately_quarantined(snapshot, config) | new | set(held)
+    return held if len(wanted) > guards.breaker_limit(snapshot, config) else []
 
 
 def _moves(snapshot: Snapshot, findings: Sequence[Finding], bad: set[str], config: Config) -> dict[str, Move]:

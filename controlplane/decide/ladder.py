@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controlplane.config import Repair
-from controlplane.fleet.finding import Signal
+from controlplane.fleet.finding import Json, Signal
 from controlplane.fleet.incident import OpenIncident
 from controlplane.fleet.recovery import RecoveryKind, RepairAttempt, Rung
 from controlplane.xid_policy import Repair as Asked
@@ -17,13 +17,20 @@ LADDER = tuple(Rung)
 
 
 def first_rung(incident: OpenIncident | None) -> Rung:
-    """Where the ladder is entered: what the finding asks for, a reboot where it asks for nothing."""
+    """Where the ladder is entered: what the finding asks for, a reboot where it asks for nothing; of several findings
+    the one that asks for most.
+    """
     if incident is None:
         return Rung.REBOOT
-    asked = incident.evidence.get("repair")
+    first = _rung(incident.evidence.get("repair")) or Rung.REBOOT
+    later = (rung for asked in incident.asked if (rung := _rung(asked)) is not None)
+    return max((first, *later), key=LADDER.index)
+
+
+def _rung(asked: Json) -> Rung | None:
     if asked == Asked.NONE:
         return Rung.RESTART_APP
-    return Rung(asked) if isinstance(asked, str) and asked in LADDER else Rung.REBOOT
+    return Rung(asked) if isinstance(asked, str) and asked in LADDER else None
 
 
 def next_rung(incident: OpenIncident | None, attempts: Sequence[RepairAttempt], policy: Repair) -> Rung:

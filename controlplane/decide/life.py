@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from controlplane.config import Config
 from controlplane.decide import guards, ladder, plans
 from controlplane.decide.table import Row
 from controlplane.fleet.decision import Action, Because, Decision
 from controlplane.fleet.finding import Finding, Json, Signal
-from controlplane.fleet.node import IN_OUR_HANDS, OUT_OF_SERVICE, NodeState, NodeView
-from controlplane.fleet.operator import Request, Verb
+from controlplane.fleet.node import IN_OUR_HANDS, OUT_OF_SERVICE, PROBED, TESTED_IN_SERVICE, NodeState, NodeView
+from controlplane.fleet.operator import OURSELVES, Request, Verb
 from controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     Plan,
@@ -21,6 +22,7 @@ from controlplane.fleet.recovery import (
     RecoveryStatus,
     RepairAttempt,
     Rung,
+    StepName,
 )
 from controlplane.fleet.snapshot import Snapshot
 
@@ -28,6 +30,19 @@ HOUR_SECONDS = 3600.0
 
 HEARD_AGAIN_SECONDS = 120.0
 """So long the agent of a node that has passed its test may take to be heard again."""
+
+REQUEST_WAITS_SECONDS = HOUR_SECONDS
+"""An operator's request that could not be answered within this is not answered behind their back later."""
+
+TEST_WAITS_SECONDS = 7 * 24 * HOUR_SECONDS
+"""A test is asked for to be made once nobody uses the node, and jobs take days."""
+
+TESTED_AGAIN_SECONDS = HOUR_SECONDS
+"""A suspect that has passed its test, or could not be tested, is left alone for so long at least."""
+
+TEST_BEGINS_WITH = f"{StepName.RUN_VALIDATION}: "
+NOT_BEGUN = (f"{TEST_BEGINS_WITH}did not start:", f"{TEST_BEGINS_WITH}tried ")
+"""How an attempt's outcome begins whose job never ran: it waited in vain, or Slurm refused it again and again."""
 
 ACTIONS = frozenset(
     {
@@ -67,10 +82,28 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
             hours = config.validation.probation_hours
             if snapshot.now - node.record.since >= hours * HOUR_SECONDS:
                 yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} hours are over")
-        elif node.state is NodeState.SUSPECT and config.probes_suspects:
-            if guards.object_to_test(snapshot, name, config) is None:
-                words = "it is suspect, and nobody uses it now"
-                yield _finding(snapshot, node, Signal.PROBE_DUE, "validation.suspect", words)
+        elif (
+            node.state is NodeState.SUSPECT
+            and config.probes_suspects
+            and not _silent(snapshot, node, config)
+            and not _tested_lately(snapshot, tried.get(name, ()), config)
+            and guards.object_to_test(snapshot, name, config) is None
+        ):
+            words = "it is suspect, and nobody uses it now"
+            yield _finding(snapshot, node, Signal.PROBE_DUE, "validation.suspect", words)
+
+
+def _silent(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
+    """It has an agent, and that is not heard. Neither a suspicion nor a test ends before it is."""
+    silent = config.silence.silent_after_seconds
+    heard = node.heard_at is not None and snapshot.now - node.heard_at <= silent
+    return not heard and node.has_agent
+
+
+def _tested_lately(snapshot: Snapshot, tried: Sequence[RepairAttempt], config: Config) -> bool:
+    pause = max(config.validation.probation_hours * HOUR_SECONDS, TESTED_AGAIN_SECONDS)
+    tests = (one.ended_at or one.at for one in tried if one.kind is RecoveryKind.VALIDATE)
+    return max(tests, default=0.0) + pause > snapshot.now
 
 
 def _left_over(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
@@ -99,6 +132,11 @@ def _finding(
 
 
 def _asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) -> Finding:
+    waits = TEST_WAITS_SECONDS if request.verb in (Verb.TEST, Verb.BURN_IN) else REQUEST_WAITS_SECONDS
+    if snapshot.now - request.at > waits:
+        words = f"{request.verb.value}, asked for by {request.by}, could not be done within {waits / HOUR_SECONDS:g} h"
+        rule = f"operator.{request.verb.value}"
+        return _finding(snapshot, node, Signal.REQUEST_GIVEN_UP, rule, words, {"request": request.id})
     tested = request.verb is Verb.RELEASE and config.validation.enabled
     tested = tested and node.state in (NodeState.HANDS, NodeState.RETIRED)
     signal = ASKED.get(request.verb, Signal.VALIDATION_DUE if tested else Signal.RELEASE_ASKED)
@@ -106,9 +144,7 @@ def _asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config)
     return _finding(snapshot, node, signal, f"operator.{request.verb.value}", words, {"request": request.id})
 
 
-def _next_rung(
-    snapshot: Snapshot, node: NodeView, tried: list[RepairAttempt] | tuple[()], config: Config
-) -> Iterator[Finding]:
+def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:
     """For a node that is drained by us and empty; what still works there is left to end."""
     record, slurm = node.record, node.slurm
     drained = slurm is not None and record.drained_at is not None and record.owns(slurm)
@@ -161,21 +197,31 @@ def known_of(node: NodeView) -> dict[str, Json]:
     return {"boot": node.boot_id, "gpus": gpus, "kernel_log": [one.event.text for one in node.events]}
 
 
-def _outcome(
-    snapshot: Snapshot, node: NodeView, tried: list[RepairAttempt] | tuple[()], config: Config
-) -> Iterator[Finding]:
+def _outcome(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:
     """What became of the attempt that brought the node into this state."""
     testing = node.state is NodeState.VALIDATING
     kind = RecoveryKind.VALIDATE if testing else RecoveryKind.REPAIR
     attempt = next((one for one in reversed(tried) if one.kind is kind), None)
     failed = Signal.VALIDATION_FAILED if testing else Signal.REPAIR_FAILED
     what = "test" if testing else f"repair ({attempt.rung})" if attempt else "repair"
-    if attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
+    if node.record.tested_in_service and _never_began(attempt):
+        signal = Signal.PROBE_NOT_BEGUN if node.record.table_row == PROBED else Signal.TEST_NOT_BEGUN
+        why = attempt.outcome if attempt is not None and attempt.outcome else "nothing is known of it"
+        yield _finding(snapshot, node, signal, "validation.not_begun", f"its test has not begun: {why}")
+    elif attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
         yield _finding(snapshot, node, failed, f"repair.{kind.value}", f"nothing is known of its {what}")
     elif attempt.status is RecoveryStatus.FAILED:
         yield _finding(snapshot, node, failed, f"repair.{kind.value}", f"its {what} failed: {attempt.outcome}")
     elif attempt.status is RecoveryStatus.SUCCEEDED:
         yield from _succeeded(snapshot, node, attempt, config)
+
+
+def _never_began(attempt: RepairAttempt | None) -> bool:
+    """Nothing of ours ran on the node. What Slurm refuses us, or others took from us, is no fault of its."""
+    if attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
+        return True
+    failed = attempt.status is RecoveryStatus.FAILED
+    return failed and (not attempt.outcome.startswith(TEST_BEGINS_WITH) or attempt.outcome.startswith(NOT_BEGUN))
 
 
 def _succeeded(snapshot: Snapshot, node: NodeView, attempt: RepairAttempt, config: Config) -> Iterator[Finding]:
@@ -187,9 +233,7 @@ def _succeeded(snapshot: Snapshot, node: NodeView, attempt: RepairAttempt, confi
             yield _finding(snapshot, node, Signal.HANDS_DUE, "repair.untested", words, known_of(node))
         return
     ended = attempt.ended_at or snapshot.now
-    silent = config.silence.silent_after_seconds
-    heard = node.heard_at is not None and snapshot.now - node.heard_at <= silent
-    if heard or node.record.agent_seen_at is None:
+    if not _silent(snapshot, node, config):
         yield _finding(snapshot, node, Signal.VALIDATED, "repair.validate", "it passed its test")
     elif snapshot.now - max(ended, snapshot.started_at) > HEARD_AGAIN_SECONDS:
         words = "it passed its test, but its agent is not heard"
@@ -199,8 +243,10 @@ def _succeeded(snapshot: Snapshot, node: NodeView, attempt: RepairAttempt, confi
 # -- decisions -------------------------------------------------------------------------------------------------------
 
 
-def carry_out(snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: Collection[str]) -> Decision:
-    """`already`: nodes whose repair or test began in this same round."""
+def carry_out(snapshot: Snapshot, row: Row, finding: Finding, config: Config, begun: Mapping[str, int]) -> Decision:
+    """`begun`: nodes whose repair or test began in this same round, and by which row."""
+    probe = finding.signal is Signal.PROBE_DUE
+    already = [name for name, by in begun.items() if (by == PROBED if probe else by not in TESTED_IN_SERVICE)]
     objection = _object(snapshot, row, finding, config, already)
     request = finding.evidence.get("request")
     if objection is not None:
@@ -216,6 +262,7 @@ def carry_out(snapshot: Snapshot, row: Row, finding: Finding, config: Config, al
         to_state=row.to,
         finding=finding,
         evidence=finding.evidence,
+        opens_incident=row.action is Action.TAKE_BACK,
         plan=plan,
         clears=row.action is Action.VALIDATE,
         past_boot_id=node.boot_id if plan is not None and plan.rung is Rung.REBOOT else "",
@@ -226,19 +273,22 @@ def carry_out(snapshot: Snapshot, row: Row, finding: Finding, config: Config, al
 def _object(
     snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: Collection[str]
 ) -> guards.Objection | None:
-    if row.action is Action.LET_GO and finding.signal is not Signal.HOLD_LEFT:
+    if row.action is Action.LET_GO and finding.signal in (Signal.DRAIN_LIFTED, Signal.DRAINED_BY_OTHERS):
         return None  # a person's word ends our claim at once, whatever else holds
     if finding.signal is Signal.TEST_ASKED:
-        return guards.object_to_operator(snapshot) or guards.object_to_test(snapshot, finding.node, config)
+        request = snapshot.requests.get(finding.node)
+        if request is not None and request.by == OURSELVES:
+            objection = guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
+        else:
+            objection = guards.object_to_operator(snapshot)
+        return objection or guards.object_to_test(snapshot, finding.node, config)
     if finding.rule.startswith("operator."):
         return guards.object_to_operator(snapshot)
     if row.action in (Action.REPAIR, Action.VALIDATE):
         tried = attempts_by_node(snapshot).get(finding.node, [])
-        objection = guards.object_to_repair(snapshot, config, finding, tried, already)
-        if finding.signal is Signal.PROBE_DUE:  # it may end in quarantine, so there has to be room for that
-            objection = objection or guards.object_to_quarantine(snapshot, config, finding, already)
-        return objection
-    if row.action is Action.RETURN:
+        ask = guards.object_to_probe if finding.signal is Signal.PROBE_DUE else guards.object_to_repair
+        return ask(snapshot, config, finding, tried, already)
+    if row.action is Action.RETURN or finding.signal in (Signal.TEST_NOT_BEGUN, Signal.PROBE_NOT_BEGUN):
         return guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
     return guards.object_to_any(snapshot)
 
@@ -258,7 +308,8 @@ def _plan(snapshot: Snapshot, row: Row, finding: Finding, config: Config) -> Pla
         case Action.ASK_PERSON:
             return plans.hands_plan(node, finding, label)
         case Action.TAKE_BACK:
-            return plans.take_back_plan(node, finding, under_way)
+            # Where Slurm has drained it meanwhile by itself, the drain is given our reason: else it would be nobody's.
+            return replace(plans.take_back_plan(node, finding, under_way), renamed_nodes=(node.name,))
         case Action.HOLD:
             return plans.hold_plan(node, finding, under_way)
     if row.action is Action.RETURN:

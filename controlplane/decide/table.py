@@ -99,14 +99,14 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         20,
-        (IN_SERVICE,),
+        (IN_SERVICE, PROBATION),
         Signal.STRAGGLER_SUSPECTED,
         SUSPECT,
         Action.NOTHING,
         "statistics alone mark a suspect; they drain nobody",
     ),
     Row(21, (SUSPECT,), Signal.CLEAN, IN_SERVICE, Action.NOTHING, "it keeps up again"),
-    Row(30, (IN_SERVICE, SUSPECT), Signal.SILENT, UNKNOWN, Action.NOTHING, "silence is not death"),
+    Row(30, (IN_SERVICE,), Signal.SILENT, UNKNOWN, Action.NOTHING, "silence is not death"),
     Row(31, (UNKNOWN,), Signal.HEARD, IN_SERVICE, Action.NOTHING, "heard again"),
     Row(
         40,
@@ -159,7 +159,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         140,
-        (IN_SERVICE,),
+        (IN_SERVICE, PROBATION),
         Signal.HEALTH_SUSPECTED,
         SUSPECT,
         Action.NOTHING,
@@ -168,7 +168,7 @@ TABLE: tuple[Row, ...] = (
     Row(141, (SUSPECT,), Signal.HEALTH_SUSPECTED, None, Action.NOTHING, "it still looks wrong"),
     Row(
         150,
-        (IN_SERVICE,),
+        (IN_SERVICE, PROBATION),
         Signal.CORRUPTION_SUSPECTED,
         SUSPECT,
         Action.NOTHING,
@@ -240,6 +240,22 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         222, (VALIDATING,), Signal.HARDWARE_FAULT, QUARANTINED, Action.TAKE_BACK, "it failed again while it was tested"
+    ),
+    Row(
+        223,
+        (VALIDATING,),
+        Signal.TEST_NOT_BEGUN,
+        IN_SERVICE,
+        Action.LET_GO,
+        "it was in service, and a test that never began says nothing against it",
+    ),
+    Row(
+        224,
+        (VALIDATING,),
+        Signal.PROBE_NOT_BEGUN,
+        SUSPECT,
+        Action.LET_GO,
+        "a test that never began says nothing: it goes on working, as suspect as before",
     ),
     Row(230, (PROBATION,), Signal.PROBATION_OVER, IN_SERVICE, Action.NOTHING, "nothing has come up since it returned"),
     Row(
@@ -324,7 +340,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         100,
-        (IN_SERVICE, UNKNOWN),
+        (IN_SERVICE, UNKNOWN, PROBATION),
         Signal.GANG_HUNG,
         SUSPECT,
         Action.RESTART_GANG,
@@ -332,7 +348,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         101,
-        (SUSPECT, QUARANTINED, FOREIGN_DRAIN, PROBATION),
+        (SUSPECT, QUARANTINED, FOREIGN_DRAIN),
         Signal.GANG_HUNG,
         None,
         Action.RESTART_GANG,
@@ -340,7 +356,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         103,
-        (IN_SERVICE,),
+        (IN_SERVICE, PROBATION),
         Signal.BLACK_HOLE,
         SUSPECT,
         Action.NOTHING,
@@ -355,6 +371,14 @@ TABLE: tuple[Row, ...] = (
         "its ranks are not known to wait for each other: an evaluation or a checkpoint looks alike, so nothing is done",
     ),
     Row(60, ALL, Signal.APPLICATION_FAULT, None, Action.NOTHING, "the program's own fault condemns no node"),
+    Row(
+        256,
+        ALL,
+        Signal.REQUEST_GIVEN_UP,
+        None,
+        Action.NOTHING,
+        "what was asked for long ago is not done behind anybody's back",
+    ),
     Row(61, ALL, Signal.RECORDED, None, Action.NOTHING, "kept for the record: no rule acts on it"),
 )
 

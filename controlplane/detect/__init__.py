@@ -49,5 +49,6 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
     accused = {one.node for one in found if one.signal in ACCUSING and one.signal is not Signal.DRAIN_AT_JOB_END}
     suspected = {one.node for one in found if one.signal in (Signal.HEALTH_SUSPECTED, Signal.CORRUPTION_SUSPECTED)}
     found += stranded(snapshot, accused)
-    # A node is clean when nobody suspects it, not when one of several does no longer.
+    # A node is clean when nobody suspects it, not when one of several does no longer; silence clears nobody.
+    suspected |= {one.node for one in found if one.signal is Signal.SILENT and snapshot.nodes[one.node].has_agent}
     return [one for one in found if one.signal is not Signal.CLEAN or one.node not in suspected]

@@ -51,7 +51,17 @@ def _judge(
     ours = record.owns(slurm) or (in_hands and slurm.reboot_given_up)
     out_of_service = slurm.draining or (slurm.down and not slurm.lost)
     if out_of_service and not ours:
-        if node.state is not NodeState.FOREIGN_DRAIN and (in_hands or node.state not in OUT_OF_SERVICE):
+        if in_hands and slurm.out_by_slurm:
+            # Nobody took it from us: it is what the repair or the test has come to.
+            yield Finding(
+                Signal.VALIDATION_FAILED if node.state is NodeState.VALIDATING else Signal.REPAIR_FAILED,
+                "administration.slurm_drain",
+                node.name,
+                read_at,
+                f"Slurm itself took it out of service while it was in our hands: {slurm.reason}",
+                {"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at},
+            )
+        elif node.state is not NodeState.FOREIGN_DRAIN and (in_hands or node.state not in OUT_OF_SERVICE):
             yield Finding(
                 Signal.DRAINED_BY_OTHERS,
                 "administration.foreign_drain",

@@ -23,6 +23,9 @@ PROGRESS_MARGIN_SECONDS = 2.0
 PROGRESS_AGE_MAX_SECONDS = 5.0
 """... and it does so still if the last of those steps is no older than this, or than three steps."""
 
+MASS_RULE = "silence.mass"
+"""The rule of nodes that fell silent with many others. While there are any, nothing is done at all."""
+
 TOGETHER_SECONDS = 120.0
 """Nodes that fell silent within this of each other fell silent together."""
 
@@ -89,7 +92,7 @@ def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: b
     goes_on = advanced_at > (since or 0.0) + PROGRESS_MARGIN_SECONDS
     because = _why_not_dead(node, snapshot, policy, mass, since, goes_on)
     if because:
-        rule = "silence.mass" if mass else "silence.agent"
+        rule = MASS_RULE if mass else "silence.agent"
         return Finding(Signal.SILENT, rule, node.name, at, f"the agent is silent; {because}", evidence)
     return Finding(
         Signal.NODE_DEAD,

@@ -92,6 +92,22 @@ def judge(table: StepTable, policy: Straggler) -> list[SlowRank]:
     return sorted(found, key=lambda slow: slow.rank)
 
 
+def judged_ranks(table: StepTable, policy: Straggler) -> list[int]:
+    """Ranks that have finished a whole window beside enough peers of their role: only these can be said to keep up."""
+    span = _span(table, policy)
+    if span is None:
+        return []
+    window = table.self_seconds[:, span.end - policy.window_steps : span.end]
+    told = np.count_nonzero(~np.isnan(window), axis=1) >= policy.window_steps // 2
+    return [
+        rank
+        for _, groups in _peer_groups(table.roles)
+        for group in groups
+        if np.count_nonzero(told[group]) >= PEERS_MIN
+        for rank in group[told[group]].tolist()
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class _Case:
     table: StepTable

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from controlplane.config import Straggler
 from controlplane.detect.causes import OF_THE_HARDWARE, second_signals
 from controlplane.detect.launches import SUSPECTED_BY_US
-from controlplane.detect.slow_ranks import SlowRank, judge
+from controlplane.detect.silence import step_seconds
+from controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge, judged_ranks
 from controlplane.fleet.finding import Finding, Json, Signal
-from controlplane.fleet.node import NodeState
+from controlplane.fleet.node import NodeState, NodeView
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.fleet.steps import StepTable
 
@@ -21,6 +22,9 @@ UNKNOWN_CAUSE = "unknown"
 
 SUSPECTED_HERE = 20
 """Row of `decide.table` whose suspicion comes from here alone."""
+
+UNTIL_TESTED = frozenset({SUSPECTED_HERE, 224})
+"""Rows whose suspicion stays until the test, where there is one: 224 is of a suspect whose test could not begin."""
 
 
 def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterator[Finding]:
@@ -34,11 +38,30 @@ def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterato
                 if not slow.doubt:
                     yield _finding(snapshot, table, slow)
     for name, node in snapshot.nodes.items():
-        if node.state is NodeState.SUSPECT and name not in slow_nodes and node.record.table_row not in SUSPECTED_BY_US:
-            ranks = any(name in table.nodes for table in snapshot.tables.values())
-            words = "its ranks keep up with their peers" if ranks else "nothing speaks against it any more"
-            if ranks or not probed or node.record.table_row != SUSPECTED_HERE:
+        suspect = node.state is NodeState.SUSPECT and node.heard_at is not None and name not in slow_nodes
+        if suspect and node.record.table_row not in SUSPECTED_BY_US:
+            words = _why_clean(snapshot, node, policy, probed)
+            if words:
                 yield Finding(Signal.CLEAN, "straggler.clean", name, snapshot.now, words)
+
+
+def _why_clean(snapshot: Snapshot, node: NodeView, policy: Straggler, probed: bool) -> str:
+    """Empty: nothing has been seen yet that would clear it."""
+    row = node.record.table_row
+    tables = [table for table in snapshot.tables.values() if node.name in table.nodes]
+    if row == SUSPECTED_HERE and tables:
+        keeps_up = any(_is_judged(table, node, policy) for table in tables)
+        return "its ranks keep up with their peers" if keeps_up else ""
+    return "" if probed and row in UNTIL_TESTED else "nothing speaks against it any more"
+
+
+def _is_judged(table: StepTable, node: NodeView, policy: Straggler) -> bool:
+    """Enough is known of a rank there to call it slow, if it were, and of steps that were not known when the node
+    became suspect: as well as can be told from how long they take.
+    """
+    steps_since = (table.advanced_at - node.record.since) / max(step_seconds(table), SELF_SECONDS_MIN)
+    ranks = judged_ranks(table, policy) if steps_since >= policy.window_steps else []
+    return any(table.nodes[rank] == node.name for rank in ranks)
 
 
 def _finding(snapshot: Snapshot, table: StepTable, slow: SlowRank) -> Finding:

@@ -55,6 +55,7 @@ class Because(StrEnum):
     REPAIR_BUDGET = "repair_budget"
     COOLDOWN = "cooldown"
     BUSY = "busy"
+    MASS_SILENCE = "mass_silence"
 
 
 @dataclass(frozen=True, slots=True)

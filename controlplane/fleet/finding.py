@@ -45,12 +45,15 @@ class Signal(StrEnum):
     PROBE_DUE = "probe_due"  # a suspect that nobody uses: its test will tell
     VALIDATED = "validated"  # the test was passed
     VALIDATION_FAILED = "validation_failed"
+    TEST_NOT_BEGUN = "test_not_begun"  # of a node in service: so nothing is known of it that was not before
+    PROBE_NOT_BEGUN = "probe_not_begun"  # the same of a suspect
     PROBATION_OVER = "probation_over"
     HOLD_LEFT = "hold_left"  # a reservation that kept the node for us is left over
     HOLD_ASKED = "hold_asked"  # by an operator, as the next three
     TEST_ASKED = "test_asked"
     RETIRE_ASKED = "retire_asked"
     RELEASE_ASKED = "release_asked"
+    REQUEST_GIVEN_UP = "request_given_up"  # an operator's, that could not be answered for too long
 
 
 ACCUSING = frozenset(

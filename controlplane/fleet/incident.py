@@ -17,3 +17,4 @@ class OpenIncident:
     summary: str
     opened_at: float
     evidence: Mapping[str, Json] = field(default_factory=dict)
+    asked: tuple[Json, ...] = ()  # what its later findings ask for as a repair, those alone that accuse the node

@@ -35,13 +35,20 @@ class NodeState(StrEnum):
 
 
 AT_FAULT = frozenset({NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING, NodeState.HANDS})
-"""Out of service by our own decision. These count against the budgets."""
+"""Out of service by our own decision. These count against the budgets, but for nodes that are tested in service."""
 
 OUT_OF_SERVICE = AT_FAULT | {NodeState.OPERATOR_HOLD, NodeState.RETIRED}
 """Out of service by our hand."""
 
 IN_OUR_HANDS = frozenset({NodeState.REPAIRING, NodeState.VALIDATING})
 """A recovery of ours is at work on the node: what happens to it meanwhile may be our own doing."""
+
+PROBED = 255
+"""The row of `decide.table` by which a suspect is taken from service for its test."""
+
+TESTED_IN_SERVICE = frozenset({254, PROBED})
+"""Rows by which a node that was in service is tested: nothing is proven against it, so it counts against no budget for
+faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,16 @@ class NodeRecord:
     agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
     slurmd_seen_at: float | None = None  # when its slurmd's port first answered us
     past_boot_id: str = ""  # the boot that a reboot of ours ends: what is told of it counts no more
+
+    @property
+    def tested_in_service(self) -> bool:
+        """It is tested, and was in service until then."""
+        return self.state is NodeState.VALIDATING and self.table_row in TESTED_IN_SERVICE
+
+    @property
+    def at_fault(self) -> bool:
+        """It counts against the budgets."""
+        return self.state in AT_FAULT and not self.tested_in_service
 
     def owns(self, slurm: SlurmNode) -> bool:
         """Whether the node is out of service for the very reason that we gave.
@@ -130,6 +147,11 @@ class NodeView:
     @property
     def name(self) -> str:
         return self.record.name
+
+    @property
+    def has_agent(self) -> bool:
+        """It was heard once, by this control plane or another."""
+        return self.heard_at is not None or self.record.agent_seen_at is not None
 
     @property
     def generation(self) -> dict[str, Json]:

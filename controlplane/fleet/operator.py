@@ -17,6 +17,10 @@ class Verb(StrEnum):
     RESET_BREAKER = "reset-breaker"
 
 
+OURSELVES = "understudy"
+"""By whom a request is that no person has made, as for a node that is new."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """About one node, not answered by a decision yet."""

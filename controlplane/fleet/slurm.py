@@ -29,6 +29,26 @@ REBOOT_GIVEN_UP = ("reboot timed out", "ResumeTimeout reached", "Node unexpected
 """What Slurm writes, after our reason or over it, when a reboot does not end as it expected (ResumeTimeout)."""
 
 
+PROLOG_ERROR = "Prolog error"
+"""The reason with which Slurm itself drains a node whose Prolog failed, whoever's it was."""
+
+OWN_REASONS = (
+    PROLOG_ERROR,
+    "Epilog error",
+    "Kill task failed",
+    "batch job complete failure",
+    "gres/",  # "gres/gpu count reported lower than configured (7 < 8)"
+    "Low RealMemory",
+    "Low socket*core*thread count",
+    "Low CPUs",
+    "Low TmpDisk",
+)
+"""How the reasons begin with which Slurm takes a node out of service by itself, for what it saw there."""
+
+OWN_USERS = ("slurm", "root")
+"""As whom it does so: its SlurmUser."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
     """A node as `scontrol show node` tells it."""
@@ -72,6 +92,12 @@ class SlurmNode:
         """Slurm itself says that the node does not answer it."""
         return not self.responding or (self.down and self.reason.startswith("Not responding"))
 
+    @property
+    def out_by_slurm(self) -> bool:
+        """Drained, or set down, by Slurm itself: no person's doing."""
+        out = self.draining or (self.down and not self.lost)
+        return out and self.reason_user in OWN_USERS and self.reason.startswith(OWN_REASONS)
+
     def taken_down(self, our_prefix: str) -> bool:
         """Somebody set it DOWN for a reason that is not ours."""
         return self.down and not self.lost and not self.reason.startswith(our_prefix)
@@ -86,9 +112,6 @@ class SlurmNode:
 
 HELD_AFTER_FAILED_LAUNCH = frozenset({"launch_failed_requeued_held", "launch failed requeued held"})
 """The Reason of a job that Slurm requeued and held because a Prolog failed. Users' and admins' holds have others."""
-
-PROLOG_ERROR = "Prolog error"
-"""The reason with which Slurm itself drains a node whose Prolog failed, whoever's it was."""
 
 ENDED_STATES = frozenset(
     {

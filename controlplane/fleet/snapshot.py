@@ -15,7 +15,7 @@ from controlplane.fleet.gpu import MovedGpu
 from controlplane.fleet.incident import OpenIncident
 from controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
 from controlplane.fleet.lemon import LemonSignals
-from controlplane.fleet.node import AT_FAULT, OUT_OF_SERVICE, NodeView
+from controlplane.fleet.node import OUT_OF_SERVICE, NodeView
 from controlplane.fleet.operator import Request
 from controlplane.fleet.recovery import Recovery, RecoveryKind, RepairAttempt
 from controlplane.fleet.slurm import SlurmReservation
@@ -57,6 +57,7 @@ class Snapshot:
     breaker_reset_at: float = 0.0  # when a person last closed it
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "rack r1" → its nodes
+    mass_silence: str = ""  # in words: so many agents are silent at once that nothing is done; empty: they are not
 
     def job_on(self, node: str) -> list[Job]:
         """Running jobs on a node."""
@@ -76,13 +77,13 @@ class Snapshot:
 
     @cached_property
     def quarantined(self) -> int:
-        """How many nodes are out of service by our own decision, in repair or test included."""
-        return sum(node.state in AT_FAULT for node in self.nodes.values())
+        """How many nodes are out of service by our own decision, in repair included."""
+        return sum(node.record.at_fault for node in self.nodes.values())
 
     @cached_property
     def well(self) -> int:
-        """How many nodes are not out of service by our hand."""
-        return sum(node.state not in OUT_OF_SERVICE for node in self.nodes.values())
+        """How many nodes are not out of service by our hand, but for a test of theirs."""
+        return sum(node.state not in OUT_OF_SERVICE or node.record.tested_in_service for node in self.nodes.values())
 
     @cached_property
     def domains_of(self) -> dict[str, list[str]]:
@@ -96,7 +97,7 @@ class Snapshot:
     @cached_property
     def quarantined_in(self) -> dict[str, int]:
         """Domain → how many of its nodes are out of service by our own decision."""
-        at_fault = {name for name, node in self.nodes.items() if node.state in AT_FAULT}
+        at_fault = {name for name, node in self.nodes.items() if node.record.at_fault}
         return {domain: sum(name in at_fault for name in names) for domain, names in self.domains.items()}
 
     @cached_property

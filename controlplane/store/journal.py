@@ -97,7 +97,7 @@ class Journal:
                 "incident": incident,
                 "rule": finding.rule,
                 "summary": finding.summary,
-                "evidence": dict(finding.evidence),
+                "evidence": {**finding.evidence, "signal": finding.signal.value},
                 "at": finding.at,
             }
             for incident, finding in found

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, func, insert, select, update
 
 from agents.wire import Gpu
 from controlplane.fleet.decision import TAKES_OUT, Action
-from controlplane.fleet.finding import Json
+from controlplane.fleet.finding import ACCUSING, Json
 from controlplane.fleet.gpu import MovedGpu
 from controlplane.fleet.incident import OpenIncident
 from controlplane.fleet.operator import Request, Verb
@@ -57,11 +57,25 @@ class RepairStore:
         return found
 
     def open_incidents(self) -> dict[str, OpenIncident]:
-        table = tables.incident
+        table, later = tables.incident, tables.incident_finding
         query = select(table).where(table.c.closed_at.is_(None)).order_by(table.c.id)
+        more = select(later.c.incident, later.c.evidence).join(table, later.c.incident == table.c.id)
+        asked: dict[int, tuple[Json, ...]] = {}
         with reading(self._engine) as connection:
+            for row in connection.execute(more.where(table.c.closed_at.is_(None)).order_by(later.c.id)):
+                if row.evidence.get("signal") in ACCUSING and "repair" in row.evidence:
+                    asked[row.incident] = (*asked.get(row.incident, ()), row.evidence["repair"])
             return {
-                row.node: OpenIncident(row.id, row.node, row.rule, row.signal, row.summary, row.opened_at, row.evidence)
+                row.node: OpenIncident(
+                    row.id,
+                    row.node,
+                    row.rule,
+                    row.signal,
+                    row.summary,
+                    row.opened_at,
+                    row.evidence,
+                    asked.get(row.id, ()),
+                )
                 for row in connection.execute(query)
             }
 
@@ -148,7 +162,8 @@ class RepairStore:
         """What a person needs who is to look after the node: its open incident, what was found, tried and seen."""
         incident, found, decision = tables.incident, tables.incident_finding, tables.decision
         with reading(self._engine) as connection:
-            query = select(incident).where(incident.c.node == node).order_by(incident.c.id.desc()).limit(1)
+            query = select(incident).where(incident.c.node == node, incident.c.closed_at.is_(None))
+            query = query.order_by(incident.c.id.desc()).limit(1)
             last = connection.execute(query).mappings().first()
             findings = (
                 connection.execute(

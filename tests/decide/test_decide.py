@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agents.wire import Gpu
 from controlplane.config import Config, Mode
 from controlplane.decide.judge import decide
 from controlplane.decide.restore_point import choose
@@ -17,7 +18,7 @@ from controlplane.fleet.decision import Action, Because, Decision
 from controlplane.fleet.finding import ACCUSING, Signal
 from controlplane.fleet.job import Checkpoint, JobThere, Refusal
 from controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState, NodeView
-from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, StepName
+from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, RepairAttempt, StepName
 from controlplane.fleet.slurm import SlurmReservation
 from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
@@ -503,10 +504,40 @@ class TestHealth:
         assert only(decided(b.snapshot(slow), self.PROBING)).row == 255
         assert only(decided(b.snapshot(node), self.PROBING)).row == 21
 
-    def test_silence_goes_before_suspicion(self) -> None:
-        gpus = (b.gpu(0, nvlinks=17, nvlinks_max=18),)
-        silent = b.node("n2", NodeState.SUSPECT, heard_at=b.NOW - 5, gpus=gpus)
-        assert only(decided(b.snapshot(silent))).to_state is NodeState.UNKNOWN
+    @pytest.mark.parametrize("gpus", [(b.gpu(0, nvlinks=17, nvlinks_max=18),), (b.gpu(0),)])
+    def test_silence_ends_no_suspicion_and_a_silent_node_is_not_tested(self, gpus: tuple[Gpu, ...]) -> None:
+        silent = self.suspect(heard_at=b.NOW - 5, gpus=gpus)
+        for config in (b.config(), self.PROBING):
+            assert [one.to_state for one in decided(b.snapshot(silent), config) if one.to_state] == []
+        dead = self.suspect(heard_at=b.NOW - 8, gpus=gpus, slurmd_silent_since=b.NOW - 3)
+        assert only(decided(b.snapshot(dead), self.PROBING)).row == 11
+
+    def test_a_control_plane_that_has_not_heard_a_suspect_since_its_start_does_not_call_it_well(self) -> None:
+        unheard = self.suspect(heard_at=None, gpus=())
+        assert decided(b.snapshot(unheard, started_at=b.NOW - 1), self.PROBING) == []
+
+    def test_probation_hides_no_suspicion(self) -> None:
+        node = self.suspect(record=NodeRecord("n2", NodeState.PROBATION, since=b.NOW - 60, agent_seen_at=b.NOW))
+        decision = only(decided(b.snapshot(node), self.PROBING))
+        assert (decision.row, decision.to_state) == (140, NodeState.SUSPECT)
+
+    @pytest.mark.parametrize(("hours", "row"), [(23, 141), (25, 255)])
+    def test_a_suspect_that_was_tested_lately_is_not_tested_again(self, hours: int, row: int) -> None:
+        ended = b.NOW - hours * 3600
+        passed = RepairAttempt(
+            1, "n2", RecoveryKind.VALIDATE, None, ended - 60, RecoveryStatus.SUCCEEDED, ended_at=ended
+        )
+        assert only(decided(b.snapshot(self.suspect(), attempts=(passed,)), self.PROBING)).row == row
+
+    @pytest.mark.parametrize(("steps", "since", "rows"), [(10, 0.0, []), (20, 0.0, [21]), (20, b.NOW - 15, [])])
+    def test_a_straggler_is_called_well_after_a_whole_window_of_steps_that_are_new(
+        self, steps: int, since: float, rows: list[int]
+    ) -> None:
+        node = self.suspect(gpus=(b.gpu(0),))
+        slow = dataclasses.replace(node, record=dataclasses.replace(node.record, table_row=20, since=since))
+        table = b.step_table([[1.0] * steps] * 4)
+        snapshot = b.snapshot(slow, jobs=[b.job()], tables={b.job().key: table})
+        assert [one.row for one in decided(snapshot)] == rows
 
     def test_a_repair_that_can_wait_takes_the_node_and_leaves_its_job_there(self) -> None:
         node = b.node("n2", gpus=(b.gpu(0, remapped_rows_pending=True),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from controlplane.config import Config
 from controlplane.decide.judge import decide
 from controlplane.detect import detect
 from controlplane.fleet.decision import Action, Because, Decision
-from controlplane.fleet.node import NodeState, NodeView
+from controlplane.fleet.incident import OpenIncident
+from controlplane.fleet.node import NodeRecord, NodeState, NodeView
+from controlplane.fleet.operator import OURSELVES, Request, Verb
+from controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt
 from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
 
@@ -47,6 +51,28 @@ def test_a_wrong_rule_that_hits_every_node_opens_the_breaker(count: int, limit: 
     assert f"{count - limit} more to be quarantined" in breaker.reason
     assert "reset-breaker" in breaker.reason
     assert sum(one.because is Because.BREAKER for one in decisions) == count - limit
+
+
+def test_a_wrong_rule_opens_it_with_the_budgets_that_a_site_has_by_default() -> None:
+    """They are smaller than what it bears: what they hold back counts, too."""
+    nodes = {name: broken(name) for name in fleet(100)}
+    domains = {"partition train": tuple(nodes)}
+    decisions = decided(snapshot_of(nodes, domains=domains), b.config())
+    assert len(quarantined(decisions)) == 4
+    (breaker,) = [one for one in decisions if one.action is Action.OPEN_BREAKER]
+    assert "96 more to be quarantined" in breaker.reason
+
+
+def test_what_a_budget_has_held_back_for_long_opens_no_breaker() -> None:
+    nodes = fleet(100) | {f"n{i}": b.node(f"n{i}", NodeState.QUARANTINED) for i in range(1, 5)}
+    nodes |= {f"n{i}": broken(f"n{i}") for i in range(5, 15)}
+    for age, opens in ((700, False), (500, True)):
+        held = {
+            f"n{i}": OpenIncident(i, f"n{i}", "xid.79", "hardware_fault", "broken", b.NOW - age) for i in range(5, 15)
+        }
+        decisions = decided(snapshot_of(nodes, incidents=held), b.config())
+        assert {one.because for one in decisions if one.row == 10} == {Because.FLEET_BUDGET}
+        assert any(one.action is Action.OPEN_BREAKER for one in decisions) is opens
 
 
 def test_one_node_again_and_again_opens_no_breaker() -> None:
@@ -106,6 +132,146 @@ def test_a_rack_loses_no_more_than_its_share() -> None:
 def test_of_a_domain_of_one_its_node_may_still_be_quarantined() -> None:
     config = b.config(guards={"domain_share_max": 0.1})
     assert quarantined(decided(b.snapshot(broken("n2"), domains={"partition small": ("n2",)}), config)) == ["n2"]
+
+
+def under_test(name: str, row: int) -> NodeView:
+    return b.node(name, record=NodeRecord(name, NodeState.VALIDATING, table_row=row, agent_seen_at=b.NOW - 500))
+
+
+def suspect(name: str) -> NodeView:
+    """Of being slow."""
+    return b.node(name, record=NodeRecord(name, NodeState.SUSPECT, table_row=20, agent_seen_at=b.NOW - 500))
+
+
+ONE_PARTITION = {"partition train": tuple(f"n{i}" for i in range(1, 9))}
+TESTED: dict[str, Any] = {"validation": {"enabled": True}, "repair": {"enabled": True}}
+
+
+class TestTestsOfNodesInService:
+    """A burn-in takes a day, and the nodes in it have no fault."""
+
+    @pytest.mark.parametrize("row", [254, 255])
+    def test_they_keep_no_faulty_node_in_service(self, row: int) -> None:
+        tested = [under_test(f"n{i}", row) for i in (5, 6, 7, 8)]
+        decisions = decided(b.snapshot(broken("n2"), *tested, domains=ONE_PARTITION), b.config(**TESTED))
+        assert quarantined(decisions) == ["n2"]
+
+    def test_one_that_is_tested_after_a_repair_still_counts(self) -> None:
+        tested = [under_test(f"n{i}", 210) for i in (5, 6, 7, 8)]
+        assert quarantined(decided(b.snapshot(broken("n2"), *tested, domains=ONE_PARTITION), b.config())) == []
+
+    def test_they_keep_no_node_from_its_repair(self) -> None:
+        drained = b.slurm_node("n2", flags=["DRAIN"], reason="understudy: xid.79: broken", user="root")
+        record = NodeRecord("n2", NodeState.QUARANTINED, drained_at=b.NOW - 100, agent_seen_at=b.NOW - 500)
+        out = b.node("n2", slurm=drained, record=record)
+        for row, because in ((254, Because.RULE), (210, Because.REPAIR_BUDGET)):
+            tested = [under_test(f"n{i}", row) for i in (7, 8)]
+            held = b.snapshot(out, *tested, reservations=b.kept("n7", "n8"))
+            assert [one.because for one in decided(held, b.config(**TESTED)) if one.subject == "n2"] == [because]
+
+    def test_no_more_suspects_than_may_be_are_tested_at_once(self) -> None:
+        decisions = decided(b.snapshot(*(suspect(f"n{i}") for i in range(1, 6))), b.config(**TESTED))
+        assert [one.subject for one in decisions if one.action is Action.VALIDATE] == ["n1", "n2"]
+        held = [one for one in decisions if one.row == 255 and one.because is Because.REPAIR_BUDGET]
+        assert [one.subject for one in held] == ["n3", "n4", "n5"]
+
+    @pytest.mark.parametrize(("row", "tested"), [(254, ["n1", "n2"]), (255, [])])
+    def test_tests_that_people_asked_for_are_not_counted_with_those_of_suspects(
+        self, row: int, tested: list[str]
+    ) -> None:
+        at_work = [under_test(f"n{i}", row) for i in (7, 8)]
+        snapshot = b.snapshot(suspect("n1"), suspect("n2"), *at_work, reservations=b.kept("n7", "n8"))
+        decisions = decided(snapshot, b.config(**TESTED))
+        assert [one.subject for one in decisions if one.action is Action.VALIDATE] == tested
+
+    def test_a_suspect_is_tested_only_where_all_that_are_could_be_quarantined(self) -> None:
+        at_work = under_test("n8", 255)
+        for limit, begun in ((2, ["n1"]), (1, [])):
+            config = b.config(**TESTED, guards={"quarantined_nodes_max": limit})
+            snapshot = b.snapshot(suspect("n1"), at_work, reservations=b.kept("n8"))
+            assert [one.subject for one in decided(snapshot, config) if one.action is Action.VALIDATE] == begun
+
+    @pytest.mark.parametrize("kept", [{"paused": "maintenance"}, {"breaker": "eight at once"}])
+    def test_a_new_node_is_burnt_in_when_nothing_keeps_us_from_acting(self, kept: dict[str, Any]) -> None:
+        ours = Request(1, "n2", Verb.BURN_IN, "new", OURSELVES, b.NOW - 10)
+        for request, because in ((ours, Because.RULE), (replace(ours, by="alice"), Because.RULE)):
+            (decision,) = decided(b.snapshot(requests={"n2": request}), b.config(**TESTED))
+            assert (decision.action, decision.because) == (Action.VALIDATE, because)
+        (held,) = decided(b.snapshot(requests={"n2": ours}, **kept), b.config(**TESTED))
+        assert held.because in (Because.PAUSED, Because.BREAKER)
+        alices = replace(ours, by="alice")
+        (decision,) = decided(b.snapshot(requests={"n2": alices}, **kept), b.config(**TESTED))
+        assert decision.action is Action.VALIDATE, "people know what they ask for"
+
+    @pytest.mark.parametrize(("verb", "waits"), [(Verb.TEST, 7 * 24), (Verb.BURN_IN, 7 * 24), (Verb.HOLD, 1)])
+    def test_what_was_asked_for_too_long_ago_is_given_up_and_said(self, verb: Verb, waits: int) -> None:
+        for hours, row in ((waits - 0.1, {Verb.HOLD: 250}.get(verb, 254)), (waits + 0.1, 256)):
+            request = Request(7, "n2", verb, "new", "alice", b.NOW - hours * 3600)
+            (decision,) = decided(b.snapshot(requests={"n2": request}), b.config(**TESTED))
+            assert (decision.row, decision.request) == (row, 7), "and it is answered"
+
+
+class TestATestThatNeverBegan:
+    @staticmethod
+    def decision(row: int, outcome: str, status: RecoveryStatus = RecoveryStatus.FAILED) -> Decision:
+        attempt = RepairAttempt(1, "n2", RecoveryKind.VALIDATE, None, b.NOW - 100, status, outcome, b.NOW - 5)
+        snapshot = b.snapshot(under_test("n2", row), attempts=(attempt,), reservations=b.kept("n2"))
+        (decision,) = decided(snapshot, b.config(**TESTED))
+        return decision
+
+    @pytest.mark.parametrize(
+        "outcome",
+        [
+            "run_validation: did not start: job 17 is PENDING (Resources)",
+            "run_validation: tried 3 times: Access/permission denied",
+            "hold_node: not done after 120 s: n2 is not kept for us",
+        ],
+    )
+    @pytest.mark.parametrize(("row", "number", "to"), [(254, 223, NodeState.IN_SERVICE), (255, 224, NodeState.SUSPECT)])
+    def test_says_nothing_against_a_node_that_was_in_service(
+        self, outcome: str, row: int, number: int, to: NodeState
+    ) -> None:
+        decision = self.decision(row, outcome)
+        assert (decision.row, decision.action, decision.to_state) == (number, Action.LET_GO, to)
+
+    @pytest.mark.parametrize(
+        ("row", "outcome"),
+        [
+            (210, "run_validation: did not start: job 17 is PENDING (Resources)"),
+            (255, "run_validation: job 17 FAILED: == 3 checks, 1 failed"),
+            (254, "run_validation: not done after 3900 s: job 17 is RUNNING"),
+        ],
+    )
+    def test_is_something_else_than_one_that_failed_or_came_after_a_repair(self, row: int, outcome: str) -> None:
+        decision = self.decision(row, outcome)
+        assert (decision.row, decision.to_state, decision.opens_incident) == (221, NodeState.QUARANTINED, True)
+
+    def test_a_node_whose_test_is_not_known_of_is_let_go(self) -> None:
+        assert self.decision(255, "", RecoveryStatus.SUPERSEDED).row == 224
+
+
+class TestMassSilence:
+    def silent(self, **values: Any) -> Snapshot:
+        quiet = [b.node(f"n{i}", heard_at=b.NOW - 60) for i in (6, 7, 8)]
+        return b.snapshot(broken("n2"), *quiet, **values)
+
+    def test_nothing_is_done_while_many_are_silent_at_once(self) -> None:
+        decisions = decided(self.silent(jobs=[b.job()]), b.config(spares={"count": 1}))
+        assert [one for one in decisions if one.plan] == []
+        held = {(one.row, one.because) for one in decisions if one.because is not Because.RULE}
+        assert held == {(10, Because.MASS_SILENCE), (80, Because.MASS_SILENCE)}
+
+    def test_two_are_no_mass(self) -> None:
+        two = {name: node for name, node in self.silent().nodes.items() if name != "n8"}
+        assert quarantined(decided(b.snapshot(*two.values()), b.config())) == ["n2"]
+
+    def test_people_are_obeyed(self) -> None:
+        request = Request(1, "n6", Verb.HOLD, "it burns", "alice", b.NOW - 1)
+        decisions = decided(self.silent(requests={"n6": request}), b.config())
+        assert [one.row for one in decisions if one.plan] == [250]
+        held = self.silent()
+        nodes = {**held.nodes, "n6": b.node("n6", NodeState.OPERATOR_HOLD, heard_at=b.NOW - 60)}
+        assert quarantined(decided(replace(held, nodes=nodes), b.config())) == ["n2"], "then it is no mass any more"
 
 
 @pytest.mark.parametrize("state", [NodeState.REPAIRING, NodeState.HANDS, NodeState.OPERATOR_HOLD, NodeState.RETIRED])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,6 +45,22 @@ def rung(found: OpenIncident | None, attempts: Sequence[RepairAttempt] = (), **p
 )
 def test_the_ladder_is_entered_where_the_finding_says(found: OpenIncident | None, first: Rung) -> None:
     assert rung(found) is first
+
+
+@pytest.mark.parametrize(
+    ("opened", "later", "first"),
+    [
+        ("reset_gpu", ("hands",), Rung.HANDS),
+        ("hands", ("reset_gpu",), Rung.HANDS),
+        ("none", ("restart_app", "reset_gpu"), Rung.RESET_GPU),
+        (None, ("none",), Rung.REBOOT),
+        ("reset_gpu", (None, "dance"), Rung.RESET_GPU),
+    ],
+)
+def test_of_several_findings_the_one_counts_that_asks_for_most(
+    opened: Json, later: tuple[Json, ...], first: Rung
+) -> None:
+    assert rung(replace(incident(opened), asked=later)) is first
 
 
 def test_it_goes_upwards_and_ends_with_a_person() -> None:

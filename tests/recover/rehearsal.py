@@ -130,6 +130,10 @@ class Rehearsal:
     # -- what is seen ------------------------------------------------------------------------------------------
 
     @property
+    def config(self) -> Config:
+        return self._config
+
+    @property
     def engine(self) -> Engine:
         return create_engine(self._config.server.database)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agents.wire import GpuStatus
+from controlplane.decide import spares
 from controlplane.fleet.node import NodeState
 from controlplane.fleet.operator import Verb
 from controlplane.fleet.recovery import NODE_HOLD_PREFIX, RecoveryKind, RecoveryStatus, Rung
@@ -15,7 +16,7 @@ from controlplane.fleet.slurm import SlurmNode
 from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from controlplane.store.queries import Queries
 from tests import builders as b
-from tests.recover.rehearsal import Rehearsal
+from tests.recover.rehearsal import Rehearsal, refuse
 
 REPAIR = {"repair": {"enabled": True, "cooldown_seconds": 5, "webhook": "http://tickets/"}}
 VALIDATION = {"validation": {"enabled": True, "probation_hours": 1}}
@@ -520,13 +521,95 @@ def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(tm
     rehearsal.fake.job_ends_as["n6"] = "FAILED"
     wait_for(rehearsal, "n5", NodeState.PROBATION)
     wait_for(rehearsal, "n6", NodeState.QUARANTINED)
-    assert states_passed(rehearsal, "n5") == [140, 255, 220]
+    assert states_passed(rehearsal, "n5")[:3] == [140, 255, 220]
     assert states_passed(rehearsal, "n6") == [140, 255, 221]
+    assert "n6" in rehearsal.control_plane.stores.journal.open_incidents()
+    wait_for(rehearsal, "n5", NodeState.SUSPECT)
+    rehearsal.run(1)
+    assert "n5" not in free_spares(rehearsal), "it passed, and looks as wrong as before"
     assert rehearsal.state_of("n1") is NodeState.SUSPECT, "the gang is at work there"
     assert rehearsal.gang_state() == ("RUNNING", 0)
     rehearsal.run(10)
     assert node_of(rehearsal, "n6").draining
     assert node_of(rehearsal, "n5").usable
+
+
+def free_spares(rehearsal: Rehearsal) -> list[str]:
+    snapshot = rehearsal.control_plane.loop.pulse.snapshot
+    assert snapshot is not None
+    return spares.free_spares(snapshot, rehearsal.config)
+
+
+def test_a_suspect_whose_test_never_starts_stays_in_service_and_is_tested_later(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **VALIDATION)
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.line.before = refuse("submit_job")
+    rehearsal.gpus["n5"] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
+    rehearsal.run_until(lambda: 224 in states_passed(rehearsal, "n5"))
+    rehearsal.run(60)
+    assert rehearsal.state_of("n5") is NodeState.SUSPECT
+    assert HOLD not in rehearsal.reservation_names()
+    assert node_of(rehearsal, "n5").usable
+    rehearsal.line.before = lambda _name: None
+    rehearsal.run(600)
+    assert states_passed(rehearsal, "n5").count(255) == 1, "not at once"
+    rehearsal.run_until(lambda: 220 in states_passed(rehearsal, "n5"), 4000)
+
+
+@pytest.mark.parametrize("reason", ["Kill task failed", "gres/gpu count reported lower than configured (7 < 8)"])
+def test_a_node_that_slurm_itself_drains_during_its_test_stays_in_our_hands(tmp_path: Path, reason: str) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fake.job_seconds = 1000.0
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.VALIDATING)
+    rehearsal.run_until(lambda: [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"])
+    rehearsal.fake.job_seconds = 5.0
+    rehearsal.fake.drain_by("slurm", "n5", reason)
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert list(dict.fromkeys(states_passed(rehearsal, "n5"))) == [10, 200, 210, 221, 220]
+    assert reason in decided(rehearsal, 221)[0]["reason"]
+
+
+def test_a_node_that_slurm_itself_drains_during_a_test_that_was_asked_for_is_ours(tmp_path: Path) -> None:
+    """Else nobody would be told of it."""
+    rehearsal = start(tmp_path, **TESTED | {"repair": {**REPAIR["repair"], "reboot": False}})
+    rehearsal.fake.job_seconds = 1000.0
+    rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "a new node", "alice", rehearsal.fake.now)
+    wait_for(rehearsal, "n5", NodeState.VALIDATING)
+    rehearsal.run(10)
+    rehearsal.fake.drain_by("slurm", "n5", "Kill task failed")
+    wait_for(rehearsal, "n5", NodeState.QUARANTINED)
+    rehearsal.run(1)
+    assert node_of(rehearsal, "n5").reason.startswith("understudy: administration.slurm_drain")
+    wait_for(rehearsal, "n5", NodeState.HANDS)
+    rehearsal.run(10)
+    assert "Kill task failed" in str(rehearsal.tickets[0]["evidence"])
+
+
+def test_a_test_that_was_asked_for_days_ago_is_made_once_the_node_is_free(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **VALIDATION)
+    asked = {"n5": 3, "n6": 7.5}
+    for name, days in asked.items():
+        at = rehearsal.fake.now - days * 24 * 3600
+        rehearsal.control_plane.stores.repairs.ask(Verb.TEST, name, "a new node", "alice", at)
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert states_passed(rehearsal, "n6") == [256], "said once"
+    assert rehearsal.control_plane.stores.repairs.requests_since(0.0) == {}
+
+
+def test_a_recovery_goes_on_when_many_agents_fall_silent_and_nothing_new_is_begun(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path)
+    rehearsal.fail("n2")
+    rehearsal.run_until(rehearsal.recoveries)
+    rehearsal.silent |= {"n4", "n5", "n8"}
+    rehearsal.run(10)
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 120)
+    rehearsal.run(20)
+    assert rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"]
+    assert rehearsal.state_of("n3") is NodeState.IN_SERVICE
+    rehearsal.silent -= {"n4", "n5", "n8"}
+    wait_for(rehearsal, "n3", NodeState.QUARANTINED)
 
 
 def test_a_node_that_slurm_did_not_know_before_is_burnt_in_where_the_site_wants_it(tmp_path: Path) -> None:

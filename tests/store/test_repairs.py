@@ -93,6 +93,28 @@ class TestBreaker:
         assert repairs.breaker() == "nine at once"
 
 
+class TestIncidents:
+    def test_an_open_one_knows_what_its_later_findings_ask_for(self, repairs: RepairStore, engine: Engine) -> None:
+        journal = Journal(engine)
+        journal.record([fault("n1", repair="reset_gpu")], b.NOW, {})
+        (incident,) = journal.open_incidents().values()
+        found = (
+            Finding(Signal.HARDWARE_FAULT, "gpu.remap_failed", "n1", b.NOW + 1, "worse", {"repair": "hands"}),
+            Finding(Signal.RECORDED, "fabric.together", "n1", b.NOW + 1, "a switch", {"repair": "reboot"}),
+            Finding(Signal.HARDWARE_FAULT, "xid.48", "n1", b.NOW + 1, "silent about it"),
+        )
+        journal.add_evidence((incident, one) for one in found)
+        assert repairs.open_incidents()["n1"].asked == ("hands",)
+
+    def test_a_ticket_shows_none_that_is_over(self, repairs: RepairStore, engine: Engine) -> None:
+        journal = Journal(engine)
+        journal.record([fault("n1")], b.NOW, {})
+        assert repairs.history("n1")["incident"] is not None
+        journal.close_incidents(journal.open_incidents().values(), "over", b.NOW + 1)
+        told = repairs.history("n1")
+        assert (told["incident"], told["findings"]) == (None, [])
+
+
 class TestTickets:
     def test_one_that_is_opened_twice_is_one(self, repairs: RepairStore) -> None:
         for _ in range(2):

@@ -20,8 +20,11 @@ def _open(node: SlurmNode) -> bool:
 
 
 def _misnamed(node: SlurmNode, world: World) -> bool:
-    """Drained by Slurm because our Prolog refused: a drain of ours, under Slurm's name for it."""
-    return node.name in world.plan.renamed_nodes and node.draining and node.reason == PROLOG_ERROR
+    """Out of service by Slurm, for our Prolog that refused or for what it saw while the node was in our hands: a drain
+    of ours, under Slurm's name for it.
+    """
+    by_slurm = (node.draining and node.reason == PROLOG_ERROR) or node.out_by_slurm
+    return node.name in world.plan.renamed_nodes and by_slurm
 
 
 def observe_drained(world: World) -> Observation:
