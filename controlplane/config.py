@@ -382,7 +382,29 @@ class Validation(Section):
         pattern=r"^[A-Za-z0-9_][\w.-]*$",
         description="Whose our jobs on the node are: root, or whom the control plane runs as.",
     )
-    selfcheck: str = Field("understudy selfcheck --json", description="Left out, in words, where it is not installed.")
+    selfcheck: str = Field(
+        "understudy selfcheck --json",
+        description="Left out, in words, where it is not installed. `--gpus` with the GPUs of Slurm's Gres is added, "
+        "for suspects `--slow-ratio`, too, where they are not there already.",
+    )
+    slow_ratio: float = Field(
+        1.15,
+        ge=0,
+        description="A suspect fails its test if one of its GPUs takes so many times as long as the median of at least "
+        "two others there; 0: it is only told.",
+    )
+    all_reduce_gbps_min: float = Field(
+        0.0,
+        ge=0,
+        description='Least "Avg bus bandwidth" of `all_reduce_perf` over a node\'s GPUs, 8 to 256 MB, in GB/s; 0: that '
+        "it runs is enough.",
+    )
+    nvlinks_active_min: int = Field(
+        0, ge=0, description="NVLinks of each GPU that have to be up; 0: as many as of the node's GPU with most."
+    )
+    ports_active_min: int = Field(
+        0, ge=0, description="InfiniBand and RoCE ports of a node with GPUs that have to be up; 0: not looked at."
+    )
     dcgm_level: int = Field(2, ge=0, le=4, description="Level of `dcgmi diag`, where there is one; 0: never.")
     command: str = Field("", description="The site's own test, a shell command; it fails with any exit code but 0.")
     timeout_seconds: float = Field(3600.0, ge=60, description="So long the whole test may take, until it has failed.")

@@ -9,7 +9,7 @@ from controlplane.decide.spares import takes_into_pool
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.gang import Gang
 from controlplane.fleet.job import Job
-from controlplane.fleet.node import AT_FAULT, REASON_PREFIX, NodeView
+from controlplane.fleet.node import AT_FAULT, REASON_PREFIX, NodeState, NodeView
 from controlplane.fleet.recovery import SEATS_PREFIX, Plan, Recovery, RecoveryKind, Rung, StepName
 from controlplane.fleet.snapshot import Snapshot
 
@@ -209,6 +209,7 @@ def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float)
         rung=rung,
         hours=hours,
         label=label,
+        suspect=node.state is NodeState.SUSPECT,
     )
 
 

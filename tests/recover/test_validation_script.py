@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.recover.steps.script import NOTHING_CHECKED, gpus_of, validation_script
+from controlplane.recover.steps.script import NOTHING_CHECKED, validation_script
 from tests import builders as b
 
 
@@ -25,9 +25,16 @@ def program(folder: Path, name: str, text: str) -> None:
     path.chmod(0o755)
 
 
-def run(folder: Path, gres: str = "", hours: float = 0, **policy: Any) -> tuple[int, str]:
+def run(
+    folder: Path,
+    gres: str = "",
+    hours: float = 0,
+    suspect: bool = False,
+    sys_class: Path = Path("/sys/class"),
+    **policy: Any,
+) -> tuple[int, str]:
     settings = b.config(validation={"selfcheck": "understudy-x selfcheck", **policy}).validation
-    script = validation_script(settings, gres, hours)
+    script = validation_script(settings, gres, hours, suspect).replace("/sys/class", str(sys_class))
     done = subprocess.run(
         ["/bin/bash", "-s"], input=script, env={"PATH": str(folder)}, capture_output=True, text=True, check=False
     )
@@ -59,24 +66,117 @@ def test_a_selfcheck_that_could_not_run_is_no_pass_and_no_failure(programs: Path
     assert run(programs, command="true")[0] == 0
 
 
+def list_gpus(folder: Path, seen: int, links: str = "") -> None:
+    listed = "\n".join(f"echo 'GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})'" for i in range(seen))
+    program(folder, "nvidia-smi", f'case "$*" in\n-L)\n{listed};;\n"nvlink -s")\n{links or ":"};;\nesac')
+
+
 @pytest.mark.parametrize(("seen", "code"), [(8, 0), (7, 1)])
 def test_a_gpu_that_the_driver_does_not_show_fails_the_node(programs: Path, seen: int, code: int) -> None:
-    lines = "\n".join(f"echo 'GPU {i}: H100 (UUID: GPU-{i})'" for i in range(seen))
-    program(programs, "nvidia-smi", lines)
-    assert run(programs, gres="gpu:h100:8(S:0-1)")[0] == code
+    list_gpus(programs, seen)
+    assert run(programs, gres="gpu:h100:8(S:0-1)", command="true")[0] == code
+
+
+def test_gpus_that_the_driver_lists_but_that_nothing_has_computed_on_prove_nothing(programs: Path) -> None:
+    """The driver is loaded and CUDA cannot be used: nvidia-smi lists them all the same."""
+    list_gpus(programs, 8)
+    program(programs, "understudy-x", "exit 2")
+    code, said = run(programs, gres="gpu:8")
+    assert code == NOTHING_CHECKED
+    assert "== 0 checks, 0 failed" in said
+
+
+@pytest.mark.parametrize(
+    ("gres", "given", "suspect", "asked"),
+    [
+        ("gpu:h100:8(S:0-1)", "", False, "selfcheck --gpus 8"),
+        ("gpu:8", "", True, "selfcheck --gpus 8 --slow-ratio 1.15"),
+        ("gpu:8", "--gpus 4 --slow-ratio 2", True, "selfcheck --gpus 4 --slow-ratio 2"),
+        ("", "", False, "selfcheck"),
+        ("gpu:1g.10gb:7", "", False, "selfcheck"),
+    ],
+)
+def test_the_selfcheck_is_told_how_many_gpus_there_must_be_and_how_slow_a_suspect_may_be(
+    programs: Path, gres: str, given: str, suspect: bool, asked: str
+) -> None:
+    program(programs, "understudy-x", 'echo "asked: $*"')
+    selfcheck = f"understudy-x selfcheck {given}".strip()
+    assert f"asked: {asked}\n" in run(programs, gres=gres, suspect=suspect, selfcheck=selfcheck)[1]
+
+
+def test_a_node_whose_gpus_are_cut_into_instances_is_not_held_to_their_number(programs: Path) -> None:
+    list_gpus(programs, 1)
+    program(programs, "all_reduce_perf", "exit 1")
+    assert run(programs, gres="gpu:1g.10gb:7", command="true")[0] == 0
+
+
+def links_of(*gpus: int) -> str:
+    """As `nvidia-smi nvlink -s` tells them, of 18 each."""
+    lines = []
+    for gpu, up in enumerate(gpus):
+        lines.append(f"GPU {gpu}: NVIDIA H100 80GB HBM3 (UUID: GPU-{gpu})")
+        lines += [f"\t Link {link}: {'26.562 GB/s' if link < up else '<inactive>'}" for link in range(18)]
+    return "cat <<'END'\n" + "\n".join(lines) + "\nEND\n"
+
+
+@pytest.mark.parametrize(
+    ("up", "least", "code"),
+    [
+        ((18, 18), 0, 0),
+        ((18, 17), 0, 1),
+        ((12, 12), 0, 0),  # cards with bridges: none of them has more
+        ((12, 12), 18, 1),
+        ((12, 12), 12, 0),
+        ((0, 0), 0, 0),
+        ((0, 0), 18, 1),
+    ],
+)
+def test_an_nvlink_that_is_not_up_fails_the_node(programs: Path, up: tuple[int, int], least: int, code: int) -> None:
+    list_gpus(programs, 2, links_of(*up))
+    done, said = run(programs, gres="gpu:2", command="true", nvlinks_active_min=least)
+    assert done == code
+    if code:
+        assert f"GPU 1: {up[1]} of {least or max(up)} NVLinks are up" in said
+
+
+@pytest.mark.parametrize(
+    ("told", "least", "code"), [("448.212", 400, 0), ("48.6", 400, 1), ("48.6", 0, 0), ("", 400, 1), ("", 0, 0)]
+)
+def test_gpus_that_exchange_too_slowly_fail_the_node(programs: Path, told: str, least: float, code: int) -> None:
+    end = f"echo '# Avg bus bandwidth    : {told} '; echo '#'" if told else "true"
+    program(programs, "all_reduce_perf", f"echo '# Out of bounds values : 0 OK'; {end}")
+    done, said = run(programs, gres="gpu:8", all_reduce_gbps_min=least)
+    assert done == code
+    if told and code:
+        assert "bandwidth of 48.6 GB/s, less than 400" in said
+
+
+def test_an_exchange_that_ends_badly_fails_the_node_whatever_its_speed(programs: Path) -> None:
+    program(programs, "all_reduce_perf", "echo '# Avg bus bandwidth    : 448.2 '; exit 3")
+    code, said = run(programs, gres="gpu:8", all_reduce_gbps_min=400)
+    assert (code, "FAILED with exit code 3" in said) == (1, True)
+
+
+def test_one_gpu_alone_exchanges_nothing_and_is_not_held_to_a_speed(programs: Path) -> None:
+    program(programs, "all_reduce_perf", "echo '# Avg bus bandwidth    : 0 '")
+    assert run(programs, gres="gpu:1", all_reduce_gbps_min=400)[0] == 0
+
+
+@pytest.mark.parametrize(("least", "code"), [(0, 0), (2, 0), (3, 1)])
+def test_a_port_that_is_not_up_fails_the_node(programs: Path, tmp_path: Path, least: int, code: int) -> None:
+    for number, state in enumerate(("4: ACTIVE", "1: DOWN", "4: ACTIVE")):
+        file = tmp_path / f"infiniband/mlx5_{number}/ports/1/state"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{state}\n")
+    done, said = run(programs, gres="gpu:8", command="true", ports_active_min=least, sys_class=tmp_path)
+    assert done == code
+    if code:
+        assert "2 ports are active, of 3 that should be" in said
 
 
 def test_a_command_with_quotes_and_dollars_is_run_as_it_was_written(programs: Path) -> None:
     code, said = run(programs, command="""x='a b'; echo "[$x]" "it's"; test "$x" = 'a b'""")
     assert (code, "[a b] it's" in said) == (0, True)
-
-
-@pytest.mark.parametrize(
-    ("gres", "count"),
-    [("", 0), ("gpu:8", 8), ("gpu:h100:8(S:0-1)", 8), ("nic:2,gpu:a100:4", 4), ("gpu:a:2,gpu:b:2", 4), ("gpu", 0)],
-)
-def test_gpus_are_counted_as_slurm_lists_them(gres: str, count: int) -> None:
-    assert gpus_of(gres) == count
 
 
 def test_a_burn_in_repeats_the_test_until_its_time_is_over_or_a_round_fails(programs: Path, tmp_path: Path) -> None:

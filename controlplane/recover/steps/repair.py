@@ -162,7 +162,7 @@ def observe_validated(world: World) -> Observation:
 def validate(world: World, slurm: Slurm) -> None:
     node = _node(world)
     hours, policy = world.plan.hours, world.config.validation
-    script = validation_script(policy, node.gres if node else "", hours)
+    script = validation_script(policy, node.gres if node else "", hours, world.plan.suspect)
     _submit(world, slurm, "validate", script, policy.timeout_seconds + hours * 3600)
 
 
