@@ -284,6 +284,30 @@ def test_a_fault_while_it_is_tested_sends_it_back(tmp_path: Path) -> None:
     assert not [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"]
 
 
+@pytest.mark.parametrize("what", ["reset", "validate"])
+def test_a_job_of_ours_that_does_not_start_is_no_verdict_and_is_not_waited_for(tmp_path: Path, what: str) -> None:
+    """As where its partition does not take it, or somebody's job was there first."""
+    config = TESTED | {"repair": {**REPAIR["repair"], "reset_command": "reset", "reboot": False}}
+    rehearsal = start(tmp_path, **config)
+
+    def hold(effect: str) -> None:
+        if effect == "submit_job":
+            jobs = [job for job in rehearsal.fake.jobs() if job.name.startswith(f"understudy-{what}-")]
+            for job in jobs:
+                rehearsal.fake.hold_job(job.job_id)
+
+    rehearsal.line.after = hold
+    ask_for_reset(rehearsal)
+    ended = RecoveryStatus.FAILED
+    rehearsal.run_until(lambda: [one for one in attempts(rehearsal) if one[2] is ended], 400)
+    failed = [one for one in rehearsal.control_plane.stores.repairs.attempts_since(0.0) if one.status is ended]
+    assert failed[0].outcome.endswith("did not start: JobHeldAdmin")
+    (job,) = [job for job in rehearsal.fake.jobs() if job.name.startswith(f"understudy-{what}-")]
+    rehearsal.run_until(lambda: job.job_id not in [one.job_id for one in rehearsal.fake.jobs() if not one.ended], 30)
+    rehearsal.run(10)
+    assert HOLD not in rehearsal.reservation_names()
+
+
 def test_a_fault_on_probation_goes_up_the_ladder(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **TESTED)
     for _ in range(2):

@@ -12,6 +12,10 @@ from controlplane.recover.steps.pool import POOL_MINUTES
 from controlplane.recover.steps.script import validation_script
 from controlplane.slurm.protocol import Slurm
 
+START_SECONDS = 300.0
+"""So long a job of ours on a node may take to start: an Epilog may be at work there. One that has not started by then may
+not run there at all, or waits for somebody else's job: that says nothing about the node."""
+
 
 def _node(world: World) -> SlurmNode | None:
     return world.slurm.nodes.get(world.node_name)
@@ -121,6 +125,8 @@ def _observe_job(world: World, what: str) -> Observation:
     job = _job(world, what)
     if job is None:
         return Todo(f"no job for the {what}")
+    if job.pending and world.now - job.submit_at > START_SECONDS:  # it is cancelled when the node is given up
+        return Failed(f"did not start: {job.reason or job.state}")
     if not job.ended:
         return Wait(f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}")
     end = world.desk.read_end(_output(world, what)) if world.config.validation.output_directory else ""
