@@ -17,7 +17,7 @@ from agents.launchers import Launchers
 from agents.log import fields, log
 from agents.questions import SharedQuestions
 from agents.ranks import RankServer
-from agents.sample.gpus import RELEASE_FILE, GpuProcess, GpuSource, NoGpus
+from agents.sample.gpus import GpuProcess, GpuSource, NoGpus
 from agents.sample.host import read_host, with_history
 from agents.sample.infiniband import PortHistory, read_ports
 from agents.sample.kernel_log import KernelLog, open_source
@@ -69,9 +69,7 @@ class Agent:
         )
         self._memory = Memory(config.run_directory / "hardware.json", self._boot_id)
         self._gpus: GpuSource = gpus or (
-            GpuProcess(self._memory, config.nvml.interval_seconds, release=config.run_directory / RELEASE_FILE)
-            if config.nvml.enabled
-            else NoGpus()
+            GpuProcess(self._memory, config.nvml.interval_seconds) if config.nvml.enabled else NoGpus()
         )
         self._nvml_events = NvmlEvents(self._boot_id)
         host = config.host

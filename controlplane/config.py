@@ -346,7 +346,18 @@ class Repair(Section):
     reset_command: str = Field(
         "",
         description="Shell command that resets a node's GPUs, run there as an exclusive job of ours, such as "
-        "`nvidia-smi --gpu-reset`. Empty: that rung is left out.",
+        '`nvidia-smi --gpu-reset ${UNDERSTUDY_GPU:+-i "$UNDERSTUDY_GPU"}`: there stand the GPUs at fault, where they '
+        "are known. Empty: that rung is left out.",
+    )
+    evidence_command: str = Field(
+        "",
+        description="Shell command that tells what a reset would wipe out, such as `nvidia-smi -q; dmesg | tail -200`. "
+        "It is run before the reset, in the same job, for half of its time at most.",
+    )
+    agent_run_directory: str = Field(
+        "/run/understudy",
+        pattern="^/",
+        description="`run_directory` of the agents, `%n` for the node's name: the agent lets go of NVML for the reset.",
     )
     reset_timeout_seconds: float = Field(600.0, gt=0, description="So long a reset may take, until it has failed.")
     resets_max: int = Field(1, ge=0, description="Resets of one node within a week.")

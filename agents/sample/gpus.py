@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -98,11 +97,8 @@ class GpuProcess:
         command: Sequence[str] = (sys.executable, "-m", "agents.sample.nvml_process"),
         environment: dict[str, str] | None = None,
         kill: Callable[[subprocess.Popen[bytes]], None] = subprocess.Popen.kill,
-        release: Path | None = None,
     ) -> None:
-        """`kill` sends SIGKILL, or is what stands in for a kernel that does not let go of the process. While there is a
-        file `release`, NVML is let go of.
-        """
+        """`kill` sends SIGKILL, or is what stands in for a kernel that does not let go of the process."""
         self._memory = memory
         self._history = GpuHistory(memory)
         self._interval_seconds = interval_seconds
@@ -110,7 +106,7 @@ class GpuProcess:
         self._command = [*command, "--interval", str(interval_seconds)]
         self._environment = environment
         self._send_kill = kill
-        self._release = release
+        self._release = memory.path.with_name(RELEASE_FILE)
         self._held = False  # it was there at the last look
         self._away = False  # the process was sent away, and the next one is not heard yet
         self._picture = Picture()
@@ -251,7 +247,7 @@ class GpuProcess:
 
     def _released(self) -> bool:
         try:
-            return self._release is not None and time.time() - self._release.stat().st_mtime < RELEASE_SECONDS_MAX
+            return time.time() - self._release.stat().st_mtime < RELEASE_SECONDS_MAX
         except OSError:
             return False
 

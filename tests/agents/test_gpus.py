@@ -58,7 +58,7 @@ class Bench:
         command: tuple[str, ...] = (sys.executable, "-m", "agents.sample.nvml_process"),
         kill: Callable[[subprocess.Popen[bytes]], None] = subprocess.Popen.kill,
     ) -> AsyncIterator[GpuProcess]:
-        gpus = GpuProcess(self.memory, interval_seconds, QUICK, command, self.environment, kill, self.release)
+        gpus = GpuProcess(self.memory, interval_seconds, QUICK, command, self.environment, kill)
         gpus.start(self._count, self.events.append)
         try:
             yield gpus

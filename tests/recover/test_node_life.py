@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from agents.wire import GpuStatus
+from controlplane.decide import plans
+from controlplane.decide.life import known_of
+from controlplane.fleet.evidence import Json
+from controlplane.fleet.incident import OpenIncident
 from controlplane.fleet.node import NodeState
 from controlplane.fleet.operator import Verb
 from controlplane.fleet.recovery import NODE_HOLD_PREFIX, RecoveryKind, RecoveryStatus, Rung
-from controlplane.fleet.slurm import SlurmNode
+from controlplane.fleet.slurm import JobRequest, SlurmNode
 from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from controlplane.store.queries import Queries
 from tests import builders as b
@@ -116,6 +121,33 @@ def test_a_gpu_is_reset_by_a_job_of_ours_that_nobody_else_can_be_beside(tmp_path
     assert rehearsal.line.effects["reboot_node n5"] == 0
     names = [job.name for job in rehearsal.fake.jobs() if job.user == "root"]
     assert [name.rsplit("-", 2)[0] for name in names] == ["understudy-reset", "understudy-validate"]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "known"),
+    [
+        ({"gpu": 3, "bus_id": "0000:1b:00.0"}, ("0000:1b:00.0",)),
+        ({"xid": 95, "bus_id": "0000:1b:00.0"}, ("0000:1b:00.0",)),
+        ({"gpu": 0, "bus_id": ""}, ("0",)),
+        ({"sxid": 12028, "bus_id": "0000:c1:00.0"}, ()),
+        ({}, ()),
+    ],
+)
+def test_a_reset_is_told_which_gpu_is_at_fault_where_that_is_known(
+    evidence: dict[str, Json], known: tuple[str, ...]
+) -> None:
+    node = b.node("n5", NodeState.QUARANTINED)
+    incident = OpenIncident(1, "n5", "rule", "hardware_fault", "", b.NOW, evidence)
+    assert plans.repair_plan(node, Rung.RESET_GPU, "x", "", incident).gpus == known
+    assert plans.repair_plan(node, Rung.REBOOT, "x", "", incident).gpus == ()
+
+
+def test_all_that_nvml_said_of_a_gpu_is_kept_before_it_is_wiped_out() -> None:
+    gpu = b.gpu(3, serial="4712", fabric_state=2, nvlinks=17, clock_event_reasons=8, status=GpuStatus.RESET_REQUIRED)
+    (kept,) = cast("list[dict[str, Json]]", known_of(b.node("n5", NodeState.QUARANTINED, gpus=(gpu,)))["gpus"])
+    assert kept == msgspec.to_builtins(gpu)
+    assert (kept["fabric_state"], kept["nvlinks"], kept["clock_event_reasons"]) == (2, 17, 8)
+    assert kept["status"] == "reset_required"
 
 
 def ask_for_reset(rehearsal: Rehearsal) -> None:
@@ -536,8 +568,37 @@ def test_a_node_in_service_is_tested_when_an_operator_asks_once_it_is_empty(tmp_
     assert rehearsal.gang_state() == ("RUNNING", 0)
 
 
-def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(tmp_path: Path) -> None:
+def scripts(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Node → the script of our last job there."""
+    found: dict[str, str] = {}
+    submit = rehearsal.fake.submit_job
+
+    def submit_job(request: JobRequest) -> None:
+        found[request.node] = request.script
+        submit(request)
+
+    monkeypatch.setattr(rehearsal.fake, "submit_job", submit_job)
+    return found
+
+
+def test_a_gpu_that_asks_for_a_reset_is_named_in_it_and_a_repaired_node_is_no_suspect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearsal = start(tmp_path, **(TESTED | {"repair": {**REPAIR["repair"], "reset_command": "reset"}}))
+    said = scripts(rehearsal, monkeypatch)
+    rehearsal.gpus["n5"] = [b.gpu(0), b.gpu(1, recovery_action=1)]
+    rehearsal.run_until(lambda: "n5" in said)
+    assert "export UNDERSTUDY_GPU=0000:02:00.0\n" in said["n5"]
+    rehearsal.gpus.pop("n5")
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert "selfcheck --json --gpus 8'" in said["n5"]
+
+
+def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rehearsal = start(tmp_path, **VALIDATION)
+    said = scripts(rehearsal, monkeypatch)
     rehearsal.fake.cancel(rehearsal.hungry)
     for name in ("n1", "n5", "n6"):
         rehearsal.gpus[name] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
@@ -546,6 +607,7 @@ def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(tm
     wait_for(rehearsal, "n6", NodeState.QUARANTINED)
     assert states_passed(rehearsal, "n5") == [140, 255, 220]
     assert states_passed(rehearsal, "n6") == [140, 255, 221]
+    assert "selfcheck --json --gpus 8 --slow-ratio 1.15'" in said["n5"], "it may be suspect for being slow"
     assert rehearsal.state_of("n1") is NodeState.SUSPECT, "the gang is at work there"
     assert rehearsal.gang_state() == ("RUNNING", 0)
     rehearsal.run(10)

@@ -1,4 +1,4 @@
-"""The script that tests a node, run by a real shell with programs of its own on PATH."""
+"""The scripts that test a node and reset its GPUs, run by a real shell with programs of its own on PATH."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.recover.steps.script import NOTHING_CHECKED, validation_script
+from agents.sample.gpus import RELEASE_FILE
+from controlplane.recover.steps.script import NOTHING_CHECKED, reset_script, validation_script
 from tests import builders as b
 
 
@@ -188,3 +189,44 @@ def test_a_burn_in_repeats_the_test_until_its_time_is_over_or_a_round_fails(prog
     assert run(programs, hours=1, command=f"{count}; exit 1")[0] == 1
     assert len(rounds.read_text().split()) == 1
     assert run(programs, hours=1)[0] == NOTHING_CHECKED
+
+
+def reset(folder: Path, *gpus: str, **policy: Any) -> tuple[int, str]:
+    settings = b.config(repair={"agent_run_directory": f"{folder}/%n", **policy}).repair
+    script = reset_script(settings, "n1", gpus)
+    done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.recover.steps.script.RELEASE_SECONDS", 0)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("code", [0, 7])
+def test_nvml_is_let_go_of_for_the_reset_and_no_longer_however_it_ends(tmp_path: Path, code: int) -> None:
+    (tmp_path / "n1").mkdir()
+    done, said = reset(
+        tmp_path, reset_command=f"ls {tmp_path}/n1; exit {code}", evidence_command=f"ls -A {tmp_path}/n1"
+    )
+    assert (done, said) == (code, f"{RELEASE_FILE}\n"), "told before, while the agent still had it"
+    assert list((tmp_path / "n1").iterdir()) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_reset_knows_which_gpu_and_tells_first_what_it_would_wipe_out(tmp_path: Path) -> None:
+    """Without an agent on the node, too, and whatever becomes of the evidence."""
+    command = """echo "reset ${UNDERSTUDY_GPU:+-i "$UNDERSTUDY_GPU"}" """
+    evidence = "echo 'it''s known'; exit 3"
+    assert reset(tmp_path, "0000:1b:00.0", "3", reset_command=command, evidence_command=evidence) == (
+        0,
+        "its known\nreset -i 0000:1b:00.0,3\n",
+    )
+    assert reset(tmp_path, reset_command=command) == (0, "reset \n")
+
+
+@pytest.mark.usefixtures("quick")
+def test_evidence_that_does_not_come_keeps_no_gpu_from_its_reset(tmp_path: Path) -> None:
+    done, said = reset(tmp_path, reset_command="echo reset", evidence_command="sleep 60", reset_timeout_seconds=2)
+    assert (done, said) == (0, "reset\n")

@@ -9,12 +9,12 @@ from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
 from controlplane.recover.steps.pool import POOL_MINUTES
-from controlplane.recover.steps.script import validation_script
+from controlplane.recover.steps.script import reset_script, validation_script
 from controlplane.slurm.protocol import Slurm
 
 START_SECONDS = 300.0
-"""So long a job of ours on a node may take to start: an Epilog may be at work there. One that has not started by then may
-not run there at all, or waits for somebody else's job: that says nothing about the node."""
+"""So long a job of ours on a node may take to start: an Epilog may be at work there. One that has not started by then
+may not run there at all, or waits for somebody else's job: that says nothing about the node."""
 
 
 def _node(world: World) -> SlurmNode | None:
@@ -158,7 +158,8 @@ def observe_reset(world: World) -> Observation:
 
 def reset(world: World, slurm: Slurm) -> None:
     policy = world.config.repair
-    _submit(world, slurm, "reset", f"#!/bin/sh\n{policy.reset_command}\n", policy.reset_timeout_seconds)
+    script = reset_script(policy, world.node_name, world.plan.gpus)
+    _submit(world, slurm, "reset", script, policy.reset_timeout_seconds)
 
 
 def observe_validated(world: World) -> Observation:

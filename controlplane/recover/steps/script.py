@@ -6,12 +6,38 @@ Belongs here: what is run, and what counts as passed. Must not: judging GPUs (th
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
-from controlplane.config import Validation
+from controlplane.config import Repair, Validation
 from controlplane.fleet.slurm import gpus_of_gres
 
 NOTHING_CHECKED = 3
 """Exit code of a test in which nothing could be looked at: it proves nothing, so it does not pass."""
+
+RELEASE_SECONDS = 3
+"""So long the agent may take to let go of NVML."""
+
+_PATH = "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH\n"
+
+
+def reset_script(policy: Repair, node: str, gpus: Sequence[str]) -> str:
+    """While GPUs are reset nobody may hold their device files: a file in the agent's run directory asks it to let go of
+    them. What the reset would wipe out is told before it. The exit code is the reset's.
+    """
+    evidence = ""
+    if policy.evidence_command:
+        seconds = max(1, int(policy.reset_timeout_seconds / 2))
+        evidence = f"timeout -k 10 {seconds} sh -c {shlex.quote(policy.evidence_command)} </dev/null 2>&1\n"
+    return f"""#!/bin/sh
+{_PATH}export UNDERSTUDY_GPU={shlex.quote(",".join(gpus))}
+{evidence}release={shlex.quote(policy.agent_run_directory.replace("%n", node))}/release-nvml
+if [ -d "${{release%/*}}" ] && touch "$release"; then
+  trap 'rm -f "$release"' EXIT
+  trap 'exit 143' HUP INT TERM
+  sleep {RELEASE_SECONDS}
+fi
+sh -c {shlex.quote(policy.reset_command)} 2>&1
+"""
 
 
 def validation_script(policy: Validation, gres: str, hours: float = 0.0, suspect: bool = False) -> str:
@@ -40,7 +66,9 @@ def validation_script(policy: Validation, gres: str, hours: float = 0.0, suspect
     if policy.command:
         parts.append(f"part {shlex.quote(policy.command)}\n")
     again = f"[ $SECONDS -lt {int(hours * 3600)} ]"
-    return "".join([_HEAD, f"while :; do\n{''.join(parts)}{again} || break\n{_ROUND}done\n", _TAIL])
+    return "".join(
+        ["#!/bin/bash\n", _PATH, _HEAD, f"while :; do\n{''.join(parts)}{again} || break\n{_ROUND}done\n", _TAIL]
+    )
 
 
 def _selfcheck(policy: Validation, gpus: int, suspect: bool) -> str:
@@ -56,9 +84,7 @@ def _selfcheck(policy: Validation, gpus: int, suspect: bool) -> str:
     return " ".join(words)
 
 
-_HEAD = r"""#!/bin/bash
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH
-checked=0 failed=0
+_HEAD = r"""checked=0 failed=0
 has() { command -v "$1" >/dev/null 2>&1; }
 absent() { echo "== $1: not installed here, left out"; }
 part() { # command, exit code that means "could not run"
