@@ -194,7 +194,7 @@ class JobRequest:
 
     name: str
     node: str
-    partition: str
+    partition: str  # or several, with commas between them
     reservation: str
     user: str
     gres: str  # "gpu:8"; empty: none

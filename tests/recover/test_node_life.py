@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,10 +18,13 @@ from controlplane.fleet.incident import OpenIncident
 from controlplane.fleet.node import NodeState
 from controlplane.fleet.operator import Verb
 from controlplane.fleet.recovery import NODE_HOLD_PREFIX, RecoveryKind, RecoveryStatus, Rung
-from controlplane.fleet.slurm import JobRequest, SlurmNode
+from controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
+from controlplane.recover.step import Desk, GangFacts, World
+from controlplane.recover.steps import repair
 from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from controlplane.store.queries import Queries
 from tests import builders as b
+from tests.fakes.slurm import FakeSlurm
 from tests.recover.rehearsal import Rehearsal
 
 REPAIR = {"repair": {"enabled": True, "cooldown_seconds": 5, "webhook": "http://tickets/"}}
@@ -338,6 +343,46 @@ def test_a_job_of_ours_that_does_not_start_is_no_verdict_and_is_not_waited_for(t
     rehearsal.run_until(lambda: job.job_id not in [one.job_id for one in rehearsal.fake.jobs() if not one.ended], 30)
     rehearsal.run(10)
     assert HOLD not in rehearsal.reservation_names()
+
+
+@pytest.mark.parametrize(
+    ("partitions", "taken", "tried"),
+    [
+        (("a",), "a", ["a"]),
+        (("a", "b"), "a,b", ["a,b"]),
+        (("a", "b"), "b", ["a,b", "a", "b"]),  # EnforcePartLimits=ALL
+        (("a", "b"), "", ["a,b", "a", "b"]),
+        ((), "", []),
+    ],
+)
+def test_a_job_of_ours_asks_for_all_partitions_of_its_node_and_then_for_each(
+    partitions: tuple[str, ...], taken: str, tried: list[str]
+) -> None:
+    asked: list[str] = []
+
+    class Line(FakeSlurm):
+        def submit_job(self, request: JobRequest) -> None:
+            asked.append(request.partition)
+            if request.partition != taken:
+                raise SlurmError(f"{request.partition}: Requested time limit is invalid")
+
+    plan = plans.validation_plan(b.node("n5"), None, "x", 0.0)
+    view = SlurmView(b.NOW, {"n5": replace(b.slurm_node("n5"), partitions=partitions)}, {}, {})
+    world = World(
+        plan=plan,
+        slurm=view,
+        records={},
+        gang=lambda _: GangFacts(hook_was_used=False),
+        answers=lambda _: True,
+        config=b.config(),
+        now=b.NOW,
+        desk=cast("Desk", None),
+        tell=lambda _: None,
+        worked_until=lambda: 0.0,
+    )
+    with contextlib.nullcontext() if taken else pytest.raises(SlurmError):
+        repair.validate(world, Line(("n5",)))
+    assert asked == tried
 
 
 def test_a_fault_on_probation_goes_up_the_ladder(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from controlplane.fleet.node import REASON_PREFIX
 from controlplane.fleet.recovery import StepName
@@ -10,11 +11,13 @@ from controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
 from controlplane.recover.steps.pool import POOL_MINUTES
 from controlplane.recover.steps.script import reset_script, validation_script
-from controlplane.slurm.protocol import Slurm
+from controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable
 
 START_SECONDS = 300.0
 """So long a job of ours on a node may take to start: an Epilog may be at work there. One that has not started by then
 may not run there at all, or waits for somebody else's job: that says nothing about the node."""
+
+PARTITIONS_TRIED_MAX = 4
 
 
 def _node(world: World) -> SlurmNode | None:
@@ -137,19 +140,35 @@ def _observe_job(world: World, what: str) -> Observation:
 def _submit(world: World, slurm: Slurm, what: str, script: str, timeout_seconds: float) -> None:
     node = _node(world)
     assert node is not None
-    slurm.submit_job(
-        JobRequest(
-            name=f"understudy-{what}-{world.plan.label}",
-            node=node.name,
-            partition=node.partitions[0] if node.partitions else "",
-            reservation=world.hold_name,
-            user=world.config.validation.user,
-            gres=re.sub(r"\([^)]*\)", "", node.gres),
-            script=script,
-            time_limit_minutes=max(1, int(-(-timeout_seconds // 60))),
-            output=_output(world, what),
-        )
+    request = JobRequest(
+        name=f"understudy-{what}-{world.plan.label}",
+        node=node.name,
+        partition="",
+        reservation=world.hold_name,
+        user=world.config.validation.user,
+        gres=re.sub(r"\([^)]*\)", "", node.gres),
+        script=script,
+        time_limit_minutes=max(1, int(-(-timeout_seconds // 60))),
+        output=_output(world, what),
     )
+    refused = SlurmError(f"{node.name} is in no partition")
+    for partition in _choices(node.partitions):
+        try:
+            slurm.submit_job(replace(request, partition=partition))
+        except SlurmUnavailable:
+            raise
+        except SlurmError as error:
+            refused = error
+        else:
+            return
+    raise refused
+
+
+def _choices(partitions: tuple[str, ...]) -> list[str]:
+    """Of all together Slurm takes one whose limits let the job run. With EnforcePartLimits=ALL it refuses them for the
+    limits of a single one: then one after the other, and not very many.
+    """
+    return list(dict.fromkeys((",".join(partitions), *partitions[:PARTITIONS_TRIED_MAX]))) if partitions else []
 
 
 def observe_reset(world: World) -> Observation:
