@@ -351,7 +351,7 @@ class Repair(Section):
     )
     evidence_command: str = Field(
         "",
-        description="Shell command that tells what a reset would wipe out, such as `nvidia-smi -q; dmesg | tail -200`. "
+        description="Shell command that tells what a reset would wipe out, such as `nvidia-smi -q; journalctl -k -n 200`. "
         "It is run before the reset, in the same job, for half of its time at most.",
     )
     agent_run_directory: str = Field(
@@ -395,8 +395,8 @@ class Validation(Section):
     )
     selfcheck: str = Field(
         "understudy selfcheck --json",
-        description="Left out, in words, where it is not installed. `--gpus` with the GPUs of Slurm's Gres is added, "
-        "for suspects `--slow-ratio`, too, where they are not there already.",
+        description="Left out, in words, where it is not installed. Where it does not say them itself it is given "
+        "`--gpus`, as many as Slurm's Gres says, and for a suspect `--slow-ratio`.",
     )
     slow_ratio: float = Field(
         1.15,
