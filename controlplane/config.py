@@ -351,7 +351,7 @@ class Repair(Section):
     )
     evidence_command: str = Field(
         "",
-        description="Shell command that tells what a reset would wipe out, such as `nvidia-smi -q; journalctl -k -n 200`. "
+        description="Shell command that tells what a reset would wipe out, such as `nvidia-smi -q; dmesg`. "
         "It is run before the reset, in the same job, for half of its time at most.",
     )
     agent_run_directory: str = Field(
