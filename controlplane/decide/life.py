@@ -236,9 +236,8 @@ def _plan(snapshot: Snapshot, row: Row, finding: Finding, config: Config) -> Pla
     label = f"{node.name}-{int(snapshot.now)}"
     match row.action:
         case Action.REPAIR:
-            fault = str(finding.evidence["fault"])
-            rung = Rung(str(finding.evidence["rung"]))
-            return plans.repair_plan(node, rung, label, fault, snapshot.incidents.get(node.name))
+            fault, incident = str(finding.evidence["fault"]), snapshot.incidents.get(node.name)
+            return plans.repair_plan(node, Rung(str(finding.evidence["rung"])), label, fault, incident)
         case Action.VALIDATE:
             rung = Rung.RESTART_APP if finding.signal is Signal.VALIDATION_DUE else None
             hours = config.validation.burn_in_hours if finding.rule == f"operator.{Verb.BURN_IN}" else 0.0
