@@ -422,7 +422,7 @@ class Validation(Section):
     output_directory: str = Field(
         "",
         description="Where the output of our jobs goes. Seen by nodes and control plane alike, its end is kept with "
-        "the step. Empty: it is thrown away.",
+        "the step. Empty: only its last 700 bytes are, which the job leaves in its Slurm comment.",
     )
     burn_in_hours: float = Field(
         24.0, ge=0, le=120, description="So long `understudy burn-in` repeats the test on a node."

@@ -189,7 +189,7 @@ def test_a_gpu_that_asks_for_a_reset_gets_one_and_the_node_is_not_rebooted(make_
                 "reset_command": str(reset),
                 "evidence_command": str(held),
             },
-            "validation": {"enabled": True, "command": "true", "output_directory": str(tmp_path)},
+            "validation": {"enabled": True, "command": "true"},
         },
     )
     state = site.nodes["n2"].gpus.path

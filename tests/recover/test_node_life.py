@@ -636,7 +636,8 @@ def test_a_gpu_that_asks_for_a_reset_is_named_in_it_and_a_repaired_node_is_no_su
     assert "export UNDERSTUDY_GPU=0000:02:00.0\n" in said["n5"]
     rehearsal.gpus.pop("n5")
     wait_for(rehearsal, "n5", NodeState.PROBATION)
-    assert "selfcheck --json --gpus 8'" in said["n5"]
+    assert "selfcheck --json --gpus 8" in said["n5"]
+    assert "--slow-ratio" not in said["n5"]
 
 
 def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
@@ -652,7 +653,7 @@ def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
     wait_for(rehearsal, "n6", NodeState.QUARANTINED)
     assert states_passed(rehearsal, "n5") == [140, 255, 220]
     assert states_passed(rehearsal, "n6") == [140, 255, 221]
-    assert "selfcheck --json --gpus 8 --slow-ratio 1.15'" in said["n5"], "it may be suspect for being slow"
+    assert "selfcheck --json --gpus 8 --slow-ratio 1.15" in said["n5"], "it may be suspect for being slow"
     assert rehearsal.state_of("n1") is NodeState.SUSPECT, "the gang is at work there"
     assert rehearsal.gang_state() == ("RUNNING", 0)
     rehearsal.run(10)

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from agents.sample.gpus import RELEASE_FILE
-from controlplane.recover.steps.script import NOTHING_CHECKED, reset_script, validation_script
+from controlplane.fleet.job import opted_in
+from controlplane.recover.steps.script import (
+    NOTHING_CHECKED,
+    last_words,
+    reset_script,
+    validation_script,
+    with_last_words,
+)
 from tests import builders as b
 
 
@@ -57,7 +64,7 @@ def test_all_parts_are_run_also_after_one_that_failed(programs: Path) -> None:
     assert "checksum differs" in said
     assert "diag diag -r 3\n== passed" in said
     assert "ours\n== FAILED with exit code 7" in said
-    assert "== 3 checks, 2 failed" in said
+    assert "== 3 checks, 2 failed: understudy-x selfcheck --gpus 8; echo ours; exit 7\n" in said
 
 
 def test_a_selfcheck_that_could_not_run_is_no_pass_and_no_failure(programs: Path) -> None:
@@ -230,3 +237,26 @@ def test_the_reset_knows_which_gpu_and_tells_first_what_it_would_wipe_out(tmp_pa
 def test_evidence_that_does_not_come_keeps_no_gpu_from_its_reset(tmp_path: Path) -> None:
     done, said = reset(tmp_path, reset_command="echo reset", evidence_command="sleep 60", reset_timeout_seconds=2)
     assert (done, said) == (0, "reset\n")
+
+
+@pytest.mark.parametrize("words", ["resetting\nthis is understudy's; it is ours = 1", "x" * 5000 + "end", ""])
+def test_the_last_words_of_a_job_come_back_in_its_comment_with_its_exit_code(
+    programs: Path, tmp_path: Path, words: str
+) -> None:
+    said = tmp_path / "said"
+    said.write_text(words)
+    program(programs, "scontrol", f'echo "$@" > {tmp_path}/asked')
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    script = with_last_words(f"#!/bin/sh\ncat {said}\nexit 3\n")
+    done = subprocess.run(["/bin/bash", "-s"], input=script, env=environment, text=True, check=False)
+    assert done.returncode == 3
+    _, job, update = (tmp_path / "asked").read_text().split()
+    comment = update.removeprefix("Comment=")
+    assert (job, last_words(comment)) == ("JobId=7", words[-700:])
+    assert len(comment) < 1000
+    assert not opted_in(comment, "understudy")
+
+
+@pytest.mark.parametrize("comment", ["", "a researcher's", "said:", "said:x", "team understudy said:eA=="])
+def test_a_comment_of_somebody_elses_is_no_last_word(comment: str) -> None:
+    assert last_words(comment) == ""

@@ -10,7 +10,7 @@ from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
 from controlplane.recover.steps.pool import POOL_MINUTES
-from controlplane.recover.steps.script import reset_script, validation_script
+from controlplane.recover.steps.script import last_words, reset_script, validation_script, with_last_words
 from controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable
 
 START_SECONDS = 300.0
@@ -132,7 +132,8 @@ def _observe_job(world: World, what: str) -> Observation:
         return Failed(f"did not start: {job.reason or job.state}")
     if not job.ended:
         return Wait(f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}")
-    end = world.desk.read_end(_output(world, what)) if world.config.validation.output_directory else ""
+    kept = world.config.validation.output_directory
+    end = world.desk.read_end(_output(world, what)) if kept else last_words(job.comment)
     words = f"job {job.job_id} {job.state}{f': {end}' if end else ''}"
     return Done(words) if job.state == "COMPLETED" else Failed(words)
 
@@ -147,7 +148,7 @@ def _submit(world: World, slurm: Slurm, what: str, script: str, timeout_seconds:
         reservation=world.hold_name,
         user=world.config.validation.user,
         gres=re.sub(r"\([^)]*\)", "", node.gres),
-        script=script,
+        script=script if world.config.validation.output_directory else with_last_words(script),
         time_limit_minutes=max(1, int(-(-timeout_seconds // 60))),
         output=_output(world, what),
     )

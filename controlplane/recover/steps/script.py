@@ -1,10 +1,13 @@
 """The shell scripts of our own jobs on a node: the test before it returns, and the reset of its GPUs. Pure text.
 
-Belongs here: what is run, and what counts as passed. Must not: judging GPUs (the tests it runs do that).
+Belongs here: what is run, what counts as passed, and how its last words come back. Must not: judging GPUs (the tests it
+runs do that).
 """
 
 from __future__ import annotations
 
+import base64
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -18,6 +21,33 @@ RELEASE_SECONDS = 3
 """So long the agent may take to let go of NVML."""
 
 _PATH = "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH\n"
+
+LAST_WORDS_BYTES = 700
+"""Slurm takes a comment of 1024 characters."""
+
+_LAST_WORDS = re.compile(r"said:([A-Za-z0-9+/=]+)")
+
+
+def with_last_words(script: str) -> str:
+    """The same, whose end of output becomes the job's comment: where nodes and control plane share no file system.
+
+    Encoded, or a word of it might be taken for the one by which jobs are ours to recover.
+    """
+    return f"""#!/bin/bash
+said=$(bash -c {shlex.quote(script)} </dev/null 2>&1 | tail -c {LAST_WORDS_BYTES}; exit "${{PIPESTATUS[0]}}")
+code=$?
+scontrol update JobId="$SLURM_JOB_ID" Comment="said:$(printf %s "$said" | base64 -w0)"
+exit $code
+"""
+
+
+def last_words(comment: str) -> str:
+    """Empty where there are none."""
+    found = _LAST_WORDS.fullmatch(comment)
+    try:
+        return base64.b64decode(found[1]).decode(errors="replace").strip() if found else ""
+    except ValueError:
+        return ""
 
 
 def reset_script(policy: Repair, node: str, gpus: Sequence[str]) -> str:
@@ -84,7 +114,7 @@ def _selfcheck(policy: Validation, gpus: int, suspect: bool) -> str:
     return " ".join(words)
 
 
-_HEAD = r"""checked=0 failed=0
+_HEAD = r"""checked=0 failed=0 wrong=
 has() { command -v "$1" >/dev/null 2>&1; }
 absent() { echo "== $1: not installed here, left out"; }
 part() { # command, exit code that means "could not run"
@@ -93,7 +123,9 @@ part() { # command, exit code that means "could not run"
   code=$?
   if [ -n "$2" ] && [ "$code" -eq "$2" ]; then echo "== could not run: left out"; return; fi
   checked=$((checked + 1))
-  if [ "$code" -eq 0 ]; then echo "== passed"; else echo "== FAILED with exit code $code"; failed=$((failed + 1)); fi
+  if [ "$code" -eq 0 ]; then echo "== passed"; return; fi
+  echo "== FAILED with exit code $code"
+  failed=$((failed + 1)) wrong="$wrong; ${1:0:60}"
 }
 look() { # command: that it finds nothing wrong proves nothing, for nothing has computed
   part "$1"
@@ -132,7 +164,7 @@ export -f gpus nvlinks all_reduce ports
 
 _ROUND = '[ "$failed" -eq 0 ] || break\n[ "$checked" -gt 0 ] || break\n'
 
-_TAIL = f"""echo "== $checked checks, $failed failed"
+_TAIL = f"""echo "== $checked checks, $failed failed${{wrong:+: ${{wrong#; }}}}"
 [ "$failed" -eq 0 ] || exit 1
 [ "$checked" -gt 0 ] || {{ echo "== nothing was checked that could prove it well"; exit {NOTHING_CHECKED}; }}
 """
