@@ -346,7 +346,18 @@ class Repair(Section):
     reset_command: str = Field(
         "",
         description="Shell command that resets a node's GPUs, run there as an exclusive job of ours, such as "
-        "`nvidia-smi --gpu-reset`. Empty: that rung is left out.",
+        '`nvidia-smi --gpu-reset ${UNDERSTUDY_GPU:+-i "$UNDERSTUDY_GPU"}`: there stand the GPUs at fault, where they '
+        "are known. Empty: that rung is left out.",
+    )
+    evidence_command: str = Field(
+        "",
+        description="Shell command that tells what a reset would wipe out, such as `nvidia-smi -q; dmesg`. "
+        "It is run before the reset, in the same job, for half of its time at most.",
+    )
+    agent_run_directory: str = Field(
+        "/run/understudy",
+        pattern="^/",
+        description="`run_directory` of the agents, `%n` for the node's name: the agent lets go of NVML for the reset.",
     )
     reset_timeout_seconds: float = Field(600.0, gt=0, description="So long a reset may take, until it has failed.")
     resets_max: int = Field(1, ge=0, description="Resets of one node within a week.")
@@ -382,14 +393,36 @@ class Validation(Section):
         pattern=r"^[A-Za-z0-9_][\w.-]*$",
         description="Whose our jobs on the node are: root, or whom the control plane runs as.",
     )
-    selfcheck: str = Field("understudy selfcheck --json", description="Left out, in words, where it is not installed.")
+    selfcheck: str = Field(
+        "understudy selfcheck --json",
+        description="Left out, in words, where it is not installed. Where it does not say them itself it is given "
+        "`--gpus`, as many as Slurm's Gres says, and for a suspect `--slow-ratio`.",
+    )
+    slow_ratio: float = Field(
+        1.15,
+        ge=0,
+        description="A suspect fails its test if one of its GPUs takes so many times as long as the median of at least "
+        "two others there; 0: it is only told.",
+    )
+    all_reduce_gbps_min: float = Field(
+        0.0,
+        ge=0,
+        description='Least "Avg bus bandwidth" of `all_reduce_perf` over a node\'s GPUs, 8 to 256 MB, in GB/s; 0: that '
+        "it runs is enough.",
+    )
+    nvlinks_active_min: int = Field(
+        0, ge=0, description="NVLinks of each GPU that have to be up; 0: as many as of the node's GPU with most."
+    )
+    ports_active_min: int = Field(
+        0, ge=0, description="InfiniBand and RoCE ports of a node with GPUs that have to be up; 0: not looked at."
+    )
     dcgm_level: int = Field(2, ge=0, le=4, description="Level of `dcgmi diag`, where there is one; 0: never.")
     command: str = Field("", description="The site's own test, a shell command; it fails with any exit code but 0.")
     timeout_seconds: float = Field(3600.0, ge=60, description="So long the whole test may take, until it has failed.")
     output_directory: str = Field(
         "",
         description="Where the output of our jobs goes. Seen by nodes and control plane alike, its end is kept with "
-        "the step. Empty: it is thrown away.",
+        "the step. Empty: only its last 700 bytes are, which the job leaves in its Slurm comment.",
     )
     burn_in_hours: float = Field(
         24.0, ge=0, le=120, description="So long `understudy burn-in` repeats the test on a node."

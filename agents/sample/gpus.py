@@ -1,5 +1,7 @@
 """The agent's side of the process that asks NVML: starts it, hears it, kills it when it falls silent, starts it again.
 
+Somebody who resets a GPU may send it away for a while: NVML keeps the device files open, which forbids a reset.
+
 There is never more than one. A process that hangs inside the kernel cannot be killed and is left as it is: nothing is
 started beside it, because it would hang there too. Whatever happens, the newest picture is at hand, and how long NVML
 has owed the next one.
@@ -26,6 +28,12 @@ from agents.sample.picture import Message, NvmlEvent, Picture
 
 LINE_BYTES_MAX = 1 << 20
 SUPERVISE_SECONDS = 1.0
+
+RELEASE_FILE = "release-nvml"
+"""In the run directory. While it is there NVML is let go of: no process asks it."""
+
+RELEASE_SECONDS_MAX = 600.0
+"""Who made an older one is gone and has forgotten it."""
 
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
@@ -98,6 +106,9 @@ class GpuProcess:
         self._command = [*command, "--interval", str(interval_seconds)]
         self._environment = environment
         self._send_kill = kill
+        self._release = memory.path.with_name(RELEASE_FILE)
+        self._held = False  # it was there at the last look
+        self._away = False  # the process was sent away, and the next one is not heard yet
         self._picture = Picture()
         self._process: subprocess.Popen[bytes] | None = None
         self._heard = b""
@@ -115,7 +126,9 @@ class GpuProcess:
     def start(self, on_news: Callable[[], None], on_event: Callable[[NvmlEvent], None]) -> None:
         self._on_news, self._on_event = on_news, on_event
         self._answered_at = time.monotonic()
-        self._spawn()
+        self._held = self._away = self._released()
+        if not self._held:
+            self._spawn()
         self._supervising = asyncio.get_running_loop().create_task(self._supervise())
 
     def stop(self) -> None:
@@ -139,8 +152,10 @@ class GpuProcess:
     def newest(self) -> Picture:
         """The last picture; when the driver has been silent for long, one that says so of every GPU."""
         silent_seconds = self.silent_seconds()
-        if not silent_seconds:
+        if not silent_seconds and not self._away:
             return self._picture
+        if not silent_seconds:
+            return self._history.silent(self._picture, "NVML is not asked just now: a GPU is being reset")
         problem = f"NVML has not answered for {silent_seconds:.0f} s"
         if self.unkillable():
             problem += ", and the process that asks it hangs in the kernel and cannot be killed"
@@ -149,6 +164,8 @@ class GpuProcess:
         return self._history.silent(self._picture, problem)
 
     def silent_seconds(self) -> float:
+        if self._held:
+            return 0.0
         owed = time.monotonic() - self._answered_at - self._interval_seconds
         return owed if owed > self._bounds.silent_after else 0.0
 
@@ -201,7 +218,7 @@ class GpuProcess:
             self._on_event(message)
             return
         self._answered_at = time.monotonic()
-        self._failures, self._problem = 0, ""
+        self._failures, self._problem, self._away = 0, "", False
         before = {gpu.index: (gpu.status, gpu.uuid, gpu.recovery_action) for gpu in self._picture.gpus}
         self._picture = self._history.add(message, self._answered_at)
         after = {gpu.index: (gpu.status, gpu.uuid, gpu.recovery_action) for gpu in self._picture.gpus}
@@ -213,7 +230,12 @@ class GpuProcess:
         while True:
             await asyncio.sleep(SUPERVISE_SECONDS)
             now = time.monotonic()
-            if self._process is None:
+            held, self._held = self._held, self._released()
+            if held or self._held:
+                self._answered_at = now  # nothing was owed until now
+            if self._held:
+                self._send_away()
+            elif self._process is None:
                 if now >= self._start_at:
                     self._spawn()
             elif self._process.poll() is not None:
@@ -222,6 +244,26 @@ class GpuProcess:
                 log.error("nvml_killed", extra=fields(pid=self._process.pid, silent_seconds=self.silent_seconds()))
                 self._problem = f"the process that asks it was killed after {self._bounds.kill_after:g} s"
                 self._kill(self._process)
+
+    def _released(self) -> bool:
+        try:
+            return time.time() - self._release.stat().st_mtime < RELEASE_SECONDS_MAX
+        except OSError:
+            return False
+
+    def _send_away(self) -> None:
+        """The next one starts as soon as it may."""
+        if not self._away:
+            log.info("nvml_released", extra=fields(file=self._release))
+        self._away, self._start_at = True, 0.0
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is not None:
+            self._close_pipes(process)
+            self._process, self._killed_at = None, None
+        elif self._killed_at is None:
+            self._kill(process)
 
     def _owes_for(self, now: float) -> float:
         """How long this process has kept us waiting."""

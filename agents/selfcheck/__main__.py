@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds=options.seconds,
         memory_share=options.memory,
         timeout_seconds=options.timeout,
-        gpus_expected=options.gpus,
+        gpus_expected=None if options.device == "cpu" else options.gpus,
         slow_ratio=options.slow_ratio,
     )
     result = check_node(order, WORKER, dict(os.environ))
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto", help="default: GPUs if there are")
-    parser.add_argument("--gpus", type=_count, metavar="N", help="so many there must be; fewer have failed")
+    parser.add_argument("--gpus", type=_count, metavar="N", help="so many there must be that can be used")
     parser.add_argument("--seconds", type=_positive, default=3.0, help="how long each GPU multiplies (default 3)")
     parser.add_argument("--memory", type=_share, default=0.25, metavar="SHARE", help="of free memory (default 0.25)")
     parser.add_argument("--timeout", type=_positive, default=120.0, metavar="SECONDS", help="then a GPU hangs (120)")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from agents.selfcheck.backend import CannotRun, host_memory_bytes, stretches
+from agents.selfcheck.backend import host_memory_bytes, stretches
 from agents.selfcheck.patterns import TILE, Pattern
 
 KINDS: dict[str, torch.dtype] = {
@@ -35,7 +35,7 @@ class TorchBackend:
     name = "torch"
 
     def __init__(self, device: str, size: int, depth: int) -> None:
-        """`device` is "cuda" or "cpu". Raises CannotRun."""
+        """`device` is "cuda" or "cpu". Raises RuntimeError where the GPU, which was listed before, cannot be used."""
         self._size, self._depth = size, depth
         self._device = torch.device(device)
         self._on_gpu = device == "cuda"
@@ -44,7 +44,7 @@ class TorchBackend:
         self.kinds: tuple[str, ...] = ("float32", "float64")
         if self._on_gpu:
             if not torch.cuda.is_available():
-                raise CannotRun("torch finds no GPU that it can use here")
+                raise RuntimeError("it is listed, and CUDA cannot use it")
             found = torch.cuda.get_device_properties(0)
             self.device_name, self.uuid = found.name, f"GPU-{getattr(found, 'uuid', 'unknown')}"
             self.kinds = tuple(KINDS)

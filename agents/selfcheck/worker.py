@@ -61,6 +61,8 @@ def run(device: str, extent: Extent) -> Said:
         backend = choose(device)
     except CannotRun as error:
         return Said(cannot_run=str(error))
+    except RuntimeError as error:
+        return Said(failure=str(error)[:2000])
     try:
         result = check(backend, extent, time.perf_counter)
     except MemoryError as error:
@@ -74,7 +76,7 @@ def run(device: str, extent: Extent) -> Said:
 
 
 def choose(device: str) -> Backend:
-    """Raises CannotRun."""
+    """Raises CannotRun, and RuntimeError where the device itself is at fault."""
     try:
         from agents.selfcheck.torch_backend import TorchBackend
     except ImportError as error:

@@ -2,7 +2,7 @@
 in.
 
 It connects again whenever the agent was away, says hello anew and repeats every notice that was not
-acknowledged. Nothing that happens here reaches the training.
+acknowledged. Nothing that happens here reaches the training. What an older agent does not know it is not told again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import socket
 import threading
@@ -26,6 +27,9 @@ REPEAT_AFTER_SECONDS = 30.0
 SEND_TIMEOUT_SECONDS = 5.0
 CONNECT_AGAIN_SECONDS = (0.25, 0.5, 1.0, 2.0)
 ANSWER_BYTES_MAX = 65_536
+
+UNKNOWN_TYPE = re.compile(r"Invalid value '(\w+)' - at `\$\.type`")
+"""In the answer of an agent that is older than what it was told, and hangs up then. Newer ones leave it out."""
 
 
 class Link:
@@ -44,6 +48,7 @@ class Link:
         self._failures = 0
         self._connect_at = 0.0
         self._complained: set[str] = set()
+        self._unknown: set[str] = set()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -157,6 +162,8 @@ class Link:
     def _send_collective(self, connection: socket.socket) -> None:
         """The last one entered, if it is another than told, or was left since."""
         entered = self._outbox.collectives.latest()
+        if "collective" in self._unknown:
+            return
         if entered is not None and (entered.sequence, entered.inside) != self._collective_told:
             self._collective_told = (entered.sequence, entered.inside)
             _send(connection, collective_message(entered))
@@ -164,6 +171,9 @@ class Link:
     def _send_notices(self, connection: socket.socket) -> None:
         now = time.monotonic()
         for notice in self._outbox.ready_notices():
+            if notice["type"] in self._unknown:
+                self._outbox.settle(notice["id"])
+                continue
             sent_at = self._sent_at.get(notice["id"])
             if sent_at is None or now - sent_at > REPEAT_AFTER_SECONDS:
                 _send(connection, notice)
@@ -178,7 +188,12 @@ class Link:
             raise ConnectionError("the agent's answer has no end")
         for line in lines:
             answer = json.loads(line)
-            if answer.get("id") is None:
+            unknown = UNKNOWN_TYPE.search(str(answer.get("error"))) if answer.get("id") is None else None
+            if unknown is not None:
+                self._unknown.add(unknown[1])
+                words = "the agent is older than this hook and knows no %r: such messages are left out"
+                self.complain(f"unknown {unknown[1]}", words, unknown[1])
+            elif answer.get("id") is None:
                 self.complain("refused", "the agent refuses what this rank says: %s", answer.get("error"))
             else:
                 self._sent_at.pop(answer["id"], None)

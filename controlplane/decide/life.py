@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from controlplane.config import Config
 from controlplane.decide import guards, ladder, plans
 from controlplane.decide.table import Row
@@ -178,22 +180,7 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
 
 def known_of(node: NodeView) -> dict[str, Json]:
     """What is gone after a reset or reboot: kept with the decision, before it is carried out."""
-    gpus: list[Json] = [
-        {
-            "index": gpu.index,
-            "status": gpu.status.value,
-            "uuid": gpu.uuid,
-            "serial": gpu.serial,
-            "bus_id": gpu.bus_id,
-            "error": gpu.error,
-            "ecc_uncorrected": gpu.ecc_uncorrected,
-            "remapped_rows_pending": gpu.remapped_rows_pending,
-            "remapped_rows_failed": gpu.remapped_rows_failed,
-            "recovery_action": gpu.recovery_action,
-            "temperature_celsius": gpu.temperature_celsius,
-        }
-        for gpu in node.gpus
-    ]
+    gpus: list[Json] = [msgspec.to_builtins(gpu) for gpu in node.gpus]
     return {"boot": node.boot_id, "gpus": gpus, "kernel_log": [one.event.text for one in node.events]}
 
 
@@ -299,8 +286,8 @@ def _plan(snapshot: Snapshot, row: Row, finding: Finding, config: Config) -> Pla
     label = f"{node.name}-{int(snapshot.now)}"
     match row.action:
         case Action.REPAIR:
-            fault = str(finding.evidence["fault"])
-            return plans.repair_plan(node, Rung(str(finding.evidence["rung"])), label, fault)
+            fault, incident = str(finding.evidence["fault"]), snapshot.incidents.get(node.name)
+            return plans.repair_plan(node, Rung(str(finding.evidence["rung"])), label, fault, incident)
         case Action.VALIDATE:
             rung = Rung.RESTART_APP if finding.signal is Signal.VALIDATION_DUE else None
             hours = config.validation.burn_in_hours if finding.rule == f"operator.{Verb.BURN_IN}" else 0.0

@@ -8,8 +8,9 @@ from controlplane.config import Config
 from controlplane.decide.spares import takes_into_pool
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.gang import Gang
+from controlplane.fleet.incident import OpenIncident
 from controlplane.fleet.job import Job
-from controlplane.fleet.node import AT_FAULT, REASON_PREFIX, NodeView
+from controlplane.fleet.node import AT_FAULT, REASON_PREFIX, NodeState, NodeView
 from controlplane.fleet.recovery import SEATS_PREFIX, Plan, Recovery, RecoveryKind, Rung, StepName
 from controlplane.fleet.snapshot import Snapshot
 
@@ -183,7 +184,7 @@ def release_plan(job: Job) -> Plan:
     )
 
 
-def repair_plan(node: NodeView, rung: Rung, label: str, fault: str) -> Plan:
+def repair_plan(node: NodeView, rung: Rung, label: str, fault: str, incident: OpenIncident | None) -> Plan:
     """A drained node runs no job: for one of ours it is resumed, in a reservation that nobody else can use.
 
     After a reboot Slurm has it DOWN; where ReturnToService is 2 that does not keep it out of service for long.
@@ -197,7 +198,17 @@ def repair_plan(node: NodeView, rung: Rung, label: str, fault: str) -> Plan:
         drain_reason=" ".join(text.split())[:150],
         rung=rung,
         label=label,
+        gpus=_gpus_at_fault(incident) if rung is Rung.RESET_GPU else (),
     )
+
+
+def _gpus_at_fault(incident: OpenIncident | None) -> tuple[str, ...]:
+    """A bus id alone may be a switch's or a port's."""
+    told = incident.evidence if incident is not None else {}
+    if "gpu" not in told and "xid" not in told:
+        return ()
+    known = told.get("bus_id") or told.get("gpu")
+    return (str(known),) if known is not None and known != "" else ()
 
 
 def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float) -> Plan:
@@ -209,6 +220,7 @@ def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float)
         rung=rung,
         hours=hours,
         label=label,
+        suspect=node.state is NodeState.SUSPECT,
     )
 
 

@@ -6,7 +6,6 @@ comes back the same; one that stays away has left the bus, whether or not the dr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from agents.wire import Gpu, GpuStatus
@@ -14,9 +13,8 @@ from controlplane.config import Hardware
 from controlplane.detect.of_gpu import of_gpu
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import NodeView
+from controlplane.fleet.slurm import gpus_of_gres
 from controlplane.xid_policy import Repair
-
-_GPUS = re.compile(r"(?:^|,)gpu(?::(?P<kind>[^:,(]+))?:(?P<count>\d+)(?=[(,]|$)")
 
 
 def gpu_in_set(node: NodeView, gpu: Gpu, policy: Hardware) -> Iterator[Finding]:
@@ -42,11 +40,3 @@ def too_few_gpus(node: NodeView, policy: Hardware) -> Iterator[Finding]:
             f"{len(node.gpus)} GPUs where there should be {expected}",
             {"gpus": len(node.gpus), "expected": expected, "repair": Repair.REBOOT.value},
         )
-
-
-def gpus_of_gres(gres: str) -> int:
-    """How many whole GPUs Slurm has for the node; 0: it does not say. MIG instances are called like "1g.10gb"."""
-    found = list(_GPUS.finditer(gres))
-    if any("g." in (match["kind"] or "") for match in found):
-        return 0
-    return sum(int(match["count"]) for match in found)

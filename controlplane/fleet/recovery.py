@@ -106,6 +106,8 @@ class Plan:
     rung: Rung | None = None  # of the repair ladder
     hours: float = 0.0  # a test is repeated for so long
     label: str = ""  # names our jobs and tickets: never used again
+    suspect: bool = False  # a test that is to find what makes the node suspect
+    gpus: tuple[str, ...] = ()  # that are to be reset: bus ids, or indices; empty: not known which
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ The field names are Slurm's where Slurm has one. Filled by `controlplane.slurm`,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,6 +28,16 @@ ON_LEAVE = frozenset(
 
 REBOOT_GIVEN_UP = ("reboot timed out", "ResumeTimeout reached", "Node unexpectedly rebooted")
 """What Slurm writes, after our reason or over it, when a reboot does not end as it expected (ResumeTimeout)."""
+
+_GPUS = re.compile(r"(?:^|,)gpu(?::(?P<kind>[^:,(]+))?:(?P<count>\d+)(?=[(,]|$)")
+
+
+def gpus_of_gres(gres: str) -> int:
+    """How many whole GPUs Slurm has for the node; 0: it does not say. MIG instances are called like "1g.10gb"."""
+    found = list(_GPUS.finditer(gres))
+    if any("g." in (match["kind"] or "") for match in found):
+        return 0
+    return sum(int(match["count"]) for match in found)
 
 
 PROLOG_ERROR = "Prolog error"
@@ -206,7 +217,7 @@ class JobRequest:
 
     name: str
     node: str
-    partition: str
+    partition: str  # or several, with commas between them
     reservation: str
     user: str
     gres: str  # "gpu:8"; empty: none

@@ -17,6 +17,7 @@ from controlplane.live.launchers import Launchers
 from controlplane.recover.desk import Desk, Notify
 from controlplane.recover.step import Done, Failed, GangFacts, Observation, Todo, Wait, World
 from controlplane.recover.steps import STEPS
+from controlplane.recover.steps.repair import START_SECONDS
 from controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_view
 from controlplane.store.stores import Stores
 
@@ -32,9 +33,6 @@ TRIES_MAX = 3
 """What is refused this often is not tried again, of steps that work on a node: the next rung is."""
 
 ON_A_NODE = frozenset({StepName.REBOOT_NODE, StepName.RESET_GPU, StepName.RUN_VALIDATION})
-
-START_SECONDS = 300.0
-"""So long a job of ours on a node may take to start, beside the time that it may run."""
 
 TICKET_AGAIN_SECONDS = 15.0
 TICKET_SECONDS = 24 * 3600.0

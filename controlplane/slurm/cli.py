@@ -149,7 +149,7 @@ class CommandLineGateway:
             "--parsable",
             f"--job-name={checked_name(request.name)}",
             f"--reservation={checked_name(request.reservation)}",
-            f"--partition={checked_name(request.partition)}",
+            f"--partition={','.join(checked_name(name) for name in request.partition.split(','))}",
             f"--nodelist={checked_name(request.node)}",
             "--nodes=1",
             "--exclusive",

@@ -119,7 +119,10 @@ class Site:
         and HealthCheckProgram in Slurm. `settings` are further sections of the control plane's configuration.
         """
         # A test breaks more of its few nodes at once than a fleet would lose.
-        self._settings = {"guards": {"breaker_share_max": 1.0}} | dict(settings or {})
+        self._settings: dict[str, Mapping[str, str | float | bool]] = {
+            "guards": {"breaker_share_max": 1.0},
+            **(settings or {}),
+        }
         self._hooks = directory.resolve() / "hooks" if hooks else None
         self.cluster = SlurmCluster(
             directory, nodes=nodes, slurm=slurm, extra_lines=[REBOOT_PROGRAM, *hook_lines(self._hooks)]
@@ -128,6 +131,8 @@ class Site:
         if self._slurm_settings.get("gateway") == "pyslurm":
             self._slurm_settings["pyslurm_python"] = str(self.cluster.pyslurm_python)
         self.directory = self.cluster.directory
+        run_directory = {"agent_run_directory": f"{self.directory}/nodes/%n"}
+        self._settings["repair"] = run_directory | dict(self._settings.get("repair", {}))
         self.nodes = {name: Node(name, self.directory / "nodes" / name) for name in self.cluster.node_names}
         self._port = free_ports(1)[0]
         self.spares_wanted = spares

@@ -19,6 +19,8 @@ from tests.acceptance.conftest import MakeSite
 
 pytestmark = pytest.mark.cluster
 
+SELFCHECK = f"env PYTHONPATH={REPOSITORY} {sys.executable} -m agents.entry selfcheck --device cpu"
+
 
 class Tickets:
     """A site's ticket system: takes what is posted to it, after it has refused the first try."""
@@ -92,6 +94,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
             "repair": {"enabled": True, "cooldown_seconds": 1, "webhook": tickets.url},
             "validation": {
                 "enabled": True,
+                "selfcheck": f"{SELFCHECK} --seconds 0.1 --memory 0.001",
                 "command": f'echo "tested on $SLURMD_NODENAME"; test ! -e {tmp_path}/broken.$SLURMD_NODENAME',
                 "output_directory": str(tmp_path),
                 "probation_hours": 0.002,
@@ -108,6 +111,11 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
     assert gang.state(site, hungry) == "PENDING"
     wait_for_state(site, "n2", "probation")
     assert rows_about(site, "n2") == [10, 200, 210, 220]
+    (test,) = [one for one in site.get("/v1/recoveries") if one["kind"] == "validate"]
+    said = test["steps"][-1]["detail"]
+    assert "0 wrong elements" in said, said
+    assert "selfcheck: passed\n== passed" in said
+    assert "== 2 checks, 0 failed" in said
     wait_for_state(site, "n2", "in_service")
     site.wait_for(lambda: "understudy_node_n2" not in gang.reservations(site), 10, "it is kept no longer")
     gang.wait_running(site, hungry)
@@ -170,19 +178,31 @@ def test_a_person_may_take_the_node_at_any_time(make_site: MakeSite) -> None:
 
 def test_a_gpu_that_asks_for_a_reset_gets_one_and_the_node_is_not_rebooted(make_site: MakeSite, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    reset = tmp_path / "reset"
+    reset, held = tmp_path / "reset", tmp_path / "held"
     site = make_site(
         nodes=4,
         spares=1,
         settings={
-            "repair": {"enabled": True, "cooldown_seconds": 1, "reset_command": str(reset)},
-            "validation": {"enabled": True, "command": "true", "output_directory": str(tmp_path)},
+            "repair": {
+                "enabled": True,
+                "cooldown_seconds": 1,
+                "reset_command": str(reset),
+                "evidence_command": str(held),
+            },
+            "validation": {"enabled": True, "command": "true"},
         },
     )
     state = site.nodes["n2"].gpus.path
-    reset.write_text(
-        f"#!/bin/sh\necho resetting $SLURMD_NODENAME\ncp {state}.well {state}.new && mv {state}.new {state}\n"
+    held.write_text(
+        "#!/bin/sh\nfor process in /proc/[0-9]*; do\n"
+        "  grep -qz nvml_process $process/cmdline 2>/dev/null || continue\n"
+        f"  grep -qz FAKE_NVML_STATE={state} $process/environ 2>/dev/null && echo held\ndone\n"
     )
+    reset.write_text(
+        f"#!/bin/sh\n{held}\necho resetting $UNDERSTUDY_GPU of $SLURMD_NODENAME\n"
+        f"cp {state}.well {state}.new && mv {state}.new {state}\n"
+    )
+    held.chmod(0o755)
     reset.chmod(0o755)
     Path(f"{state}.well").write_bytes(state.read_bytes())
     gang.start_site(site)
@@ -191,4 +211,9 @@ def test_a_gpu_that_asks_for_a_reset_gets_one_and_the_node_is_not_rebooted(make_
     assert rows_about(site, "n2") == [10, 200, 210, 220]
     (repair,) = [one for one in site.get("/v1/recoveries") if one["kind"] == "repair"]
     assert [step["name"] for step in repair["steps"]] == ["hold_node", "resume_node", "reset_gpu"]
-    assert "resetting n2" in repair["steps"][-1]["detail"]
+    bus_id = site.nodes["n2"].gpus.read()[0].bus_id
+    said = repair["steps"][-1]["detail"]
+    assert said.endswith(f"COMPLETED: held\nresetting {bus_id} of n2"), (
+        f"NVML is let go of for it, and not before: {said}"
+    )
+    site.wait_for(lambda: all(gpu["status"] == "ok" for gpu in site.node("n2")["gpus"]), 20, "NVML is asked again")

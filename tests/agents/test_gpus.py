@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.sample.gpus import Bounds, GpuProcess
+from agents.sample.gpus import RELEASE_FILE, RELEASE_SECONDS_MAX, Bounds, GpuProcess
 from agents.sample.memory import Memory
 from agents.sample.picture import NvmlEvent
 from agents.wire import GpuStatus
@@ -39,6 +39,7 @@ class Bench:
         self.fake = FakeGpus(folder / "gpus")
         self.fake.write(h100_node("n1"))
         self.memory = Memory(folder / "run" / "hardware.json", "boot-1")
+        self.release = folder / "run" / RELEASE_FILE
         self.events: list[NvmlEvent] = []
         self.news = 0
         self.environment = os.environ | {
@@ -152,6 +153,53 @@ async def test_a_process_that_cannot_be_killed_is_left_and_nothing_started_besid
 
 
 @pytest.mark.anyio
+async def test_who_resets_a_gpu_has_it_to_himself_and_the_silence_meanwhile_is_no_signal(bench: Bench) -> None:
+    async with bench.running() as gpus:
+        await until(lambda: gpus.newest().gpus)
+        (first,) = children()
+        bench.fake.change(2, recovery_action=1)
+        gpus.take_now()
+        await until(lambda: gpus.newest().gpus[2].recovery_action == 1)
+        bench.release.touch()
+        await until(lambda: not children())
+        assert gone(first)
+        bench.fake.change(2, recovery_action=0)
+        await asyncio.sleep(1.5)  # longer than a driver may be silent here, and than the next process is waited with
+        assert children() == []
+        assert (gpus.silent_seconds(), gpus.unkillable()) == (0, False)
+        assert statuses(gpus) == {GpuStatus.UNREADABLE}, "what was read before the reset is not told after it"
+        assert "a GPU is being reset" in gpus.newest().problems[0]
+        bench.release.unlink()
+        await until(lambda: statuses(gpus) == {GpuStatus.OK})
+        assert gpus.newest().gpus[2].recovery_action == 0
+        assert children() != [first]
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_starts_during_a_reset_waits_and_does_not_wait_for_one_long_forgotten(bench: Bench) -> None:
+    bench.release.parent.mkdir()
+    bench.release.touch()
+    async with bench.running() as gpus:
+        await asyncio.sleep(0.5)
+        assert (children(), gpus.silent_seconds()) == ([], 0)
+        past = time.time() - RELEASE_SECONDS_MAX - 1
+        os.utime(bench.release, (past, past))
+        await until(lambda: statuses(gpus) == {GpuStatus.OK})
+
+
+@pytest.mark.anyio
+async def test_a_driver_that_hangs_after_a_reset_is_silent(bench: Bench) -> None:
+    async with bench.running() as gpus:
+        await until(lambda: gpus.newest().gpus)
+        bench.release.touch()
+        await until(lambda: not children())
+        bench.fake.hang(0)
+        bench.release.unlink()
+        await until(lambda: gpus.silent_seconds() > 0)
+        assert "has not answered" in gpus.newest().problems[0]
+
+
+@pytest.mark.anyio
 async def test_a_process_that_dies_is_started_again(bench: Bench) -> None:
     async with bench.running() as gpus:
         await until(lambda: gpus.newest().gpus)
@@ -248,15 +296,15 @@ def test_the_process_dies_with_its_agent_however_that_ends(bench: Bench, tmp_pat
 @pytest.mark.anyio
 async def test_what_was_seen_outlives_the_agent_and_not_the_boot(bench: Bench, tmp_path: Path) -> None:
     async with bench.running() as gpus:
-        await until(lambda: gpus.newest().gpus)
+        await until(lambda: GpuStatus.OK in statuses(gpus))
         uuids = [gpu.uuid for gpu in gpus.newest().gpus]
     bench.fake.write(bench.fake.read()[:7])
     bench.memory = Memory(tmp_path / "run" / "hardware.json", "boot-1")
     async with bench.running() as gpus:
-        await until(lambda: gpus.newest().gpus)
+        await until(lambda: GpuStatus.OK in statuses(gpus))
         (missing,) = [gpu for gpu in gpus.newest().gpus if gpu.status is GpuStatus.MISSING]
         assert (missing.index, missing.uuid) == (7, uuids[7])
     bench.memory = Memory(tmp_path / "run" / "hardware.json", "boot-2")
     async with bench.running() as gpus:
-        await until(lambda: gpus.newest().gpus)
+        await until(lambda: GpuStatus.OK in statuses(gpus))
         assert len(gpus.newest().gpus) == 7

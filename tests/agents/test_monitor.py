@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import logging
+import math
 import os
 import pickle
 import resource
@@ -17,10 +18,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from agents.config import Config
+from agents.rank_messages import AnomalyNotice, CollectiveEntered, FirstStepNotice, Hello, ShardNotice, Steps
 from agents.wire import CheckpointShard, Fact, FirstStep, RankStarted, RankWindow
 from tests.agents.fake_control_plane import FakeControlPlane
 from tests.agents.running_agent import agent_config, running_agent
@@ -211,6 +215,36 @@ def test_an_agent_that_talks_rubbish_does_not_reach_the_training(tmp_path: Path)
             again, _ = listener.accept()  # it hung up and tries anew
             again.close()
         monitor.close(timeout_seconds=0.5)
+
+
+@pytest.mark.parametrize("unknown", ["anomaly", "collective"])
+def test_what_an_older_agent_does_not_know_keeps_nothing_else_from_it_and_is_said_once(
+    plane: FakeControlPlane,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    unknown: str,
+) -> None:
+    """It answers that it does not understand, and hangs up."""
+    ever = Hello | Steps | FirstStepNotice | ShardNotice
+    older: dict[str, Any] = {"anomaly": ever | CollectiveEntered, "collective": ever | AnomalyNotice}
+    monkeypatch.setattr("agents.ranks.decode", msgspec.json.Decoder(older[unknown]).decode)
+    shard = tmp_path / "shard.pt"
+    shard.write_bytes(b"weights")
+    with running_agent(config):
+        monitor = Monitor()
+        for _ in monitor.steps(range(4)):
+            with monitor.collective("all_reduce"):
+                monitor.observe(loss=math.nan)
+            time.sleep(0.1)
+        monitor.checkpoint_saved(3, shard)
+        monitor.close(timeout_seconds=10)
+        plane.wait_for(lambda plane: of_kind(plane, CheckpointShard) and of_kind(plane, FirstStep))
+    said = [record.getMessage() for record in caplog.records if "knows no" in record.getMessage()]
+    assert said == [
+        f"understudy: the agent is older than this hook and knows no '{unknown}': such messages are left out"
+    ]
 
 
 def test_an_agent_that_dies_in_the_middle_is_found_again_when_it_is_back(

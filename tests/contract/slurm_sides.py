@@ -148,6 +148,13 @@ class RealSide:
         """Let it end within the minute that is the least Slurm takes."""
         self._cluster.run("scontrol", "update", f"ReservationName={name}", "Duration=1")
 
+    @contextmanager
+    def another_partition(self, name: str, *settings: str) -> Iterator[None]:
+        """Of all nodes."""
+        self._cluster.run("scontrol", "create", f"PartitionName={name}", "Nodes=ALL", "State=UP", *settings)
+        yield
+        self._cluster.run("scontrol", "delete", f"PartitionName={name}")
+
     def clear(self) -> None:
         """Make the cluster what `Side` promises."""
         for spoilt in self._cluster.directory.glob("bad-prolog.*"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -491,6 +492,24 @@ def test_a_job_of_ours_is_cancelled_and_its_reservation_deleted(side: Side) -> N
     until(side, lambda: own_job(side).state == "CANCELLED", "it is over")
     side.slurm.cancel_job(own_job(side).job_id)
     side.slurm.delete_reservation("ours")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", ["22.05-cli", "26.05-cli"])
+def test_a_job_of_ours_runs_in_whichever_partition_lets_it(real_sides: Callable[[str], RealSide], name: str) -> None:
+    side = real_sides(name)
+    side.clear()
+    with side.another_partition("short", "MaxTime=1"):
+        side.slurm.create_reservation("ours", ["n1"], "root", 60)
+        side.slurm.submit_job(replace(our_job("n1"), partition="short,train"))
+        until(side, lambda: own_job(side).state == "COMPLETED", "it has ended well", 30)
+        assert own_job(side).partition == "train"
+        side.slurm.submit_job(replace(our_job("n1"), partition="short"))
+        side.wait(2.5)
+        assert (own_job(side).state, own_job(side).reason) == ("PENDING", "PartitionTimeLimit")
+        side.slurm.cancel_job(own_job(side).job_id)
+        until(side, lambda: own_job(side).state == "CANCELLED", "it is over")
+        side.slurm.delete_reservation("ours")
 
 
 def test_a_job_of_ours_is_refused_where_it_cannot_be(side: Side) -> None:

@@ -10,9 +10,9 @@ import pytest
 from agents.wire import Disk, GpuStatus, HardwareEvent, HardwareKind, Host, Port
 from controlplane.detect import detect
 from controlplane.detect.causes import OF_THE_HARDWARE, Cause, second_signals
-from controlplane.detect.gpu_set import gpus_of_gres
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import NodeView, StoredHardwareEvent
+from controlplane.fleet.slurm import gpus_of_gres
 from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
 

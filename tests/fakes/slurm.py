@@ -257,7 +257,7 @@ class FakeSlurm:
         job.reservation = reservation
 
     def submit_job(self, request: JobRequest) -> None:
-        if request.node not in self._nodes or request.partition != self._partition:
+        if request.node not in self._nodes or self._partition not in request.partition.split(","):
             raise SlurmError(f"Requested node configuration is not available: {request.node}")
         if request.user not in self._reservation(request.reservation).users:
             raise SlurmError(f"Access denied to requested reservation {request.reservation}")

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from agents.wire import GpuStatus
-from controlplane.decide import spares
+from controlplane.decide import plans, spares
+from controlplane.decide.life import known_of
+from controlplane.fleet.evidence import Json
+from controlplane.fleet.incident import OpenIncident
 from controlplane.fleet.node import NodeState
 from controlplane.fleet.operator import Verb
 from controlplane.fleet.recovery import NODE_HOLD_PREFIX, RecoveryKind, RecoveryStatus, Rung
-from controlplane.fleet.slurm import SlurmNode
+from controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
+from controlplane.recover.step import Desk, GangFacts, World
+from controlplane.recover.steps import repair
 from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from controlplane.store.queries import Queries
 from tests import builders as b
+from tests.fakes.slurm import FakeSlurm
 from tests.recover.rehearsal import Rehearsal, refuse
 
 REPAIR = {"repair": {"enabled": True, "cooldown_seconds": 5, "webhook": "http://tickets/"}}
@@ -117,6 +126,33 @@ def test_a_gpu_is_reset_by_a_job_of_ours_that_nobody_else_can_be_beside(tmp_path
     assert rehearsal.line.effects["reboot_node n5"] == 0
     names = [job.name for job in rehearsal.fake.jobs() if job.user == "root"]
     assert [name.rsplit("-", 2)[0] for name in names] == ["understudy-reset", "understudy-validate"]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "known"),
+    [
+        ({"gpu": 3, "bus_id": "0000:1b:00.0"}, ("0000:1b:00.0",)),
+        ({"xid": 95, "bus_id": "0000:1b:00.0"}, ("0000:1b:00.0",)),
+        ({"gpu": 0, "bus_id": ""}, ("0",)),
+        ({"sxid": 12028, "bus_id": "0000:c1:00.0"}, ()),
+        ({}, ()),
+    ],
+)
+def test_a_reset_is_told_which_gpu_is_at_fault_where_that_is_known(
+    evidence: dict[str, Json], known: tuple[str, ...]
+) -> None:
+    node = b.node("n5", NodeState.QUARANTINED)
+    incident = OpenIncident(1, "n5", "rule", "hardware_fault", "", b.NOW, evidence)
+    assert plans.repair_plan(node, Rung.RESET_GPU, "x", "", incident).gpus == known
+    assert plans.repair_plan(node, Rung.REBOOT, "x", "", incident).gpus == ()
+
+
+def test_all_that_nvml_said_of_a_gpu_is_kept_before_it_is_wiped_out() -> None:
+    gpu = b.gpu(3, serial="4712", fabric_state=2, nvlinks=17, clock_event_reasons=8, status=GpuStatus.RESET_REQUIRED)
+    (kept,) = cast("list[dict[str, Json]]", known_of(b.node("n5", NodeState.QUARANTINED, gpus=(gpu,)))["gpus"])
+    assert kept == msgspec.to_builtins(gpu)
+    assert (kept["fabric_state"], kept["nvlinks"], kept["clock_event_reasons"]) == (2, 17, 8)
+    assert kept["status"] == "reset_required"
 
 
 def ask_for_reset(rehearsal: Rehearsal) -> None:
@@ -283,6 +319,70 @@ def test_a_fault_while_it_is_tested_sends_it_back(tmp_path: Path) -> None:
     rehearsal.run_until(lambda: node_of(rehearsal, "n5").draining)
     rehearsal.run_until(lambda: HOLD not in rehearsal.reservation_names())
     assert not [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"]
+
+
+@pytest.mark.parametrize("what", ["reset", "validate"])
+def test_a_job_of_ours_that_does_not_start_is_no_verdict_and_is_not_waited_for(tmp_path: Path, what: str) -> None:
+    """As where its partition does not take it, or somebody's job was there first."""
+    config = TESTED | {"repair": {**REPAIR["repair"], "reset_command": "reset", "reboot": False}}
+    rehearsal = start(tmp_path, **config)
+
+    def hold(effect: str) -> None:
+        if effect == "submit_job":
+            jobs = [job for job in rehearsal.fake.jobs() if job.name.startswith(f"understudy-{what}-")]
+            for job in jobs:
+                rehearsal.fake.hold_job(job.job_id)
+
+    rehearsal.line.after = hold
+    ask_for_reset(rehearsal)
+    ended = RecoveryStatus.FAILED
+    rehearsal.run_until(lambda: [one for one in attempts(rehearsal) if one[2] is ended], 400)
+    failed = [one for one in rehearsal.control_plane.stores.repairs.attempts_since(0.0) if one.status is ended]
+    assert failed[0].outcome.endswith("did not start: JobHeldAdmin")
+    (job,) = [job for job in rehearsal.fake.jobs() if job.name.startswith(f"understudy-{what}-")]
+    rehearsal.run_until(lambda: job.job_id not in [one.job_id for one in rehearsal.fake.jobs() if not one.ended], 30)
+    rehearsal.run(10)
+    assert HOLD not in rehearsal.reservation_names()
+
+
+@pytest.mark.parametrize(
+    ("partitions", "taken", "tried"),
+    [
+        (("a",), "a", ["a"]),
+        (("a", "b"), "a,b", ["a,b"]),
+        (("a", "b"), "b", ["a,b", "a", "b"]),  # EnforcePartLimits=ALL
+        (("a", "b"), "", ["a,b", "a", "b"]),
+        ((), "", []),
+    ],
+)
+def test_a_job_of_ours_asks_for_all_partitions_of_its_node_and_then_for_each(
+    partitions: tuple[str, ...], taken: str, tried: list[str]
+) -> None:
+    asked: list[str] = []
+
+    class Line(FakeSlurm):
+        def submit_job(self, request: JobRequest) -> None:
+            asked.append(request.partition)
+            if request.partition != taken:
+                raise SlurmError(f"{request.partition}: Requested time limit is invalid")
+
+    plan = plans.validation_plan(b.node("n5"), None, "x", 0.0)
+    view = SlurmView(b.NOW, {"n5": replace(b.slurm_node("n5"), partitions=partitions)}, {}, {})
+    world = World(
+        plan=plan,
+        slurm=view,
+        records={},
+        gang=lambda _: GangFacts(hook_was_used=False),
+        answers=lambda _: True,
+        config=b.config(),
+        now=b.NOW,
+        desk=cast("Desk", None),
+        tell=lambda _: None,
+        worked_until=lambda: 0.0,
+    )
+    with contextlib.nullcontext() if taken else pytest.raises(SlurmError):
+        repair.validate(world, Line(("n5",)))
+    assert asked == tried
 
 
 def test_a_fault_on_probation_goes_up_the_ladder(tmp_path: Path) -> None:
@@ -513,8 +613,38 @@ def test_a_node_in_service_is_tested_when_an_operator_asks_once_it_is_empty(tmp_
     assert rehearsal.gang_state() == ("RUNNING", 0)
 
 
-def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(tmp_path: Path) -> None:
+def scripts(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Node → the script of our last job there."""
+    found: dict[str, str] = {}
+    submit = rehearsal.fake.submit_job
+
+    def submit_job(request: JobRequest) -> None:
+        found[request.node] = request.script
+        submit(request)
+
+    monkeypatch.setattr(rehearsal.fake, "submit_job", submit_job)
+    return found
+
+
+def test_a_gpu_that_asks_for_a_reset_is_named_in_it_and_a_repaired_node_is_no_suspect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearsal = start(tmp_path, **(TESTED | {"repair": {**REPAIR["repair"], "reset_command": "reset"}}))
+    said = scripts(rehearsal, monkeypatch)
+    rehearsal.gpus["n5"] = [b.gpu(0), b.gpu(1, recovery_action=1)]
+    rehearsal.run_until(lambda: "n5" in said)
+    assert "export UNDERSTUDY_GPU=0000:02:00.0\n" in said["n5"]
+    rehearsal.gpus.pop("n5")
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert "selfcheck --json --gpus 8" in said["n5"]
+    assert "--slow-ratio" not in said["n5"]
+
+
+def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rehearsal = start(tmp_path, **VALIDATION)
+    said = scripts(rehearsal, monkeypatch)
     rehearsal.fake.cancel(rehearsal.hungry)
     for name in ("n1", "n5", "n6"):
         rehearsal.gpus[name] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
@@ -527,6 +657,7 @@ def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(tm
     wait_for(rehearsal, "n5", NodeState.SUSPECT)
     rehearsal.run(1)
     assert "n5" not in free_spares(rehearsal), "it passed, and looks as wrong as before"
+    assert "selfcheck --json --gpus 8 --slow-ratio 1.15" in said["n5"], "it may be suspect for being slow"
     assert rehearsal.state_of("n1") is NodeState.SUSPECT, "the gang is at work there"
     assert rehearsal.gang_state() == ("RUNNING", 0)
     rehearsal.run(10)

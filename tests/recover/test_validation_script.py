@@ -1,4 +1,4 @@
-"""The script that tests a node, run by a real shell with programs of its own on PATH."""
+"""The scripts that test a node and reset its GPUs, run by a real shell with programs of its own on PATH."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from controlplane.recover.steps.script import NOTHING_CHECKED, gpus_of, validation_script
+from agents.sample.gpus import RELEASE_FILE
+from controlplane.fleet.job import opted_in
+from controlplane.recover.steps.script import (
+    NOTHING_CHECKED,
+    last_words,
+    reset_script,
+    validation_script,
+    with_last_words,
+)
 from tests import builders as b
 
 
@@ -25,9 +33,16 @@ def program(folder: Path, name: str, text: str) -> None:
     path.chmod(0o755)
 
 
-def run(folder: Path, gres: str = "", hours: float = 0, **policy: Any) -> tuple[int, str]:
+def run(
+    folder: Path,
+    gres: str = "",
+    hours: float = 0,
+    suspect: bool = False,
+    sys_class: Path = Path("/sys/class"),
+    **policy: Any,
+) -> tuple[int, str]:
     settings = b.config(validation={"selfcheck": "understudy-x selfcheck", **policy}).validation
-    script = validation_script(settings, gres, hours)
+    script = validation_script(settings, gres, hours, suspect).replace("/sys/class", str(sys_class))
     done = subprocess.run(
         ["/bin/bash", "-s"], input=script, env={"PATH": str(folder)}, capture_output=True, text=True, check=False
     )
@@ -49,7 +64,7 @@ def test_all_parts_are_run_also_after_one_that_failed(programs: Path) -> None:
     assert "checksum differs" in said
     assert "diag diag -r 3\n== passed" in said
     assert "ours\n== FAILED with exit code 7" in said
-    assert "== 3 checks, 2 failed" in said
+    assert "== 3 checks, 2 failed: understudy-x selfcheck --gpus 8; echo ours; exit 7\n" in said
 
 
 def test_a_selfcheck_that_could_not_run_is_no_pass_and_no_failure(programs: Path) -> None:
@@ -59,24 +74,117 @@ def test_a_selfcheck_that_could_not_run_is_no_pass_and_no_failure(programs: Path
     assert run(programs, command="true")[0] == 0
 
 
+def list_gpus(folder: Path, seen: int, links: str = "") -> None:
+    listed = "\n".join(f"echo 'GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})'" for i in range(seen))
+    program(folder, "nvidia-smi", f'case "$*" in\n-L)\n{listed};;\n"nvlink -s")\n{links or ":"};;\nesac')
+
+
 @pytest.mark.parametrize(("seen", "code"), [(8, 0), (7, 1)])
 def test_a_gpu_that_the_driver_does_not_show_fails_the_node(programs: Path, seen: int, code: int) -> None:
-    lines = "\n".join(f"echo 'GPU {i}: H100 (UUID: GPU-{i})'" for i in range(seen))
-    program(programs, "nvidia-smi", lines)
-    assert run(programs, gres="gpu:h100:8(S:0-1)")[0] == code
+    list_gpus(programs, seen)
+    assert run(programs, gres="gpu:h100:8(S:0-1)", command="true")[0] == code
+
+
+def test_gpus_that_the_driver_lists_but_that_nothing_has_computed_on_prove_nothing(programs: Path) -> None:
+    """The driver is loaded and CUDA cannot be used: nvidia-smi lists them all the same."""
+    list_gpus(programs, 8)
+    program(programs, "understudy-x", "exit 2")
+    code, said = run(programs, gres="gpu:8")
+    assert code == NOTHING_CHECKED
+    assert "== 0 checks, 0 failed" in said
+
+
+@pytest.mark.parametrize(
+    ("gres", "given", "suspect", "asked"),
+    [
+        ("gpu:h100:8(S:0-1)", "", False, "selfcheck --gpus 8"),
+        ("gpu:8", "", True, "selfcheck --gpus 8 --slow-ratio 1.15"),
+        ("gpu:8", "--gpus 4 --slow-ratio 2", True, "selfcheck --gpus 4 --slow-ratio 2"),
+        ("", "", False, "selfcheck"),
+        ("gpu:1g.10gb:7", "", False, "selfcheck"),
+    ],
+)
+def test_the_selfcheck_is_told_how_many_gpus_there_must_be_and_how_slow_a_suspect_may_be(
+    programs: Path, gres: str, given: str, suspect: bool, asked: str
+) -> None:
+    program(programs, "understudy-x", 'echo "asked: $*"')
+    selfcheck = f"understudy-x selfcheck {given}".strip()
+    assert f"asked: {asked}\n" in run(programs, gres=gres, suspect=suspect, selfcheck=selfcheck)[1]
+
+
+def test_a_node_whose_gpus_are_cut_into_instances_is_not_held_to_their_number(programs: Path) -> None:
+    list_gpus(programs, 1)
+    program(programs, "all_reduce_perf", "exit 1")
+    assert run(programs, gres="gpu:1g.10gb:7", command="true")[0] == 0
+
+
+def links_of(*gpus: int) -> str:
+    """As `nvidia-smi nvlink -s` tells them, of 18 each."""
+    lines = []
+    for gpu, up in enumerate(gpus):
+        lines.append(f"GPU {gpu}: NVIDIA H100 80GB HBM3 (UUID: GPU-{gpu})")
+        lines += [f"\t Link {link}: {'26.562 GB/s' if link < up else '<inactive>'}" for link in range(18)]
+    return "cat <<'END'\n" + "\n".join(lines) + "\nEND\n"
+
+
+@pytest.mark.parametrize(
+    ("up", "least", "code"),
+    [
+        ((18, 18), 0, 0),
+        ((18, 17), 0, 1),
+        ((12, 12), 0, 0),  # cards with bridges: none of them has more
+        ((12, 12), 18, 1),
+        ((12, 12), 12, 0),
+        ((0, 0), 0, 0),
+        ((0, 0), 18, 1),
+    ],
+)
+def test_an_nvlink_that_is_not_up_fails_the_node(programs: Path, up: tuple[int, int], least: int, code: int) -> None:
+    list_gpus(programs, 2, links_of(*up))
+    done, said = run(programs, gres="gpu:2", command="true", nvlinks_active_min=least)
+    assert done == code
+    if code:
+        assert f"GPU 1: {up[1]} of {least or max(up)} NVLinks are up" in said
+
+
+@pytest.mark.parametrize(
+    ("told", "least", "code"), [("448.212", 400, 0), ("48.6", 400, 1), ("48.6", 0, 0), ("", 400, 1), ("", 0, 0)]
+)
+def test_gpus_that_exchange_too_slowly_fail_the_node(programs: Path, told: str, least: float, code: int) -> None:
+    end = f"echo '# Avg bus bandwidth    : {told} '; echo '#'" if told else "true"
+    program(programs, "all_reduce_perf", f"echo '# Out of bounds values : 0 OK'; {end}")
+    done, said = run(programs, gres="gpu:8", all_reduce_gbps_min=least)
+    assert done == code
+    if told and code:
+        assert "bandwidth of 48.6 GB/s, less than 400" in said
+
+
+def test_an_exchange_that_ends_badly_fails_the_node_whatever_its_speed(programs: Path) -> None:
+    program(programs, "all_reduce_perf", "echo '# Avg bus bandwidth    : 448.2 '; exit 3")
+    code, said = run(programs, gres="gpu:8", all_reduce_gbps_min=400)
+    assert (code, "FAILED with exit code 3" in said) == (1, True)
+
+
+def test_one_gpu_alone_exchanges_nothing_and_is_not_held_to_a_speed(programs: Path) -> None:
+    program(programs, "all_reduce_perf", "echo '# Avg bus bandwidth    : 0 '")
+    assert run(programs, gres="gpu:1", all_reduce_gbps_min=400)[0] == 0
+
+
+@pytest.mark.parametrize(("least", "code"), [(0, 0), (2, 0), (3, 1)])
+def test_a_port_that_is_not_up_fails_the_node(programs: Path, tmp_path: Path, least: int, code: int) -> None:
+    for number, state in enumerate(("4: ACTIVE", "1: DOWN", "4: ACTIVE")):
+        file = tmp_path / f"infiniband/mlx5_{number}/ports/1/state"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{state}\n")
+    done, said = run(programs, gres="gpu:8", command="true", ports_active_min=least, sys_class=tmp_path)
+    assert done == code
+    if code:
+        assert "2 ports are active, of 3 that should be" in said
 
 
 def test_a_command_with_quotes_and_dollars_is_run_as_it_was_written(programs: Path) -> None:
     code, said = run(programs, command="""x='a b'; echo "[$x]" "it's"; test "$x" = 'a b'""")
     assert (code, "[a b] it's" in said) == (0, True)
-
-
-@pytest.mark.parametrize(
-    ("gres", "count"),
-    [("", 0), ("gpu:8", 8), ("gpu:h100:8(S:0-1)", 8), ("nic:2,gpu:a100:4", 4), ("gpu:a:2,gpu:b:2", 4), ("gpu", 0)],
-)
-def test_gpus_are_counted_as_slurm_lists_them(gres: str, count: int) -> None:
-    assert gpus_of(gres) == count
 
 
 def test_a_burn_in_repeats_the_test_until_its_time_is_over_or_a_round_fails(programs: Path, tmp_path: Path) -> None:
@@ -88,3 +196,67 @@ def test_a_burn_in_repeats_the_test_until_its_time_is_over_or_a_round_fails(prog
     assert run(programs, hours=1, command=f"{count}; exit 1")[0] == 1
     assert len(rounds.read_text().split()) == 1
     assert run(programs, hours=1)[0] == NOTHING_CHECKED
+
+
+def reset(folder: Path, *gpus: str, **policy: Any) -> tuple[int, str]:
+    settings = b.config(repair={"agent_run_directory": f"{folder}/%n", **policy}).repair
+    script = reset_script(settings, "n1", gpus)
+    done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.recover.steps.script.RELEASE_SECONDS", 0)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("code", [0, 7])
+def test_nvml_is_let_go_of_for_the_reset_and_no_longer_however_it_ends(tmp_path: Path, code: int) -> None:
+    (tmp_path / "n1").mkdir()
+    done, said = reset(
+        tmp_path, reset_command=f"ls {tmp_path}/n1; exit {code}", evidence_command=f"ls -A {tmp_path}/n1"
+    )
+    assert (done, said) == (code, f"{RELEASE_FILE}\n"), "told before, while the agent still had it"
+    assert list((tmp_path / "n1").iterdir()) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_reset_knows_which_gpu_and_tells_first_what_it_would_wipe_out(tmp_path: Path) -> None:
+    """Without an agent on the node, too, and whatever becomes of the evidence."""
+    command = """echo "reset ${UNDERSTUDY_GPU:+-i "$UNDERSTUDY_GPU"}" """
+    evidence = "echo 'it''s known'; exit 3"
+    assert reset(tmp_path, "0000:1b:00.0", "3", reset_command=command, evidence_command=evidence) == (
+        0,
+        "its known\nreset -i 0000:1b:00.0,3\n",
+    )
+    assert reset(tmp_path, reset_command=command) == (0, "reset \n")
+
+
+@pytest.mark.usefixtures("quick")
+def test_evidence_that_does_not_come_keeps_no_gpu_from_its_reset(tmp_path: Path) -> None:
+    done, said = reset(tmp_path, reset_command="echo reset", evidence_command="sleep 60", reset_timeout_seconds=2)
+    assert (done, said) == (0, "reset\n")
+
+
+@pytest.mark.parametrize("words", ["resetting\nthis is understudy's; it is ours = 1", "x" * 5000 + "end", ""])
+def test_the_last_words_of_a_job_come_back_in_its_comment_with_its_exit_code(
+    programs: Path, tmp_path: Path, words: str
+) -> None:
+    said = tmp_path / "said"
+    said.write_text(words)
+    program(programs, "scontrol", f'echo "$@" > {tmp_path}/asked')
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    script = with_last_words(f"#!/bin/sh\ncat {said}\nexit 3\n")
+    done = subprocess.run(["/bin/bash", "-s"], input=script, env=environment, text=True, check=False)
+    assert done.returncode == 3
+    _, job, update = (tmp_path / "asked").read_text().split()
+    comment = update.removeprefix("Comment=")
+    assert (job, last_words(comment)) == ("JobId=7", words[-700:])
+    assert len(comment) < 1000
+    assert not opted_in(comment, "understudy")
+
+
+@pytest.mark.parametrize("comment", ["", "a researcher's", "said:", "said:x", "team understudy said:eA=="])
+def test_a_comment_of_somebody_elses_is_no_last_word(comment: str) -> None:
+    assert last_words(comment) == ""

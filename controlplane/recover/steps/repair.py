@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from controlplane.fleet.node import REASON_PREFIX
 from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
 from controlplane.recover.steps.pool import POOL_MINUTES
-from controlplane.recover.steps.script import validation_script
-from controlplane.slurm.protocol import Slurm
+from controlplane.recover.steps.script import last_words, reset_script, validation_script, with_last_words
+from controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable
+
+START_SECONDS = 300.0
+"""So long a job of ours on a node may take to start: an Epilog may be at work there. One that has not started by then
+may not run there at all, or waits for somebody else's job: that says nothing about the node."""
+
+PARTITIONS_TRIED_MAX = 4
 
 
 def _node(world: World) -> SlurmNode | None:
@@ -121,9 +128,12 @@ def _observe_job(world: World, what: str) -> Observation:
     job = _job(world, what)
     if job is None:
         return Todo(f"no job for the {what}")
+    if job.pending and world.now - job.submit_at > START_SECONDS:  # it is cancelled when the node is given up
+        return Failed(f"did not start: {job.reason or job.state}")
     if not job.ended:
         return Wait(f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}")
-    end = world.desk.read_end(_output(world, what)) if world.config.validation.output_directory else ""
+    kept = world.config.validation.output_directory
+    end = world.desk.read_end(_output(world, what)) if kept else last_words(job.comment)
     words = f"job {job.job_id} {job.state}{f': {end}' if end else ''}"
     return Done(words) if job.state == "COMPLETED" else Failed(words)
 
@@ -131,19 +141,35 @@ def _observe_job(world: World, what: str) -> Observation:
 def _submit(world: World, slurm: Slurm, what: str, script: str, timeout_seconds: float) -> None:
     node = _node(world)
     assert node is not None
-    slurm.submit_job(
-        JobRequest(
-            name=f"understudy-{what}-{world.plan.label}",
-            node=node.name,
-            partition=node.partitions[0] if node.partitions else "",
-            reservation=world.hold_name,
-            user=world.config.validation.user,
-            gres=re.sub(r"\([^)]*\)", "", node.gres),
-            script=script,
-            time_limit_minutes=max(1, int(-(-timeout_seconds // 60))),
-            output=_output(world, what),
-        )
+    request = JobRequest(
+        name=f"understudy-{what}-{world.plan.label}",
+        node=node.name,
+        partition="",
+        reservation=world.hold_name,
+        user=world.config.validation.user,
+        gres=re.sub(r"\([^)]*\)", "", node.gres),
+        script=script if world.config.validation.output_directory else with_last_words(script),
+        time_limit_minutes=max(1, int(-(-timeout_seconds // 60))),
+        output=_output(world, what),
     )
+    refused = SlurmError(f"{node.name} is in no partition")
+    for partition in _choices(node.partitions):
+        try:
+            slurm.submit_job(replace(request, partition=partition))
+        except SlurmUnavailable:
+            raise
+        except SlurmError as error:
+            refused = error
+        else:
+            return
+    raise refused
+
+
+def _choices(partitions: tuple[str, ...]) -> list[str]:
+    """Of all together Slurm takes one whose limits let the job run. With EnforcePartLimits=ALL it refuses them for the
+    limits of a single one: then one after the other, and not very many.
+    """
+    return list(dict.fromkeys((",".join(partitions), *partitions[:PARTITIONS_TRIED_MAX]))) if partitions else []
 
 
 def observe_reset(world: World) -> Observation:
@@ -152,7 +178,8 @@ def observe_reset(world: World) -> Observation:
 
 def reset(world: World, slurm: Slurm) -> None:
     policy = world.config.repair
-    _submit(world, slurm, "reset", f"#!/bin/sh\n{policy.reset_command}\n", policy.reset_timeout_seconds)
+    script = reset_script(policy, world.node_name, world.plan.gpus)
+    _submit(world, slurm, "reset", script, policy.reset_timeout_seconds)
 
 
 def observe_validated(world: World) -> Observation:
@@ -162,7 +189,7 @@ def observe_validated(world: World) -> Observation:
 def validate(world: World, slurm: Slurm) -> None:
     node = _node(world)
     hours, policy = world.plan.hours, world.config.validation
-    script = validation_script(policy, node.gres if node else "", hours)
+    script = validation_script(policy, node.gres if node else "", hours, world.plan.suspect)
     _submit(world, slurm, "validate", script, policy.timeout_seconds + hours * 3600)
 
 

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import agents.selfcheck.__main__ as command
 from agents.selfcheck.__main__ import main, tell
 from agents.selfcheck.backend import Backend
 from agents.selfcheck.check import Extent, Result, check
@@ -19,6 +21,7 @@ from agents.selfcheck.node import NodeResult, Order, check_node
 from agents.selfcheck.numpy_backend import NumpyBackend
 from agents.selfcheck.patterns import DEPTH_MAX, PATTERNS, TILE, Pattern
 from agents.selfcheck.torch_backend import TorchBackend
+from agents.selfcheck.worker import run
 from tests.agents.selfcheck.faulty import Faulty
 
 QUICK = Extent(seconds=0.02, memory_share=1e-4)
@@ -141,6 +144,29 @@ def test_a_node_without_gpus_checks_its_processor_unless_gpus_are_asked_for(monk
     assert node(0, device="cuda").problems == ["GPUs cannot be checked: torch cannot be imported"]
 
 
+def test_a_node_whose_driver_is_there_and_whose_gpus_cannot_be_used_fails_where_gpus_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As without its fabric manager: CUDA fails to initialise, and torch sees no GPU."""
+    monkeypatch.setattr(command, "WORKER", WORKER)
+    monkeypatch.setattr(command, "NVIDIA", tmp_path)
+    monkeypatch.setenv("GPUS", "0")
+    assert main(["--gpus", "8"]) == 1
+    assert "problem: 0 of 8 GPUs are there" in capsys.readouterr().out
+    assert main([]) == 2
+
+
+def test_a_gpu_that_was_listed_and_cannot_be_used_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    said = run("cuda", QUICK)
+    assert (said.failure, said.cannot_run) == ("it is listed, and CUDA cannot use it", "")
+
+
+def test_where_the_processor_is_asked_for_gpus_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "WORKER", WORKER)
+    assert main(["--device", "cpu", "--gpus", "8", "--seconds", "0.02", "--memory", "0.0001"]) == 0
+
+
 def test_gpus_are_told_apart_as_slurm_gave_them() -> None:
     environment = {**os.environ, "GPUS": "2", "FAULTS": "5=element", "CUDA_VISIBLE_DEVICES": "3,5"}
     order = Order("auto", 0.02, 1e-4, 20.0)
@@ -148,8 +174,8 @@ def test_gpus_are_told_apart_as_slurm_gave_them() -> None:
 
 
 def test_the_command_checks_this_machine_and_says_so_in_json() -> None:
-    command = [sys.executable, "-m", "agents.entry", "selfcheck", "--json", "--device", "cpu", "--seconds", "0.1"]
-    done = subprocess.run([*command, "--memory", "0.001"], capture_output=True, text=True, timeout=120, check=False)
+    words = [sys.executable, "-m", "agents.entry", "selfcheck", "--json", "--device", "cpu", "--seconds", "0.1"]
+    done = subprocess.run([*words, "--memory", "0.001"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     (device,) = told["devices"]
