@@ -3,7 +3,7 @@
 A port counts when it was in use since the node booted; a port that nobody ever plugged in is no loss. A *drop* is a
 port that stays down, a *flap* one that goes down and comes back again and again: the latter is up most of the time one
 looks, so it is judged by its outages, and only a person's word clears it. A switch takes the ports of many nodes with
-it, for which none of them is to blame.
+it at once, for which none of them is to blame.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from agents.wire import Gpu, HardwareKind, Port
 from controlplane.config import Hardware
 from controlplane.detect.of_gpu import of_gpu
 from controlplane.detect.standstill import stands_still
+from controlplane.detect.together import nodes_alike
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import NodeView
 from controlplane.fleet.snapshot import Snapshot
@@ -27,16 +28,16 @@ FABRIC_COMPLETED = 3
 
 def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
     down = [
-        (node, port)
+        (node, port, port.down_seconds)
         for node in snapshot.nodes.values()
         for port in node.ports
-        if port.was_active
-        and port.down_seconds is not None
-        and port.down_seconds >= min(policy.port_down_stalled_seconds, policy.port_down_seconds)
+        if port.was_active and port.down_seconds is not None
     ]
-    nodes = len({node.name for node, _ in down})
-    for node, port in down:
-        yield from _down(snapshot, node, port, policy, nodes)
+    alike = nodes_alike([(node, (node.heard_at or snapshot.now) - seconds) for node, _, seconds in down])
+    soonest = min(policy.port_down_stalled_seconds, policy.port_down_seconds)
+    for (node, port, seconds), nodes in zip(down, alike, strict=True):
+        if seconds >= soonest:
+            yield from _down(snapshot, node, port, policy, nodes)
     for node in snapshot.nodes.values():
         if node.hardware_events:
             yield from _flaps(snapshot, node, policy)

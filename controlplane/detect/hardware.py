@@ -12,6 +12,7 @@ from controlplane.detect.gpu_set import gpu_in_set, too_few_gpus
 from controlplane.detect.host import CLOCK_RULE, host
 from controlplane.detect.memory import gpu_memory, host_memory
 from controlplane.detect.thermal import held_back
+from controlplane.detect.together import bears_witness
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import NodeView
 from controlplane.fleet.snapshot import Snapshot
@@ -24,7 +25,8 @@ def hardware(snapshot: Snapshot, policy: Hardware) -> list[Finding]:
     found = list(_all(snapshot, policy))
     nodes: dict[str, dict[str, None]] = {}
     for finding in found:
-        if finding.signal is Signal.HEALTH_SUSPECTED or finding.rule == CLOCK_RULE:
+        alike_counts = finding.signal is Signal.HEALTH_SUSPECTED or finding.rule == CLOCK_RULE
+        if alike_counts and bears_witness(snapshot.nodes[finding.node]):
             nodes.setdefault(finding.rule, {})[finding.node] = None
     many = max(policy.together_nodes, policy.together_share * len(snapshot.nodes))
     alike = {rule: (next(iter(names)), len(names)) for rule, names in nodes.items() if len(names) >= many}

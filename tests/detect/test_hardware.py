@@ -12,11 +12,14 @@ from controlplane.detect import detect
 from controlplane.detect.causes import OF_THE_HARDWARE, Cause, second_signals
 from controlplane.detect.gpu_set import gpus_of_gres
 from controlplane.fleet.finding import Finding, Signal
-from controlplane.fleet.node import NodeView, StoredHardwareEvent
+from controlplane.fleet.node import NodeState, NodeView, StoredHardwareEvent
 from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
 
 GiB = 2**30
+
+WAITING = (NodeState.HANDS, NodeState.RETIRED, NodeState.FOREIGN_DRAIN, NodeState.UNKNOWN)
+"""States of nodes of which no news is to be had."""
 
 
 def found(snapshot: Snapshot, **policy: Any) -> list[Finding]:
@@ -170,6 +173,18 @@ class TestDriver:
         nodes = [b.node(f"n{i}", nvml_silent_seconds=70.0) for i in range(1, 5)]
         assert {signal for _, signal, _ in said(b.snapshot(*nodes, **stopped(65.0)))} == {Signal.RECORDED}
 
+    def test_those_silent_for_long_or_out_of_service_do_not_make_it_many(self) -> None:
+        fresh = b.node("n2", nvml_silent_seconds=70.0)
+        for state in WAITING:
+            others = [b.node(f"n{i}", state, nvml_silent_seconds=70.0) for i in range(3, 8)]
+            assert ("n2", Signal.HARDWARE_FAULT, "driver.silent_and_stalled") in said(
+                b.snapshot(fresh, *others, **stopped(65.0))
+            )
+        long_ago = [b.node(f"n{i}", nvml_silent_seconds=9000.0) for i in range(3, 8)]
+        assert ("n2", Signal.HARDWARE_FAULT, "driver.silent_and_stalled") in said(
+            b.snapshot(fresh, *long_ago, **stopped(65.0))
+        )
+
     def test_a_driver_that_takes_its_time_is_not_silent(self) -> None:
         assert said(b.snapshot(b.node("n2", nvml_silent_seconds=12.0))) == []
 
@@ -194,6 +209,26 @@ class TestPorts:
         nodes = [b.node(f"n{i}", ports=(down(300.0),)) for i in range(1, 5)]
         assert {signal for _, signal, _ in said(b.snapshot(*nodes))} == {Signal.RECORDED}
         assert {signal for _, signal, _ in said(b.snapshot(*nodes), together_nodes=5)} == {Signal.HARDWARE_FAULT}
+
+    @pytest.mark.parametrize("state", WAITING)
+    def test_bad_cables_that_wait_for_their_repair_are_no_switch(self, state: NodeState) -> None:
+        waiting = [b.node(f"n{i}", state, ports=(down(300.0),)) for i in range(3, 8)]
+        snapshot = b.snapshot(b.node("n2", ports=(down(250.0),)), *waiting)
+        assert ("n2", Signal.HARDWARE_FAULT, "infiniband.port_down") in said(snapshot)
+
+    def test_drops_of_other_days_are_no_switch_and_those_of_a_minute_are(self) -> None:
+        days = [b.node(f"n{i}", ports=(down(i * 9000.0), port(2))) for i in range(2, 8)]
+        assert {signal for _, signal, _ in said(b.snapshot(*days))} == {Signal.HARDWARE_FAULT}
+        minute = [b.node(f"n{i}", ports=(down(240.0 + i * 15), down(245.0, number=2))) for i in range(2, 6)]
+        assert {signal for _, signal, _ in said(b.snapshot(*days[4:], *minute))} == {
+            Signal.HARDWARE_FAULT,
+            Signal.RECORDED,
+        }
+
+    def test_a_switch_is_known_by_ports_that_are_not_down_for_long_yet(self) -> None:
+        late = [b.node(f"n{i}", ports=(down(20.0),)) for i in range(3, 6)]
+        snapshot = b.snapshot(b.node("n2", ports=(down(28.0),)), *late, **stopped(27.0))
+        assert said(snapshot) == [("n2", Signal.RECORDED, "infiniband.port_down")]
 
     def test_three_outages_within_half_a_day_are_a_flap_though_the_port_is_up(self) -> None:
         events = tuple(outage(ago, number=i) for i, ago in enumerate((30_000, 20_000, 100)))
