@@ -99,7 +99,8 @@ def _by_driver(node: NodeView, readings: list[Reading], policy: Policy) -> list[
     """The driver's own recovery action, where it tells one, goes before the row of the error that it tells it for.
 
     Per GPU and boot: the latest Xid 154, or else what NVML says now. An action of 0 means that what was before is over:
-    a reset, most often. NVML's 0 may be older than an error and clears nothing.
+    a reset, most often. It speaks for no error that came with it or later, nor for a storm that goes on: these count by
+    their rows. NVML's 0 may be older than an error and clears nothing.
     """
     latest: dict[str, Reading] = {}
     for reading in readings:
@@ -117,7 +118,9 @@ def _by_driver(node: NodeView, readings: list[Reading], policy: Policy) -> list[
             found.append(replace(reading, verdict=replace(RECORD, why="the driver has said since: nothing to be done")))
         elif not _linked(reading, branch, policy):
             found.append(reading)
-        elif told is not None and reading.stored.begun_at <= told.stored.event.at + TOGETHER_SECONDS:
+        elif (
+            told is not None and told.line.action and reading.stored.begun_at <= told.stored.event.at + TOGETHER_SECONDS
+        ):
             taken.add(reading.line.bus_id)
             found.append(replace(reading, verdict=told.verdict, by_driver=True))
         elif told is None and (action := policy.recovery_action.get(nvml.get(reading.line.bus_id, 0) or -1)):

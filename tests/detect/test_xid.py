@@ -195,6 +195,15 @@ class TestTheDriversOwnAction:
     def test_an_error_after_the_zero_counts(self) -> None:
         assert of(action(0, 1, before=1), code(48, 2, START + 60))[1] == ("xid.48", Signal.HARDWARE_FAULT, "reset_gpu")
 
+    @pytest.mark.parametrize("after", [0.0, 0.5, 1.0])
+    def test_an_error_together_with_the_zero_counts(self, after: float) -> None:
+        found = of(action(0, 1, before=1), code(48, 2, START + after))
+        assert found == [("xid.154", Signal.RECORDED, "none"), ("xid.48", Signal.HARDWARE_FAULT, "reset_gpu")]
+
+    def test_a_storm_that_began_before_the_zero_and_goes_on_after_it_counts(self) -> None:
+        found = of(code(48), action(1, 2), action(0, 3, START + 20, before=1), code(48, 4, START + 60))
+        assert ("xid.48", Signal.HARDWARE_FAULT, "reset_gpu") in found
+
     def test_an_old_action_does_not_speak_for_a_new_error(self) -> None:
         found = of(code(48), action(3, 2), code(62, 3, START + 60))
         assert found[-1] == ("xid.62", Signal.HARDWARE_FAULT, "reset_gpu")
