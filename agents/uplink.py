@@ -38,6 +38,20 @@ _TOKEN_REFUSED = {401, 403}
 _encoder = msgspec.json.Encoder()
 
 
+def _without_telemetry(report: Report) -> Report:
+    """Who reports, and nothing that a control plane of another release might not know."""
+    return Report(
+        version=report.version,
+        cluster=report.cluster,
+        node=report.node,
+        boot_id=report.boot_id,
+        sequence=report.sequence,
+        agent_started_at=report.agent_started_at,
+        sent_at=report.sent_at,
+        driver_version=report.driver_version,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class RestoreQuestion:
     """Where does this attempt of the job go on? The control plane answers the job's owner and root only."""
@@ -166,7 +180,7 @@ class Uplink:
         A report with nothing in it goes first: when that is refused too (an unknown wire version, say), no
         fact is to blame and none is dropped.
         """
-        bare = msgspec.structs.replace(report, gpus=[], ranks=[], problems=[])
+        bare = _without_telemetry(report)
         try:
             await self._post(self._encode(bare, [])[0])
         except (RejectedError, UnreachableError):
