@@ -194,6 +194,7 @@ class Agent:
             *self._port_sampler.problems(),
             *self._host_sampler.problems(),
         ]
+        ports_silent, host_silent = self._port_sampler.silent_seconds(), self._host_sampler.silent_seconds()
         return Report(
             version=WIRE_VERSION,
             cluster=self._config.cluster,
@@ -206,8 +207,10 @@ class Agent:
             gpus=list(picture.gpus),
             nvml_silent_seconds=round(self._gpus.silent_seconds(), 1),
             nvml_unkillable=self._gpus.unkillable(),
-            ports=self._ports.ports,
-            host=self._host,
+            ports=[] if ports_silent else self._ports.ports,
+            host=None if host_silent else self._host,
+            ports_silent_seconds=round(ports_silent, 1),
+            host_silent_seconds=round(host_silent, 1),
             ranks=self._windows.take(),
             problems=[problem[:TEXT_CHARACTERS_MAX] for problem in problems[:PROBLEMS_MAX]],
         )

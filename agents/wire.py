@@ -393,6 +393,10 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     host: Host | None = None
     nvml_silent_seconds: float = 0.0  # for so long NVML has owed the agent an answer; 0: less than it may take
     nvml_unkillable: bool = False  # the process that asks NVML was killed and does not end: it hangs inside the kernel
+    ports_silent_seconds: float = (
+        0.0  # for so long reading the ports has taken, and they are left out; 0: they are read
+    )
+    host_silent_seconds: float = 0.0  # the same of the host
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -125,6 +125,8 @@ class NodeView:
     host: Host | None = None
     nvml_silent_seconds: float = 0.0
     nvml_unkillable: bool = False
+    ports_silent_seconds: float = 0.0
+    host_silent_seconds: float = 0.0
     clock_ahead_seconds: float = 0.0  # of our own clock, the report's way here included (which makes it less)
 
     @property

@@ -265,7 +265,7 @@ class TestNvmlEvents:
 def test_a_reader_that_hangs_or_fails_is_told_and_holds_up_nobody() -> None:
     hangs = threading.Event()
 
-    async def run() -> list[str]:
+    async def run() -> tuple[list[str], list[float]]:
         taken: list[int] = []
 
         def read() -> int:
@@ -273,22 +273,26 @@ def test_a_reader_that_hangs_or_fails_is_told_and_holds_up_nobody() -> None:
                 raise OSError("the adapter is gone")
             return 7
 
-        sampler = Sampler("ports", read, 0.01)
+        sampler = Sampler("ports", read, 0.01, silent_after_seconds=1.0)
+        assert sampler.silent_seconds() == 0.0  # nobody asked for anything
         sampler.start(taken.append)
         async with asyncio.timeout(5):
             while not sampler.problems():  # noqa: ASYNC110 - another thread's doing
                 await asyncio.sleep(0.01)
-        sampler.stop()
         assert taken == [7]
+        assert sampler.silent_seconds() == 0.0
         hanging = Sampler("disks", hangs.wait, 0.01, silent_after_seconds=1.0)
         hanging.start(lambda _: None)
         await asyncio.sleep(0.05)
         assert hanging.problems() == []
+        assert 0.0 < hanging.silent_seconds() < 1.0  # nothing was read yet
         await asyncio.sleep(1.1)
-        return [*sampler.problems(), *hanging.problems()]
+        sampler.stop()
+        return [*sampler.problems(), *hanging.problems()], [sampler.silent_seconds(), hanging.silent_seconds()]
 
-    failed, hung = asyncio.run(run())
+    (failed, hung), silent = asyncio.run(run())
     hangs.set()
+    assert min(silent) > 1.0
     assert failed == "ports cannot be read: OSError: the adapter is gone"
     assert hung == "disks: reading them has hung for 1 s"
 

@@ -279,6 +279,11 @@ class TestHost:
     def test_room_enough_is_well(self) -> None:
         assert said(b.snapshot(b.node("n2", host=Host(disks=[Disk("/", 100 * GiB, 5 * GiB, 0.4)])))) == []
 
+    @pytest.mark.parametrize("what", ["ports_silent_seconds", "host_silent_seconds"])
+    def test_one_that_its_agent_cannot_look_at_is_suspect(self, what: str) -> None:
+        assert said(b.snapshot(b.node("n2", **{what: 40.0}))) == [("n2", Signal.HEALTH_SUSPECTED, "host.silent")]
+        assert said(b.snapshot(b.node("n2", **{what: 2.0}))) == []
+
     @pytest.mark.parametrize(("ahead", "recorded"), [(60.0, True), (-60.0, True), (-2.0, False)])
     def test_a_clock_that_is_off_is_recorded(self, ahead: float, recorded: bool) -> None:
         expected = [("n2", Signal.RECORDED, "host.clock")] if recorded else []
