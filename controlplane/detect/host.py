@@ -1,5 +1,5 @@
-"""The host under the GPUs: disks that are full, turned read-only or away, a clock that is off; and a host that cannot be
-looked at, because a file system hangs, or an adapter's firmware stands still.
+"""The host under the GPUs: disks that are full, turned read-only or away, a clock that is off; and a host that nobody
+can look at, because a file system hangs, or an adapter's firmware stands still.
 """
 
 from __future__ import annotations

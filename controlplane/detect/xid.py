@@ -85,14 +85,18 @@ def _judge_node(
 
 def _readings(node: NodeView, events: Iterable[StoredKernelEvent], policy: Policy) -> list[Reading]:
     """Those that tell of a fault, each taken for itself."""
-    branch = driver_branch(node.driver_version)
     lines = [(stored, read(stored)) for stored in events]
     found = []
     for stored, line in lines:
         if line.form in JUDGED:
             row = policy_row(line, policy)
-            found.append(Reading(stored, line, row, line_verdict(line, row, policy, branch)))
+            found.append(Reading(stored, line, row, line_verdict(line, row, policy, _branch(node, stored))))
     return found
+
+
+def _branch(node: NodeView, stored: StoredKernelEvent) -> int | None:
+    """Of the driver that said it, which may have been another one than that of now."""
+    return driver_branch(stored.generation.driver_version or node.driver_version)
 
 
 def _by_driver(node: NodeView, readings: list[Reading], policy: Policy) -> list[Reading]:
@@ -109,14 +113,13 @@ def _by_driver(node: NodeView, readings: list[Reading], policy: Policy) -> list[
             if known is None or reading.stored.event.sequence >= known.stored.event.sequence:
                 latest[reading.line.bus_id] = reading
     nvml = {gpu.bus_id: gpu.recovery_action for gpu in node.gpus if gpu.bus_id and gpu.recovery_action}
-    branch = driver_branch(node.driver_version)
     taken: set[str] = set()
     found: list[Reading] = []
     for reading in readings:
         told = latest.get(reading.line.bus_id)
         if told is not None and told is not reading and told.line.action == 0 and _before(reading, told):
             found.append(replace(reading, verdict=replace(RECORD, why="the driver has said since: nothing to be done")))
-        elif not _linked(reading, branch, policy):
+        elif not _linked(reading, _branch(node, reading.stored), policy):
             found.append(reading)
         elif (
             told is not None and told.line.action and reading.stored.begun_at <= told.stored.event.at + TOGETHER_SECONDS
@@ -226,6 +229,8 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
             "blamed": f"{burst.blamed.name} on {burst.blamed.device}" if burst.blamed else None,
         },
     }
+    if stored.generation.driver_version:
+        evidence["driver_version"] = stored.generation.driver_version
     if gpu is not None:
         evidence |= {"gpu": gpu.index, "uuid": gpu.uuid, "serial": gpu.serial}
     if reading.echo_of:

@@ -14,7 +14,7 @@ from controlplane.detect.node_log import NodeLog
 from controlplane.detect.xid import judge_logs, xid
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.job import JobThere
-from controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
+from controlplane.fleet.node import Generation, NodeRecord, NodeView, StoredKernelEvent
 from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
 
@@ -116,6 +116,11 @@ class TestLines:
         new = code(145, said="WHAT_IS_IT Fatal XC0 i0 Link 01 (0x00000005 0x00000002 0x0)")
         assert [of(old)[0][1], of(new)[0][1]] == [Signal.HARDWARE_FAULT] * 2
         assert of(new, driver_version="550.54.15")[0][1] is Signal.APPLICATION_FAULT  # subcode 0: no such unit
+
+    def test_it_is_read_by_the_driver_that_said_it_and_not_by_that_of_now(self) -> None:
+        new = code(145, said="WHAT_IS_IT Fatal XC0 i0 Link 01 (0x00000005 0x00000002 0x0)")
+        then = replace(new, generation=Generation("550.54.15"))
+        assert of(then, driver_version="595.45.04")[0][1] is Signal.APPLICATION_FAULT
 
     @pytest.mark.parametrize(
         ("text", "signal"),

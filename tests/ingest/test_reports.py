@@ -16,6 +16,7 @@ from sqlalchemy import Engine, text
 
 from agents.wire import REPORT_BYTES_MAX, CheckpointShard, Collective, JobRefused, RankWindow, Report
 from controlplane.fleet.job import Attempt, KnownJob
+from controlplane.fleet.node import Generation, generation_of
 from controlplane.ingest.authority import Token
 from controlplane.ingest.reports import Doors, reports_router
 from controlplane.live.directory import JobDirectory
@@ -101,6 +102,16 @@ def test_a_good_report_is_heard_and_acknowledged(door: Door) -> None:
     assert (response.status_code, response.json()) == (200, {"facts": 0})
     assert door.telemetry.heard()["n1"].at == b.NOW
     assert door.woken == []
+
+
+def test_a_fact_is_stored_with_driver_and_gpus_as_last_known_in_its_boot(door: Door) -> None:
+    door.post(b.report("n1", driver_version="570.124.06"))
+    for sequence, boot_id in ((1, b.BOOT), (2, "boot-2")):
+        event = b.xid_event("n1", 79, sequence=sequence, boot_id=boot_id).event
+        door.post(b.report("n1", facts=[event], gpus=[], boot_id=boot_id))
+    same, other = (one.generation for one in FactStore(door.engine).kernel_events(0, 0.0))
+    assert same == generation_of("570.124.06", [b.gpu(i) for i in range(8)])
+    assert other == Generation()
 
 
 def test_the_last_collective_of_a_rank_is_heard_with_its_window_and_bounded(door: Door) -> None:
