@@ -128,6 +128,7 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     was_active: bool = False  # in this boot: a port that nobody ever used is no loss
     down_seconds: float | None = None  # since it was last seen active; None: it is
     link_downed: int | None = None
+    link_downed_recent: int | None = None
     symbol_errors: int | None = None
     symbol_errors_recent: int | None = None
 
@@ -300,7 +301,8 @@ class JobRefused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 class HardwareKind(StrEnum):
     """What a `HardwareEvent` tells of. `number` is given with each in brackets."""
 
-    PORT_OUTAGE = "port_outage"  # a port of the fabric was down for `seconds` and came back [link_downed since]
+    PORT_OUTAGE = "port_outage"  # a port of the fabric was down for `seconds` and came back [link_downed since]; 0:
+    # it did so between two looks, as link_downed tells
     NVML_XID = "nvml_xid"  # an Xid that NVML told of and the kernel log did not [Xid]
     NVML_UNAVAILABLE = "nvml_unavailable"  # the GPU became unavailable
     NVML_RECOVERY_ACTION = "nvml_recovery_action"  # the driver's recovery action changed [action]

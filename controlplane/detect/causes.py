@@ -82,6 +82,8 @@ def _of_port(port: Port) -> Iterator[tuple[Cause, str]]:
         yield Cause.INFINIBAND, f"port {port.label} is {port.state or 'not there'}"
     elif port.rate_gbps and port.rate_gbps_max and port.rate_gbps < port.rate_gbps_max:
         yield Cause.INFINIBAND, f"port {port.label} runs at {port.rate_gbps:g} of {port.rate_gbps_max:g} Gb/s"
+    elif port.link_downed_recent:
+        yield Cause.INFINIBAND, f"port {port.label} went down {port.link_downed_recent} times within ten minutes"
     if (port.symbol_errors_recent or 0) >= SYMBOL_ERRORS_RECENT_MIN:
         yield Cause.INFINIBAND, f"port {port.label} had {port.symbol_errors_recent} symbol errors within ten minutes"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from agents.wire import Gpu, GpuStatus, HardwareKind
 from controlplane.config import Hardware
-from controlplane.detect.fabric import FABRIC_COMPLETED, gpu_fabric
+from controlplane.detect.fabric import FABRIC_COMPLETED, gpu_fabric, too_few_ports, unsteady_ports
 from controlplane.detect.gpu_set import gpu_in_set, too_few_gpus
 from controlplane.detect.host import CLOCK_RULE, host
 from controlplane.detect.memory import gpu_memory, host_memory
@@ -53,7 +53,9 @@ def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         yield from too_few_gpus(node, policy)
         yield from host_memory(node)
         yield from host(node, policy)
+        yield from too_few_ports(node, policy)
         if node.hardware_events:
+            yield from unsteady_ports(snapshot.now, node, policy)
             yield from _told_by_nvml(node)
 
 

@@ -150,6 +150,30 @@ class TestPorts:
         assert history.ports[0].down_seconds is None
         assert history.add(read_ports(fabric.sys), 1050.0, 5050.0) == []
 
+    def test_outages_between_two_looks_are_told_by_the_adapters_counter_and_a_swarm_of_them_once(
+        self, fabric: FakeFabric, memory: Memory
+    ) -> None:
+        history = PortHistory(memory, "boot-1")
+        told = []
+        for look, downed in enumerate([7, 7, 8, 8, *range(9, 25)]):
+            fabric.change(0, {"counters/link_downed": str(downed)})
+            at = look * 60.0
+            told += [(at, event.seconds, event.number) for event in history.add(read_ports(fabric.sys), at, at)]
+        assert told == [(120.0, 0.0, 8), (720.0, 0.0, 17)]
+        assert history.ports[0].link_downed_recent == 10
+        fabric.change(0, {"counters/link_downed": "0"})  # somebody set it back
+        assert history.add(read_ports(fabric.sys), 2000.0, 2000.0) == []
+
+    def test_an_outage_that_was_seen_for_a_moment_is_told_once(self, fabric: FakeFabric, memory: Memory) -> None:
+        history = PortHistory(memory, "boot-1")
+        history.add(read_ports(fabric.sys), 0.0, 0.0)
+        fabric.take_down(0)
+        assert history.add(read_ports(fabric.sys), 5.0, 5.0) == []
+        fabric.bring_up(0)
+        (event,) = history.add(read_ports(fabric.sys), 10.0, 10.0)
+        assert (event.seconds, event.number) == (0.0, 1)
+        assert history.add(read_ports(fabric.sys), 15.0, 15.0) == []
+
     def test_an_outage_outlives_the_agent_that_saw_it_begin(self, fabric: FakeFabric, memory: Memory) -> None:
         history = PortHistory(memory, "boot-1")
         history.add(read_ports(fabric.sys), 1000.0, 5000.0)

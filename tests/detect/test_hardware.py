@@ -242,14 +242,40 @@ class TestPorts:
         [
             [outage(100), outage(200)],
             [outage(100), outage(200), outage(50_000)],
-            [outage(100), outage(200), outage(300, seconds=15.0)],
             [outage(100), outage(200), outage(300, part="mlx5_1/1")],
         ],
     )
-    def test_fewer_older_shorter_ones_and_those_of_another_port_are_none(
-        self, events: list[StoredHardwareEvent]
-    ) -> None:
+    def test_fewer_older_ones_and_those_of_another_port_are_none(self, events: list[StoredHardwareEvent]) -> None:
         assert said(b.snapshot(b.node("n2", hardware_events=tuple(events)))) == []
+
+    def test_as_many_that_were_too_short_make_a_suspect(self) -> None:
+        def node(*seconds: float) -> Snapshot:
+            events = tuple(outage(100.0 * i, one, number=i) for i, one in enumerate(seconds, 1))
+            return b.snapshot(b.node("n2", ports=(port(),), hardware_events=events))
+
+        unsteady = [("n2", Signal.HEALTH_SUSPECTED, "infiniband.port_unsteady")]
+        assert said(node(0.0, 0.0, 0.0)) == said(node(40.0, 15.0, 0.0)) == unsteady
+        assert said(node(0.0, 0.0)) == []
+        assert said(node(40.0, 40.0, 40.0, 0.0)) == [("n2", Signal.HARDWARE_FAULT, "infiniband.port_flaps")]
+
+    def test_ports_that_were_dead_before_the_node_booted_are_missed_where_the_site_says_how_many(self) -> None:
+        dead = port(2, state="DOWN", physical_state="Polling", was_active=False)
+        node = b.node("n2", gpus=(b.gpu(),), ports=(port(), dead))
+        assert said(b.snapshot(node)) == []
+        assert said(b.snapshot(node), ports_per_node=1) == []
+        (finding,) = found(b.snapshot(node), ports_per_node=2)
+        assert (finding.signal, finding.rule) == (Signal.HEALTH_SUSPECTED, "infiniband.too_few_ports")
+        assert finding.evidence["not_active"] == ["mlx5_0/2"]
+        no_adapter = b.node("n2", gpus=(b.gpu(),))
+        assert said(b.snapshot(no_adapter), ports_per_node=2) == [
+            ("n2", Signal.HEALTH_SUSPECTED, "infiniband.too_few_ports")
+        ]
+        for unknown in (replace(no_adapter, ports_silent_seconds=0.4), replace(no_adapter, gpus=())):
+            assert said(b.snapshot(unknown), ports_per_node=2) == []
+
+    def test_a_port_that_goes_down_under_our_eyes_is_not_missed_twice(self) -> None:
+        node = b.node("n2", gpus=(b.gpu(),), ports=(port(), down(20.0, number=2)))
+        assert said(b.snapshot(node), ports_per_node=2) == []
 
 
 def test_events_of_nvml_are_recorded_for_this_boot_only() -> None:
@@ -309,7 +335,14 @@ class TestCauses:
         assert cause in OF_THE_HARDWARE
 
     @pytest.mark.parametrize(
-        "bad", [down(5.0), port(rate_gbps=200.0), port(symbol_errors_recent=1000), down(5.0, state="")]
+        "bad",
+        [
+            down(5.0),
+            port(rate_gbps=200.0),
+            port(symbol_errors_recent=1000),
+            port(link_downed_recent=1),
+            down(5.0, state=""),
+        ],
     )
     def test_a_port_that_is_down_or_poor_is_one_for_every_rank_of_the_node(self, bad: Port) -> None:
         node = b.node("n2", ports=(port(2), bad))
