@@ -137,12 +137,15 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return f"{self.device}/{self.number}"
 
 
+NOT_MOUNTED = "not mounted"
+
+
 class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     path: Text
     total_bytes: Size
     free_bytes: Size  # to users without privileges
     free_inodes_share: float | None = None  # 0 to 1; None: this file system does not count them
-    problem: Text = ""  # "read-only", or the error of asking; only where it could be written to earlier in this boot
+    problem: Text = ""  # "read-only", NOT_MOUNTED, or the error of asking; only where it was well earlier in this boot
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -27,6 +27,8 @@ class Seen(msgspec.Struct):
     """Of those that are down: since when, by CLOCK_MONOTONIC."""
     writable: list[str] = []
     """Paths that could be written to."""
+    mounted: list[str] = []
+    """... and those where a file system was mounted."""
 
 
 class Memory:

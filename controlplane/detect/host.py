@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agents.wire import Disk
+from agents.wire import NOT_MOUNTED, Disk
 from controlplane.config import Hardware
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import NodeView
@@ -58,6 +58,8 @@ def host(node: NodeView, policy: Hardware) -> Iterator[Finding]:
 def _wrong(disk: Disk, policy: Hardware) -> str:
     if disk.problem == "read-only":
         return "turned read-only"
+    if disk.problem == NOT_MOUNTED:
+        return "is not mounted any more, and a folder stands in its place"
     if disk.problem:
         return f"cannot be asked any more: {disk.problem}"
     if disk.free_bytes < policy.disk_free_share_min * disk.total_bytes:

@@ -11,7 +11,7 @@ import pytest
 
 from agents.config import HostConfig
 from agents.sample.gpu_history import GpuHistory
-from agents.sample.host import read_host, with_history
+from agents.sample.host import read_host, read_mounts, with_history
 from agents.sample.infiniband import PortHistory, read_ports
 from agents.sample.memory import Memory
 from agents.sample.nvml_events import NvmlEvents
@@ -236,12 +236,36 @@ class TestHost:
 
     def test_a_disk_that_always_was_read_only_is_meant_to_be(self, memory: Memory) -> None:
         def look(*disks: Disk) -> list[tuple[str, str]]:
-            return [(disk.path, disk.problem) for disk in with_history(Host(disks=list(disks)), memory).disks]
+            return [(disk.path, disk.problem) for disk in with_history(Host(disks=list(disks)), [], memory).disks]
 
         root, gone = Disk("/", 9, 5, problem="read-only"), Disk("/nowhere", 0, 0, problem="No such file or directory")
         assert look(root, gone) == [("/", "")]
         assert look(Disk("/", 9, 5)) == [("/", "")]
         assert look(root) == [("/", "read-only")]
+
+    def test_a_file_system_that_is_not_mounted_any_more_is_missed_though_its_folder_answers(
+        self, memory: Memory
+    ) -> None:
+        def look(memory: Memory, disk: Disk, *mounts: str) -> list[str]:
+            return [one.problem for one in with_history(Host(disks=[disk]), mounts, memory).disks]
+
+        well, gone = Disk("/data", 9, 5), Disk("/data", 0, 0, problem="Stale file handle")
+        assert look(memory, well) == [""]  # a folder as any other
+        assert look(memory, Disk("/data", 9, 5, problem="read-only"), "/data") == ["read-only"]
+        for one in (memory, reopened(memory)):
+            assert look(one, well) == ["not mounted"]
+        assert look(memory, gone) == ["Stale file handle"]
+        assert look(memory, well, "/data") == [""]
+        assert look(reopened(memory, "boot-2"), well) == [""]
+
+    def test_what_its_folder_lets_one_do_is_not_remembered_of_a_file_system(self, memory: Memory) -> None:
+        read_only = Disk("/data", 9, 5, problem="read-only")
+        looks = [(read_only, ["/data"]), (Disk("/data", 9, 5), []), (read_only, ["/data"])]
+        told = [with_history(Host(disks=[disk]), mounts, memory).disks[0].problem for disk, mounts in looks]
+        assert told == ["", "not mounted", ""]
+
+    def test_where_a_file_system_begins_is_read(self, tmp_path: Path) -> None:
+        assert read_mounts([Path("/"), tmp_path, tmp_path / "none", Path("/proc")]) == ["/", "/proc"]
 
     def test_a_disk_that_is_not_there_is_no_error(self, tmp_path: Path) -> None:
         host = read_host(tmp_path, tmp_path, [tmp_path / "none"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agents.wire import Disk, GpuStatus, HardwareEvent, HardwareKind, Host, Port
+from agents.wire import NOT_MOUNTED, Disk, GpuStatus, HardwareEvent, HardwareKind, Host, Port
 from controlplane.detect import detect
 from controlplane.detect.causes import OF_THE_HARDWARE, Cause, second_signals
 from controlplane.detect.gpu_set import gpus_of_gres
@@ -297,6 +297,7 @@ class TestHost:
             Disk("/", 100 * GiB, 50 * GiB, free_inodes_share=0.001),
             Disk("/", 100 * GiB, 50 * GiB, problem="read-only"),
             Disk("/scratch", 0, 0, problem="Stale file handle"),
+            Disk("/scratch", 100 * GiB, 50 * GiB, problem=NOT_MOUNTED),
         ],
     )
     def test_a_disk_that_is_full_or_read_only_makes_the_node_suspect(self, disk: Disk) -> None:
