@@ -28,6 +28,18 @@ FABRIC_NOT_STARTED = 1  # nvmlGpuFabricState
 FABRIC_IN_PROGRESS = 2
 FABRIC_COMPLETED = 3
 
+FABRIC_WRONG = {
+    0: "its bandwidth is degraded",
+    2: "its routes are being recovered",
+    4: "its routes are unhealthy",
+    6: "it recovers from an access that timed out",
+}
+"""NVML_GPU_FABRIC_HEALTH_MASK_*: from this bit on two bits say 1 for yes, 2 for no, 0 for not supported."""
+
+FABRIC_CONFIGURATION_BIT = 8
+FABRIC_CONFIGURATION_WELL = (0, 1)
+"""... and from here on four bits say what is wrong with its configuration: nothing, or not supported."""
+
 
 def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
     down = [
@@ -153,6 +165,11 @@ def gpu_fabric(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
     if gpu.nvlinks is not None and gpu.nvlinks_max is not None and gpu.nvlinks < gpu.nvlinks_max:
         what = f"has {gpu.nvlinks} NVLinks up of {gpu.nvlinks_max}"
         yield of_gpu(node, gpu, Signal.HEALTH_SUSPECTED, "nvlink.down", what, Repair.RESET_GPU, nvlinks=gpu.nvlinks)
+    wrong = fabric_wrong(gpu.fabric_health or 0)
+    if wrong:
+        what = f"is not well with the fabric: {wrong}"
+        health = gpu.fabric_health
+        yield of_gpu(node, gpu, Signal.HEALTH_SUSPECTED, "fabric.unhealthy", what, Repair.REBOOT, fabric_health=health)
     registered = gpu.fabric_state == FABRIC_COMPLETED
     if gpu.fabric_state in (FABRIC_NOT_STARTED, FABRIC_IN_PROGRESS) or (registered and gpu.fabric_status):
         what = f"is not registered with the fabric (state {gpu.fabric_state}, status {gpu.fabric_status})"
@@ -167,3 +184,12 @@ def gpu_fabric(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
             fabric_status=gpu.fabric_status,
             fabric_health=gpu.fabric_health,
         )
+
+
+def fabric_wrong(health: int) -> str:
+    """What the mask says; empty: nothing."""
+    wrong = [words for bit, words in FABRIC_WRONG.items() if health >> bit & 0x3 == 1]
+    configuration = health >> FABRIC_CONFIGURATION_BIT & 0xF
+    if configuration not in FABRIC_CONFIGURATION_WELL:
+        wrong.append(f"its configuration is wrong (reason {configuration})")
+    return "; ".join(wrong)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from agents.wire import Gpu, GpuStatus, HardwareKind
 from controlplane.config import Hardware
-from controlplane.detect.fabric import FABRIC_COMPLETED, gpu_fabric, too_few_ports, unsteady_ports
+from controlplane.detect.fabric import FABRIC_COMPLETED, fabric_wrong, gpu_fabric, too_few_ports, unsteady_ports
 from controlplane.detect.gpu_set import gpu_in_set, too_few_gpus
 from controlplane.detect.host import CLOCK_RULE, host
 from controlplane.detect.memory import gpu_memory, host_memory
@@ -72,6 +72,7 @@ def _well(gpu: Gpu, policy: Hardware) -> bool:
         and (gpu.slowed_share_recent is None or gpu.slowed_share_recent < policy.slowed_share)
         and gpu.nvlinks == gpu.nvlinks_max
         and not gpu.fabric_status
+        and (not gpu.fabric_health or not fabric_wrong(gpu.fabric_health))
         and gpu.fabric_state in (None, 0, FABRIC_COMPLETED)
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from agents.sample import nvml_process
+from agents.sample import nvml, nvml_process
 from agents.sample.nvml_process import Events, Tell, Wanted
 from agents.sample.picture import Picture
 
@@ -70,3 +70,18 @@ def test_a_storm_of_wishes_asks_at_length_once_a_second(monkeypatch: pytest.Monk
     assert len(at_length) == 2 == len(asked) - 1
     assert at_length[0] - begun < 0.5  # the first of them at once
     assert at_length[1] - at_length[0] >= nvml_process.EVERYTHING_AGAIN_SECONDS
+
+
+def test_what_could_not_be_read_is_told_until_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(handle: Any) -> nvml.Fields:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+    monkeypatch.setattr(nvml, "_FAST", ())
+    monkeypatch.setattr(nvml, "_PACES", (((lambda _: {"uuid": "GPU-0"}, fails), 60.0), ((lambda _: {},), 0.0)))
+    reader = nvml.Nvml()
+    for _ in range(2):
+        assert "not all of it can be read" in reader._gpu(0).error
+    monkeypatch.setattr(nvml, "_PACES", (((lambda _: {},), 60.0), ((lambda _: {},), 0.0)))
+    reader._read_at.clear()
+    assert reader._gpu(0).error == ""

@@ -124,6 +124,9 @@ class TestMemory:
         ({"nvlinks": 17, "nvlinks_max": 18}, "nvlink.down"),
         ({"fabric_state": 2}, "fabric.not_registered"),
         ({"fabric_state": 3, "fabric_status": 999}, "fabric.not_registered"),
+        ({"fabric_state": 3, "fabric_health": 0xA9}, "fabric.unhealthy"),  # degraded bandwidth
+        ({"fabric_state": 3, "fabric_health": 0x19A}, "fabric.unhealthy"),
+        ({"fabric_state": 3, "fabric_health": 0x2AA}, "fabric.unhealthy"),  # an incorrect system id
     ],
 )
 def test_what_may_be_wrong_makes_a_node_suspect(values: dict[str, Any], rule: str) -> None:
@@ -138,6 +141,8 @@ def test_what_may_be_wrong_makes_a_node_suspect(values: dict[str, Any], rule: st
         {"nvlinks": 12, "nvlinks_max": 12},
         {"fabric_state": 0},
         {"fabric_state": 3, "fabric_status": 0},
+        {"fabric_state": 3, "fabric_health": 0x1AA},
+        {"pcie_generation": 1, "pcie_generation_max": 5},
     ],
 )
 def test_what_is_usual_makes_nobody_suspect(values: dict[str, Any]) -> None:
