@@ -19,6 +19,7 @@ from agents.facts import FactQueue
 from agents.log import fields, log
 from agents.wire import (
     FACTS_PER_REPORT_MAX,
+    NOT_UNDERSTOOD,
     REPORT_BYTES_MAX,
     Acknowledgement,
     Fact,
@@ -156,7 +157,7 @@ class Uplink:
         answer = await self._request("POST", "/v1/launchers", _encoder.encode(report), report.wait_seconds)
         try:
             return msgspec.json.decode(answer, type=LauncherWord)
-        except msgspec.MsgspecError as error:
+        except NOT_UNDERSTOOD as error:
             raise UnreachableError(f"the answer is not understood: {error}") from error
 
     def _heed(self, answer: bytes) -> None:
@@ -165,7 +166,7 @@ class Uplink:
         """
         try:
             acknowledgement = msgspec.json.decode(answer, type=Acknowledgement)
-        except msgspec.MsgspecError as error:
+        except NOT_UNDERSTOOD as error:
             dropped = f"the acknowledgement is not understood: {error}"
         else:
             dropped = "; ".join(acknowledgement.dropped)

@@ -24,6 +24,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding a message may raise: also for strings that are no UTF-8, and for brackets without end."""
+
 WIRE_VERSION = 1
 """Version of every message here. The control plane refuses others by name (HTTP 400)."""
 
@@ -45,6 +48,7 @@ LAUNCHER_WAIT_SECONDS_MAX = 20.0
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Size = Annotated[int, Meta(ge=0, le=2**62)]
+Signed = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 World = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
@@ -211,7 +215,7 @@ class KernelEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     sequence: Size  # of the kernel log record within this boot
     at: float
     text: Text  # the message as logged, cut at TEXT_CHARACTERS_MAX
-    xid: int | None = None
+    xid: Count | None = None
     bus_id: str = ""
 
 
@@ -323,7 +327,7 @@ class HardwareEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     at: float
     kind: HardwareKind
     part: Text  # a GPU's bus address, or a port as "mlx5_0/1"
-    number: int | None = None
+    number: Size | None = None
     seconds: float = 0.0
     text: Text = ""
 
@@ -366,7 +370,7 @@ class LaunchEnded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     cause: LaunchCause = LaunchCause.PROGRAM
     failed_node: Text = ""  # whose rank failed first; empty: no rank did
     rank: Count | None = None
-    status: int | None = None  # of that rank: its exit code, or a signal's number below zero
+    status: Signed | None = None  # of that rank: its exit code, or a signal's number below zero
     blamed: tuple[Name, ...] = ()  # nodes that it does not use any more since
     user_id: UserId = 0
 

@@ -17,6 +17,7 @@ from agents.wire import (
     DISKS_PER_NODE_MAX,
     FACTS_PER_REPORT_MAX,
     GPUS_PER_NODE_MAX,
+    NOT_UNDERSTOOD,
     PORTS_PER_NODE_MAX,
     RANKS_PER_NODE_MAX,
     REPORT_BYTES_MAX,
@@ -84,7 +85,7 @@ def reports_router(doors: Doors) -> APIRouter:
             )
         try:
             report = _decoder.decode(body)
-        except msgspec.MsgspecError as error:
+        except NOT_UNDERSTOOD as error:
             return _not_understood(body, error)
         objection = _objection(doors, report)
         if objection is not None:
@@ -130,11 +131,11 @@ async def read_body(request: Request) -> bytes | None:
     return body
 
 
-def _not_understood(body: bytes, error: msgspec.MsgspecError) -> Response:
+def _not_understood(body: bytes, error: Exception) -> Response:
     """A newer agent's report may not decode at all: then its version is what there is to say."""
     try:
         version = _version_decoder.decode(body).version
-    except msgspec.MsgspecError:
+    except NOT_UNDERSTOOD:
         version = WIRE_VERSION
     if version != WIRE_VERSION:
         return wrong_version(version)

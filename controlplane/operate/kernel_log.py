@@ -132,12 +132,13 @@ def _from_json(line: str) -> Line | None:
         entry = json.loads(line)
         text = str(entry["MESSAGE"])
         at = int(entry["__REALTIME_TIMESTAMP"]) / 1e6 if "__REALTIME_TIMESTAMP" in entry else None
+        shown = "" if at is None else _utc(at)
         host = str(entry.get("_HOSTNAME", ""))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, OSError):
+        return None  # OSError: a year that this machine cannot name
     if not _WORDS.match(text):
         return None
-    return Line(text, host, at, "" if at is None else _utc(at))
+    return Line(text, host, at, shown)
 
 
 def _time(prefix: str, year: int) -> tuple[float | None, str]:

@@ -14,7 +14,19 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
 
-from agents.wire import REPORT_BYTES_MAX, CheckpointShard, Collective, JobRefused, RankWindow, Report
+from agents.wire import (
+    REPORT_BYTES_MAX,
+    CheckpointShard,
+    Collective,
+    Fact,
+    HardwareEvent,
+    HardwareKind,
+    JobRefused,
+    KernelEvent,
+    LaunchEnded,
+    RankWindow,
+    Report,
+)
 from controlplane.fleet.job import Attempt, KnownJob
 from controlplane.fleet.node import Generation, generation_of
 from controlplane.ingest.authority import Token
@@ -102,6 +114,25 @@ def test_a_good_report_is_heard_and_acknowledged(door: Door) -> None:
     assert (response.status_code, response.json()) == (200, {"facts": 0})
     assert door.telemetry.heard()["n1"].at == b.NOW
     assert door.woken == []
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"version": 1, "cluster": "\xe2"}', b'{"\xff": 1}', b'{"x": ' + b"[" * 100_000, b"\xff", b"[" * 100_000]
+)
+def test_what_is_no_text_or_has_no_end_is_refused_as_any_other_nonsense(door: Door, body: bytes) -> None:
+    refused(door.post(body), 400)
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        HardwareEvent(b.BOOT, b.NOW, HardwareKind.PORT_OUTAGE, "mlx5_0/1", 2**64),
+        KernelEvent(b.BOOT, 1, b.NOW, "NVRM: Xid", 2**40),
+        LaunchEnded(7, 0, 0, 1, "over", b.NOW, status=2**63),
+    ],
+)
+def test_a_number_that_no_database_holds_is_refused(door: Door, fact: Fact) -> None:
+    refused(door.post(b.report("n1", facts=[fact])), 400, "cannot be read")
 
 
 def test_a_fact_is_stored_with_driver_and_gpus_as_last_known_in_its_boot(door: Door) -> None:

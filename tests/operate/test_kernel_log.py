@@ -66,6 +66,13 @@ def test_journalctls_json_is_read() -> None:
     assert (line.text, line.host, line.at) == (XID, "gpu17", AT)
 
 
+@pytest.mark.parametrize("when", ["9" * 30, "9" * 400, "-" + "9" * 25, "soon"])
+def test_the_drivers_words_are_found_where_the_time_is_one_that_no_clock_shows(when: str) -> None:
+    line = parse_line(json.dumps({"MESSAGE": XID, "__REALTIME_TIMESTAMP": when}), 2026)
+    assert line is not None
+    assert (line.text[: len(XID)], line.at) == (XID, None)
+
+
 @pytest.mark.parametrize(
     "line", ["{", "[" * 5000, "{" * 5000, '{"MESSAGE": null}', "", "Nov 21 18:48:46 host kernel: usb"]
 )
