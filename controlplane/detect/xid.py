@@ -71,10 +71,12 @@ def _judge_node(
 ) -> list[Judged]:
     readings = _by_driver(node, _readings(node, node.events, policy.rows), policy.rows)
     vouched = [one for one in history if one.stored.received_at > node.record.cleared_at]
+    all_alike, vouched_alike = _alike(history), _alike(vouched)
     found: list[Judged] = []
     for burst in bursts(readings, policy.burst_silence_seconds, policy.echo_seconds):
         for one in burst.readings:
-            repeated = _repeated(one, history, vouched, policy.burst_silence_seconds)
+            alike = all_alike if one.verdict.fault in CONDEMNING else vouched_alike
+            repeated = _repeated(one, alike, policy.burst_silence_seconds)
             reading = _spread(repeated, snapshot, sightings, policy)
             suspect = ""
             if reading.verdict.fault is FaultClass.APPLICATION:
@@ -158,13 +160,19 @@ def _before(reading: Reading, told: Reading) -> bool:
     return reading.stored.event.sequence < told.stored.event.sequence
 
 
-def _repeated(
-    reading: Reading, history: Sequence[Reading], vouched: Sequence[Reading], silence_seconds: float
-) -> Reading:
+def _alike(readings: Iterable[Reading]) -> dict[tuple[int | None, str], list[Reading]]:
+    """By code and GPU, oldest first."""
+    found: dict[tuple[int | None, str], list[Reading]] = {}
+    for reading in sorted(readings, key=lambda one: one.order):
+        found.setdefault((reading.line.code, reading.line.bus_id), []).append(reading)
+    return found
+
+
+def _repeated(reading: Reading, alike: dict[tuple[int | None, str], list[Reading]], silence_seconds: float) -> Reading:
     """So often on the same GPU that it is more than it looks.
 
-    That a node was repaired or vouched for makes a fault that comes back graver, so for faults all count; what condemns
-    nobody by itself counts from when somebody last vouched for the node.
+    That a node was repaired or vouched for makes a fault that comes back graver, so for faults all are `alike`; what
+    condemns nobody by itself counts from when somebody last vouched for the node.
     """
     rule = reading.row.repeat if reading.row else None
     over = reading.verdict.fault is FaultClass.RECORD and reading.verdict.why  # an echo, or the driver's own word
@@ -173,9 +181,8 @@ def _repeated(
     since = reading.stored.event.at - rule.hours * HOUR_SECONDS
     times = 0
     until = float("-inf")
-    for one in sorted(history if reading.verdict.fault in CONDEMNING else vouched, key=lambda one: one.order):
-        same = one.line.code == reading.line.code and one.line.bus_id == reading.line.bus_id
-        if not same or one.stored.event.at < since or one.order > reading.order:
+    for one in alike.get((reading.line.code, reading.line.bus_id), ()):
+        if one.stored.event.at < since or one.order > reading.order:
             continue
         times += one.stored.begun_at - until > silence_seconds
         until = max(until, one.stored.event.at)
