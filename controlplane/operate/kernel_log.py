@@ -86,17 +86,17 @@ class Reading:
     logs: dict[str, NodeLog] = field(default_factory=dict)
     ended_at: float = 0.0  # the latest time
     shown: dict[tuple[str, float], str] = field(default_factory=dict)  # (host, time) → as it was logged
-    shown_max: int = SHOWN_MAX
+    shown_kept: int = 0  # of them, when last looked through
     timed: bool = True  # every line had a time
 
     def add(self, event: StoredKernelEvent, shown: str) -> None:
         self.logs[event.node].add(event)
         self.ended_at = max(self.ended_at, event.event.at)
         self.shown.setdefault((event.node, event.event.at), shown)
-        if len(self.shown) > self.shown_max:
+        if len(self.shown) > max(SHOWN_MAX, 2 * self.shown_kept):
             begun = {(host, one.begun_at) for host, log in self.logs.items() for one in log.events(float("-inf"))}
             self.shown = {key: words for key, words in self.shown.items() if key in begun}
-            self.shown_max = max(SHOWN_MAX, 2 * len(self.shown))
+            self.shown_kept = len(self.shown)
 
 
 @dataclass(frozen=True, slots=True)

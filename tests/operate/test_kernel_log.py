@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from controlplane.operate import kernel_log
 from controlplane.operate.cli import app
 from controlplane.operate.kernel_log import collect, parse_line
 
@@ -236,3 +237,14 @@ class TestExplain:
         config = tmp_path / "site.toml"
         config.write_text('cluster = "c"\n[xid.policy.94]\nclas = "record"\n')
         assert "did you mean" in invoked("explain", "xid", "94", "--config", str(config), status=2)
+
+
+def test_of_a_long_log_no_more_is_remembered_than_the_service_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_log, "SHOWN_MAX", 1000)
+    lines = (f"[{at}.000000] NVRM: Xid (PCI:0000:{at % 8:02x}:00): {at % 700}, pid=1" for at in range(1, 20_000))
+    reading = collect(lines, 2026, 180.0)
+    remembered = reading.logs["node"].events(0.0)
+    assert reading.lines["node"] == 19_999
+    assert len(remembered) <= 500 * 30
+    assert len(reading.shown) <= max(1000, 2 * len(remembered)) + 1
+    assert all(("node", one.begun_at) in reading.shown for one in remembered)
