@@ -313,8 +313,12 @@ class TestHost:
 
     @pytest.mark.parametrize("what", ["ports_silent_seconds", "host_silent_seconds"])
     def test_one_that_its_agent_cannot_look_at_is_suspect(self, what: str) -> None:
-        assert said(b.snapshot(b.node("n2", **{what: 40.0}))) == [("n2", Signal.HEALTH_SUSPECTED, "host.silent")]
-        assert said(b.snapshot(b.node("n2", **{what: 2.0}))) == []
+        def silent(seconds: float) -> list[tuple[str, Signal, str]]:
+            values: dict[str, Any] = {what: seconds}
+            return said(b.snapshot(b.node("n2", **values)))
+
+        assert silent(40.0) == [("n2", Signal.HEALTH_SUSPECTED, "host.silent")]
+        assert silent(2.0) == []
 
     @pytest.mark.parametrize(("ahead", "recorded"), [(60.0, True), (-60.0, True), (-2.0, False)])
     def test_a_clock_that_is_off_is_recorded(self, ahead: float, recorded: bool) -> None:

@@ -307,7 +307,10 @@ def test_a_hardware_event_is_stored_once_and_read_as_it_was_told(engine: Engine)
 
 def test_driver_and_gpus_are_kept_with_each_event(engine: Engine) -> None:
     facts = FactStore(engine)
-    events = [b.xid_event("n1", 79).event, HardwareEvent("boot-1", 5.5, HardwareKind.NVML_XID, "0000:01:00.0", 79)]
+    events: list[Fact] = [
+        b.xid_event("n1", 79).event,
+        HardwareEvent("boot-1", 5.5, HardwareKind.NVML_XID, "0000:01:00.0", 79),
+    ]
     machine = generation_of("570.124.06", [b.gpu(0), b.gpu(1)])
     assert machine == generation_of("570.124.06", [b.gpu(1), b.gpu(0)])
     assert machine != generation_of("570.124.06", [b.gpu(0), b.gpu(2)])
