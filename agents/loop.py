@@ -18,7 +18,7 @@ from agents.log import fields, log
 from agents.questions import SharedQuestions
 from agents.ranks import RankServer
 from agents.sample.gpus import GpuProcess, GpuSource, NoGpus
-from agents.sample.host import read_host, with_history
+from agents.sample.host import read_host, read_mounts, with_history
 from agents.sample.infiniband import PortHistory, read_ports
 from agents.sample.kernel_log import KernelLog, open_source
 from agents.sample.memory import Memory
@@ -75,7 +75,9 @@ class Agent:
         host = config.host
         self._port_sampler = Sampler("fabric ports", lambda: read_ports(host.sys), PORTS_SECONDS)
         self._host_sampler = Sampler(
-            "memory, clock and disks", lambda: read_host(host.sys, host.proc, host.disks), HOST_SECONDS
+            "memory, clock and disks",
+            lambda: (read_host(host.sys, host.proc, host.disks), read_mounts(host.disks)),
+            HOST_SECONDS,
         )
         self._ports = PortHistory(self._memory, self._boot_id)
         self._host: Host | None = None
@@ -145,8 +147,8 @@ class Agent:
             self._put_hardware(event)
             self._due.set()
 
-    def _take_host(self, host: Host) -> None:
-        self._host = with_history(host, self._memory)
+    def _take_host(self, look: tuple[Host, list[str]]) -> None:
+        self._host = with_history(*look, self._memory)
 
     async def _report(self) -> None:
         next_at = asyncio.get_running_loop().time()
@@ -194,6 +196,7 @@ class Agent:
             *self._port_sampler.problems(),
             *self._host_sampler.problems(),
         ]
+        ports_silent, host_silent = self._port_sampler.silent_seconds(), self._host_sampler.silent_seconds()
         return Report(
             version=WIRE_VERSION,
             cluster=self._config.cluster,
@@ -206,8 +209,10 @@ class Agent:
             gpus=list(picture.gpus),
             nvml_silent_seconds=round(self._gpus.silent_seconds(), 1),
             nvml_unkillable=self._gpus.unkillable(),
-            ports=self._ports.ports,
-            host=self._host,
+            ports=[] if ports_silent else self._ports.ports,
+            host=None if host_silent else self._host,
+            ports_silent_seconds=round(ports_silent, 1),
+            host_silent_seconds=round(host_silent, 1),
             ranks=self._windows.take(),
             problems=[problem[:TEXT_CHARACTERS_MAX] for problem in problems[:PROBLEMS_MAX]],
         )

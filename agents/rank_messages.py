@@ -210,6 +210,13 @@ _encoder = msgspec.json.Encoder()
 def decode(line: bytes) -> Message | UnknownMessage:
     """Raises msgspec.MsgspecError, whose text says what is wrong."""
     try:
+        return _decode(line)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
+
+
+def _decode(line: bytes) -> Message | UnknownMessage:
+    try:
         return _decoder.decode(line)
     except msgspec.ValidationError:
         unknown = _unknown_decoder.decode(line)

@@ -19,6 +19,7 @@ from agents.facts import FactQueue
 from agents.log import fields, log
 from agents.wire import (
     FACTS_PER_REPORT_MAX,
+    NOT_UNDERSTOOD,
     REPORT_BYTES_MAX,
     Acknowledgement,
     Fact,
@@ -36,6 +37,20 @@ _PASSING = {401, 404, 408, 425, 429}
 _TOKEN_REFUSED = {401, 403}
 
 _encoder = msgspec.json.Encoder()
+
+
+def _without_telemetry(report: Report) -> Report:
+    """Who reports, and nothing that a control plane of another release might not know."""
+    return Report(
+        version=report.version,
+        cluster=report.cluster,
+        node=report.node,
+        boot_id=report.boot_id,
+        sequence=report.sequence,
+        agent_started_at=report.agent_started_at,
+        sent_at=report.sent_at,
+        driver_version=report.driver_version,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +157,7 @@ class Uplink:
         answer = await self._request("POST", "/v1/launchers", _encoder.encode(report), report.wait_seconds)
         try:
             return msgspec.json.decode(answer, type=LauncherWord)
-        except msgspec.MsgspecError as error:
+        except NOT_UNDERSTOOD as error:
             raise UnreachableError(f"the answer is not understood: {error}") from error
 
     def _heed(self, answer: bytes) -> None:
@@ -151,7 +166,7 @@ class Uplink:
         """
         try:
             acknowledgement = msgspec.json.decode(answer, type=Acknowledgement)
-        except msgspec.MsgspecError as error:
+        except NOT_UNDERSTOOD as error:
             dropped = f"the acknowledgement is not understood: {error}"
         else:
             dropped = "; ".join(acknowledgement.dropped)
@@ -166,7 +181,7 @@ class Uplink:
         A report with nothing in it goes first: when that is refused too (an unknown wire version, say), no
         fact is to blame and none is dropped.
         """
-        bare = msgspec.structs.replace(report, gpus=[], ranks=[], problems=[])
+        bare = _without_telemetry(report)
         try:
             await self._post(self._encode(bare, [])[0])
         except (RejectedError, UnreachableError):

@@ -24,6 +24,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding a message may raise: also for strings that are no UTF-8, and for brackets without end."""
+
 WIRE_VERSION = 1
 """Version of every message here. The control plane refuses others by name (HTTP 400)."""
 
@@ -45,6 +48,7 @@ LAUNCHER_WAIT_SECONDS_MAX = 20.0
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Size = Annotated[int, Meta(ge=0, le=2**62)]
+Signed = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 World = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
@@ -128,6 +132,7 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     was_active: bool = False  # in this boot: a port that nobody ever used is no loss
     down_seconds: float | None = None  # since it was last seen active; None: it is
     link_downed: int | None = None
+    link_downed_recent: int | None = None
     symbol_errors: int | None = None
     symbol_errors_recent: int | None = None
 
@@ -136,12 +141,15 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return f"{self.device}/{self.number}"
 
 
+NOT_MOUNTED = "not mounted"
+
+
 class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     path: Text
     total_bytes: Size
     free_bytes: Size  # to users without privileges
     free_inodes_share: float | None = None  # 0 to 1; None: this file system does not count them
-    problem: Text = ""  # "read-only", or the error of asking; only where it could be written to earlier in this boot
+    problem: Text = ""  # "read-only", NOT_MOUNTED, or the error of asking; only where it was well earlier in this boot
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -207,7 +215,7 @@ class KernelEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     sequence: Size  # of the kernel log record within this boot
     at: float
     text: Text  # the message as logged, cut at TEXT_CHARACTERS_MAX
-    xid: int | None = None
+    xid: Count | None = None
     bus_id: str = ""
 
 
@@ -300,7 +308,8 @@ class JobRefused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 class HardwareKind(StrEnum):
     """What a `HardwareEvent` tells of. `number` is given with each in brackets."""
 
-    PORT_OUTAGE = "port_outage"  # a port of the fabric was down for `seconds` and came back [link_downed since]
+    PORT_OUTAGE = "port_outage"  # a port of the fabric was down for `seconds` and came back [link_downed since]; 0:
+    # it did so between two looks, as link_downed tells
     NVML_XID = "nvml_xid"  # an Xid that NVML told of and the kernel log did not [Xid]
     NVML_UNAVAILABLE = "nvml_unavailable"  # the GPU became unavailable
     NVML_RECOVERY_ACTION = "nvml_recovery_action"  # the driver's recovery action changed [action]
@@ -318,7 +327,7 @@ class HardwareEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     at: float
     kind: HardwareKind
     part: Text  # a GPU's bus address, or a port as "mlx5_0/1"
-    number: int | None = None
+    number: Size | None = None
     seconds: float = 0.0
     text: Text = ""
 
@@ -361,7 +370,7 @@ class LaunchEnded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     cause: LaunchCause = LaunchCause.PROGRAM
     failed_node: Text = ""  # whose rank failed first; empty: no rank did
     rank: Count | None = None
-    status: int | None = None  # of that rank: its exit code, or a signal's number below zero
+    status: Signed | None = None  # of that rank: its exit code, or a signal's number below zero
     blamed: tuple[Name, ...] = ()  # nodes that it does not use any more since
     user_id: UserId = 0
 
@@ -393,6 +402,10 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     host: Host | None = None
     nvml_silent_seconds: float = 0.0  # for so long NVML has owed the agent an answer; 0: less than it may take
     nvml_unkillable: bool = False  # the process that asks NVML was killed and does not end: it hangs inside the kernel
+    ports_silent_seconds: float = (
+        0.0  # for so long reading the ports has taken, and they are left out; 0: they are read
+    )
+    host_silent_seconds: float = 0.0  # the same of the host
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):

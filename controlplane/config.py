@@ -232,6 +232,12 @@ class Hardware(Section):
     gpus_per_node: int = Field(
         0, ge=0, description="GPUs that every node with GPUs should show. 0: as many as Slurm's Gres says of the node."
     )
+    ports_per_node: int = Field(
+        0,
+        ge=0,
+        description="Fabric ports that should be active on every node with GPUs: fewer make it suspect, also if they "
+        "have been dead since it booted. 0: not looked at.",
+    )
     gpu_missing_seconds: float = Field(
         60.0, ge=0, description="A GPU seen earlier in this boot may be away for so long: it may be being reset."
     )
@@ -256,7 +262,12 @@ class Hardware(Section):
         25.0, ge=10, description="The same, if a gang of ours there stands still for as long."
     )
     port_flap_seconds: float = Field(25.0, ge=10, description="A port that was down for so long and came back flapped.")
-    port_flaps: int = Field(3, ge=2, description="A port that flapped so often is at fault until a person clears it...")
+    port_flaps: int = Field(
+        3,
+        ge=2,
+        description="A port that flapped so often is at fault until a person clears it, one that was down so often for "
+        "shorter makes its node suspect...",
+    )
     port_flaps_hours: float = Field(12.0, gt=0, description="... if it did so within this time.")
     together_nodes: int = Field(
         4,

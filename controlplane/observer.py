@@ -277,6 +277,8 @@ class Observer:
             host=heard.report.host if heard else None,
             nvml_silent_seconds=heard.report.nvml_silent_seconds if heard else 0.0,
             nvml_unkillable=heard.report.nvml_unkillable if heard else False,
+            ports_silent_seconds=heard.report.ports_silent_seconds if heard else 0.0,
+            host_silent_seconds=heard.report.host_silent_seconds if heard else 0.0,
             clock_ahead_seconds=heard.report.sent_at - heard.at if heard else 0.0,
         )
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agents.sample.memory import Memory
-from agents.wire import DISKS_PER_NODE_MAX, Disk, Host
+from agents.sample.memory import Memory, Seen
+from agents.wire import DISKS_PER_NODE_MAX, NOT_MOUNTED, Disk, Host
 
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
 _STA_UNSYNC = 0x40
@@ -94,12 +94,28 @@ def _disk(path: Path) -> Disk:
     )
 
 
-def with_history(host: Host, memory: Memory) -> Host:
-    """A file system that always was read-only is meant to be, and one that never was there is not missed."""
-    seen = memory.seen.writable
-    for disk in host.disks:
-        if not disk.problem and disk.path not in seen:
-            seen.append(disk.path)
+def read_mounts(disks: Sequence[Path]) -> list[str]:
+    """Those of the paths where a file system begins. May hang, as read_host()."""
+    return [str(path) for path in disks[:DISKS_PER_NODE_MAX] if os.path.ismount(path)]
+
+
+def with_history(host: Host, mounts: Sequence[str], memory: Memory) -> Host:
+    """A file system that always was read-only is meant to be, and one that never was there is not missed.
+
+    Where one is not mounted any more, the folder under it answers in its place, and knows nothing of a problem.
+    """
+    seen = memory.seen
+    seen.mounted += [path for path in mounts if path not in seen.mounted]
+    lost = set(seen.mounted).difference(mounts)
+    well = (disk.path for disk in host.disks if not disk.problem and disk.path not in lost)
+    seen.writable += [path for path in well if path not in seen.writable]
+    disks = [replace(disk, problem=_problem(disk, seen, disk.path in lost)) for disk in host.disks]
     memory.save()
-    disks = [replace(disk, problem=disk.problem if disk.path in seen else "") for disk in host.disks]
     return replace(host, disks=[disk for disk in disks if disk.total_bytes or disk.problem])
+
+
+def _problem(disk: Disk, seen: Seen, lost: bool) -> str:
+    if lost and (disk.total_bytes or not disk.problem):
+        return NOT_MOUNTED
+    known = disk.path in seen.writable or (lost and not disk.total_bytes)
+    return disk.problem if known else ""

@@ -1,11 +1,13 @@
 """The ports of InfiniBand and RoCE adapters, as /sys/class/infiniband shows them, and how long they have been down.
 
-An outage that is over is told as a fact, because the next picture no longer shows it.
+An outage that is over is told as a fact, because the next picture no longer shows it. So is one that fell between two
+looks, for which the adapter's own counter answers.
 """
 
 from __future__ import annotations
 
 import re
+from math import inf
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -17,7 +19,10 @@ from agents.wire import PORTS_PER_NODE_MAX, HardwareEvent, HardwareKind, Port
 ACTIVE = "ACTIVE"
 
 OUTAGE_TOLD_SECONDS = 10.0
-"""An outage that was seen at one look only may have been shorter; `link_downed` counts those."""
+"""An outage that was seen at one look only may have been shorter: it is one of those that `link_downed` counts."""
+
+SHORT_OUTAGES_SECONDS = 600.0
+"""Moments without a link come in swarms, and a swarm is told as one: what counts is that they come again."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -67,6 +72,9 @@ class PortHistory:
         self._memory = memory
         self._boot_id = boot_id
         self._symbol_errors = Growth()
+        self._downed = Growth()
+        self._downed_before: dict[str, int] = {}
+        self._short_told_at: dict[str, float] = {}
         self.ports: list[Port] = []
 
     def add(self, ports: list[Port], monotonic: float, now: float) -> list[HardwareEvent]:
@@ -84,8 +92,12 @@ class PortHistory:
             if port.state == ACTIVE:
                 seen.port_rates[label] = max(port.rate_gbps or 0.0, seen.port_rates.get(label, 0.0))
                 down_at = seen.port_down_at.pop(label, None)
+                downed_between = self._downed_between(port)
                 if down_at is not None and monotonic - down_at >= OUTAGE_TOLD_SECONDS:
                     over.append(self._outage(port, monotonic - down_at, now))
+                elif downed_between and monotonic - self._short_told_at.get(label, -inf) >= SHORT_OUTAGES_SECONDS:
+                    self._short_told_at[label] = monotonic
+                    over.append(self._outage(port, 0.0, now))
             elif label in seen.port_rates:
                 seen.port_down_at.setdefault(label, monotonic)
             down_at = seen.port_down_at.get(label)
@@ -95,11 +107,20 @@ class PortHistory:
                     was_active=label in seen.port_rates,
                     rate_gbps_max=seen.port_rates.get(label) or None,
                     down_seconds=None if down_at is None else round(monotonic - down_at, 1),
+                    link_downed_recent=self._downed.add(label, monotonic, port.link_downed),
                     symbol_errors_recent=self._symbol_errors.add(label, monotonic, port.symbol_errors),
                 )
             )
         self._memory.save()
         return over
+
+    def _downed_between(self, port: Port) -> bool:
+        """Whether the port, which is up now, has gone down since it was last seen up."""
+        before = self._downed_before.get(port.label)
+        if port.link_downed is None:
+            return False
+        self._downed_before[port.label] = port.link_downed
+        return before is not None and port.link_downed > before
 
     def _outage(self, port: Port, seconds: float, now: float) -> HardwareEvent:
         return HardwareEvent(

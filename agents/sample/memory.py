@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from agents.wire import Gpu
+from agents.wire import NOT_UNDERSTOOD, Gpu
 
 
 class Seen(msgspec.Struct):
@@ -27,6 +27,8 @@ class Seen(msgspec.Struct):
     """Of those that are down: since when, by CLOCK_MONOTONIC."""
     writable: list[str] = []
     """Paths that could be written to."""
+    mounted: list[str] = []
+    """... and those where a file system was mounted."""
 
 
 class Memory:
@@ -41,7 +43,7 @@ class Memory:
             seen = msgspec.json.decode(self._saved, type=Seen)
         except FileNotFoundError:
             self._saved = b""
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *NOT_UNDERSTOOD) as error:
             self._saved = b""
             self._problem = f"what was seen of the hardware before cannot be read ({error}): it is learnt anew"
         else:

@@ -20,6 +20,9 @@ from agents.wire import GPUS_PER_NODE_MAX, Gpu, GpuStatus
 SLOW_SECONDS = 60.0
 """Who a GPU is, its memory's errors, its links: counters and states that nobody acts upon within seconds."""
 
+STEADY_SECONDS = 10.0
+"""What explains a slow GPU by what it does at the moment."""
+
 RARE_SECONDS = 300.0
 """What needs the driver to ask the GPU's own processor at length."""
 
@@ -54,6 +57,8 @@ class Nvml:
         """By index: the latest readings that are not taken each time. A GPU that failed has none."""
         self._read_at: dict[tuple[int, float], float] = {}
         """By index and pace: when those were taken."""
+        self._errors: dict[tuple[int, float], str] = {}
+        """... and what could not be read of them."""
 
     def read(self, everything: bool = False) -> Picture:
         """Ask every GPU. May take as long as the driver takes; raises nothing of NVML's."""
@@ -110,18 +115,21 @@ class Nvml:
             kept = {}
             for _, seconds in _PACES:
                 self._read_at.pop((index, seconds), None)
+                self._errors.pop((index, seconds), None)
         for readings, seconds in _PACES:
             if now - self._read_at.get((index, seconds), -seconds) < seconds:
                 continue
-            kept.pop("error", None)
+            self._errors.pop((index, seconds), None)
             for reading in readings:
                 try:
                     kept |= _supported(reading, handle)
                 except pynvml.NVMLError as error:
                     if error.value in _STATUS or not kept.get("uuid"):
                         raise
-                    kept["error"] = f"not all of it can be read: {_words(error)}"  # no reason to doubt the rest
+                    # No reason to doubt the rest.
+                    self._errors[index, seconds] = f"not all of it can be read: {_words(error)}"
             self._read_at[index, seconds] = now
+        kept["error"] = next((self._errors[index, pace] for _, pace in _PACES if (index, pace) in self._errors), "")
         self._kept[index] = kept
 
 
@@ -263,9 +271,6 @@ _SLOW: tuple[Callable[[Handle], Fields], ...] = (
     _memory,
     _ecc,
     _remapped_rows,
-    _violation("power_violation_seconds", pynvml.NVML_PERF_POLICY_POWER),
-    _violation("thermal_violation_seconds", pynvml.NVML_PERF_POLICY_THERMAL),
-    lambda handle: {"pcie_generation": int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))},
     lambda handle: {"pcie_generation_max": int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))},
     lambda handle: {"pcie_width": int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle))},
     lambda handle: {"pcie_width_max": int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))},
@@ -275,6 +280,12 @@ _SLOW: tuple[Callable[[Handle], Fields], ...] = (
     _fabric,
 )
 
+_STEADY: tuple[Callable[[Handle], Fields], ...] = (
+    _violation("power_violation_seconds", pynvml.NVML_PERF_POLICY_POWER),
+    _violation("thermal_violation_seconds", pynvml.NVML_PERF_POLICY_THERMAL),
+    lambda handle: {"pcie_generation": int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))},
+)
+
 _RARE: tuple[Callable[[Handle], Fields], ...] = (_sram,)
 
-_PACES = ((_SLOW, SLOW_SECONDS), (_RARE, RARE_SECONDS))
+_PACES = ((_SLOW, SLOW_SECONDS), (_STEADY, STEADY_SECONDS), (_RARE, RARE_SECONDS))

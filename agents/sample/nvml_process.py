@@ -9,6 +9,7 @@ lasts.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import select
@@ -29,6 +30,9 @@ PR_SET_PDEATHSIG = 1
 EVENT_WAIT_MILLISECONDS = 2000
 EVENT_WAIT_ENDS_SECONDS = 5.0
 EVENT_RETRY_SECONDS = 10.0
+
+EVERYTHING_AGAIN_SECONDS = 1.0
+"""A storm in the kernel log asks for everything with each of its lines; the driver is asked at length no more often."""
 
 EVENT_KINDS = 0x8 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 """nvmlEventType: Xid, storm of corrected errors, retirement and its failure, poison (two kinds), GPU unavailable,
@@ -59,7 +63,11 @@ class Events:
     def _follow(self, handles: list[Any], stopping: threading.Event) -> None:
         while not stopping.is_set():
             try:
-                self._wait(_event_set(handles), stopping)
+                events = _event_set(handles)
+                try:
+                    self._wait(events, stopping)
+                finally:
+                    _free(events)
             except pynvml.NVMLError as error:
                 if error.value in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
                     return  # the kernel log and the pictures have to do
@@ -116,6 +124,11 @@ def _event_set(handles: list[Any]) -> Any:
     return events
 
 
+def _free(events: Any) -> None:
+    with contextlib.suppress(pynvml.NVMLError):  # of a driver that is gone nothing is left to free
+        pynvml.nvmlEventSetFree(events)
+
+
 def _bus_id(device: Any) -> str:
     try:
         bus_id = pynvml.nvmlDeviceGetPciInfo(device).busId
@@ -152,17 +165,26 @@ def _run(tell: Tell, interval_seconds: float) -> None:
     wanted = Wanted()
     events = Events(tell, wanted)
     nvml = Nvml(events.open, events.close)
-    everything = False
     agent = sys.stdin.fileno()
+    wished, everything_at = False, float("-inf")
     while True:
         begun = time.monotonic()
+        everything = wished and begun >= everything_at + EVERYTHING_AGAIN_SECONDS
+        if everything:
+            wished, everything_at = False, begun
         tell(nvml.read(everything))
-        left = max(0.0, interval_seconds - (time.monotonic() - begun))
-        ready, _, _ = select.select([agent, wanted.reading], [], [], left)
-        everything = bool(ready)
-        for descriptor in ready:
-            if not os.read(descriptor, 4096) and descriptor == agent:
-                return
+        until = begun + interval_seconds
+        while True:
+            if wished:
+                until = min(until, everything_at + EVERYTHING_AGAIN_SECONDS)
+            left = until - time.monotonic()
+            ready, _, _ = select.select([agent, wanted.reading], [], [], max(0.0, left))
+            for descriptor in ready:
+                if not os.read(descriptor, 4096) and descriptor == agent:
+                    return
+            wished = wished or bool(ready)
+            if left <= 0 or not ready:
+                break
 
 
 if __name__ == "__main__":

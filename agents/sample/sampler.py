@@ -31,16 +31,29 @@ class Sampler(Generic[Value]):
         self._interval_seconds = interval_seconds
         self._silent_after_seconds = silent_after_seconds
         self._asked_at: float | None = None
+        self._started_at: float | None = None
+        self._answered_at: float | None = None
         self._problem = ""
         self._stopping = threading.Event()
 
     def start(self, take: Callable[[Value], None]) -> None:
         # A daemon: a call that hangs in the kernel cannot be ended, and must not keep the agent from ending.
+        self._started_at = time.monotonic()
         arguments = (asyncio.get_running_loop(), take)
         threading.Thread(target=self._run, args=arguments, name=f"understudy-{self._what}", daemon=True).start()
 
     def stop(self) -> None:
         self._stopping.set()
+
+    def silent_seconds(self) -> float:
+        """For how long a value has been owed, whether reading hangs or fails; 0: there is one, and it is of now."""
+        if self._started_at is None:
+            return 0.0
+        now = time.monotonic()
+        if self._answered_at is None:
+            return max(now - self._started_at, 0.1)
+        owed = now - self._answered_at - self._interval_seconds
+        return owed if owed > self._silent_after_seconds else 0.0
 
     def problems(self) -> list[str]:
         asked_at = self._asked_at
@@ -59,6 +72,7 @@ class Sampler(Generic[Value]):
                 self._problem = f"{self._what} cannot be read: {type(error).__name__}: {error}"
             else:
                 self._problem = ""
+                self._answered_at = time.monotonic()
                 if loop.is_closed():
                     return
                 try:

@@ -141,7 +141,7 @@ def _answer(process: subprocess.Popen[bytes], deadline: float, kind: type[Answer
     lines = out.splitlines()
     try:
         return msgspec.json.decode(lines[-1] if lines else b"", type=kind)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         last = complaints.decode(errors="replace").strip().splitlines()[-1:] or ["nothing was said"]
         how = f"by signal {-process.returncode}" if process.returncode < 0 else f"with {process.returncode}"
         raise ValueError(f"the check of it ended {how}: {last[0][:500]}") from None

@@ -54,10 +54,7 @@ class Burst:
     until: float
     readings: tuple[Reading, ...]
     blamed: Reading | None  # None: nothing in it is a fault of the hardware
-
-    @property
-    def events(self) -> int:
-        return sum(reading.stored.count for reading in self.readings)
+    events: int
 
 
 def bursts(readings: Sequence[Reading], silence_seconds: float, echo_seconds: float) -> list[Burst]:
@@ -81,6 +78,7 @@ def _burst(group: list[Reading], echo_seconds: float) -> Burst:
         until=max(one.stored.event.at for one in group),
         readings=judged,
         blamed=blamed,
+        events=sum(one.stored.count for one in group),
     )
 
 

@@ -1,7 +1,8 @@
 """What else a node shows that can make a rank on it slow: the second signal, which names the reason.
 
 Every cause is read from the newest picture alone. Those of `OF_THE_HARDWARE` are the node's own and may confirm that it
-is at fault; a busy processor or slow storage may be the program's doing, or everybody's, and only explains.
+is at fault; a busy processor or slow storage may be the program's doing, or everybody's, and only explains. So does a
+slower PCIe generation: a GPU that idles between two bursts of work takes it to save power.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ class Cause(StrEnum):
     CLOCKS = "clocks"
     POWER = "power"
     PCIE = "pcie"
+    PCIE_GENERATION = "pcie_generation"
     NVLINK = "nvlink"
     INFINIBAND = "infiniband"
     CPU = "cpu"
@@ -40,6 +42,9 @@ PCIE_REPLAYS_RECENT_MIN = 100
 NVLINK_ERRORS_RECENT_MIN = 100
 SYMBOL_ERRORS_RECENT_MIN = 100
 """In ten minutes. A link that is well has none; a handful comes with a retraining."""
+
+BUSY_PERCENT_MIN = 50
+"""A GPU that is less busy may have its link slowed down to save power."""
 
 CPU_PRESSURE_PERCENT_MIN = 50.0
 IO_PRESSURE_PERCENT_MIN = 20.0
@@ -69,6 +74,10 @@ def _of_gpu(gpu: Gpu) -> Iterator[tuple[Cause, str]]:
         yield Cause.PCIE, f"PCIe link down-trained to x{gpu.pcie_width} of x{gpu.pcie_width_max}"
     if (gpu.pcie_replays_recent or 0) >= PCIE_REPLAYS_RECENT_MIN:
         yield Cause.PCIE, f"PCIe link had to repeat itself {gpu.pcie_replays_recent} times within ten minutes"
+    slower = gpu.pcie_generation and gpu.pcie_generation_max and gpu.pcie_generation < gpu.pcie_generation_max
+    if slower and (gpu.utilization_percent or 0) >= BUSY_PERCENT_MIN:
+        words = f"PCIe link runs at generation {gpu.pcie_generation} of {gpu.pcie_generation_max} under load"
+        yield Cause.PCIE_GENERATION, words
     if gpu.nvlinks is not None and gpu.nvlinks_max is not None and gpu.nvlinks < gpu.nvlinks_max:
         yield Cause.NVLINK, f"{gpu.nvlinks} NVLinks up of {gpu.nvlinks_max}"
     if (gpu.nvlink_errors_recent or 0) >= NVLINK_ERRORS_RECENT_MIN:
@@ -82,6 +91,8 @@ def _of_port(port: Port) -> Iterator[tuple[Cause, str]]:
         yield Cause.INFINIBAND, f"port {port.label} is {port.state or 'not there'}"
     elif port.rate_gbps and port.rate_gbps_max and port.rate_gbps < port.rate_gbps_max:
         yield Cause.INFINIBAND, f"port {port.label} runs at {port.rate_gbps:g} of {port.rate_gbps_max:g} Gb/s"
+    elif port.link_downed_recent:
+        yield Cause.INFINIBAND, f"port {port.label} went down {port.link_downed_recent} times within ten minutes"
     if (port.symbol_errors_recent or 0) >= SYMBOL_ERRORS_RECENT_MIN:
         yield Cause.INFINIBAND, f"port {port.label} had {port.symbol_errors_recent} symbol errors within ten minutes"
 

@@ -4,7 +4,7 @@ A hung driver is no proof against a node. It may be a reset under way, a driver 
 to spare; and what runs on the GPUs may go on for hours without the driver's management side. So the node is suspect. It
 is at fault when a gang on it stands still as well, for as long: both together is what a driver hung in earnest looks
 like, and a gang that stands still has nothing to lose by being moved. Many nodes at once are what an upgrade does to
-them.
+them; those that fell silent long before, or are out of service, do not make them many.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ from collections.abc import Iterator
 
 from controlplane.config import Hardware
 from controlplane.detect.standstill import stands_still
+from controlplane.detect.together import nodes_alike
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.xid_policy import Repair
 
 
 def silent_drivers(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
-    silent = [node for node in snapshot.nodes.values() if node.nvml_silent_seconds >= policy.nvml_silent_seconds]
-    together = len(silent) >= policy.together_nodes
-    for node in silent:
+    silent = [
+        (node, (node.heard_at or snapshot.now) - node.nvml_silent_seconds)
+        for node in snapshot.nodes.values()
+        if node.nvml_silent_seconds
+    ]
+    for (node, at), alike in zip(silent, nodes_alike(silent), strict=True):
         seconds = node.nvml_silent_seconds
+        if seconds < policy.nvml_silent_seconds:
+            continue
+        together = alike >= policy.together_nodes
         job = None
         if seconds >= policy.nvml_silent_stalled_seconds and not together:
             job = stands_still(snapshot, node.name, policy.nvml_silent_stalled_seconds, seconds)
@@ -32,17 +39,17 @@ def silent_drivers(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         if job is not None:
             words += f"; job {job.job_id} there stands still"
         if together:
-            words += f"; so it is on {len(silent)} nodes at once"
+            words += f"; so it is on {alike} nodes at once"
         yield Finding(
             signal=Signal.RECORDED if together else Signal.HARDWARE_FAULT if job else Signal.HEALTH_SUSPECTED,
             rule="driver.silent_and_stalled" if job else "driver.silent",
             node=node.name,
-            at=(node.heard_at or snapshot.now) - seconds,
+            at=at,
             summary=words,
             evidence={
                 "silent_seconds": seconds,
                 "unkillable": node.nvml_unkillable,
-                "nodes_alike": len(silent),
+                "nodes_alike": alike,
                 "boot_id": node.boot_id,
                 "repair": Repair.REBOOT.value,
             },

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from agents.wire import Gpu, GpuStatus, HardwareKind
 from controlplane.config import Hardware
-from controlplane.detect.fabric import FABRIC_COMPLETED, gpu_fabric
+from controlplane.detect.fabric import FABRIC_COMPLETED, fabric_wrong, gpu_fabric, too_few_ports, unsteady_ports
 from controlplane.detect.gpu_set import gpu_in_set, too_few_gpus
 from controlplane.detect.host import CLOCK_RULE, host
 from controlplane.detect.memory import gpu_memory, host_memory
 from controlplane.detect.thermal import held_back
+from controlplane.detect.together import bears_witness
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import NodeView
 from controlplane.fleet.snapshot import Snapshot
@@ -24,7 +25,8 @@ def hardware(snapshot: Snapshot, policy: Hardware) -> list[Finding]:
     found = list(_all(snapshot, policy))
     nodes: dict[str, dict[str, None]] = {}
     for finding in found:
-        if finding.signal is Signal.HEALTH_SUSPECTED or finding.rule == CLOCK_RULE:
+        alike_counts = finding.signal is Signal.HEALTH_SUSPECTED or finding.rule == CLOCK_RULE
+        if alike_counts and bears_witness(snapshot.nodes[finding.node]):
             nodes.setdefault(finding.rule, {})[finding.node] = None
     many = max(policy.together_nodes, policy.together_share * len(snapshot.nodes))
     alike = {rule: (next(iter(names)), len(names)) for rule, names in nodes.items() if len(names) >= many}
@@ -51,7 +53,9 @@ def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         yield from too_few_gpus(node, policy)
         yield from host_memory(node)
         yield from host(node, policy)
+        yield from too_few_ports(node, policy)
         if node.hardware_events:
+            yield from unsteady_ports(snapshot.now, node, policy)
             yield from _told_by_nvml(node)
 
 
@@ -68,6 +72,7 @@ def _well(gpu: Gpu, policy: Hardware) -> bool:
         and (gpu.slowed_share_recent is None or gpu.slowed_share_recent < policy.slowed_share)
         and gpu.nvlinks == gpu.nvlinks_max
         and not gpu.fabric_status
+        and (not gpu.fabric_health or not fabric_wrong(gpu.fabric_health))
         and gpu.fabric_state in (None, 0, FABRIC_COMPLETED)
     )
 

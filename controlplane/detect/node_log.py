@@ -15,7 +15,8 @@ from controlplane.fleet.node import StoredKernelEvent
 
 STORMS_OF_A_KIND_MAX = 30
 KINDS_MAX = 500
-"""Of one node. A log that is full of ever new rubbish must not fill the memory: the oldest kind goes first."""
+"""Of one node. A log that is full of ever new rubbish must not fill the memory: the kind that was not seen for longest
+goes first."""
 
 LINES_ABOUT_ONE_GPU = 4
 """The driver names the GPU at most so many lines before it says what is wrong with it."""
@@ -41,14 +42,14 @@ class NodeLog:
             if boot_id == event.boot_id and 0 < event.sequence - sequence <= LINES_ABOUT_ONE_GPU:
                 stored = replace(stored, event=msgspec.structs.replace(event, bus_id=bus_id))
         kind = (event.boot_id, read(stored).kind, stored.jobs)
-        storms = self._storms.setdefault(kind, [])
+        storms = self._storms[kind] = self._storms.pop(kind, [])  # the last of them now
         if storms and abs(event.at - storms[-1].event.at) <= self._silence:
             storms[-1] = _joined(storms[-1], stored)
             return
         storms.append(stored)
         del storms[:-STORMS_OF_A_KIND_MAX]
         if len(self._storms) > KINDS_MAX:
-            del self._storms[min(self._storms, key=lambda one: self._storms[one][-1].received_at)]
+            del self._storms[next(iter(self._storms))]
 
     def events(self, since: float) -> list[StoredKernelEvent]:
         """Those received since, in the order in which they began."""

@@ -71,10 +71,12 @@ def _judge_node(
 ) -> list[Judged]:
     readings = _by_driver(node, _readings(node, node.events, policy.rows), policy.rows)
     vouched = [one for one in history if one.stored.received_at > node.record.cleared_at]
+    all_alike, vouched_alike = _alike(history), _alike(vouched)
     found: list[Judged] = []
     for burst in bursts(readings, policy.burst_silence_seconds, policy.echo_seconds):
         for one in burst.readings:
-            repeated = _repeated(one, history, vouched, policy.burst_silence_seconds)
+            alike = all_alike if one.verdict.fault in CONDEMNING else vouched_alike
+            repeated = _repeated(one, alike, policy.burst_silence_seconds)
             reading = _spread(repeated, snapshot, sightings, policy)
             suspect = ""
             if reading.verdict.fault is FaultClass.APPLICATION:
@@ -85,21 +87,26 @@ def _judge_node(
 
 def _readings(node: NodeView, events: Iterable[StoredKernelEvent], policy: Policy) -> list[Reading]:
     """Those that tell of a fault, each taken for itself."""
-    branch = driver_branch(node.driver_version)
     lines = [(stored, read(stored)) for stored in events]
     found = []
     for stored, line in lines:
         if line.form in JUDGED:
             row = policy_row(line, policy)
-            found.append(Reading(stored, line, row, line_verdict(line, row, policy, branch)))
+            found.append(Reading(stored, line, row, line_verdict(line, row, policy, _branch(node, stored))))
     return found
+
+
+def _branch(node: NodeView, stored: StoredKernelEvent) -> int | None:
+    """Of the driver that said it, which may have been another one than that of now."""
+    return driver_branch(stored.generation.driver_version or node.driver_version)
 
 
 def _by_driver(node: NodeView, readings: list[Reading], policy: Policy) -> list[Reading]:
     """The driver's own recovery action, where it tells one, goes before the row of the error that it tells it for.
 
     Per GPU and boot: the latest Xid 154, or else what NVML says now. An action of 0 means that what was before is over:
-    a reset, most often. NVML's 0 may be older than an error and clears nothing.
+    a reset, most often. It speaks for no error that came with it or later, nor for a storm that goes on: these count by
+    their rows. NVML's 0 may be older than an error and clears nothing.
     """
     latest: dict[str, Reading] = {}
     for reading in readings:
@@ -108,16 +115,17 @@ def _by_driver(node: NodeView, readings: list[Reading], policy: Policy) -> list[
             if known is None or reading.stored.event.sequence >= known.stored.event.sequence:
                 latest[reading.line.bus_id] = reading
     nvml = {gpu.bus_id: gpu.recovery_action for gpu in node.gpus if gpu.bus_id and gpu.recovery_action}
-    branch = driver_branch(node.driver_version)
     taken: set[str] = set()
     found: list[Reading] = []
     for reading in readings:
         told = latest.get(reading.line.bus_id)
         if told is not None and told is not reading and told.line.action == 0 and _before(reading, told):
             found.append(replace(reading, verdict=replace(RECORD, why="the driver has said since: nothing to be done")))
-        elif not _linked(reading, branch, policy):
+        elif not _linked(reading, _branch(node, reading.stored), policy):
             found.append(reading)
-        elif told is not None and reading.stored.begun_at <= told.stored.event.at + TOGETHER_SECONDS:
+        elif (
+            told is not None and told.line.action and reading.stored.begun_at <= told.stored.event.at + TOGETHER_SECONDS
+        ):
             taken.add(reading.line.bus_id)
             found.append(replace(reading, verdict=told.verdict, by_driver=True))
         elif told is None and (action := policy.recovery_action.get(nvml.get(reading.line.bus_id, 0) or -1)):
@@ -152,13 +160,19 @@ def _before(reading: Reading, told: Reading) -> bool:
     return reading.stored.event.sequence < told.stored.event.sequence
 
 
-def _repeated(
-    reading: Reading, history: Sequence[Reading], vouched: Sequence[Reading], silence_seconds: float
-) -> Reading:
+def _alike(readings: Iterable[Reading]) -> dict[tuple[int | None, str], list[Reading]]:
+    """By code and GPU, oldest first."""
+    found: dict[tuple[int | None, str], list[Reading]] = {}
+    for reading in sorted(readings, key=lambda one: one.order):
+        found.setdefault((reading.line.code, reading.line.bus_id), []).append(reading)
+    return found
+
+
+def _repeated(reading: Reading, alike: dict[tuple[int | None, str], list[Reading]], silence_seconds: float) -> Reading:
     """So often on the same GPU that it is more than it looks.
 
-    That a node was repaired or vouched for makes a fault that comes back graver, so for faults all count; what condemns
-    nobody by itself counts from when somebody last vouched for the node.
+    That a node was repaired or vouched for makes a fault that comes back graver, so for faults all are `alike`; what
+    condemns nobody by itself counts from when somebody last vouched for the node.
     """
     rule = reading.row.repeat if reading.row else None
     over = reading.verdict.fault is FaultClass.RECORD and reading.verdict.why  # an echo, or the driver's own word
@@ -167,9 +181,8 @@ def _repeated(
     since = reading.stored.event.at - rule.hours * HOUR_SECONDS
     times = 0
     until = float("-inf")
-    for one in sorted(history if reading.verdict.fault in CONDEMNING else vouched, key=lambda one: one.order):
-        same = one.line.code == reading.line.code and one.line.bus_id == reading.line.bus_id
-        if not same or one.stored.event.at < since or one.order > reading.order:
+    for one in alike.get((reading.line.code, reading.line.bus_id), ()):
+        if one.stored.event.at < since or one.order > reading.order:
             continue
         times += one.stored.begun_at - until > silence_seconds
         until = max(until, one.stored.event.at)
@@ -223,6 +236,8 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
             "blamed": f"{burst.blamed.name} on {burst.blamed.device}" if burst.blamed else None,
         },
     }
+    if stored.generation.driver_version:
+        evidence["driver_version"] = stored.generation.driver_version
     if gpu is not None:
         evidence |= {"gpu": gpu.index, "uuid": gpu.uuid, "serial": gpu.serial}
     if reading.echo_of:

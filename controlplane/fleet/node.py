@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 
 from agents.wire import Gpu, HardwareEvent, Host, KernelEvent, Port
 from controlplane.fleet.evidence import Json
@@ -95,6 +97,25 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Generation:
+    """Which machine it was, so to say: with a new driver or another set of GPUs it is another one, as after a boot.
+    Empty is what is not known.
+    """
+
+    driver_version: str = ""
+    gpu_set: str = ""  # the same for the same GPUs, whatever their order
+
+
+DRIVER_VERSION_CHARACTERS_MAX = 64
+
+
+def generation_of(driver_version: str, gpus: Iterable[Gpu]) -> Generation:
+    uuids = "\n".join(sorted(gpu.uuid for gpu in gpus if gpu.uuid))
+    gpu_set = sha256(uuids.encode()).hexdigest()[:16] if uuids else ""
+    return Generation(driver_version[:DRIVER_VERSION_CHARACTERS_MAX], gpu_set)
+
+
+@dataclass(frozen=True, slots=True)
 class StoredKernelEvent:
     """A kernel event with the control plane's own marks. Of a storm of events that say the same it is the latest, with
     their number and when the first of them was.
@@ -107,6 +128,7 @@ class StoredKernelEvent:
     jobs: tuple[JobThere, ...] = ()  # that were on the node; empty: none, or it is not known any more
     since: float | None = None  # of a storm: when it began
     count: int = 1
+    generation: Generation = Generation()
 
     @property
     def begun_at(self) -> float:
@@ -121,6 +143,7 @@ class StoredHardwareEvent:
     node: str
     received_at: float
     event: HardwareEvent
+    generation: Generation = Generation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +165,8 @@ class NodeView:
     host: Host | None = None
     nvml_silent_seconds: float = 0.0
     nvml_unkillable: bool = False
+    ports_silent_seconds: float = 0.0
+    host_silent_seconds: float = 0.0
     clock_ahead_seconds: float = 0.0  # of our own clock, the report's way here included (which makes it less)
 
     @property
@@ -155,9 +180,10 @@ class NodeView:
 
     @property
     def generation(self) -> dict[str, Json]:
-        """Which machine it was, so to say: after a reboot, a new driver or another set of GPUs it is another one."""
+        """Which machine it was: `Generation`, the boot, and the GPUs by name."""
         gpus: list[Json] = [gpu.uuid for gpu in self.gpus]
-        return {"boot_id": self.boot_id, "driver_version": self.driver_version, "gpus": gpus}
+        own = generation_of(self.driver_version, self.gpus)
+        return {"boot_id": self.boot_id, "driver_version": own.driver_version, "gpu_set": own.gpu_set, "gpus": gpus}
 
     @property
     def state(self) -> NodeState:

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from agents.wire import REPORT_BYTES_MAX, WIRE_VERSION, LauncherReport, LauncherWord, StartAnew
+from agents.wire import NOT_UNDERSTOOD, REPORT_BYTES_MAX, WIRE_VERSION, LauncherReport, LauncherWord, StartAnew
 from controlplane.fleet.gang import Gang, Spent, Word
 from controlplane.fleet.job import Attempt, KnownJob
 from controlplane.ingest.answers import answer, refuse
@@ -53,7 +53,7 @@ def launchers_router(doors: Doors, launchers: Launchers) -> APIRouter:
 def _understand(doors: Doors, body: bytes) -> LauncherReport | Response:
     try:
         report = _decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except NOT_UNDERSTOOD as error:
         return refuse(400, f"the report cannot be read: {error}", "compare the message with agents/wire.py")
     if report.version != WIRE_VERSION:
         return wrong_version(report.version)

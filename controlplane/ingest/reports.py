@@ -17,6 +17,7 @@ from agents.wire import (
     DISKS_PER_NODE_MAX,
     FACTS_PER_REPORT_MAX,
     GPUS_PER_NODE_MAX,
+    NOT_UNDERSTOOD,
     PORTS_PER_NODE_MAX,
     RANKS_PER_NODE_MAX,
     REPORT_BYTES_MAX,
@@ -29,6 +30,7 @@ from agents.wire import (
 )
 from controlplane.clock import Clock
 from controlplane.fleet.job import Attempt, KnownJob
+from controlplane.fleet.node import Generation, generation_of
 from controlplane.ingest.answers import answer, refuse
 from controlplane.ingest.authority import Token
 from controlplane.live.directory import JobDirectory
@@ -83,7 +85,7 @@ def reports_router(doors: Doors) -> APIRouter:
             )
         try:
             report = _decoder.decode(body)
-        except msgspec.MsgspecError as error:
+        except NOT_UNDERSTOOD as error:
             return _not_understood(body, error)
         objection = _objection(doors, report)
         if objection is not None:
@@ -129,11 +131,11 @@ async def read_body(request: Request) -> bytes | None:
     return body
 
 
-def _not_understood(body: bytes, error: msgspec.MsgspecError) -> Response:
+def _not_understood(body: bytes, error: Exception) -> Response:
     """A newer agent's report may not decode at all: then its version is what there is to say."""
     try:
         version = _version_decoder.decode(body).version
-    except msgspec.MsgspecError:
+    except NOT_UNDERSTOOD:
         version = WIRE_VERSION
     if version != WIRE_VERSION:
         return wrong_version(version)
@@ -185,6 +187,7 @@ def _objection(doors: Doors, report: Report) -> Response | None:
 
 async def _take(doors: Doors, report: Report) -> Response:
     now = doors.clock.now()
+    before = doors.telemetry.latest(report.node) if report.facts else None
     try:
         dropped = doors.telemetry.receive(report, now)
     except UnknownNode:
@@ -202,6 +205,7 @@ async def _take(doors: Doors, report: Report) -> Response:
                 now,
                 doors.directory.get,
                 lambda at: doors.telemetry.allocations.on(report.node, at),
+                _generation(report, before.report if before else None),
             )
         except StoreError as error:
             log.exception("facts.not_stored", node=report.node, facts=len(report.facts))
@@ -213,3 +217,12 @@ async def _take(doors: Doors, report: Report) -> Response:
     elif not report.facts and not unfit:
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
     return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit))
+
+
+def _generation(report: Report, before: Report | None) -> Generation:
+    """As far as it is known: a fact may come before the agent's first picture, or without one."""
+    own = generation_of(report.driver_version, report.gpus)
+    if before is None or before.boot_id != report.boot_id:
+        return own
+    known = generation_of(before.driver_version, before.gpus)
+    return Generation(own.driver_version or known.driver_version, own.gpu_set or known.gpu_set)

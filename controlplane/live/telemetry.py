@@ -79,6 +79,11 @@ class Telemetry:
         with self._lock:
             return dict(self._heard)
 
+    def latest(self, node: str) -> Heard | None:
+        """The node's newest report; None: there is none."""
+        with self._lock:
+            return self._heard.get(node)
+
     def expect(self, jobs: Mapping[int, ExpectedJob]) -> None:
         """These jobs run now, by job id. Step times of all others, and of earlier attempts, are forgotten."""
         with self._lock:

@@ -13,6 +13,7 @@ import re
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -41,6 +42,9 @@ NAMELESS = "node"
 """A log that does not say whose it is."""
 
 CLOCK_FALLS_BACK_SECONDS = 60.0
+
+SHOWN_MAX = 50_000
+"""Times are remembered as they were logged; then those that nobody will be shown are forgotten."""
 
 NOT_SETTLED_SECONDS = 86_400.0
 """The log is looked at as if a day had passed since its end: nothing is waited for any more."""
@@ -75,12 +79,24 @@ class Line:
 
 @dataclass
 class Reading:
-    """What was read of a log."""
+    """What was read of a log: of each host as much as the service remembers, however long the log is."""
 
     lines_total: int = 0
-    events: dict[str, list[StoredKernelEvent]] = field(default_factory=dict)
+    lines: Counter[str] = field(default_factory=Counter)  # host → lines with words of the driver
+    logs: dict[str, NodeLog] = field(default_factory=dict)
+    ended_at: float = 0.0  # the latest time
     shown: dict[tuple[str, float], str] = field(default_factory=dict)  # (host, time) → as it was logged
+    shown_kept: int = 0  # of them, when last looked through
     timed: bool = True  # every line had a time
+
+    def add(self, event: StoredKernelEvent, shown: str) -> None:
+        self.logs[event.node].add(event)
+        self.ended_at = max(self.ended_at, event.event.at)
+        self.shown.setdefault((event.node, event.event.at), shown)
+        if len(self.shown) > max(SHOWN_MAX, 2 * self.shown_kept):
+            begun = {(host, one.begun_at) for host, log in self.logs.items() for one in log.events(float("-inf"))}
+            self.shown = {key: words for key, words in self.shown.items() if key in begun}
+            self.shown_kept = len(self.shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +148,13 @@ def _from_json(line: str) -> Line | None:
         entry = json.loads(line)
         text = str(entry["MESSAGE"])
         at = int(entry["__REALTIME_TIMESTAMP"]) / 1e6 if "__REALTIME_TIMESTAMP" in entry else None
+        shown = "" if at is None else _utc(at)
         host = str(entry.get("_HOSTNAME", ""))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, OSError):
+        return None  # OSError: a year that this machine cannot name
     if not _WORDS.match(text):
         return None
-    return Line(text, host, at, "" if at is None else _utc(at))
+    return Line(text, host, at, shown)
 
 
 def _time(prefix: str, year: int) -> tuple[float | None, str]:
@@ -167,9 +184,9 @@ def _since_start(prefix: str) -> tuple[float | None, str]:
     return (float(found["seconds"]), found["seconds"]) if found else (None, "")
 
 
-def collect(lines: Iterable[str], year: int) -> Reading:
+def collect(lines: Iterable[str], year: int, silence_seconds: float) -> Reading:
     """Events of each host as the service would have got them. A kernel that greets anew, or a clock that falls back, is
-    a new boot.
+    a new boot. `silence_seconds` ends a storm.
     """
     reading = Reading()
     boots: dict[str, int] = {}
@@ -192,11 +209,12 @@ def collect(lines: Iterable[str], year: int) -> Reading:
             boots[host] = boots.get(host, 0) + 1
         latest[host] = at
         boots.setdefault(host, 0)
-        events = reading.events.setdefault(host, [])
-        number = len(events) + 1
+        if host not in reading.logs:
+            reading.logs[host] = NodeLog(silence_seconds)
+        reading.lines[host] += 1
+        number = reading.lines[host]
         event = KernelEvent(f"boot-{boots[host]}", number, at, line.text[:TEXT_CHARACTERS_MAX])
-        events.append(StoredKernelEvent(number, host, at, event))
-        reading.shown.setdefault((host, at), line.shown)
+        reading.add(StoredKernelEvent(number, host, at, event), line.shown)
     return reading
 
 
@@ -207,14 +225,8 @@ def _host(prefix: str) -> str:
 
 def analyze(reading: Reading, config: Config, driver: str = "") -> Analysis:
     """The same detection and judgement as the service's, one node after the other."""
-    nodes: dict[str, NodeView] = {}
-    for host, events in reading.events.items():
-        log = NodeLog(config.xid.burst_silence_seconds)
-        for event in events:
-            log.add(event)
-        nodes[host] = _view(host, log.events(float("-inf")), driver)
-    ends = [event.event.at for events in reading.events.values() for event in events]
-    snapshot = _snapshot(nodes, max(ends, default=0.0) + NOT_SETTLED_SECONDS)
+    nodes = {host: _view(host, log.events(float("-inf")), driver) for host, log in reading.logs.items()}
+    snapshot = _snapshot(nodes, reading.ended_at + NOT_SETTLED_SECONDS)
     # Each boot for itself: what a node said in an earlier one is judged as it was then.
     judged: dict[str, list[Judged]] = {host: [] for host in nodes}
     for boot in sorted({event.event.boot_id for node in nodes.values() for event in node.history}, key=_boot_number):
@@ -271,12 +283,12 @@ def told(analysis: Analysis) -> Json:
         "nodes": [
             {
                 "node": host,
-                "lines": len(events),
+                "lines": analysis.reading.lines[host],
                 "events": [_told_event(analysis.reading, host, one) for one in analysis.judged[host]],
                 "bursts": _told_bursts(analysis.judged[host]),
                 "next": _told_next(analysis.decisions[host]),
             }
-            for host, events in analysis.reading.events.items()
+            for host in analysis.reading.logs
         ],
     }
 
@@ -332,8 +344,8 @@ def draw(analysis: Analysis, console: Console) -> None:
     reading = analysis.reading
     found = sum(one.reading.stored.count for judged in analysis.judged.values() for one in judged)
     console.print(
-        f"{reading.lines_total} lines, {found} events of GPUs or switches on {len(reading.events)} "
-        f"{'node' if len(reading.events) == 1 else 'nodes'}"
+        f"{reading.lines_total} lines, {found} events of GPUs or switches on {len(reading.logs)} "
+        f"{'node' if len(reading.logs) == 1 else 'nodes'}"
     )
     if found and not reading.timed:
         console.print("[yellow]not every line has a time:[/] those without count as the one before them")

@@ -53,12 +53,14 @@ def analyze_kernel_log(
     """Events, bursts, a verdict for each, and what a node would do next."""
     from controlplane.operate import kernel_log
 
+    settings = _config_or_defaults(config)
     try:
-        reading = kernel_log.collect(kernel_log.read_lines(file), kernel_log.this_year())
+        silence_seconds = settings.xid.burst_silence_seconds
+        reading = kernel_log.collect(kernel_log.read_lines(file), kernel_log.this_year(), silence_seconds)
     except kernel_log.LogError as error:
         fail(str(error), 2)
         raise
-    analysis = kernel_log.analyze(reading, _config_or_defaults(config), driver)
+    analysis = kernel_log.analyze(reading, settings, driver)
     if as_json:
         print_json(kernel_log.told(analysis))
     else:

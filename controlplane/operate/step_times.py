@@ -12,6 +12,7 @@ import io
 import math
 import sys
 import tempfile
+import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -98,7 +99,7 @@ def analyze_steps(path: str, policy: Straggler) -> Analysis:
     try:
         with _open(path) as lines, tempfile.TemporaryDirectory(prefix="understudy-analyze-") as directory:
             return _analyze(lines, Path(directory), policy)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise AnalyzeError(f"{path}: cannot be read: {error}") from error
     except AnalyzeError as error:
         raise AnalyzeError(f"{path}: {error}") from error

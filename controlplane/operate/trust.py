@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from agents.wire import NOT_UNDERSTOOD
 from controlplane.clock import Clock
 from controlplane.ingest.answers import answer, refuse
 from controlplane.ingest.authority import Token
@@ -51,7 +52,7 @@ async def _take(door: TrustDoor, job_id: int, request: Request) -> Response:
         return refuse(401, "no operator's token", "send Authorization: Bearer with what operator_token_file holds")
     try:
         intent = msgspec.json.decode(await request.body(), type=Intent)
-    except msgspec.MsgspecError as error:
+    except NOT_UNDERSTOOD as error:
         return refuse(400, f"not understood: {error}", 'send {"reason": "…", "by": "…"}')
     if not intent.reason.strip() or not intent.by.strip():
         return refuse(422, "reason and by must not be empty", "whoever reads this at night wants to know")

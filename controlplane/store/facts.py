@@ -38,7 +38,7 @@ from controlplane.fleet.job import (
     StoredAnomaly,
 )
 from controlplane.fleet.lemon import LemonSignals
-from controlplane.fleet.node import StoredHardwareEvent, StoredKernelEvent
+from controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
 from controlplane.store import tables
 from controlplane.store.database import insert_new, reading
 from controlplane.store.fleet import is_job
@@ -55,6 +55,8 @@ JOB_FACT_TABLES: dict[type, Table] = {
 
 GOES_ON = -1
 """`anomaly.until` where it is not over."""
+
+UNKNOWN = Generation()
 
 NAN_KINDS = (AnomalyKind.LOSS_NAN, AnomalyKind.GRAD_NORM_NAN)
 
@@ -78,23 +80,26 @@ class FactStore:
         now: float,
         known_job: Callable[[int], KnownJob | None],
         jobs_at: Callable[[float], Sequence[JobThere]] = lambda _: (),
+        generation: Generation = UNKNOWN,
     ) -> list[str]:
         """One transaction: all of them or, with an exception, none. Returns what was not believed, in words.
 
-        `jobs_at` tells which jobs were on the node at a time.
+        `jobs_at` tells which jobs were on the node at a time, `generation` which machine it is now.
         """
         dropped: list[str] = []
+        seen = {"node": node, "received_at": now}
+        machine = seen | {"driver_version": generation.driver_version, "gpu_set": generation.gpu_set}
         with self._engine.begin() as connection:
             for fact in facts:
                 if isinstance(fact, KernelEvent):
                     jobs = [list(job) for job in jobs_at(fact.at)]
-                    row = msgspec.structs.asdict(fact) | {"node": node, "received_at": now, "jobs": jobs}
+                    row = msgspec.structs.asdict(fact) | machine | {"jobs": jobs}
                     insert_new(connection, tables.kernel_event, [row])
                 elif isinstance(fact, HardwareEvent):
-                    row = msgspec.structs.asdict(fact) | {"node": node, "received_at": now, "kind": fact.kind.value}
+                    row = msgspec.structs.asdict(fact) | machine | {"kind": fact.kind.value}
                     insert_new(connection, tables.hardware_event, [row])
                 elif isinstance(fact, JobRefused):
-                    row = msgspec.structs.asdict(fact) | {"node": node, "received_at": now}
+                    row = msgspec.structs.asdict(fact) | seen
                     insert_new(connection, tables.job_refusal, [row])
                 else:
                     job = known_job(fact.job_id)
@@ -394,10 +399,15 @@ def _anomaly(row: Row[Any], job: JobKey) -> StoredAnomaly:
 
 def _kernel_event(row: Row[Any]) -> StoredKernelEvent:
     event = KernelEvent(row.boot_id, row.sequence, row.at, row.text, row.xid, row.bus_id)
-    return StoredKernelEvent(row.id, row.node, row.received_at, event, tuple(JobThere(*job) for job in row.jobs))
+    jobs = tuple(JobThere(*job) for job in row.jobs)
+    return StoredKernelEvent(row.id, row.node, row.received_at, event, jobs, generation=_generation(row))
 
 
 def _hardware_event(row: Row[Any]) -> StoredHardwareEvent:
     kind = HardwareKind(row.kind)
     event = HardwareEvent(row.boot_id, row.at, kind, row.part, row.number, row.seconds, row.text)
-    return StoredHardwareEvent(row.id, row.node, row.received_at, event)
+    return StoredHardwareEvent(row.id, row.node, row.received_at, event, _generation(row))
+
+
+def _generation(row: Row[Any]) -> Generation:
+    return Generation(row.driver_version, row.gpu_set)

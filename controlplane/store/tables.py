@@ -222,6 +222,9 @@ kernel_event = Table(
     Column("bus_id", String(32), nullable=False),
     Column("text", Text, nullable=False),
     Column("jobs", JSON, nullable=False, server_default="[]"),  # those on the node then: id, submit time, user
+    # Which machine told it, beside its boot: fleet.node.Generation. Empty: not known.
+    Column("driver_version", String(64), nullable=False, server_default=""),
+    Column("gpu_set", String(16), nullable=False, server_default=""),
     UniqueConstraint("node", "boot_id", "sequence"),
     Index("ix_kernel_event_at", "at"),
 )
@@ -240,6 +243,9 @@ hardware_event = Table(
     Column("number", BigInteger),
     Column("seconds", Double, nullable=False),
     Column("text", Text, nullable=False),
+    # Which machine told it, beside its boot: fleet.node.Generation. Empty: not known.
+    Column("driver_version", String(64), nullable=False, server_default=""),
+    Column("gpu_set", String(16), nullable=False, server_default=""),
     UniqueConstraint("node", "boot_id", "kind", "part", "at"),
     Index("ix_hardware_event_received_at", "received_at"),
 )

@@ -215,6 +215,8 @@ def _node(snapshot: Snapshot, name: str, heard: Heard | None, score: float) -> R
         "ports": [msgspec.to_builtins(port) for port in node.ports],
         "host": msgspec.to_builtins(node.host),
         "nvml_silent_seconds": node.nvml_silent_seconds,
+        "ports_silent_seconds": node.ports_silent_seconds,
+        "host_silent_seconds": node.host_silent_seconds,
         "lemon": {"score": round(score, 2), **asdict(signals_of(snapshot, name))},
     }
 

@@ -3,18 +3,23 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from agents import loop
 from agents.config import Config, HostConfig
 from agents.sample.gpus import NoGpus
 from agents.sample.memory import Memory
 from agents.sample.picture import NvmlEvent, Picture
-from agents.wire import Gpu, GpuStatus, HardwareEvent, KernelEvent
+from agents.sample.sampler import Sampler
+from agents.wire import Gpu, GpuStatus, HardwareEvent, Host, KernelEvent
 from deploy.testbed.fake_fabric import FakeFabric
 from tests.agents.fake_control_plane import FakeControlPlane
 from tests.agents.running_agent import agent_config, running_agent, write_xid
@@ -99,6 +104,31 @@ def test_a_silent_driver_is_told(plane: FakeControlPlane, config: Config) -> Non
         assert plane.reports[-1].nvml_silent_seconds == 0
         gpu.silent = 12.0
         plane.wait_for(lambda plane: plane.reports[-1].nvml_silent_seconds == 12)
+
+
+def test_ports_and_host_that_cannot_be_looked_at_any_more_do_not_stand_as_they_were(
+    plane: FakeControlPlane, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeFabric(tmp_path).lay_out(1)
+    hangs, healed = threading.Event(), threading.Event()
+
+    def read(*arguments: Any) -> Host:
+        if hangs.is_set():
+            healed.wait()
+        return Host(memory_total_bytes=1)
+
+    monkeypatch.setattr(loop, "read_host", read)
+    monkeypatch.setattr(loop, "HOST_SECONDS", 0.05)
+    monkeypatch.setattr(loop, "Sampler", partial(Sampler, silent_after_seconds=0.3))
+    looking = msgspec.structs.replace(config, host=HostConfig(sys=tmp_path, disks=(tmp_path,)))
+    with running_agent(looking):
+        plane.wait_for(lambda plane: plane.reports and plane.reports[-1].host)
+        assert plane.reports[-1].host_silent_seconds == 0
+        hangs.set()
+        plane.wait_for(lambda plane: plane.reports[-1].host is None)
+        assert plane.reports[-1].host_silent_seconds >= 0.3
+        healed.set()
+        plane.wait_for(lambda plane: plane.reports[-1].host)
 
 
 def test_ports_and_host_travel_and_an_outage_is_a_fact(plane: FakeControlPlane, config: Config, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from agents.config import HostConfig
 from agents.sample.gpu_history import GpuHistory
-from agents.sample.host import read_host, with_history
+from agents.sample.host import read_host, read_mounts, with_history
 from agents.sample.infiniband import PortHistory, read_ports
 from agents.sample.memory import Memory
 from agents.sample.nvml_events import NvmlEvents
@@ -150,6 +150,30 @@ class TestPorts:
         assert history.ports[0].down_seconds is None
         assert history.add(read_ports(fabric.sys), 1050.0, 5050.0) == []
 
+    def test_outages_between_two_looks_are_told_by_the_adapters_counter_and_a_swarm_of_them_once(
+        self, fabric: FakeFabric, memory: Memory
+    ) -> None:
+        history = PortHistory(memory, "boot-1")
+        told = []
+        for look, downed in enumerate([7, 7, 8, 8, *range(9, 25)]):
+            fabric.change(0, {"counters/link_downed": str(downed)})
+            at = look * 60.0
+            told += [(at, event.seconds, event.number) for event in history.add(read_ports(fabric.sys), at, at)]
+        assert told == [(120.0, 0.0, 8), (720.0, 0.0, 17)]
+        assert history.ports[0].link_downed_recent == 10
+        fabric.change(0, {"counters/link_downed": "0"})  # somebody set it back
+        assert history.add(read_ports(fabric.sys), 2000.0, 2000.0) == []
+
+    def test_an_outage_that_was_seen_for_a_moment_is_told_once(self, fabric: FakeFabric, memory: Memory) -> None:
+        history = PortHistory(memory, "boot-1")
+        history.add(read_ports(fabric.sys), 0.0, 0.0)
+        fabric.take_down(0)
+        assert history.add(read_ports(fabric.sys), 5.0, 5.0) == []
+        fabric.bring_up(0)
+        (event,) = history.add(read_ports(fabric.sys), 10.0, 10.0)
+        assert (event.seconds, event.number) == (0.0, 1)
+        assert history.add(read_ports(fabric.sys), 15.0, 15.0) == []
+
     def test_an_outage_outlives_the_agent_that_saw_it_begin(self, fabric: FakeFabric, memory: Memory) -> None:
         history = PortHistory(memory, "boot-1")
         history.add(read_ports(fabric.sys), 1000.0, 5000.0)
@@ -212,12 +236,36 @@ class TestHost:
 
     def test_a_disk_that_always_was_read_only_is_meant_to_be(self, memory: Memory) -> None:
         def look(*disks: Disk) -> list[tuple[str, str]]:
-            return [(disk.path, disk.problem) for disk in with_history(Host(disks=list(disks)), memory).disks]
+            return [(disk.path, disk.problem) for disk in with_history(Host(disks=list(disks)), [], memory).disks]
 
         root, gone = Disk("/", 9, 5, problem="read-only"), Disk("/nowhere", 0, 0, problem="No such file or directory")
         assert look(root, gone) == [("/", "")]
         assert look(Disk("/", 9, 5)) == [("/", "")]
         assert look(root) == [("/", "read-only")]
+
+    def test_a_file_system_that_is_not_mounted_any_more_is_missed_though_its_folder_answers(
+        self, memory: Memory
+    ) -> None:
+        def look(memory: Memory, disk: Disk, *mounts: str) -> list[str]:
+            return [one.problem for one in with_history(Host(disks=[disk]), mounts, memory).disks]
+
+        well, gone = Disk("/data", 9, 5), Disk("/data", 0, 0, problem="Stale file handle")
+        assert look(memory, well) == [""]  # a folder as any other
+        assert look(memory, Disk("/data", 9, 5, problem="read-only"), "/data") == ["read-only"]
+        for one in (memory, reopened(memory)):
+            assert look(one, well) == ["not mounted"]
+        assert look(memory, gone) == ["Stale file handle"]
+        assert look(memory, well, "/data") == [""]
+        assert look(reopened(memory, "boot-2"), well) == [""]
+
+    def test_what_its_folder_lets_one_do_is_not_remembered_of_a_file_system(self, memory: Memory) -> None:
+        read_only = Disk("/data", 9, 5, problem="read-only")
+        looks = [(read_only, ["/data"]), (Disk("/data", 9, 5), []), (read_only, ["/data"])]
+        told = [with_history(Host(disks=[disk]), mounts, memory).disks[0].problem for disk, mounts in looks]
+        assert told == ["", "not mounted", ""]
+
+    def test_where_a_file_system_begins_is_read(self, tmp_path: Path) -> None:
+        assert read_mounts([Path("/"), tmp_path, tmp_path / "none", Path("/proc")]) == ["/", "/proc"]
 
     def test_a_disk_that_is_not_there_is_no_error(self, tmp_path: Path) -> None:
         host = read_host(tmp_path, tmp_path, [tmp_path / "none"])
@@ -265,7 +313,7 @@ class TestNvmlEvents:
 def test_a_reader_that_hangs_or_fails_is_told_and_holds_up_nobody() -> None:
     hangs = threading.Event()
 
-    async def run() -> list[str]:
+    async def run() -> tuple[list[str], list[float]]:
         taken: list[int] = []
 
         def read() -> int:
@@ -273,22 +321,26 @@ def test_a_reader_that_hangs_or_fails_is_told_and_holds_up_nobody() -> None:
                 raise OSError("the adapter is gone")
             return 7
 
-        sampler = Sampler("ports", read, 0.01)
+        sampler = Sampler("ports", read, 0.01, silent_after_seconds=1.0)
+        assert sampler.silent_seconds() == 0.0  # nobody asked for anything
         sampler.start(taken.append)
         async with asyncio.timeout(5):
             while not sampler.problems():  # noqa: ASYNC110 - another thread's doing
                 await asyncio.sleep(0.01)
-        sampler.stop()
         assert taken == [7]
+        assert sampler.silent_seconds() == 0.0
         hanging = Sampler("disks", hangs.wait, 0.01, silent_after_seconds=1.0)
         hanging.start(lambda _: None)
         await asyncio.sleep(0.05)
         assert hanging.problems() == []
+        assert 0.0 < hanging.silent_seconds() < 1.0  # nothing was read yet
         await asyncio.sleep(1.1)
-        return [*sampler.problems(), *hanging.problems()]
+        sampler.stop()
+        return [*sampler.problems(), *hanging.problems()], [sampler.silent_seconds(), hanging.silent_seconds()]
 
-    failed, hung = asyncio.run(run())
+    (failed, hung), silent = asyncio.run(run())
     hangs.set()
+    assert min(silent) > 1.0
     assert failed == "ports cannot be read: OSError: the adapter is gone"
     assert hung == "disks: reading them has hung for 1 s"
 

@@ -7,7 +7,7 @@ import pytest
 
 from agents.facts import FactQueue
 from agents.uplink import RestorePointError, RestoreQuestion, Uplink
-from agents.wire import WIRE_VERSION, Gpu, GpuStatus, KernelEvent, RankWindow, Report, RestorePoint
+from agents.wire import WIRE_VERSION, Gpu, GpuStatus, Host, KernelEvent, Port, RankWindow, Report, RestorePoint
 from tests.agents.fake_control_plane import TOKEN, FakeControlPlane
 
 
@@ -158,12 +158,25 @@ def test_facts_are_kept_when_the_report_itself_is_what_is_refused(plane: FakeCon
     assert len(facts) == 3
 
 
-def test_facts_get_through_when_the_telemetry_is_what_is_refused(plane: FakeControlPlane) -> None:
-    plane.refuse = lambda report: (400, "no such GPU") if report.gpus else None
+@pytest.mark.parametrize(
+    ("what", "telemetry"),
+    [
+        ("gpus", [Gpu(index=0, status=GpuStatus.OK)]),
+        ("ports", [Port("mlx5_0", 1)]),
+        ("host", Host(memory_total_bytes=1)),
+        ("nvml_silent_seconds", 12.0),
+        ("nvml_unkillable", True),
+        ("problems", ["what"]),
+    ],
+)
+def test_facts_get_through_when_the_telemetry_is_what_is_refused(
+    plane: FakeControlPlane, what: str, telemetry: object
+) -> None:
+    plane.refuse = lambda report: (400, f"{what} is not known here") if getattr(report, what) else None
     facts = filled(2)
 
     async def play(uplink: Uplink) -> None:
-        assert not await uplink.send(report(gpus=[Gpu(index=0, status=GpuStatus.OK)]))
+        assert not await uplink.send(report(**{what: telemetry}))
 
     with_uplink([plane.url], facts, play)
     assert sequences(plane) == [0, 1]

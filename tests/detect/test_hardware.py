@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
-from agents.wire import Disk, GpuStatus, HardwareEvent, HardwareKind, Host, Port
+from agents.wire import NOT_MOUNTED, Disk, GpuStatus, HardwareEvent, HardwareKind, Host, Port
 from controlplane.detect import detect
 from controlplane.detect.causes import OF_THE_HARDWARE, Cause, second_signals
 from controlplane.fleet.finding import Finding, Signal
-from controlplane.fleet.node import NodeView, StoredHardwareEvent
+from controlplane.fleet.node import NodeState, NodeView, StoredHardwareEvent
 from controlplane.fleet.slurm import gpus_of_gres
 from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
 
 GiB = 2**30
+
+WAITING = (NodeState.HANDS, NodeState.RETIRED, NodeState.FOREIGN_DRAIN, NodeState.UNKNOWN)
+"""States of nodes of which no news is to be had."""
 
 
 def found(snapshot: Snapshot, **policy: Any) -> list[Finding]:
@@ -121,6 +124,9 @@ class TestMemory:
         ({"nvlinks": 17, "nvlinks_max": 18}, "nvlink.down"),
         ({"fabric_state": 2}, "fabric.not_registered"),
         ({"fabric_state": 3, "fabric_status": 999}, "fabric.not_registered"),
+        ({"fabric_state": 3, "fabric_health": 0xA9}, "fabric.unhealthy"),  # degraded bandwidth
+        ({"fabric_state": 3, "fabric_health": 0x19A}, "fabric.unhealthy"),
+        ({"fabric_state": 3, "fabric_health": 0x2AA}, "fabric.unhealthy"),  # an incorrect system id
     ],
 )
 def test_what_may_be_wrong_makes_a_node_suspect(values: dict[str, Any], rule: str) -> None:
@@ -135,6 +141,8 @@ def test_what_may_be_wrong_makes_a_node_suspect(values: dict[str, Any], rule: st
         {"nvlinks": 12, "nvlinks_max": 12},
         {"fabric_state": 0},
         {"fabric_state": 3, "fabric_status": 0},
+        {"fabric_state": 3, "fabric_health": 0x1AA},
+        {"pcie_generation": 1, "pcie_generation_max": 5},
     ],
 )
 def test_what_is_usual_makes_nobody_suspect(values: dict[str, Any]) -> None:
@@ -170,6 +178,18 @@ class TestDriver:
         nodes = [b.node(f"n{i}", nvml_silent_seconds=70.0) for i in range(1, 5)]
         assert {signal for _, signal, _ in said(b.snapshot(*nodes, **stopped(65.0)))} == {Signal.RECORDED}
 
+    def test_those_silent_for_long_or_out_of_service_do_not_make_it_many(self) -> None:
+        fresh = b.node("n2", nvml_silent_seconds=70.0)
+        for state in WAITING:
+            others = [b.node(f"n{i}", state, nvml_silent_seconds=70.0) for i in range(3, 8)]
+            assert ("n2", Signal.HARDWARE_FAULT, "driver.silent_and_stalled") in said(
+                b.snapshot(fresh, *others, **stopped(65.0))
+            )
+        long_ago = [b.node(f"n{i}", nvml_silent_seconds=9000.0) for i in range(3, 8)]
+        assert ("n2", Signal.HARDWARE_FAULT, "driver.silent_and_stalled") in said(
+            b.snapshot(fresh, *long_ago, **stopped(65.0))
+        )
+
     def test_a_driver_that_takes_its_time_is_not_silent(self) -> None:
         assert said(b.snapshot(b.node("n2", nvml_silent_seconds=12.0))) == []
 
@@ -195,6 +215,26 @@ class TestPorts:
         assert {signal for _, signal, _ in said(b.snapshot(*nodes))} == {Signal.RECORDED}
         assert {signal for _, signal, _ in said(b.snapshot(*nodes), together_nodes=5)} == {Signal.HARDWARE_FAULT}
 
+    @pytest.mark.parametrize("state", WAITING)
+    def test_bad_cables_that_wait_for_their_repair_are_no_switch(self, state: NodeState) -> None:
+        waiting = [b.node(f"n{i}", state, ports=(down(300.0),)) for i in range(3, 8)]
+        snapshot = b.snapshot(b.node("n2", ports=(down(250.0),)), *waiting)
+        assert ("n2", Signal.HARDWARE_FAULT, "infiniband.port_down") in said(snapshot)
+
+    def test_drops_of_other_days_are_no_switch_and_those_of_a_minute_are(self) -> None:
+        days = [b.node(f"n{i}", ports=(down(i * 9000.0), port(2))) for i in range(2, 8)]
+        assert {signal for _, signal, _ in said(b.snapshot(*days))} == {Signal.HARDWARE_FAULT}
+        minute = [b.node(f"n{i}", ports=(down(240.0 + i * 15), down(245.0, number=2))) for i in range(2, 6)]
+        assert {signal for _, signal, _ in said(b.snapshot(*days[4:], *minute))} == {
+            Signal.HARDWARE_FAULT,
+            Signal.RECORDED,
+        }
+
+    def test_a_switch_is_known_by_ports_that_are_not_down_for_long_yet(self) -> None:
+        late = [b.node(f"n{i}", ports=(down(20.0),)) for i in range(3, 6)]
+        snapshot = b.snapshot(b.node("n2", ports=(down(28.0),)), *late, **stopped(27.0))
+        assert said(snapshot) == [("n2", Signal.RECORDED, "infiniband.port_down")]
+
     def test_three_outages_within_half_a_day_are_a_flap_though_the_port_is_up(self) -> None:
         events = tuple(outage(ago, number=i) for i, ago in enumerate((30_000, 20_000, 100)))
         node = b.node("n2", ports=(port(),), hardware_events=events)
@@ -207,14 +247,40 @@ class TestPorts:
         [
             [outage(100), outage(200)],
             [outage(100), outage(200), outage(50_000)],
-            [outage(100), outage(200), outage(300, seconds=15.0)],
             [outage(100), outage(200), outage(300, part="mlx5_1/1")],
         ],
     )
-    def test_fewer_older_shorter_ones_and_those_of_another_port_are_none(
-        self, events: list[StoredHardwareEvent]
-    ) -> None:
+    def test_fewer_older_ones_and_those_of_another_port_are_none(self, events: list[StoredHardwareEvent]) -> None:
         assert said(b.snapshot(b.node("n2", hardware_events=tuple(events)))) == []
+
+    def test_as_many_that_were_too_short_make_a_suspect(self) -> None:
+        def node(*seconds: float) -> Snapshot:
+            events = tuple(outage(100.0 * i, one, number=i) for i, one in enumerate(seconds, 1))
+            return b.snapshot(b.node("n2", ports=(port(),), hardware_events=events))
+
+        unsteady = [("n2", Signal.HEALTH_SUSPECTED, "infiniband.port_unsteady")]
+        assert said(node(0.0, 0.0, 0.0)) == said(node(40.0, 15.0, 0.0)) == unsteady
+        assert said(node(0.0, 0.0)) == []
+        assert said(node(40.0, 40.0, 40.0, 0.0)) == [("n2", Signal.HARDWARE_FAULT, "infiniband.port_flaps")]
+
+    def test_ports_that_were_dead_before_the_node_booted_are_missed_where_the_site_says_how_many(self) -> None:
+        dead = port(2, state="DOWN", physical_state="Polling", was_active=False)
+        node = b.node("n2", gpus=(b.gpu(),), ports=(port(), dead))
+        assert said(b.snapshot(node)) == []
+        assert said(b.snapshot(node), ports_per_node=1) == []
+        (finding,) = found(b.snapshot(node), ports_per_node=2)
+        assert (finding.signal, finding.rule) == (Signal.HEALTH_SUSPECTED, "infiniband.too_few_ports")
+        assert finding.evidence["not_active"] == ["mlx5_0/2"]
+        no_adapter = b.node("n2", gpus=(b.gpu(),))
+        assert said(b.snapshot(no_adapter), ports_per_node=2) == [
+            ("n2", Signal.HEALTH_SUSPECTED, "infiniband.too_few_ports")
+        ]
+        for unknown in (replace(no_adapter, ports_silent_seconds=0.4), replace(no_adapter, gpus=())):
+            assert said(b.snapshot(unknown), ports_per_node=2) == []
+
+    def test_a_port_that_goes_down_under_our_eyes_is_not_missed_twice(self) -> None:
+        node = b.node("n2", gpus=(b.gpu(),), ports=(port(), down(20.0, number=2)))
+        assert said(b.snapshot(node), ports_per_node=2) == []
 
 
 def test_events_of_nvml_are_recorded_for_this_boot_only() -> None:
@@ -236,6 +302,7 @@ class TestHost:
             Disk("/", 100 * GiB, 50 * GiB, free_inodes_share=0.001),
             Disk("/", 100 * GiB, 50 * GiB, problem="read-only"),
             Disk("/scratch", 0, 0, problem="Stale file handle"),
+            Disk("/scratch", 100 * GiB, 50 * GiB, problem=NOT_MOUNTED),
         ],
     )
     def test_a_disk_that_is_full_or_read_only_makes_the_node_suspect(self, disk: Disk) -> None:
@@ -243,6 +310,15 @@ class TestHost:
 
     def test_room_enough_is_well(self) -> None:
         assert said(b.snapshot(b.node("n2", host=Host(disks=[Disk("/", 100 * GiB, 5 * GiB, 0.4)])))) == []
+
+    @pytest.mark.parametrize("what", ["ports_silent_seconds", "host_silent_seconds"])
+    def test_one_that_its_agent_cannot_look_at_is_suspect(self, what: str) -> None:
+        def silent(seconds: float) -> list[tuple[str, Signal, str]]:
+            values: dict[str, Any] = {what: seconds}
+            return said(b.snapshot(b.node("n2", **values)))
+
+        assert silent(40.0) == [("n2", Signal.HEALTH_SUSPECTED, "host.silent")]
+        assert silent(2.0) == []
 
     @pytest.mark.parametrize(("ahead", "recorded"), [(60.0, True), (-60.0, True), (-2.0, False)])
     def test_a_clock_that_is_off_is_recorded(self, ahead: float, recorded: bool) -> None:
@@ -269,7 +345,14 @@ class TestCauses:
         assert cause in OF_THE_HARDWARE
 
     @pytest.mark.parametrize(
-        "bad", [down(5.0), port(rate_gbps=200.0), port(symbol_errors_recent=1000), down(5.0, state="")]
+        "bad",
+        [
+            down(5.0),
+            port(rate_gbps=200.0),
+            port(symbol_errors_recent=1000),
+            port(link_downed_recent=1),
+            down(5.0, state=""),
+        ],
     )
     def test_a_port_that_is_down_or_poor_is_one_for_every_rank_of_the_node(self, bad: Port) -> None:
         node = b.node("n2", ports=(port(2), bad))

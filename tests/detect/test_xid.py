@@ -14,7 +14,7 @@ from controlplane.detect.node_log import NodeLog
 from controlplane.detect.xid import judge_logs, xid
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.job import JobThere
-from controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
+from controlplane.fleet.node import Generation, NodeRecord, NodeView, StoredKernelEvent
 from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
 
@@ -117,6 +117,11 @@ class TestLines:
         assert [of(old)[0][1], of(new)[0][1]] == [Signal.HARDWARE_FAULT] * 2
         assert of(new, driver_version="550.54.15")[0][1] is Signal.APPLICATION_FAULT  # subcode 0: no such unit
 
+    def test_it_is_read_by_the_driver_that_said_it_and_not_by_that_of_now(self) -> None:
+        new = code(145, said="WHAT_IS_IT Fatal XC0 i0 Link 01 (0x00000005 0x00000002 0x0)")
+        then = replace(new, generation=Generation("550.54.15"))
+        assert of(then, driver_version="595.45.04")[0][1] is Signal.APPLICATION_FAULT
+
     @pytest.mark.parametrize(
         ("text", "signal"),
         [
@@ -194,6 +199,15 @@ class TestTheDriversOwnAction:
 
     def test_an_error_after_the_zero_counts(self) -> None:
         assert of(action(0, 1, before=1), code(48, 2, START + 60))[1] == ("xid.48", Signal.HARDWARE_FAULT, "reset_gpu")
+
+    @pytest.mark.parametrize("after", [0.0, 0.5, 1.0])
+    def test_an_error_together_with_the_zero_counts(self, after: float) -> None:
+        found = of(action(0, 1, before=1), code(48, 2, START + after))
+        assert found == [("xid.154", Signal.RECORDED, "none"), ("xid.48", Signal.HARDWARE_FAULT, "reset_gpu")]
+
+    def test_a_storm_that_began_before_the_zero_and_goes_on_after_it_counts(self) -> None:
+        found = of(code(48), action(1, 2), action(0, 3, START + 20, before=1), code(48, 4, START + 60))
+        assert ("xid.48", Signal.HARDWARE_FAULT, "reset_gpu") in found
 
     def test_an_old_action_does_not_speak_for_a_new_error(self) -> None:
         found = of(code(48), action(3, 2), code(62, 3, START + 60))

@@ -14,8 +14,21 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
 
-from agents.wire import REPORT_BYTES_MAX, CheckpointShard, Collective, JobRefused, RankWindow, Report
+from agents.wire import (
+    REPORT_BYTES_MAX,
+    CheckpointShard,
+    Collective,
+    Fact,
+    HardwareEvent,
+    HardwareKind,
+    JobRefused,
+    KernelEvent,
+    LaunchEnded,
+    RankWindow,
+    Report,
+)
 from controlplane.fleet.job import Attempt, KnownJob
+from controlplane.fleet.node import Generation, generation_of
 from controlplane.ingest.authority import Token
 from controlplane.ingest.reports import Doors, reports_router
 from controlplane.live.directory import JobDirectory
@@ -101,6 +114,35 @@ def test_a_good_report_is_heard_and_acknowledged(door: Door) -> None:
     assert (response.status_code, response.json()) == (200, {"facts": 0})
     assert door.telemetry.heard()["n1"].at == b.NOW
     assert door.woken == []
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"version": 1, "cluster": "\xe2"}', b'{"\xff": 1}', b'{"x": ' + b"[" * 100_000, b"\xff", b"[" * 100_000]
+)
+def test_what_is_no_text_or_has_no_end_is_refused_as_any_other_nonsense(door: Door, body: bytes) -> None:
+    refused(door.post(body), 400)
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        HardwareEvent(b.BOOT, b.NOW, HardwareKind.PORT_OUTAGE, "mlx5_0/1", 2**64),
+        KernelEvent(b.BOOT, 1, b.NOW, "NVRM: Xid", 2**40),
+        LaunchEnded(7, 0, 0, 1, "over", b.NOW, status=2**63),
+    ],
+)
+def test_a_number_that_no_database_holds_is_refused(door: Door, fact: Fact) -> None:
+    refused(door.post(b.report("n1", facts=[fact])), 400, "cannot be read")
+
+
+def test_a_fact_is_stored_with_driver_and_gpus_as_last_known_in_its_boot(door: Door) -> None:
+    door.post(b.report("n1", driver_version="570.124.06"))
+    for sequence, boot_id in ((1, b.BOOT), (2, "boot-2")):
+        event = b.xid_event("n1", 79, sequence=sequence, boot_id=boot_id).event
+        door.post(b.report("n1", facts=[event], gpus=[], boot_id=boot_id))
+    same, other = (one.generation for one in FactStore(door.engine).kernel_events(0, 0.0))
+    assert same == generation_of("570.124.06", [b.gpu(i) for i in range(8)])
+    assert other == Generation()
 
 
 def test_the_last_collective_of_a_rank_is_heard_with_its_window_and_bounded(door: Door) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from controlplane.operate import kernel_log
 from controlplane.operate.cli import app
 from controlplane.operate.kernel_log import collect, parse_line
 
@@ -66,6 +67,13 @@ def test_journalctls_json_is_read() -> None:
     assert (line.text, line.host, line.at) == (XID, "gpu17", AT)
 
 
+@pytest.mark.parametrize("when", ["9" * 30, "9" * 400, "-" + "9" * 25, "soon"])
+def test_the_drivers_words_are_found_where_the_time_is_one_that_no_clock_shows(when: str) -> None:
+    line = parse_line(json.dumps({"MESSAGE": XID, "__REALTIME_TIMESTAMP": when}), 2026)
+    assert line is not None
+    assert (line.text[: len(XID)], line.at) == (XID, None)
+
+
 @pytest.mark.parametrize(
     "line", ["{", "[" * 5000, "{" * 5000, '{"MESSAGE": null}', "", "Nov 21 18:48:46 host kernel: usb"]
 )
@@ -114,8 +122,8 @@ class TestVerdicts:
         assert node["next"]["action"] == "nothing"
 
     def test_a_clock_that_falls_back_is_a_boot_as_well(self) -> None:
-        reading = collect([f"[ 9000.000000] {XID}", f"[    5.000000] {XID}"], 2026)
-        assert [one.event.boot_id for one in reading.events["node"]] == ["boot-0", "boot-1"]
+        reading = collect([f"[ 9000.000000] {XID}", f"[    5.000000] {XID}"], 2026, 180.0)
+        assert {one.event.boot_id for one in reading.logs["node"].events(0.0)} == {"boot-0", "boot-1"}
 
     def test_lines_without_times_are_one_burst_and_said_to_be(self) -> None:
         told = analyzed(XID, "NVRM: Xid (PCI:0000:06:00): 74, pid=1, name=python, x")
@@ -229,3 +237,14 @@ class TestExplain:
         config = tmp_path / "site.toml"
         config.write_text('cluster = "c"\n[xid.policy.94]\nclas = "record"\n')
         assert "did you mean" in invoked("explain", "xid", "94", "--config", str(config), status=2)
+
+
+def test_of_a_long_log_no_more_is_remembered_than_the_service_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_log, "SHOWN_MAX", 1000)
+    lines = (f"[{at}.000000] NVRM: Xid (PCI:0000:{at % 8:02x}:00): {at % 700}, pid=1" for at in range(1, 20_000))
+    reading = collect(lines, 2026, 180.0)
+    remembered = reading.logs["node"].events(0.0)
+    assert reading.lines["node"] == 19_999
+    assert len(remembered) <= 500 * 30
+    assert len(reading.shown) <= max(1000, 2 * len(remembered)) + 1
+    assert all(("node", one.begun_at) in reading.shown for one in remembered)

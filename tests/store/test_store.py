@@ -14,7 +14,7 @@ from agents.wire import CheckpointShard, Fact, FirstStep, HardwareEvent, Hardwar
 from controlplane.decide.judge import decide
 from controlplane.detect import detect
 from controlplane.fleet.job import Attempt, JobKey, JobThere, identify
-from controlplane.fleet.node import NodeState
+from controlplane.fleet.node import NodeState, generation_of
 from controlplane.fleet.recovery import RecoveryStatus, StepStatus
 from controlplane.store.database import open_database
 from controlplane.store.facts import FactStore
@@ -303,3 +303,17 @@ def test_a_hardware_event_is_stored_once_and_read_as_it_was_told(engine: Engine)
     assert (stored.node, stored.received_at, stored.event) == ("n1", 10.0, event)
     assert facts.hardware_events(stored.id, 0.0) == []
     assert facts.hardware_events(0, 10.5) == []
+
+
+def test_driver_and_gpus_are_kept_with_each_event(engine: Engine) -> None:
+    facts = FactStore(engine)
+    events: list[Fact] = [
+        b.xid_event("n1", 79).event,
+        HardwareEvent("boot-1", 5.5, HardwareKind.NVML_XID, "0000:01:00.0", 79),
+    ]
+    machine = generation_of("570.124.06", [b.gpu(0), b.gpu(1)])
+    assert machine == generation_of("570.124.06", [b.gpu(1), b.gpu(0)])
+    assert machine != generation_of("570.124.06", [b.gpu(0), b.gpu(2)])
+    facts.record("n1", events, b.NOW, lambda _: None, generation=machine)
+    assert [one.generation for one in facts.kernel_events(0, 0.0)] == [machine]
+    assert [one.generation for one in facts.hardware_events(0, 0.0)] == [machine]
