@@ -25,6 +25,7 @@ from agents.log import fields, log
 from agents.sample.gpu_history import GpuHistory
 from agents.sample.memory import Memory
 from agents.sample.picture import Message, NvmlEvent, Picture
+from agents.wire import NOT_UNDERSTOOD
 
 LINE_BYTES_MAX = 1 << 20
 SUPERVISE_SECONDS = 1.0
@@ -209,7 +210,7 @@ class GpuProcess:
                 raise msgspec.DecodeError(f"a line of more than {LINE_BYTES_MAX} bytes")
             for line in lines:
                 self._take(_decoder.decode(line))
-        except msgspec.MsgspecError as error:
+        except NOT_UNDERSTOOD as error:
             self._problem = f"the process that asks NVML cannot be understood: {error}"
             self._kill(process)
 
