@@ -196,12 +196,12 @@ def test_ranks_that_cannot_be_killed_hold_nobody_up(gang: GangJob) -> None:
     assert "outlived SIGKILL" in gang.output
 
 
-def test_a_program_that_cannot_start_is_not_started_again(gang: GangJob) -> None:
+def test_a_program_that_cannot_start_is_tried_once_more_at_most(gang: GangJob) -> None:
     (gang.home / "broken.py").write_text("import no_such_module_at_all\n")
     gang.submit(GANG, [str(gang.python), str(gang.home / "broken.py")])
     assert gang.exit_code() == 1
-    assert [one["row"] for one in gang.events("decision")] == [30]
-    assert len(gang.events("launch")) == 1
+    assert [one["row"] for one in gang.events("decision")] == [35, 30]
+    assert len(gang.events("launch")) == 2
     assert "No module named 'no_such_module_at_all'" in gang.output
     assert "No node is to blame" in gang.output
 
