@@ -193,6 +193,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
 
 Answer = Acknowledged | RestorePointAnswer | Word | Progress | ErrorAnswer
 
+
 class UnknownMessage(msgspec.Struct, frozen=True):
     """Of a hook or launcher that is newer than this agent."""
 

@@ -221,8 +221,8 @@ def all_failed_alike(ended: Ended, ledger: Ledger, rules: Rules) -> bool:
 def is_the_program(ended: Ended, ledger: Ledger, spares: Sequence[str], rules: Rules) -> bool:
     """Whether ranks that failed alike did so each by itself, or of the first one's failure, as those of a gang do.
 
-    How they follow each other in time does not tell: a gang's ranks can end within the milliseconds in which their
-    interpreters end. That all fail again without the node that was first does; without a spare it is not tried.
+    How they follow each other in time is no proof: that is how long interpreters take to end, in both cases. That all
+    fail again without the node that was first is one; without a spare it is not tried.
     """
     return (
         ledger.failed_alike >= FAILED_ALIKE_MAX

@@ -311,7 +311,9 @@ def test_rubbish_gets_an_error_and_ends_only_its_own_connection(tmp_path: Path, 
 def test_what_only_a_newer_hook_says_is_left_out_and_answered_and_the_rank_goes_on(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         rank = await stage.connect()
-        await rank.say(HELLO, {"type": "dance", "of": [1]}, {"type": "dance", "id": 4}, {"type": "restore_point", "id": 5})
+        await rank.say(
+            HELLO, {"type": "dance", "of": [1]}, {"type": "dance", "id": 4}, {"type": "restore_point", "id": 5}
+        )
         answers = [await rank.hear() or {} for _ in range(2)]
         assert {answer["id"]: answer["type"] for answer in answers} == {4: "error", 5: "restore_point"}
         assert "knows no 'dance'" in next(answer["error"] for answer in answers if answer["id"] == 4)

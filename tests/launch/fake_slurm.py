@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from agents.launch import seat
-from agents.launch.tree import below
+from agents.launch.tree import below, kill_below
 
 HOME = Path(os.environ["HOME"])
 
@@ -33,7 +33,12 @@ def srun(arguments: list[str]) -> int:
         program = subprocess.Popen([sys.executable, "-P", __file__, "seat", *words], env=environment)
         (HOME / f"step.{number}" / node).write_text(str(program.pid))
         programs.append(program)
-    signal.signal(signal.SIGTERM, lambda *_: [one.kill() for one in programs])
+
+    def end(*_: object) -> None:
+        for one in programs:
+            one.kill()
+
+    signal.signal(signal.SIGTERM, end)
     return max(program.wait() for program in programs)
 
 
@@ -63,7 +68,7 @@ def scontrol(arguments: list[str]) -> int:
 
 
 def run_seat(arguments: list[str]) -> int:
-    kill_below, node = seat.kill_below, os.environ["SLURMD_NODENAME"]
+    node = os.environ["SLURMD_NODENAME"]
     vars(seat)["kill_below"] = lambda: [0] if is_stuck(node) else kill_below()
     return seat.main(arguments)
 

@@ -213,14 +213,6 @@ def test_a_usage_error_is_told_at_once(gang: LocalGang) -> None:
     assert gang.rows() == [30]
 
 
-def test_an_old_progress_file_is_no_progress(gang: LocalGang) -> None:
-    (gang.home / "steps").write_text("500\n")
-    failing = [f"exit:{launch}:n{launch + 1}:7" for launch in range(3)]
-    gang.start([*THREE, "--progress-file", "steps"], gang.simple(*failing))
-    assert gang.exit_code() == 7
-    assert gang.rows() == [70, 70, 50]
-
-
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 WARNED = """
