@@ -395,6 +395,57 @@ def test_an_allocation_that_is_too_small_is_refused(gang: GangJob) -> None:
     assert "ask sbatch for 4 nodes and some spares" in gang.output
 
 
+def test_at_a_preemption_the_ranks_have_the_grace_time(gang: GangJob) -> None:
+    """Slurm tells the steps when it begins, and the batch script when it is over."""
+    grace_seconds = 4.0
+    let_urgent_jobs_preempt(gang.site, grace_seconds)
+    script = gang.home / "warned.py"
+    script.write_text(WARNED)
+    options = ["--checkpoint-signal", "TERM", "--term-seconds", "0.5"]
+    gang.submit([*GANG, *options], [str(gang.python), str(script)], sbatch=("--requeue",))
+    gang.wait_for_launch(0, 8)
+    urgent = gang.home / "urgent.sh"
+    urgent.write_text("#!/bin/bash\nsleep 60\n")
+    other = gang.site.submit(urgent, options=["--partition=urgent", "--nodes=6"])
+    try:
+        gang.wait_for(lambda: gang.events("checkpoint_asked"), 20, "the launcher hears of the preemption")
+        (asked,) = gang.events("checkpoint_asked")
+        gang.wait_for(lambda: len({one["rank"] for one in gang.lines("warned")}) == 8, 5, "every rank hears of it")
+        gang.wait_for(lambda: gang.events("signal"), 20, "the grace time is over")
+        assert gang.events("signal")[0]["at"] - asked["at"] > grace_seconds - 1
+        assert not gang.events("fault"), "so long nobody ended the ranks"
+        gang.wait_for(lambda: gang.field("Restarts") == "1", 20, "the job is requeued")
+    finally:
+        gang.site.cluster.run("scancel", str(other))
+        gang.cancel()
+
+
+def let_urgent_jobs_preempt(site: Site, grace_seconds: float) -> None:
+    """From now on, on this cluster."""
+    configuration = site.directory / "slurm.conf"
+    text = configuration.read_text()
+    site.cluster.stop_controller()
+    train = next(line for line in text.splitlines() if line.startswith("PartitionName=train"))
+    urgent = "PartitionName=urgent Nodes=ALL OverSubscribe=EXCLUSIVE State=UP PriorityTier=2"
+    added = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE"
+    mine = f"{added}\n{train} PriorityTier=1 GraceTime={grace_seconds:.0f}\n{urgent}"
+    configuration.write_text(text.replace(train, mine))
+    site.cluster.start_controller()
+    site.cluster.wait_until(
+        lambda: "urgent" in site.cluster.run("sinfo", "--noheader", "--format=%R").stdout, 20, "slurmctld is back"
+    )
+
+
+WARNED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, os.environ["HOME"])
+import program
+home = Path(os.environ["HOME"])
+signal.signal(signal.SIGTERM, lambda *_: program.tell(home / "warned", {"rank": os.environ["RANK"]}))
+program.main()
+"""
+
 TELLING = """
 import json, os, time
 from pathlib import Path
