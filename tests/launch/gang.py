@@ -122,10 +122,6 @@ class GangJob(Gang):
         status, _, number = self._fields()["ExitCode"].partition(":")
         return int(status) or (128 + int(number) if int(number) else 0)
 
-    def field(self, name: str) -> str:
-        """Of the job, as Slurm shows it."""
-        return self._fields().get(name, "")
-
     def _fields(self) -> dict[str, str]:
         done = self.site.cluster.run("scontrol", "show", "job", "-o", str(self.job))
         return dict(part.split("=", 1) for part in done.stdout.split() if "=" in part)
