@@ -515,7 +515,7 @@ class Launcher:
             self._steps.kill(launch.step)
         if waiting and (waited <= self._options.kill_seconds or self._are_many_slow(going_on, now, waited)):
             return
-        launch.stuck = set(going_on)
+        launch.stuck = set(going_on) - silent
         bad |= dict.fromkeys(going_on, f"its ranks outlived SIGKILL for {waited:.0f} s")
         bad |= {node: "its seat hung up" for node in launch.seats if node in launch.step.hung_up and node not in bad}
         if launch.failures and not bad and self._line.heard and time.monotonic() - launch.over_at < VERDICT_SECONDS:
@@ -596,11 +596,9 @@ class Launcher:
                 self._start_leaving()
 
     def _away(self, launch: Launch) -> set[str]:
-        """Nodes that are not to be reached, and so may come back. Where ranks may be left, nothing is tried again."""
+        """Nodes that are not to be reached, and so may come back. One that says that ranks are left may not."""
         now, links = time.monotonic(), launch.step.links
-        silent = {
-            node for node, link in links.items() if link.open and silence_of(link, now) > self._options.silence_seconds
-        }
+        silent = {node for node, link in links.items() if link.open and silence_of(link, now) > SILENT_SECONDS}
         return (launch.step.hung_up | silent) - launch.stuck
 
     def _keep_for(self, decision: Decision) -> bool:

@@ -400,7 +400,7 @@ def test_an_allocation_that_is_too_small_is_refused(gang: GangJob) -> None:
 
 
 def test_at_a_preemption_the_ranks_are_warned_and_have_the_grace_time(gang: GangJob) -> None:
-    """Slurm tells the steps alone when it begins. That it is over, it finds half a minute later: not waited for here."""
+    """Slurm tells the steps alone when it begins. That it is over is found half a minute later: not waited for here."""
     let_urgent_jobs_preempt(gang.site, grace_seconds=60)
     script = gang.home / "warned.py"
     script.write_text(WARNED)
