@@ -16,6 +16,11 @@ from types import MappingProxyType
 
 STEP_ENDED_EXIT_CODE = 137
 """Of a gang whose step was ended from outside, or which hung, launch after launch: no rank has one. As of a SIGKILL."""
+EXIT_REQUEUE = 75
+"""The job is not done, and could go on elsewhere or later."""
+NO_PEERS_STATUS = frozenset({2, 126, 127})
+"""A usage error, no right to run it, no such program: no rank ends like this because another one has."""
+FAILED_ALIKE_MAX = 2
 
 
 class Action(StrEnum):
@@ -101,6 +106,8 @@ class Ledger:
     """The first failure of each launch since the last progress that ended of one, oldest first."""
     black_holes: tuple[tuple[str, int], ...] = ()
     """Nodes replaced for that reason, and the node rank they had."""
+    failed_alike: int = 0
+    """Launches of which all ranks failed alike at the very start, before any progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,8 @@ ROWS: Mapping[int, str] = MappingProxyType(
         10: "every rank ended well: the job is done",
         20: "the job is to end: nothing is started any more",
         30: "all ranks failed alike at the very start, before any progress: the program cannot start; nobody is blamed",
+        35: "the same for the first time, and there is a spare: once more without the node that failed first, for the "
+        "others may have failed of it",
         40: "nodes are bad and there are spares: a spare takes each one's place, the rank order stays",
         41: "nodes are bad, there are too few spares: go on smaller",
         42: "nodes are bad, there are too few spares: wait for a node to come back",
@@ -140,7 +149,7 @@ ROWS: Mapping[int, str] = MappingProxyType(
 CAUSES: Mapping[int, str] = MappingProxyType(
     {
         **dict.fromkeys((10, 20), "done"),
-        **dict.fromkeys((30, 50, 70), "program"),
+        **dict.fromkeys((30, 35, 50, 70), "program"),
         **dict.fromkeys((40, 41, 42, 43, 44), "hardware"),
         60: "black_hole",
         71: "outside",
@@ -150,22 +159,22 @@ CAUSES: Mapping[int, str] = MappingProxyType(
 """For whose sake a launch was over, in the words of agents/wire.py."""
 
 
-def decide(  # noqa: PLR0911 - a table: a return for each row
+def decide(  # noqa: PLR0911, C901 - a table: a return for each row
     ended: Ended, ledger: Ledger, spares: Sequence[str], rules: Rules
 ) -> Decision:
     """The first row that fits."""
     after = _enter(ended, ledger)
     first = ended.failures[0] if ended.failures else None
-    if first is None and not ended.running and not ended.bad:
+    if first is None and not ended.running:  # what became of its nodes after that is no matter
         return Decision(10, Action.FINISH, "every rank ended well", after)
     if ended.asked_to_end:
-        return Decision(20, Action.FINISH, ended.asked_to_end, after, exit_code=first.exit_code if first else 0)
-    if first and cannot_start(ended, after, rules):
-        reason = (
-            f"every rank failed alike within {ended.age_seconds:.0f} s ({first}): the program cannot start; see its "
-            "own output. No node is to blame, and it is not started again"
-        )
-        return Decision(30, Action.FINISH, reason, after, exit_code=first.exit_code)
+        return _finish_as_asked(ended, after)
+    if first and all_failed_alike(ended, after, rules):
+        after = replace(after, failed_alike=after.failed_alike + 1)
+        if is_the_program(ended, after, spares, rules):
+            return _cannot_start(ended, after)
+        if spares:
+            return _once_more(ended, after, spares)
     bad = {node: why for node, why in ended.bad.items() if node in ended.seats}
     if bad:
         return _replace(40, ended.seats, bad, after, spares, rules)
@@ -198,15 +207,28 @@ def inherit(ledger: Ledger, without_progress: int, best_step: int | None) -> Led
     return replace(ledger, without_progress=spent, ever_progressed=best_step is not None)
 
 
-def cannot_start(ended: Ended, ledger: Ledger, rules: Rules) -> bool:
-    """All ranks, the same way, at once, and nothing was ever got done: that is no node."""
+def all_failed_alike(ended: Ended, ledger: Ledger, rules: Rules) -> bool:
+    """All ranks, the same way, at once, and nothing was ever got done."""
     return (
-        ended.launch == 0
-        and not ledger.ever_progressed
+        not ledger.ever_progressed
         and ended.age_seconds <= rules.early_seconds
         and not ended.bad
         and not ended.running
         and len({failure.status for failure in ended.failures}) == 1
+    )
+
+
+def is_the_program(ended: Ended, ledger: Ledger, spares: Sequence[str], rules: Rules) -> bool:
+    """Whether ranks that failed alike did so each by itself, or of the first one's failure, as those of a gang do.
+
+    How they follow each other in time is no proof: that is how long interpreters take to end, in both cases. That all
+    fail again without the node that was first is one; without a spare it is not tried.
+    """
+    return (
+        ledger.failed_alike >= FAILED_ALIKE_MAX
+        or ended.failures[0].status in NO_PEERS_STATUS
+        or ledger.without_progress >= rules.launches_without_progress_max
+        or (ended.launch == 0 and not spares)
     )
 
 
@@ -238,6 +260,35 @@ def _count_of(node: str, ledger: Ledger) -> int:
             break
         count += 1
     return count
+
+
+def _finish_as_asked(ended: Ended, ledger: Ledger) -> Decision:
+    """The ranks' own end has the program's exit code. A gang that lost a node, or was ended, is not done."""
+    if ended.failures and not ended.bad:
+        return Decision(20, Action.FINISH, ended.asked_to_end, ledger, exit_code=ended.failures[0].exit_code)
+    lost = "; ".join(f"{node}: {why}" for node, why in ended.bad.items())
+    reason = "; ".join(filter(None, (ended.asked_to_end, lost, "the ranks have not ended by themselves")))
+    return Decision(20, Action.FINISH, reason, ledger, exit_code=EXIT_REQUEUE)
+
+
+def _cannot_start(ended: Ended, ledger: Ledger) -> Decision:
+    first = ended.failures[0]
+    again = ", as in the launch before" if ledger.failed_alike > 1 else ""
+    reason = (
+        f"every rank failed alike within {ended.age_seconds:.0f} s ({first}){again}: the program cannot start; see its "
+        "own output. No node is to blame, and it is not started again"
+    )
+    return Decision(30, Action.FINISH, reason, ledger, exit_code=first.exit_code)
+
+
+def _once_more(ended: Ended, ledger: Ledger, spares: Sequence[str]) -> Decision:
+    first = ended.failures[0]
+    reason = (
+        f"every rank failed alike within {ended.age_seconds:.0f} s ({first}): the program cannot start, see its own "
+        f"output, or the others failed of {first.node}. Once more, {spares[0]} in its place; nobody is blamed"
+    )
+    seats = tuple(spares[0] if node == first.node else node for node in ended.seats)
+    return Decision(35, Action.RELAUNCH, reason, ledger, seats=seats)
 
 
 def _start_anew(ended: Ended, ledger: Ledger, spares: Sequence[str], rules: Rules) -> Decision:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from agents.launch.decide import Ended, Failure
 from agents.launch.hub import silence_of
 from agents.launch.steps import Step
-from agents.launch.watch import Over, Picture
+from agents.launch.watch import Over, Picture, are_many
 
 HUNG_UP = "its seat hung up: the node, or Slurm's daemon there, is gone"
 
@@ -44,6 +44,14 @@ class Launch:
     running_when_over: int = 0
     gone: set[str] = field(default_factory=set)
     """Nodes on which no process of it is left."""
+    keep_seconds: float = 0.0
+    """For ranks that may go on in the next launch to leave this one."""
+    slow_at: float | None = None
+    """When most of its nodes were last found to have ranks that outlive SIGKILL."""
+    stuck: set[str] = field(default_factory=set)
+    """Nodes on which ranks of it may be left."""
+    end_told: bool = False
+    """The control plane was told how it ended."""
 
     @property
     def ranks(self) -> int:
@@ -109,13 +117,16 @@ class Launch:
 
     def many_hung_up(self) -> bool:
         lost = sum(node in self.step.lost for node in self.seats)
-        return self.went_at is not None and lost > max(1, len(self.seats) // 2)
+        return self.went_at is not None and are_many(lost, len(self.seats))
 
-    def may_hold_ranks(self, bad: Mapping[str, str]) -> list[str]:
-        """Nodes that are to go on, and have not said yet that nothing of this launch is left there."""
+    def may_hold_ranks(self, now: float) -> dict[str, float]:
+        """Nodes whose seat is there and has not said yet that nothing of this launch is left; and how long it is
+        silent.
+        """
         if self.went_at is None:
-            return []
-        return [node for node in self.seats if node not in {*bad, *self.gone} and self.step.link(node) is not None]
+            return {}
+        links = {node: self.step.link(node) for node in self.seats if node not in self.gone}
+        return {node: silence_of(link, now) for node, link in links.items() if link is not None}
 
     def differing_gpus(self) -> dict[str, str]:
         """One rank for each GPU needs as many on every node: who has another number than most has lost some."""

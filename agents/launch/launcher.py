@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from agents.launch import watch
 from agents.launch.agent_line import AgentLine, Gang
-from agents.launch.decide import CAUSES, Action, Decision, Ledger, OutOfSpares, decide, inherit
+from agents.launch.decide import CAUSES, EXIT_REQUEUE, Action, Decision, Ledger, OutOfSpares, decide, inherit
 from agents.launch.events import Events
 from agents.launch.hub import Hub, SeatLink, silence_of
 from agents.launch.launch import Launch
@@ -27,7 +27,6 @@ from agents.launch.watch import Over
 
 EXIT_NODES_MISSING = 69
 EXIT_CANNOT_START = 70
-EXIT_REQUEUE = 75
 TURN_SECONDS = 0.05
 PROGRESS_SECONDS = 0.5
 PROBE_SECONDS = 15.0
@@ -42,7 +41,13 @@ VERDICT_SECONDS = 0.5
 gang would be started on that GPU once more.
 """
 SCANCEL_AFTER_SECONDS = 0.3
-"""Seats end their ranks in milliseconds. Where one does not, Slurm is asked to."""
+"""Seats end their ranks in milliseconds. Where only such are left that say nothing at all, Slurm is asked to. A seat
+that speaks is killing already, and alone can say when nothing is left.
+"""
+SILENT_SECONDS = 0.5
+"""A seat that is killing speaks twice a second."""
+WARNED_TWICE_SECONDS = 2.0
+"""Slurm's word to the steps and that to the batch script may be one and the same."""
 
 
 class Phase(StrEnum):
@@ -88,6 +93,7 @@ class Launcher:
         self._rearm_at = 0.0
         self._signals: list[signal.Signals] = []
         self._warned = False
+        self._warned_at = 0.0
         self._ending_for: signal.Signals | None = None
 
     # -- the loop ----------------------------------------------------------------------------------------------
@@ -133,13 +139,18 @@ class Launcher:
     def _heed_signals(self) -> None:
         while self._signals:
             received = self._signals.pop(0)
-            if received == self._options.checkpoint_signal:
-                self._ask_for_checkpoint(received)
-            else:
+            if received != self._options.checkpoint_signal or self._is_the_end(received):
                 self._end_for(received)
+            elif received != signal.SIGTERM or not self._warned:
+                self._ask_for_checkpoint(received)
+
+    def _is_the_end(self, received: signal.Signals) -> bool:
+        """SIGTERM as a warning: at the end of the grace time there is another one."""
+        late = time.monotonic() - self._warned_at > WARNED_TWICE_SECONDS
+        return received == signal.SIGTERM and (self._ending_for is not None or (self._warned and late))
 
     def _ask_for_checkpoint(self, received: signal.Signals) -> None:
-        self._warned = True
+        self._warned, self._warned_at = True, time.monotonic()
         words = "the ranks are asked for a checkpoint; nothing is started any more"
         self._events.tell("checkpoint_asked", f"{received.name}: {words}", signal=received.name)
         if self._phase is Phase.RUNNING:
@@ -188,6 +199,7 @@ class Launcher:
                 self._welcome(step, link)
             case "lost":
                 step.lost.add(node)
+                step.lost_at = time.monotonic()
             case "warm":
                 step.warm.add(node)
                 self._events.note("warm", node=node, generation=step.generation, failed=message.get("failed"))
@@ -203,6 +215,13 @@ class Launcher:
                 launch.gone.add(node)
                 if "port" in message:
                     link.port = number(message, "port")
+            case "signalled" if step.retired_at is None:
+                self._hear_warning(number(message, "number"))
+
+    def _hear_warning(self, received: int) -> None:
+        """Slurm's word to a step. What else somebody sends to a step is not for us."""
+        if received == self._options.checkpoint_signal and not self._warned and self._ending_for is None:
+            self._ask_for_checkpoint(self._options.checkpoint_signal)
 
     def _welcome(self, step: Step, link: SeatLink) -> None:
         step.links[link.node] = link
@@ -266,21 +285,23 @@ class Launcher:
         # While a node is absent, srun may end all of the step for its sake.
         if not step.retired_at and not step.absent:
             spares = [node for node in step.nodes if node not in self._launch.seats and node not in step.left]
-            for node in spares:
-                if node in step.lost:
-                    self._nodes.lose(node, "its seat hung up")
             now = time.monotonic()
+            # Where most hang up, somebody has ended the step.
+            ended = watch.are_many(len(step.hung_up), len(step.nodes)) or now - step.lost_at < watch.SETTLE_SECONDS
+            for node in spares if not ended else ():
+                if node in step.hung_up:
+                    self._nodes.lose(node, "its seat hung up", away=True)
             silent = {node: silence_of(link, now) for node, link in step.links.items() if link.open}
             for node, why in watch.lost_to_silence(silent, len(silent), self._options.silence_seconds).items():
                 if node in spares:
-                    self._nodes.lose(node, why)
+                    self._nodes.lose(node, why, away=True)
         self._nodes.tell_changes(self._launch.seats)
 
     def _spares(self) -> list[str]:
-        """Those that have a warm seat already come first."""
-        standby = self._standby
+        """Those that have a seat already come first."""
+        step = self._standby or self._launch.step
         free = self._nodes.usable(without=self._launch.seats)
-        return sorted(free, key=lambda node: not (standby and standby.link(node)))
+        return sorted(free, key=lambda node: step.link(node) is None)
 
     # -- seating -----------------------------------------------------------------------------------------------
 
@@ -347,7 +368,10 @@ class Launcher:
         master = step.links[launch.seats[0]]
         launch.processes = self._options.procs_per_node or master.gpus or 1
         launch.went_at = time.monotonic()
-        launch.note_step(self._progress.step(0.0), launch.went_at)  # of a launch before
+        reached = self._progress.step(0.0)
+        launch.note_step(reached, launch.went_at)  # of a launch before
+        if launch.number == 0 and reached is not None:  # what an earlier job left in the file
+            self._best_step = max(reached, self._best_step or 0)
         self._failed_steps = 0
         warm = sum(node in step.warm for node in launch.seats)
         for node_rank, node in enumerate(launch.seats):
@@ -448,8 +472,13 @@ class Launcher:
         launch.close(over, now)
         for node in launch.seats if launch.went_at is not None else ():
             link = launch.step.link(node)
-            if link is not None:
-                self._hub.say(link, "keep" if self._may_keep(node, over) else "kill")
+            if link is None:
+                continue
+            if self._options.in_process_seconds is not None and node not in over.bad and not over.of_a_hang:
+                launch.keep_seconds = self._options.in_process_seconds
+                self._hub.say(link, "keep")
+            else:
+                self._hub.say(link, "kill")
         words = [f"{node}: {why}" for node, why in over.bad.items()] or [str(one) for one in launch.failures[:1]]
         if over.told:
             words = [over.told]
@@ -459,16 +488,13 @@ class Launcher:
             self._events.tell("fault", f"launch {launch.number}: {'; '.join(words)}", **launch.fault_fields(over))
         self._phase = Phase.ENDING
 
-    def _may_keep(self, node: str, over: Over) -> bool:
-        """Whether its ranks may go on in the next launch. Of a gang that hangs none leaves it by itself."""
-        return self._options.in_process_seconds is not None and node not in over.bad and not over.hung_seconds
-
     def _end(self) -> None:
-        """Until the nodes that are to go on have no rank of it left; who does not get there in time does not go on."""
+        """Until no rank of it is left; a node that does not get there in time does not go on."""
         launch = self._launch
         assert launch.over is not None
+        now = time.monotonic()
         unusable = self._nodes.unusable()
-        waited = time.monotonic() - launch.over_at - (self._options.in_process_seconds or 0.0)
+        waited = now - launch.over_at - launch.keep_seconds
         bad = dict(launch.over.bad)
         bad |= {node: unusable[node] for node in launch.seats if node in unusable and node not in bad}
         if launch.many_hung_up() and launch.step.killed_at is None:
@@ -479,17 +505,34 @@ class Launcher:
                 bad = {node: why for node, why in bad.items() if node in unusable}
                 self._judge(bad)
                 return
-        waiting = launch.may_hold_ranks(bad)
-        if waiting and waited > SCANCEL_AFTER_SECONDS:
+        holding = launch.may_hold_ranks(now)
+        silent = {node for node, seconds in holding.items() if seconds > SILENT_SECONDS}
+        going_on = [node for node in holding if node not in bad]
+        # A condemned node's old ranks could still write beside the new ones. One that is gone holds nobody up.
+        in_time = now - launch.over_at <= self._options.kill_seconds
+        waiting = [*going_on, *(node for node in holding if node in bad and node not in silent and in_time)]
+        if waiting and waited > SCANCEL_AFTER_SECONDS and silent.issuperset(waiting):
             self._steps.kill(launch.step)
-        if waiting and waited <= self._options.kill_seconds:
+        if waiting and (waited <= self._options.kill_seconds or self._are_many_slow(going_on, now, waited)):
             return
-        bad |= dict.fromkeys(waiting, f"its ranks outlived SIGKILL for {waited:.0f} s")
-        if launch.step.killed_at is None:
-            bad |= {node: "its seat hung up" for node in launch.seats if node in launch.step.lost and node not in bad}
+        launch.stuck = set(going_on) - silent
+        bad |= dict.fromkeys(going_on, f"its ranks outlived SIGKILL for {waited:.0f} s")
+        bad |= {node: "its seat hung up" for node in launch.seats if node in launch.step.hung_up and node not in bad}
         if launch.failures and not bad and self._line.heard and time.monotonic() - launch.over_at < VERDICT_SECONDS:
             return
         self._judge(bad)
+
+    def _are_many_slow(self, nodes: list[str], now: float, waited: float) -> bool:
+        """Then it is not the nodes: it is waited on, and each that is left in the end has its whole time again."""
+        launch = self._launch
+        if watch.are_many(len(nodes), len(launch.seats)):
+            if launch.slow_at is None:
+                words = f"ranks on {len(nodes)} of {len(launch.seats)} nodes outlive SIGKILL: that is not the nodes"
+                words += f"; waiting up to {watch.MANY_SLOW_SECONDS:g} s"
+                self._events.tell("slow_to_die", f"launch {launch.number}: {words}", nodes=nodes)
+            launch.slow_at = now
+        patient = launch.slow_at is not None and now - launch.slow_at <= self._options.kill_seconds
+        return bool(nodes) and patient and waited <= watch.MANY_SLOW_SECONDS
 
     def _judge(self, bad: Mapping[str, str]) -> None:
         launch = self._launch
@@ -513,6 +556,7 @@ class Launcher:
         self._carry_out(decision)
 
     def _report_end(self, launch: Launch, progressed: bool, decision: Decision) -> None:
+        launch.end_told = True
         first = launch.failures[0] if launch.failures else None
         self._line.notice(
             "launch_ended",
@@ -530,7 +574,7 @@ class Launcher:
 
     def _carry_out(self, decision: Decision) -> None:
         launch = self._launch
-        self._nodes.blame(decision.blamed)
+        self._nodes.blame(decision.blamed, self._away(launch))
         if not self._keep_for(decision):
             self._steps.retire(launch.step)
         match decision.action:
@@ -551,11 +595,19 @@ class Launcher:
                 self._exit_code = EXIT_NODES_MISSING
                 self._start_leaving()
 
+    def _away(self, launch: Launch) -> set[str]:
+        """Nodes that are not to be reached, and so may come back. One that says that ranks are left may not."""
+        now, links = time.monotonic(), launch.step.links
+        silent = {node for node, link in links.items() if link.open and silence_of(link, now) > SILENT_SECONDS}
+        return (launch.step.hung_up | silent) - launch.stuck
+
     def _keep_for(self, decision: Decision) -> bool:
         """Whether the next launch is in the same step, where some of its ranks still are. Then that is prepared."""
         launch = self._launch
         again = decision.action in (Action.RELAUNCH, Action.SHRINK) and launch.went_at is not None
         if self._options.in_process_seconds is None or not again or not launch.step.can_seat(decision.seats):
+            return False
+        if launch.over is not None and launch.over.of_a_hang:  # its seats have killed all that they had
             return False
         for node in launch.seats:
             if node not in decision.seats:
@@ -597,6 +649,9 @@ class Launcher:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def _start_leaving(self) -> None:
+        if self._launch.went_at is not None and not self._launch.end_told and self._ending_for is not None:
+            reason = f"the job was ended by {self._ending_for.name}"
+            self._report_end(self._launch, self._launch.progressed, Decision(20, Action.FINISH, reason, self._ledger))
         for node in self._launch.seats:
             link = self._launch.step.link(node)
             if link is not None:

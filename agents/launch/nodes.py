@@ -6,7 +6,7 @@ Belongs here: joining verdicts, Slurm's word and what the launcher saw itself. M
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from agents.launch.events import Events
 from agents.launch.slurm import NodeStates
@@ -24,6 +24,8 @@ class Nodes:
         self._node_states = node_states
         self._events = events
         self._lost: dict[str, str] = {}
+        self._away: set[str] = set()
+        """Those of them that hung up or fell silent: they may come back. The others were there, and are bad."""
         self._barred: dict[str, float] = {}
         """Nodes where Slurm could not start a seat, and until when none is tried. Ranks that run there may go on."""
         self._told: dict[str, str] = {}
@@ -44,15 +46,20 @@ class Nodes:
         return [node for node in self.names if node not in out]
 
     def to_be_probed(self) -> list[str]:
-        """Nodes that we lost, and nobody else condemns: they may have come back."""
+        """Nodes that were away when we lost them, and nobody else condemns: they may have come back."""
         others = {**self._node_states.poll(), **self._verdicts.poll()}
-        return [node for node in self._lost if node not in others]
+        return [node for node in self._lost if node in self._away and node not in others]
 
-    def lose(self, node: str, why: str) -> None:
-        self._lost.setdefault(node, why)
+    def lose(self, node: str, why: str, away: bool) -> None:
+        """`away`: nothing is heard of it. What is seen first counts."""
+        if node not in self._lost:
+            self._lost[node] = why
+            if away:
+                self._away.add(node)
 
     def find_again(self, node: str) -> None:
         self._lost.pop(node, None)
+        self._away.discard(node)
 
     def bar(self, nodes: Iterable[str]) -> None:
         for node in nodes:
@@ -60,14 +67,14 @@ class Nodes:
             words = f"{node}: Slurm could not start a seat there; not tried again for {BARRED_SECONDS / 60:.0f} minutes"
             self._events.tell("barred", words, node=node)
 
-    def blame(self, blamed: Mapping[str, str]) -> None:
+    def blame(self, blamed: Mapping[str, str], away: Container[str] = ()) -> None:
         """A launch ended for their sake, which has been told. Whoever else condemns one can also take that back."""
         others = {**self._verdicts.poll(), **self._node_states.poll()}
         for node, why in blamed.items():
             if node not in self._barred:
                 self._told[node] = why
                 if node not in others:
-                    self.lose(node, why)
+                    self.lose(node, why, node in away)
 
     def tell_changes(self, seats: Sequence[str]) -> None:
         """Of spares; what happens to the gang's own nodes is told when the launch is ended."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from agents.launch.decide import OutOfSpares, Rules
 from agents.launch.ports import port_range
 
-_SIGNALS = ("USR1", "USR2", "HUP", "URG", "WINCH")
+_SIGNALS = ("USR1", "USR2", "HUP", "URG", "WINCH", "TERM")
 
 
 class UsageError(Exception):
@@ -119,7 +119,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--nodes", type=int, required=True, metavar="N", help="nodes of the gang; the allocation's others are spares")
     add("--procs-per-node", default="auto", metavar="K", help="ranks on each node; auto: one a GPU, or one (default)")
     add("--torchrun", action="store_true", help="one torchrun on each node, which starts the ranks there")
-    add("--in-process", action="store_true", help="ranks that can, go on in the next launch without a new process")
+    add(
+        "--in-process",
+        action="store_true",
+        help="ranks that can, go on in the next launch without a new process; worth it with gloo, for NCCL's ranks do "
+        "not leave a broken collective in time and are started anew",
+    )
     add("--preload", default="", metavar="MODULES", help="imported in advance, with commas: torch,numpy")
     add("--when-out-of-spares", default="pool", choices=[one.value for one in OutOfSpares], help="default: pool")
     add("--min-nodes", type=int, metavar="M", help="for `shrink`: no fewer (default: N)")
@@ -144,7 +149,12 @@ def _parser() -> argparse.ArgumentParser:
     environment_verdicts = os.environ.get("UNDERSTUDY_VERDICTS", "")
     add("--verdicts", default=environment_verdicts, metavar="PATH", help="file or directory that names bad nodes")
     add("--port-range", default="", metavar="A-B", help="TCP ports to use on all nodes (default: 20000-31999)")
-    add("--checkpoint-signal", default="USR1", choices=_SIGNALS, help="what sbatch --signal sends (default: USR1)")
+    add(
+        "--checkpoint-signal",
+        default="USR1",
+        choices=_SIGNALS,
+        help="Slurm's warning of the end; TERM: at a preemption",
+    )
     add("--events", type=Path, metavar="FILE", help="append what happens, a JSON object a line")
     tuning = parser.add_argument_group("bounds").add_argument
     tuning("--silence-seconds", type=float, default=3.0, metavar="S", help="a node unheard of so long is gone (3)")

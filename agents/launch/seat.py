@@ -117,7 +117,7 @@ class Seat:
                 self._listen()
             elif key.fileobj == wakeup:
                 with contextlib.suppress(BlockingIOError):
-                    os.read(wakeup, 4096)
+                    self._tell_signals(os.read(wakeup, 4096))
             elif isinstance(key.data, Channel):
                 self._hear_rank(key.data)
             else:
@@ -172,6 +172,11 @@ class Seat:
                 self._over = True
             case other:
                 raise ProtocolError(f"the launcher said {other!r}, which this version does not know")
+
+    def _tell_signals(self, numbers: bytes) -> None:
+        """Slurm warns steps, and not the batch script, of a preemption: the launcher hears of it from us."""
+        for received in sorted(set(numbers) - {signal.SIGCHLD}):
+            self._say("signalled", number=received)
 
     def _say(self, what: str, **fields: object) -> None:
         # Small and seldom: a launcher that reads so little that this blocks is as good as gone.
@@ -299,7 +304,7 @@ class Seat:
         if self._torchrun:
             targets = [pid for pid, parent in parents().items() if parent in self._ranks]
         for pid in targets:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, which)
 
     def _kill(self) -> None:

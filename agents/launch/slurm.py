@@ -11,9 +11,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 from agents.launch.protocol import SECRET_VARIABLE
 
@@ -135,7 +137,9 @@ class NodeStates:
     def __init__(self, nodes: Sequence[str], interval_seconds: float) -> None:
         self._arguments = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T"]
         self._interval_seconds = interval_seconds
-        self._program: subprocess.Popen[str] | None = None
+        self._program: subprocess.Popen[bytes] | None = None
+        self._answer: IO[bytes] | None = None
+        """A file: sinfo has a line for each node in each partition, and a pipe that nobody reads would be full."""
         self._asked = time.monotonic()
         self._down: Mapping[str, str] = {}
 
@@ -146,10 +150,10 @@ class NodeStates:
             if self._interval_seconds > 0 and now - self._asked >= self._interval_seconds:
                 self._ask(now)
         elif self._program.poll() is not None:
-            output = self._program.communicate()[0]
-            if self._program.returncode == 0:
-                self._down = down_nodes(output)
-            self._program = None
+            if self._program.returncode == 0 and self._answer is not None:
+                self._answer.seek(0)
+                self._down = down_nodes(self._answer.read().decode(errors="replace"))
+            self._forget()
         elif now - self._asked > QUERY_SECONDS:
             self._program.kill()
         return self._down
@@ -157,9 +161,15 @@ class NodeStates:
     def _ask(self, now: float) -> None:
         self._asked = now
         with contextlib.suppress(OSError):
+            self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it is read
             self._program = subprocess.Popen(
-                self._arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True
+                self._arguments, stdout=self._answer, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
             )
+
+    def _forget(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+        self._program = self._answer = None
 
 
 def down_nodes(output: str) -> Mapping[str, str]:

@@ -20,6 +20,8 @@ from agents.launch.slurm import Allocation, kill_step, srun_arguments, start_ste
 
 LEAVE_SECONDS = 2.0
 """For seats that were told to leave. Then Slurm is asked to kill the step."""
+SCANCEL_SECONDS = 10.0
+"""For scancel, which waits for a slurmctld that does not answer. Then it is killed."""
 SRUN_SECONDS = 6.0
 """For srun, which waits for lost nodes longer than we do. Then it is killed."""
 
@@ -33,12 +35,16 @@ class Step:
     links: dict[str, SeatLink] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     """Nodes whose seat hung up."""
+    lost_at: float = 0.0
+    """When the last one did."""
     left: set[str] = field(default_factory=set)
     """Nodes whose seat was told to leave."""
     warm: set[str] = field(default_factory=set)
     step_id: str = ""
     killed_at: float | None = None
     """When Slurm was asked to SIGKILL all of it."""
+    killed: frozenset[str] = frozenset()
+    """Nodes whose seat was there then: that it hangs up afterwards is no fault of theirs."""
     retired_at: float | None = None
     expires_at: float | None = None
     probe: bool = False
@@ -47,6 +53,11 @@ class Step:
         """The node's seat, where it is there and has not hung up."""
         found = self.links.get(node)
         return found if found is not None and found.open else None
+
+    @property
+    def hung_up(self) -> set[str]:
+        """Nodes whose seat hung up by itself."""
+        return self.lost - self.killed
 
     @property
     def absent(self) -> list[str]:
@@ -70,7 +81,8 @@ class Steps:
         self._options = options
         self._secret = secret
         self._steps: dict[int, Step] = {}
-        self._commands: list[subprocess.Popen[bytes]] = []
+        self._commands: list[tuple[float, subprocess.Popen[bytes]]] = []
+        """Of scancel, and when each was started."""
         self._next = 0
 
     def start(self, nodes: Sequence[str], probe: bool = False) -> Step:
@@ -104,9 +116,10 @@ class Steps:
         """SIGKILL to every process of the step, through Slurm, whatever its seats do."""
         if step.killed_at is None:
             step.killed_at = time.monotonic()
+            step.killed = frozenset(node for node in step.nodes if step.link(node) is not None)
             command = kill_step(self._allocation.job_id, step.step_id)
             if command is not None:
-                self._commands.append(command)
+                self._commands.append((step.killed_at, command))
 
     def retire(self, step: Step) -> None:
         """It is not needed any more. Its seats leave; what does not is killed, in time, by `tidy`."""
@@ -126,7 +139,10 @@ class Steps:
     def tidy(self) -> bool:
         """Drive retired steps to their end. Returns whether none is left."""
         now = time.monotonic()
-        self._commands = [one for one in self._commands if one.poll() is None]
+        self._commands = [(at, one) for at, one in self._commands if one.poll() is None]
+        for at, command in self._commands:
+            if now - at > SCANCEL_SECONDS:
+                command.kill()
         for step in self._steps.values():
             if step.expires_at is not None and now >= step.expires_at:
                 self.retire(step)

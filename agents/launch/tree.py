@@ -32,7 +32,8 @@ def parents() -> dict[int, int]:
     return found
 
 
-def _below(root: int | None = None) -> list[int]:
+def below(root: int | None = None) -> list[int]:
+    """Process ids, of this process where none is named."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
@@ -46,21 +47,32 @@ def _below(root: int | None = None) -> list[int]:
 
 
 def kill_below() -> list[int]:
-    """SIGKILL everything below us; what is still to be seen afterwards. We are a subreaper: nothing leaves the tree."""
-    for pid in _below():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """SIGKILL everything below us; what is still to be seen afterwards. We are a subreaper: nothing leaves the tree.
+
+    A program that runs as somebody else (setuid) is none of the ranks, and not ours to kill: Slurm does, with the step.
+    """
+    theirs = {pid for pid in below() if not _kill(pid)}
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    return _below()
+    return [pid for pid in below() if pid not in theirs]
 
 
 def kill_tree(root: int) -> None:
     """SIGKILL for a process of ours and all below it. Who had left it is below us, and ended with us."""
-    for pid in (root, *_below(root)):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for pid in (root, *below(root)):
+        _kill(pid)
+
+
+def _kill(pid: int) -> bool:
+    """False: it is not ours to kill."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return True
 
 
 def end_everything_below(seconds: float) -> None:

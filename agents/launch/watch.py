@@ -18,6 +18,8 @@ SETTLE_EARLY_SECONDS = 2.0
 EARLY_SECONDS = 30.0
 MANY_SILENT_SECONDS = 60.0
 """Most of the gang silent at once is the network or this host, not the nodes: only after so long it is believed."""
+MANY_SLOW_SECONDS = 60.0
+"""Most of the gang slow to die is a file system that stalls, or large ranks: not the nodes. So long it is waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class Over:
     hung_seconds: float = 0.0
     """Not 0: no rank has failed, but for so long there was no new step."""
 
+    @property
+    def of_a_hang(self) -> bool:
+        """Then no rank of it leaves it by itself."""
+        return bool(self.told or self.hung_seconds)
+
 
 def judge(picture: Picture, silence_seconds: float, hang_seconds: float = 0.0) -> Over | None:
     """None: let it go on, or wait for more to be heard. `hang_seconds` 0: it may stand still for ever."""
@@ -83,6 +90,11 @@ def _may_be_a_nodes(picture: Picture) -> bool:
 def lost_to_silence(silent_seconds: Mapping[str, float], seats: int, silence_seconds: float) -> dict[str, str]:
     """Of so many seats, those that nothing was heard of for too long."""
     silent = {node: age for node, age in silent_seconds.items() if age > silence_seconds}
-    if len(silent) > max(1, seats // 2):
+    if are_many(len(silent), seats):
         silent = {node: age for node, age in silent.items() if age > MANY_SILENT_SECONDS}
     return {node: f"nothing heard of it for {age:.1f} s" for node, age in silent.items()}
+
+
+def are_many(nodes: int, seats: int) -> bool:
+    """Too many at once for it to be each one's own fault."""
+    return nodes > max(1, seats // 2)

@@ -1,4 +1,4 @@
-"""A job that runs `understudy run` on a testbed, and what can be asked of it."""
+"""A gang that `understudy run` runs, as a job on a testbed or beside this process, and what can be asked of it."""
 
 from __future__ import annotations
 
@@ -19,33 +19,19 @@ ENDED = {*OVER, "COMPLETING"}
 """A job with a dead node is COMPLETING until that node is back, or down for Slurm."""
 
 
-class GangJob:
-    """One job of the researcher's, in a home directory that was emptied first."""
+class Gang:
+    """What its ranks and its launcher write into a home directory."""
 
-    def __init__(self, site: Site, python: Path) -> None:
-        self.site = site
+    def __init__(self, home: Path, python: Path) -> None:
+        self.home = home
         self.python = python
-        self.home = site.cluster.user_directory(RESEARCHER)
-        for path in self.home.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.program = self.home / "program.py"
         shutil.copy(PROGRAM, self.program)
-        self.job = 0
 
-    def submit(
-        self,
-        options: Sequence[str],
-        command: Sequence[str] | None = None,
-        nodes: int = 6,
-        sbatch: Sequence[str] = ("--gres=gpu:8",),
-    ) -> None:
-        words = [*options, "--events", "events", "--verdicts", "verdicts", "--"]
-        words += command if command is not None else [str(self.python), str(self.program)]
-        script = self.home / "job.sh"
-        run = f'exec {self.python} -P -m agents.launch "$@"'
-        script.write_text(f"#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --output=output\n{run}\n")
-        wanted = [f"--nodes={nodes}", *sbatch]
-        self.job = self.site.submit(script, *words, options=wanted)
+    def words(self, options: Sequence[str], command: Sequence[str] | None) -> list[str]:
+        """The launcher's command line."""
+        run = command if command is not None else [str(self.python), str(self.program)]
+        return [*options, "--events", "events", "--verdicts", "verdicts", "--", *run]
 
     def simple(self, *words: str) -> list[str]:
         return [str(self.python), str(self.program), *words]
@@ -104,6 +90,31 @@ class GangJob:
         with (self.home / "verdicts").open("a") as file:
             file.write(f"{node} {reason}\n")
         return time.time()
+
+
+class GangJob(Gang):
+    """One job of the researcher's, in a home directory that was emptied first."""
+
+    def __init__(self, site: Site, python: Path) -> None:
+        self.site = site
+        home = site.cluster.user_directory(RESEARCHER)
+        for path in home.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        super().__init__(home, python)
+        self.job = 0
+
+    def submit(
+        self,
+        options: Sequence[str],
+        command: Sequence[str] | None = None,
+        nodes: int = 6,
+        sbatch: Sequence[str] = ("--gres=gpu:8",),
+    ) -> None:
+        script = self.home / "job.sh"
+        run = f'exec {self.python} -P -m agents.launch "$@"'
+        script.write_text(f"#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --output=output\n{run}\n")
+        wanted = [f"--nodes={nodes}", *sbatch]
+        self.job = self.site.submit(script, *self.words(options, command), options=wanted)
 
     def exit_code(self, seconds: float = 40) -> int:
         """Of the job, once it has ended."""

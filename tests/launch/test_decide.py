@@ -39,11 +39,28 @@ def ended(**changes: object) -> Ended:
 
 ALIKE = tuple(failed(node, 2) for node in SEATS)
 
+LIKE_A_PEER = tuple(failed(node, 1) for node in reversed(SEATS))
+
 TABLE: list[tuple[str, Ended, list[str], Rules, int, Action, tuple[str, ...], int]] = [
     ("done", ended(failures=(), running=0), ["e"], RULES, 10, Action.FINISH, (), 0),
     ("asked to end", ended(asked_to_end="warned"), ["e"], RULES, 20, Action.FINISH, (), 1),
+    ("asked to end, and a node is lost", ended(failures=(), running=3, asked_to_end="warned", bad=DEAD), ["e"], RULES,
+     20, Action.FINISH, (), 75),
+    ("asked to end, and ranks failed of a lost node", ended(asked_to_end="warned", bad=DEAD), ["e"], RULES, 20,
+     Action.FINISH, (), 75),
+    ("asked to end, and the step was ended", ended(failures=(), running=4, asked_to_end="warned"), [], RULES, 20,
+     Action.FINISH, (), 75),
+    ("done, on a node that is bad", ended(failures=(), running=0, bad=DEAD), ["e"], RULES, 10, Action.FINISH, (), 0),
     ("done after a warning", ended(failures=(), running=0, asked_to_end="warned"), [], RULES, 10, Action.FINISH, (), 0),
     ("cannot start", ended(failures=ALIKE, running=0, age_seconds=2), ["e"], RULES, 30, Action.FINISH, (), 2),
+    ("alike, as of a peer", ended(failures=LIKE_A_PEER, running=0, age_seconds=2), ["e"], RULES, 35, Action.RELAUNCH,
+     ("a", "b", "c", "e"), 0),
+    ("alike, and nobody to try it with", ended(failures=LIKE_A_PEER, running=0, age_seconds=2), [], RULES, 30,
+     Action.FINISH, (), 1),
+    ("alike, in a later launch, and nobody to try it with",
+     ended(launch=1, failures=LIKE_A_PEER, running=0, age_seconds=2), [], RULES, 70, Action.RELAUNCH, SEATS, 0),
+    ("alike, and one launch is all that is allowed", ended(failures=LIKE_A_PEER, running=0, age_seconds=2), ["e"],
+     replace(RULES, launches_without_progress_max=1), 30, Action.FINISH, (), 1),
     ("alike, but late", ended(failures=ALIKE, running=0), ["e"], RULES, 70, Action.RELAUNCH, SEATS, 0),
     ("one is not alike", ended(failures=ALIKE[:3], running=1, age_seconds=2), [], RULES, 70, Action.RELAUNCH, SEATS, 0),
     ("alike, but a node is dead", ended(failures=ALIKE, running=0, age_seconds=2, bad=DEAD), ["e"], RULES, 40,
@@ -156,6 +173,19 @@ def test_a_gang_of_one_node_has_no_black_hole() -> None:
 def test_a_program_that_once_got_somewhere_can_start() -> None:
     early = ended(failures=ALIKE, running=0, age_seconds=2)
     assert rows(ended(progressed=True), early)[-1] == 70
+
+
+def test_all_alike_again_without_the_node_that_was_first_is_the_program() -> None:
+    first = ended(failures=LIKE_A_PEER, running=0, age_seconds=2)
+    again = replace(first, failures=tuple(failed(node, 1) for node in ("a", "b", "c", "e")))
+    one, two = launches(first, again)
+    assert (one.row, one.seats, dict(one.blamed)) == (35, ("a", "b", "c", "e"), {})
+    assert (two.row, two.exit_code) == (30, 1)
+
+
+def test_a_bad_program_costs_no_more_after_a_node_was_lost() -> None:
+    alike = ended(failures=LIKE_A_PEER, running=0, age_seconds=2)
+    assert rows(ended(bad=DEAD), alike, alike) == [40, 35, 30]
 
 
 def test_a_step_ended_in_slurm_is_started_again_within_the_budget() -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from deploy.testbed.processes import all_processes, environment_of, is_running, read_process
-from deploy.testbed.site import RESEARCHER, Site
+from deploy.testbed.site import REPOSITORY, RESEARCHER, Site
 from tests.docs.test_frameworks import script_of
 from tests.launch.gang import GangJob
 
@@ -32,6 +32,10 @@ def site() -> Iterator[Site]:
     directory.chmod(0o755)
     try:
         with Site(directory, nodes=8, spares=0) as started:
+            # This checkout's, whichever one is installed.
+            shutil.copytree(
+                REPOSITORY / "agents", started.code / "agents", ignore=shutil.ignore_patterns("__pycache__")
+            )
             yield started
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -196,12 +200,12 @@ def test_ranks_that_cannot_be_killed_hold_nobody_up(gang: GangJob) -> None:
     assert "outlived SIGKILL" in gang.output
 
 
-def test_a_program_that_cannot_start_is_not_started_again(gang: GangJob) -> None:
+def test_a_program_that_cannot_start_is_tried_once_more_at_most(gang: GangJob) -> None:
     (gang.home / "broken.py").write_text("import no_such_module_at_all\n")
     gang.submit(GANG, [str(gang.python), str(gang.home / "broken.py")])
     assert gang.exit_code() == 1
-    assert [one["row"] for one in gang.events("decision")] == [30]
-    assert len(gang.events("launch")) == 1
+    assert [one["row"] for one in gang.events("decision")] == [35, 30]
+    assert len(gang.events("launch")) == 2
     assert "No module named 'no_such_module_at_all'" in gang.output
     assert "No node is to blame" in gang.output
 
@@ -394,6 +398,55 @@ def test_an_allocation_that_is_too_small_is_refused(gang: GangJob) -> None:
     assert gang.exit_code() == 2
     assert "ask sbatch for 4 nodes and some spares" in gang.output
 
+
+def test_at_a_preemption_the_ranks_are_warned_and_have_the_grace_time(gang: GangJob) -> None:
+    """Slurm tells the steps alone when it begins. That it is over is found half a minute later: not waited for here."""
+    let_urgent_jobs_preempt(gang.site, grace_seconds=60)
+    script = gang.home / "warned.py"
+    script.write_text(WARNED)
+    options = ["--checkpoint-signal", "TERM", "--term-seconds", "0.5"]
+    gang.submit([*GANG, *options], [str(gang.python), str(script)], sbatch=("--requeue",))
+    gang.wait_for_launch(0, 8)
+    urgent = gang.home / "urgent.sh"
+    urgent.write_text("#!/bin/bash\nsleep 60\n")
+    other = gang.site.submit(urgent, options=["--partition=urgent", "--nodes=6"])
+    try:
+        gang.wait_for(lambda: gang.events("checkpoint_asked"), 20, "the launcher hears of the preemption")
+        gang.wait_for(lambda: len({one["rank"] for one in gang.lines("warned")}) == 8, 5, "every rank hears of it")
+        time.sleep(1.5)
+        assert not gang.events("fault")
+        assert not gang.events("signal")
+        gang.finish()
+        assert gang.exit_code() == 0
+    finally:
+        gang.site.cluster.run("scancel", str(other))
+
+
+def let_urgent_jobs_preempt(site: Site, grace_seconds: int) -> None:
+    """From now on, on this cluster."""
+    configuration = site.directory / "slurm.conf"
+    text = configuration.read_text()
+    site.cluster.stop_controller()
+    train = next(line for line in text.splitlines() if line.startswith("PartitionName=train"))
+    urgent = "PartitionName=urgent Nodes=ALL OverSubscribe=EXCLUSIVE State=UP PriorityTier=2"
+    added = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE"
+    mine = f"{added}\n{train} PriorityTier=1 GraceTime={grace_seconds}\n{urgent}"
+    configuration.write_text(text.replace(train, mine))
+    site.cluster.start_controller()
+    site.cluster.wait_until(
+        lambda: "urgent" in site.cluster.run("sinfo", "--noheader", "--format=%R").stdout, 20, "slurmctld is back"
+    )
+
+
+WARNED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, os.environ["HOME"])
+import program
+home = Path(os.environ["HOME"])
+signal.signal(signal.SIGTERM, lambda *_: program.tell(home / "warned", {"rank": os.environ["RANK"]}))
+program.main()
+"""
 
 TELLING = """
 import json, os, time

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from agents.launch import warm
+from agents.launch import steps, tree, warm
 from agents.launch.command import Meeting, PythonProgram, parse_python, torchrun
 from agents.launch.decide import OutOfSpares
+from agents.launch.events import Events
+from agents.launch.hub import Hub
+from agents.launch.nodes import Nodes
 from agents.launch.options import UsageError, parse
 from agents.launch.progress import FileProgress, TimeAlive
 from agents.launch.protocol import LINE_BYTES_MAX, Lines, ProtocolError, answer, encode, is_answer, number
-from agents.launch.slurm import Allocation, down_nodes, srun_arguments
+from agents.launch.slurm import Allocation, NodeStates, down_nodes, srun_arguments
+from agents.launch.steps import Step, Steps
 from agents.launch.task import Part, rank_environment
 from agents.launch.verdicts import FileVerdicts
 
@@ -140,6 +146,74 @@ def test_a_step_is_asked_for_node_by_node_and_outlives_any_of_them() -> None:
 def test_only_nodes_that_are_down_are_down() -> None:
     said = "n1 allocated\nn2 down*\nn3 drained\nn4 draining@\nn5 mixed-\nn6 fail\nn7 unknown\n"
     assert list(down_nodes(said)) == ["n2", "n6"]
+
+
+def fake_command(directory: Path, name: str, script: str) -> None:
+    command = directory / name
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+
+
+def test_an_answer_of_slurms_that_no_pipe_holds_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each node in each partition."""
+    fake_command(tmp_path, "sinfo", "yes 'n1 allocated' | head -n 20000; echo n2 down; echo n2 down")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    states = NodeStates(["n1", "n2"], interval_seconds=0.01)
+    deadline = time.monotonic() + 5
+    while not (down := states.poll()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert down == {"n2": "Slurm says it is DOWN"}
+
+
+def test_a_scancel_that_gets_no_answer_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_command(tmp_path, "scancel", "exec sleep 60")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(steps, "SCANCEL_SECONDS", 0.1)
+    hub = Hub("the secret")
+    all_steps = Steps(hub, Allocation("7", ("n1",), 1), parse(["--nodes", "1", "--", "x"]), "the secret")
+    with subprocess.Popen(["true"]) as srun:
+        all_steps.kill(Step(0, ("n1",), srun, 0.0, step_id="0"))
+    assert not all_steps.tidy()
+    deadline = time.monotonic() + 5
+    while not all_steps.tidy() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert all_steps.tidy()
+    hub.close()
+
+
+def test_a_helper_that_runs_as_somebody_else_holds_up_no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setuid program, such as sudo: not ours to kill, and no rank."""
+    helper, rank = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
+    kill = os.kill
+
+    def refuse(pid: int, number: int) -> None:
+        if pid == helper.pid:
+            raise PermissionError
+        if pid == rank.pid:
+            kill(pid, number)
+
+    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(tree, "below", lambda: [one.pid for one in (helper, rank) if one.poll() is None])
+    deadline = time.monotonic() + 5
+    while tree.kill_below() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert tree.kill_below() == []
+    assert (helper.poll(), rank.wait()) == (None, -9)
+    kill(helper.pid, signal.SIGKILL)
+    helper.wait()
+
+
+def test_only_nodes_that_were_away_are_looked_for_again(tmp_path: Path) -> None:
+    names = ["dead", "silent", "stuck", "hole", "told"]
+    verdicts = tmp_path / "verdicts"
+    verdicts.write_text("told Xid 79\n")
+    nodes = Nodes(names, FileVerdicts(verdicts), NodeStates(names, 0), Events(None))
+    nodes.lose("dead", "its seat hung up", away=True)
+    nodes.blame({"silent": "nothing heard of it", "stuck": "x", "hole": "y", "told": "z"}, away={"silent", "told"})
+    nodes.lose("stuck", "its seat hung up", away=True)
+    assert nodes.to_be_probed() == ["dead", "silent"]
+    nodes.find_again("silent")
+    assert nodes.usable() == ["silent"]
 
 
 def part(launch: int, torchrun: bool = False) -> Part:

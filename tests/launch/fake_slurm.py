@@ -1,0 +1,79 @@
+"""Slurm's commands for a gang beside this process, named by the first argument: a step is a process for each node.
+
+The launcher and its seats are the real ones. What the kernel does here only when disks fail is played: where a file
+`stuck.NODE` is in the home directory, that node's ranks do not die of SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from agents.launch import seat
+from agents.launch.tree import below, kill_below
+
+HOME = Path(os.environ["HOME"])
+
+
+def is_stuck(node: str) -> bool:
+    return (HOME / f"stuck.{node}").exists()
+
+
+def srun(arguments: list[str]) -> int:
+    nodes = next(one for one in arguments if one.startswith("--nodelist=")).partition("=")[2].split(",")
+    words = arguments[arguments.index("agents.launch.seat") + 1 :]
+    number = next(number for number in range(1000) if made(HOME / f"step.{number}"))
+    programs = []
+    for node in nodes:
+        environment = {**os.environ, "SLURMD_NODENAME": node, "SLURM_STEP_ID": str(number)}
+        environment["SLURM_LAUNCH_NODE_IPADDR"] = "127.0.0.1"
+        program = subprocess.Popen([sys.executable, "-P", __file__, "seat", *words], env=environment)
+        (HOME / f"step.{number}" / node).write_text(str(program.pid))
+        programs.append(program)
+
+    def end(*_: object) -> None:
+        for one in programs:
+            one.kill()
+
+    signal.signal(signal.SIGTERM, end)
+    return max(program.wait() for program in programs)
+
+
+def made(directory: Path) -> bool:
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def scancel(arguments: list[str]) -> int:
+    assert arguments[0] == "--signal=KILL"
+    for path in (HOME / f"step.{arguments[1].partition('.')[2]}").iterdir():
+        pid = int(path.read_text())
+        for one in (pid, *([] if is_stuck(path.name) else below(pid))):
+            try:
+                os.kill(one, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+    return 0
+
+
+def scontrol(arguments: list[str]) -> int:
+    print(arguments[2].replace(",", "\n") if arguments[:2] == ["show", "hostnames"] else "#SBATCH --no-kill")
+    return 0
+
+
+def run_seat(arguments: list[str]) -> int:
+    node = os.environ["SLURMD_NODENAME"]
+    vars(seat)["kill_below"] = lambda: [0] if is_stuck(node) else kill_below()
+    return seat.main(arguments)
+
+
+PLAYED = {"srun": srun, "scancel": scancel, "scontrol": scontrol, "seat": run_seat}
+
+if __name__ == "__main__":
+    sys.exit(PLAYED[sys.argv[1]](sys.argv[2:]))

@@ -1,0 +1,86 @@
+"""A gang beside this process: the real launcher, seats and ranks, with Slurm's commands played by `fake_slurm`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.launch import fake_slurm
+from tests.launch.gang import Gang
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class LocalGang(Gang):
+    def __init__(self, home: Path) -> None:
+        super().__init__(home, Path(sys.executable))
+        self._launcher: subprocess.Popen[bytes] | None = None
+        commands = home / "bin"
+        commands.mkdir()
+        for name in ("srun", "scancel", "scontrol"):
+            command = commands / name
+            command.write_text(f'#!/bin/sh\nexec {sys.executable} -P {fake_slurm.__file__} {name} "$@"\n')
+            command.chmod(0o755)
+
+    def start(self, options: Sequence[str], command: Sequence[str] | None = None, nodes: int = 5) -> None:
+        """One rank a node."""
+        names = [f"n{number}" for number in range(1, nodes + 1)]
+        environment = {
+            "PATH": f"{self.home / 'bin'}:{os.environ['PATH']}",
+            "HOME": str(self.home),
+            "PYTHONPATH": str(ROOT),
+            "SLURM_JOB_ID": "1",
+            "SLURM_JOB_NODELIST": ",".join(names),
+            "UNDERSTUDY_SOCKET": str(self.home / "agent.sock"),
+        }
+        words = self.words(["--procs-per-node", "1", "--slurm-poll-seconds", "0", *options], command)
+        with (self.home / "output").open("wb") as output:
+            self._launcher = subprocess.Popen(
+                [sys.executable, "-P", "-m", "agents.launch", *words],
+                env=environment,
+                cwd=self.home,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def launcher(self) -> subprocess.Popen[bytes]:
+        assert self._launcher is not None
+        return self._launcher
+
+    def stick(self, *nodes: str) -> None:
+        """Their ranks do not die of SIGKILL."""
+        for node in nodes:
+            (self.home / f"stuck.{node}").touch()
+
+    def unstick(self, *nodes: str) -> None:
+        for node in nodes:
+            (self.home / f"stuck.{node}").unlink()
+
+    def seat(self, node: str, step: int = 0) -> int:
+        """Its process id."""
+        return int((self.home / f"step.{step}" / node).read_text())
+
+    def rows(self) -> list[int]:
+        return [one["row"] for one in self.events("decision")]
+
+    def exit_code(self, seconds: float = 30) -> int:
+        self.wait_for(lambda: self.launcher.poll() is not None, seconds, "the launcher has ended")
+        return self.launcher.returncode
+
+    def close(self) -> None:
+        self.finish()
+        if self._launcher is not None:
+            self._launcher.kill()
+            self._launcher.wait()
+        deadline = time.monotonic() + 10
+        for path in self.home.glob("step.*/*"):
+            pid = int(path.read_text())
+            while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.01)

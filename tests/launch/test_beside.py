@@ -1,0 +1,288 @@
+"""The launcher with real seats and ranks beside this process: what cannot be had on a cluster, or is quicker here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launch.local import ROOT, LocalGang
+
+THREE = ["--nodes", "3"]
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Iterator[LocalGang]:
+    started = LocalGang(tmp_path)
+    yield started
+    started.close()
+
+
+# -- ranks that are slow to die --------------------------------------------------------------------------------------
+
+
+def test_a_node_whose_ranks_outlive_sigkill_is_not_used_again(gang: LocalGang) -> None:
+    """Its seat is well, and would be killed by Slurm's SIGKILL without a trace of what it leaves behind."""
+    gang.stick("n3")
+    gang.start([*THREE, "--kill-seconds", "1"])
+    gang.wait_for_launch(0, 3)
+    gang.condemn("n2")
+    gang.wait_for_launch(1, 3)
+    assert gang.nodes(1) == ["n1", "n4", "n5"]
+    (decision,) = gang.events("decision")
+    assert "outlived SIGKILL" in decision["blamed"]["n3"]
+    assert decision["ending_seconds"] > 1
+
+
+def test_a_node_whose_ranks_die_slowly_is_used_again(gang: LocalGang) -> None:
+    gang.stick("n3")
+    gang.start(THREE)
+    gang.wait_for_launch(0, 3)
+    gang.condemn("n2")
+    gang.wait_for(lambda: gang.events("fault"), 20, "the verdict is heard")
+    time.sleep(1.0)
+    gang.unstick("n3")
+    gang.wait_for_launch(1, 3)
+    assert gang.nodes(1) == ["n1", "n4", "n3"]
+
+
+def test_most_of_the_gang_slow_to_die_is_waited_for(gang: LocalGang) -> None:
+    gang.stick("n1", "n2", "n3")
+    gang.start([*THREE, "--kill-seconds", "0.5"])
+    gang.wait_for_launch(0, 3)
+    gang.condemn("n2")
+    gang.wait_for(lambda: gang.events("slow_to_die"), 20, "it is told")
+    time.sleep(0.7)
+    gang.unstick("n1")
+    time.sleep(0.2)
+    gang.unstick("n3")
+    gang.wait_for_launch(1, 3)
+    assert gang.nodes(1) == ["n1", "n4", "n3"]
+
+
+def test_ranks_of_a_condemned_node_that_answers_are_waited_for(gang: LocalGang) -> None:
+    gang.stick("n1")
+    gang.start(THREE)
+    gang.wait_for_launch(0, 3)
+    gang.condemn("n1")
+    gang.wait_for(lambda: gang.events("fault"), 20, "the verdict is heard")
+    time.sleep(0.7)
+    assert len(gang.events("launch")) == 1
+    gang.unstick("n1")
+    gang.wait_for_launch(1, 3)
+    assert gang.nodes(1) == ["n4", "n2", "n3"]
+    assert 0.7 < gang.events("decision")[0]["ending_seconds"] < 2
+
+
+def test_a_seat_that_says_nothing_is_ended_through_slurm(gang: LocalGang) -> None:
+    gang.start(THREE)
+    gang.wait_for_launch(0, 3)
+    os.kill(gang.seat("n3"), signal.SIGSTOP)
+    gang.condemn("n2")
+    gang.wait_for_launch(1, 3)
+    assert gang.nodes(1) == ["n1", "n4", "n3"]
+    assert not gang.events("spare_bad")
+    assert gang.events("decision")[0]["ending_seconds"] < 3
+
+
+def test_a_step_that_somebody_ends_before_there_are_standbys_is_no_spares_fault(gang: LocalGang) -> None:
+    gang.start([*THREE, "--kill-seconds", "1"])
+    gang.wait_for_launch(0, 3)
+    subprocess.run(
+        [gang.home / "bin" / "scancel", "--signal=KILL", "1.0"],
+        env={"HOME": str(gang.home), "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    gang.wait_for_launch(1, 3)
+    assert gang.nodes(1) == ["n1", "n2", "n3"]
+    assert gang.rows() == [71]
+    assert not gang.events("spare_bad")
+
+
+# -- going on in the same process ------------------------------------------------------------------------------------
+
+HANGS = """
+import json, os, time
+from pathlib import Path
+from understudy.restart import restartable
+
+def train():
+    launch, rank = int(os.environ["UNDERSTUDY_LAUNCH"]), os.environ["RANK"]
+    home = Path(os.environ["HOME"])
+    with (home / "ranks").open("a") as file:
+        line = {name: os.environ[name] for name in ("RANK", "UNDERSTUDY_LAUNCH", "SLURMD_NODENAME")}
+        file.write(json.dumps({**line, "pid": os.getpid()}) + "\\n")
+    step = 100 * launch
+    while not (home / "finish").exists():
+        step += launch > 0 or step < 3
+        if rank == "0":
+            (home / "steps").write_text(str(step))
+        time.sleep(0.3)
+
+restartable(train)
+"""
+
+
+def test_a_gang_that_hangs_is_started_in_new_processes_at_once(gang: LocalGang) -> None:
+    script = gang.home / "hangs.py"
+    script.write_text(HANGS)
+    options = ["--in-process", "--progress-file", "steps", "--hang-seconds", "1.5"]
+    gang.start([*THREE, *options], [str(gang.python), str(script)], nodes=4)
+    gang.wait_for_launch(1, 3)
+    assert gang.nodes(1) == ["n1", "n2", "n3"]
+    assert not {one["pid"] for one in gang.ranks(0)} & {one["pid"] for one in gang.ranks(1)}
+    assert gang.events("decision")[0]["ending_seconds"] < 2, "nobody is waited for who cannot leave"
+    time.sleep(1)
+    gang.finish()
+    assert gang.exit_code() == 0
+    assert gang.rows() == [72, 10]
+
+
+# -- the program, or a node of it ------------------------------------------------------------------------------------
+
+PEERS = """
+import os, socket, sys, time
+from pathlib import Path
+
+def meet():
+    world, where = int(os.environ["WORLD_SIZE"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    if os.environ["RANK"] == "0":
+        server = socket.create_server(where)
+        return [server.accept()[0] for _ in range(world - 1)]
+    while True:
+        try:
+            return [socket.create_connection(where)]
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+
+sys.path.insert(0, os.environ["HOME"])
+import program
+peers = meet()
+for peer in peers:
+    peer.setblocking(False)
+program.tell(Path(os.environ["HOME"], "ranks"), {name: os.environ.get(name) for name in program.NAMES})
+while not Path(os.environ["HOME"], "finish").exists():
+    time.sleep(0.05)
+    if os.environ["SLURMD_NODENAME"] == "n2":
+        sys.exit("this node is broken")
+    for peer in peers:
+        try:
+            gone = peer.recv(1) == b""
+        except BlockingIOError:
+            continue
+        if gone and not Path(os.environ["HOME"], "finish").exists():
+            time.sleep(0.2)
+            sys.exit("a peer is gone")
+"""
+
+
+def test_ranks_that_fail_of_their_peer_do_not_end_the_job(gang: LocalGang) -> None:
+    script = gang.home / "peers.py"
+    script.write_text(PEERS)
+    gang.start(THREE, [str(gang.python), str(script)])
+    gang.wait_for_launch(1, 3)
+    gang.finish()
+    assert gang.exit_code() == 0
+    assert gang.nodes(1) == ["n1", "n4", "n3"]
+    assert gang.rows() == [35, 10]
+    assert gang.events("decision")[0]["blamed"] == {}
+
+
+@pytest.mark.parametrize(("nodes", "rows"), [(5, [35, 30]), (3, [30])], ids=["spares", "no spare"])
+def test_a_program_that_cannot_start_is_told_in_two_launches(gang: LocalGang, nodes: int, rows: list[int]) -> None:
+    """Though its progress file is there, of an earlier job."""
+    (gang.home / "steps").write_text("500\n")
+    script = gang.home / "broken.py"
+    script.write_text("import no_such_module_at_all\n")
+    gang.start([*THREE, "--progress-file", "steps"], [str(gang.python), str(script)], nodes)
+    assert gang.exit_code() == 1
+    assert gang.rows() == rows
+    assert "No node is to blame" in gang.output
+
+
+def test_a_usage_error_is_told_at_once(gang: LocalGang) -> None:
+    gang.start(THREE, [str(gang.python), str(gang.home / "no_such_script.py")])
+    assert gang.exit_code() == 2
+    assert gang.rows() == [30]
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+WARNED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, os.environ["HOME"])
+import program
+home = Path(os.environ["HOME"])
+signal.signal(signal.SIGTERM, lambda *_: program.tell(home / "warned", {"rank": os.environ["RANK"]}))
+program.main()
+"""
+
+
+def start_warned(gang: LocalGang) -> None:
+    script = gang.home / "warned.py"
+    script.write_text(WARNED)
+    gang.start([*THREE, "--checkpoint-signal", "TERM", "--term-seconds", "0.5"], [str(gang.python), str(script)])
+    gang.wait_for_launch(0, 3)
+
+
+@pytest.mark.parametrize("to_the_step", [True, False], ids=["to the step", "to the batch script"])
+def test_sigterm_can_be_slurms_warning(gang: LocalGang, to_the_step: bool) -> None:
+    start_warned(gang)
+    for node in ("n1", "n2", "n3") if to_the_step else ():
+        os.kill(gang.seat(node), signal.SIGTERM)
+    if not to_the_step:
+        gang.launcher.terminate()
+    gang.wait_for(lambda: gang.lines("warned"), 10, "the ranks have heard of it")
+    time.sleep(2.5)
+    assert gang.launcher.poll() is None, "the grace time is theirs"
+    assert sorted(one["rank"] for one in gang.lines("warned")) == ["0", "1", "2"], "each once"
+    gang.launcher.terminate()
+    assert gang.exit_code() == 128 + signal.SIGTERM
+
+
+def test_a_sigterm_to_the_step_is_no_warning_unless_it_was_said(gang: LocalGang) -> None:
+    gang.start(THREE)
+    gang.wait_for_launch(0, 3)
+    os.kill(gang.seat("n2"), signal.SIGTERM)
+    time.sleep(0.3)
+    assert not gang.events("checkpoint_asked")
+
+
+def test_a_node_lost_after_the_warning_leaves_the_job_to_be_requeued(gang: LocalGang) -> None:
+    gang.start(THREE)
+    gang.wait_for_launch(0, 3)
+    gang.launcher.send_signal(signal.SIGUSR1)
+    gang.wait_for(lambda: len(gang.lines("warned")) == 3, 10, "every rank has heard of it")
+    gang.condemn("n2")
+    assert gang.exit_code() == 75
+    assert gang.rows() == [20]
+
+
+def test_the_control_plane_hears_how_a_gang_ended_that_somebody_ended(gang: LocalGang) -> None:
+    heard: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(gang.home / "agent.sock"))
+        server.listen()
+        thread = threading.Thread(target=hear, args=(server, heard))
+        thread.start()
+        gang.start([*THREE, "--term-seconds", "0.2"])
+        gang.wait_for_launch(0, 3)
+        gang.launcher.terminate()
+        assert gang.exit_code() == 143
+        thread.join(10)
+    (ended,) = [line for line in heard if b'"launch_ended"' in line]
+    assert b"ended by SIGTERM" in ended
+
+
+def hear(server: socket.socket, heard: list[bytes]) -> None:
+    connection, _ = server.accept()
+    with connection, connection.makefile("rb") as lines:
+        heard.extend(lines)
