@@ -194,6 +194,21 @@ class FactStore:
                 for r in connection.execute(query)
             ]
 
+    def checkpoint_news(self, after: Sequence[int] = (0, 0, 0)) -> tuple[list[int], set[int]]:
+        """How far shards, anomalies and people's words for them have got, and the jobs (rows) of those that came after
+        the given ones.
+        """
+        jobs: set[int] = set()
+        newest = []
+        sources = (tables.checkpoint_shard, tables.anomaly, tables.anomaly_clearance)
+        with reading(self._engine) as connection:
+            for table, last in zip(sources, after, strict=True):
+                query = select(table.c.job, func.max(table.c.id)).where(table.c.id > last).group_by(table.c.job)
+                found = [(job, identifier) for job, identifier in connection.execute(query)]
+                jobs |= {job for job, _ in found}
+                newest.append(max((identifier for _, identifier in found), default=last))
+        return newest, jobs
+
     def anomalies(self, jobs: Iterable[JobKey]) -> list[StoredAnomaly]:
         """Of these jobs, those that nobody has answered for since; what is over says so."""
         table, clearance = tables.anomaly, tables.anomaly_clearance

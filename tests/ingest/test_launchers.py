@@ -86,6 +86,7 @@ def door(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Door]:
         lambda: woken.append(b.NOW),
         lambda _known, _attempt: (0, ""),
         lambda _node, _now: "",
+        lambda _job: (40, "/c/40"),
     )
     app = FastAPI()
     app.include_router(launchers_router(doors, launchers))
@@ -197,3 +198,9 @@ def test_what_was_spent_before_a_requeue_is_told(door: Door) -> None:
     ends = [LaunchEnded(7, 0, launch, 70, "it failed", float(launch), counted=True) for launch in range(2)]
     assert door.facts.record("n1", ends, b.NOW, door.directory.get) == []
     assert door.post().json()["launches_without_progress"] == 2
+
+
+def test_the_newest_checkpoint_is_told_with_every_answer(door: Door) -> None:
+    """For launches that begin while nobody can be asked."""
+    answer = door.post().json()
+    assert (answer["version"], answer["restore_step"], answer["restore_path"]) == ("", 40, "/c/40")
