@@ -116,6 +116,18 @@ def test_a_launcher_that_disobeyed_is_not_asked_again_in_this_allocation() -> No
     assert planned(scene(disobeyed=frozenset({(JOB.key, 1)})), fault("n2")).kind is RecoveryKind.ALLOCATION_SWAP
 
 
+def test_a_dead_node_that_the_launcher_replaced_first_is_a_swap_all_the_same() -> None:
+    """What it took is known from the end of the launch that had the node, and is given back where the site says so."""
+    gang = replace(GANG, seats=("n1", "n4", "n3"), spares=(), lost=("n2",))
+    replaced = {(JOB.key, 0): {"n2": (1, b.NOW - 9)}}
+    plan = planned(scene(gang, replaced=replaced), fault("n2", dead=True))
+    assert (plan.kind, plan.launch, plan.fault_at) == (RecoveryKind.ALLOCATION_SWAP, 1, b.NOW - 9)
+    assert StepName.AWAIT_FIRST_STEP in plan.steps
+    for much_earlier in ({(JOB.key, 0): {"n2": (0, b.NOW - 900)}}, {(JOB.key, 1): {"n2": (1, b.NOW)}}, {}):
+        plan = planned(scene(gang, replaced=much_earlier), fault("n2", dead=True))
+        assert (plan.launch, plan.steps) == (-1, (StepName.DRAIN_NODES, StepName.TELL_LAUNCHER))
+
+
 def test_the_guards_hold_here_too() -> None:
     assert judged(scene(paused="by hand"), fault("n2")).because is Because.PAUSED
     assert judged(scene(mode=Mode.OBSERVE), fault("n2")).because is Because.DRY_RUN
