@@ -64,6 +64,16 @@ class Snapshot:
         return self._jobs_on.get(node, [])
 
     @cached_property
+    def headless(self) -> dict[str, list[Job]]:
+        """Node → running jobs that Slurm took it from, though their launcher was there: it is gone, with its ranks."""
+        found: dict[str, list[Job]] = {}
+        for key, gang in self.gangs.items():
+            job = self.jobs.get(key)
+            if job is not None and job.running and gang.host not in job.slurm.nodes:
+                found.setdefault(gang.host, []).append(job)
+        return found
+
+    @cached_property
     def _jobs_on(self) -> dict[str, list[Job]]:
         return _by_node(job for job in self.jobs.values() if job.running)
 

@@ -40,12 +40,12 @@ def launchers_router(doors: Doors, launchers: Launchers) -> APIRouter:
             return objection
         try:
             spent = await _spent(doors, launchers, known, report)
+            if launchers.hear(report.job_id, _gang(report, nodes, doors.clock.now())):
+                doors.wake_loop()
+            word = await launchers.news(report.job_id, report.known, report.wait_seconds)
             newest = await asyncio.to_thread(doors.newest_checkpoint, known)
         except StoreError as error:
             return refuse(503, f"the database does not answer: {type(error).__name__}", "ask again")
-        if launchers.hear(report.job_id, _gang(report, nodes, doors.clock.now())):
-            doors.wake_loop()
-        word = await launchers.news(report.job_id, report.known, report.wait_seconds)
         return answer(_word(doors, report, word, spent, newest))
 
     return router

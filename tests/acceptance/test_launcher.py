@@ -186,8 +186,9 @@ def test_a_dead_node_costs_no_allocation_even_without_a_control_plane(make_site:
     job = LauncherJob(site, 4, 2, 1200, "--time=60")
     job.wait_for_launch(0, 0)
     job.wait_for_checkpoint(0, 0)
-    time.sleep(6)  # a launcher hears of checkpoints with every answer: each five seconds
+    time.sleep(6)  # a launcher hears of checkpoints with every answer: every five seconds
     site.kill_control_plane()
+    time.sleep(1)  # until its launcher knows
     at = site.kill_node("n2")
     assert job.wait_for_launch(0, 1, 20) == ["n1", "n5", "n3", "n4"]
     print(f"\ndead node to all new processes, control plane dead meanwhile: {started_after(job, 1, at):.3f} s")
