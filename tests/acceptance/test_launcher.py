@@ -186,6 +186,7 @@ def test_a_dead_node_costs_no_allocation_even_without_a_control_plane(make_site:
     job = LauncherJob(site, 4, 2, 1200, "--time=60")
     job.wait_for_launch(0, 0)
     job.wait_for_checkpoint(0, 0)
+    job.wait_for_standbys(1, 6)
     time.sleep(6)  # a launcher hears of checkpoints with every answer: every five seconds
     site.kill_control_plane()
     time.sleep(1)  # until its launcher knows
