@@ -284,7 +284,7 @@ def test_a_dead_batch_host_takes_the_gang_to_the_pool_and_gives_no_new_budget(ma
     """The launcher dies with it, and with the launcher its ledger: the control plane keeps that."""
     site = make_site(nodes=7, spares=2)
     gang.start_site(site)
-    job = LauncherJob(site, nodes=2, spares=1, steps=400)
+    job = LauncherJob(site, nodes=2, spares=1, steps=250)
     nodes = job.wait_for_launch(0, 0)
     host = nodes[0]
     assert gang.job_fields(site, job.job)["BatchHost"] == host
