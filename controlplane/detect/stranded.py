@@ -4,8 +4,8 @@ So it is when there was no spare at that moment, when a job slipped onto the nod
 recovery failed half-way: whatever the reason, the gang is to be moved as soon as it can be. On a node that was drained
 for later it stays, unless it has to leave another of its nodes: then it leaves this one as well.
 
-A job with --no-kill whose batch host goes down is not ended by Slurm: it loses the node, is shown as running on the others,
-and nothing of it runs any more.
+A job with --no-kill whose batch host goes down is not ended by Slurm: it loses the node, is shown as running on the
+others, and nothing of it runs any more.
 """
 
 from __future__ import annotations
