@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from agents.log import fields, log
-from agents.rank_messages import Answer, ErrorAnswer, Hello, LauncherState, Progress, Word
+from agents.rank_messages import Answer, ErrorAnswer, Hello, LauncherState, Progress, Standing, Word
 from agents.uplink import RejectedError, UnreachableError
 from agents.wire import WIRE_VERSION, LauncherReport, LauncherWord
 
@@ -73,6 +73,7 @@ class LauncherLine:
         self._changed = asyncio.Event()
         self._step: tuple[int, int] = (-1, -1)
         self._step_told = (-1, -1)
+        self._standing: Standing | None = None
         self._trouble = ""
         self._tasks: list[asyncio.Task[None]] = []
         self.state: LauncherState | None = None
@@ -107,6 +108,7 @@ class LauncherLine:
             word = await self._poll(known)
             if word is None:
                 continue
+            self._tell_standing(Standing(True, word.restore_step, word.restore_path))
             if not word.version and time.monotonic() - begun < TRY_AGAIN_SECONDS:
                 await asyncio.sleep(TRY_AGAIN_SECONDS)  # it lets nobody wait just now
             if word.step is not None:
@@ -126,6 +128,8 @@ class LauncherLine:
             word = asking.result()
         except UnreachableError as error:
             self._note_trouble("launcher_unheard", error)
+            known_before = self._standing or Standing(False)
+            self._tell_standing(Standing(False, known_before.restore_step, known_before.restore_path))
             await asyncio.wait({changed}, timeout=TRY_AGAIN_SECONDS)
             await asyncio.sleep(TRY_AGAIN_SECONDS / 10)
             return None
@@ -159,6 +163,11 @@ class LauncherLine:
             known=known,
             wait_seconds=WAIT_SECONDS,
         )
+
+    def _tell_standing(self, standing: Standing) -> None:
+        if standing != self._standing:
+            self._standing = standing
+            self._answer(standing)
 
     async def _tell_progress(self) -> None:
         while True:

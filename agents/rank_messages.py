@@ -177,6 +177,14 @@ class Word(msgspec.Struct, frozen=True, omit_defaults=True, tag="word"):
     best_step: int | None = None
 
 
+class Standing(msgspec.Struct, frozen=True, omit_defaults=True, tag="standing"):
+    """To a launcher: whether the control plane answers, and the newest good checkpoint that it named."""
+
+    heard: bool
+    restore_step: int = 0
+    restore_path: str = ""
+
+
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
     """To a launcher: the furthest step that a rank of this launch has finished."""
 
@@ -191,7 +199,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
     id: int | None = None
 
 
-Answer = Acknowledged | RestorePointAnswer | Word | Progress | ErrorAnswer
+Answer = Acknowledged | RestorePointAnswer | Word | Standing | Progress | ErrorAnswer
 
 
 class UnknownMessage(msgspec.Struct, frozen=True):

@@ -142,7 +142,7 @@ class Uplink:
         while True:
             try:
                 return msgspec.json.decode(await self._request("GET", query), type=RestorePoint)
-            except msgspec.MsgspecError as error:
+            except NOT_UNDERSTOOD as error:
                 raise RestorePointError(f"the answer is not understood: {error}") from error
             except RejectedError as error:
                 raise RestorePointError(str(error)) from error

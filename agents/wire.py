@@ -471,6 +471,8 @@ class LauncherWord(msgspec.Struct, frozen=True, omit_defaults=True):
     best_step: Step | None = None  # the furthest that any earlier allocation had finished
     launch: Count = 0  # of this launch is ...
     step: Step | None = None  # ... the furthest step that was finished; None: not known
+    restore_step: Step = 0  # of the newest good checkpoint, for launches while no control plane answers
+    restore_path: str = ""  # empty: there is none
 
 
 class Refusal(msgspec.Struct, frozen=True):

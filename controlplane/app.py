@@ -101,6 +101,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         wake_loop=loop.wake,
         tell_restore_point=lambda known, attempt: restore_points.tell(known.key, known.row, attempt),
         unfit=loop.verdicts.unfit,
+        newest_checkpoint=restore_points.newest,
     )
     windows = Windows(
         config, clock, telemetry, stores.fleet, stores.journal, Queries(engine), loop.pulse, stores.repairs

@@ -152,6 +152,7 @@ class Observer:
             limits=journal.limits_since(now - HANGS_REMEMBERED_SECONDS),
             hangs=journal.hangs_since(now - HANGS_REMEMBERED_SECONDS),
             black_holes=sources.stores.facts.black_holes_since(now - HANGS_REMEMBERED_SECONDS),
+            replaced=sources.stores.facts.replacements(sources.config.cluster),
             tables={
                 job.key: table
                 for job in jobs

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         sys.stderr.write(f"understudy run: {error}\n")
         return EXIT_CANNOT_START
-    progress: Progress = ToldProgress(line.step, TimeAlive(options.progress_seconds))
+    progress: Progress = ToldProgress(line.step, TimeAlive(options.progress_seconds), lambda: line.silent)
     if options.progress_file:
         progress = FileProgress(options.progress_file)
     verdicts = FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts()

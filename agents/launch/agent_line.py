@@ -84,6 +84,8 @@ class AgentLine:
         self._bad: Mapping[str, str] = {}
         self._anew: StartAnew | None = None
         self._progress: tuple[int, int] | None = None
+        self._answers: bool | None = None
+        self._restore: tuple[int, str] = (0, "")
         self._complained = False
         self.refused = ""
         """What the agent said last when it would not have us."""
@@ -104,6 +106,19 @@ class AgentLine:
         if self._progress is None or self._gang is None or self._progress[0] != self._gang.launch:
             return None
         return self._progress[1]
+
+    @property
+    def silent(self) -> bool:
+        """The control plane was heard, and is not now."""
+        return self._answers is False or (self._answers is True and self._connection is None)
+
+    def restore_point(self) -> tuple[int, str] | None:
+        """Where a launch goes on that begins now: step and path. None: its ranks are to ask the control plane.
+
+        While that is silent it is the newest good checkpoint that it named: all ranks get the same one, at once. A
+        checkpoint that was complete stays complete; what has been said against it since then is not known.
+        """
+        return self._restore if self.silent and self._restore[1] else None
 
     def anew(self, launch: int) -> StartAnew | None:
         """An order that means this launch."""
@@ -209,6 +224,10 @@ class AgentLine:
             what = message["type"]
             if what == "word":
                 self._heed(message)
+            elif what == "standing":
+                self._restore = (int(message.get("restore_step", 0)), str(message.get("restore_path", "")))
+                if message["heard"] or self._answers is not None:
+                    self._answers = bool(message["heard"])
             elif what == "progress":
                 self._progress = (int(message["launch"]), int(message["step"]))
             elif what == "ack" or (what == "error" and message.get("id") is not None):

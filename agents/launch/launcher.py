@@ -374,6 +374,7 @@ class Launcher:
             self._best_step = max(reached, self._best_step or 0)
         self._failed_steps = 0
         warm = sum(node in step.warm for node in launch.seats)
+        restore = self._line.restore_point() if launch.number > 0 else None
         for node_rank, node in enumerate(launch.seats):
             self._hub.say(
                 step.links[node],
@@ -386,6 +387,7 @@ class Launcher:
                 port=master.port,
                 torchrun=self._options.torchrun,
                 node_list=",".join(launch.seats),
+                restore=restore,
             )
         if self._options.torchrun:
             self._launch.processes = 1  # what we see of each node is one torchrun
@@ -403,6 +405,9 @@ class Launcher:
             since_fault_seconds=launch.since_fault(launch.went_at),
         )
         lost = tuple(node for node in self._nodes.names if node not in {*launch.seats, *spares})
+        if restore is not None:
+            words = f"no control plane answers: its ranks go on from step {restore[0]}, the newest checkpoint it named"
+            self._events.tell("restore_told", f"launch {launch.number}: {words}", step=restore[0], path=restore[1])
         self._line.notice("launch_started", launch=launch.number, seats=launch.seats, spares=tuple(spares), lost=lost)
         self._phase = Phase.RUNNING
 

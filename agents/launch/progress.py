@@ -37,17 +37,42 @@ class FileProgress:
 
 
 class ToldProgress:
-    """What the ranks' own hook told the agent; another way until it has told something."""
+    """What the ranks' own hook told the agent; another way until it has told something, and while it tells nothing for
+    want of a control plane: of ranks on other nodes the agent hears through that alone.
+    """
 
-    def __init__(self, told: Callable[[], int | None], until_then: Progress) -> None:
+    def __init__(self, told: Callable[[], int | None], otherwise: Progress, silent: Callable[[], bool]) -> None:
+        """`silent` says whether the control plane does not answer now."""
         self._told = told
-        self._until_then = until_then
-        self._is_told = False
+        self._otherwise = otherwise
+        self._silent = silent
+        self._furthest: int | None = None
+        self._age = 0.0
+        self._silence: tuple[float, int | None] | None = None
+        """Since when in this launch, and the step that was told then."""
+        self._counted = 0
+        """What the other way had counted before the silence."""
 
     def step(self, launch_age_seconds: float, /) -> int | None:
         step = self._told()
-        self._is_told = self._is_told or step is not None
-        return step if self._is_told else self._until_then.step(launch_age_seconds)
+        if step is not None:
+            self._furthest = max(step, self._furthest or 0)
+        if self._furthest is None:
+            return self._otherwise.step(launch_age_seconds)
+        if launch_age_seconds < self._age and self._silence is not None:
+            self._silence = (0.0, None)  # another launch, which began in it
+        self._age = launch_age_seconds
+        if not self._silent():
+            self._silence = None
+            return step
+        if self._silence is None:
+            self._silence = (launch_age_seconds, step)
+            self._counted = self._otherwise.step(0.0) or 0
+        since, then = self._silence
+        if step != then:
+            return step  # ranks on this node tell it
+        more = (self._otherwise.step(launch_age_seconds - since) or 0) - self._counted
+        return self._furthest + more if more else step
 
 
 class TimeAlive:

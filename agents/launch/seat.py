@@ -159,9 +159,8 @@ class Seat:
                     text(message, "address"),
                     number(message, "port"),
                 )
-                self._go(
-                    Part(number(message, "launch"), meeting, bool(message["torchrun"]), text(message, "node_list"))
-                )
+                launch, restore = number(message, "launch"), message.get("restore")
+                self._go(Part(launch, meeting, bool(message["torchrun"]), text(message, "node_list"), restore))
             case "signal":
                 self._signal(number(message, "number"))
             case "kill":

@@ -5,7 +5,7 @@ Belongs here: names and values. Pure. Must not: starting anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agents.launch.command import Meeting
@@ -23,6 +23,8 @@ class Part:
     meeting: Meeting
     torchrun: bool
     node_list: str
+    restore: Sequence[int | str] | None = None
+    """Step and path to go on from, where the ranks cannot ask."""
 
 
 def rank_environment(environment: Mapping[str, str], part: Part, local_rank: int) -> dict[str, str]:
@@ -31,6 +33,8 @@ def rank_environment(environment: Mapping[str, str], part: Part, local_rank: int
     if part.launch > 0:
         for name in _STALE_ON_RELAUNCH:
             ours.pop(name, None)
+        if part.restore is not None:
+            ours |= dict(zip(_STALE_ON_RELAUNCH, map(str, part.restore), strict=True))
     meeting = part.meeting
     ours |= {
         "UNDERSTUDY_LAUNCH": str(part.launch),

@@ -31,6 +31,17 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
     )
 
 
+def told_by_launcher(environment: Mapping[str, str]) -> tuple[int, str] | None:
+    """Step and path that a launcher gave this launch because no control plane answers. None: it is to be asked.
+
+    In launch 0 the same variables may be there, from Slurm's TaskProlog: then the control plane answers.
+    """
+    step, path = environment.get("UNDERSTUDY_RESTORE_STEP", ""), environment.get("UNDERSTUDY_RESTORE_PATH", "")
+    if environment.get("UNDERSTUDY_LAUNCH", "0") == "0" or not path or not step.isdecimal():
+        return None
+    return int(step), path
+
+
 def socket_path(environment: Mapping[str, str], given: str | None) -> str:
     """`%n` stands for the node's name, for machines that play several nodes."""
     path = given or environment.get("UNDERSTUDY_SOCKET") or DEFAULT_SOCKET

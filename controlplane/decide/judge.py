@@ -308,7 +308,8 @@ def _seats(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
     started_anew = recovery is not None and job.slurm.restart_count > recovery.plan.restart_count
     if recovery and recovery.plan.kind is RecoveryKind.POOL_SWAP and not (job.running and started_anew):
         return recovery.plan.seats
-    return job.slurm.nodes if job.running else ()
+    host = [name for name, jobs in snapshot.headless.items() if job in jobs]
+    return (*job.slurm.nodes, *host) if job.running else ()
 
 
 def _move(

@@ -125,7 +125,9 @@ def allocation_plan(
         held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
         failed = tuple(dict.fromkeys((*(name for name in earlier.plan.failed_nodes if name in held), *failed)))
         reason = reason or earlier.plan.drain_reason
-    relaunched = bool(hang) or bool(set(failed) & set(gang.seats)) or (earlier is not None and earlier.plan.launch >= 0)
+    gone = [] if hang else _replaced_by_itself(snapshot, job, gang, findings)
+    given_up = _given_up(gang, failed, earlier, hang, gone)
+    relaunched = given_up >= 0
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table else -1
     limit = job.slurm.time_limit_minutes
@@ -135,7 +137,7 @@ def allocation_plan(
     return Plan(
         kind=RecoveryKind.ALLOCATION_SWAP,
         steps=(*steps, StepName.CREDIT_TIME) if relaunched and credit and limit is not None else steps,
-        fault_at=min(finding.at for finding in findings),
+        fault_at=min([*(finding.at for finding in findings), *(at for _, at in gone)]),
         time_limit_minutes=limit,
         credit_minutes_max=credit,
         failed_nodes=failed,
@@ -148,17 +150,34 @@ def allocation_plan(
         supersedes=earlier.id if earlier else None,
         reservation="" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation,
         drain_reason=reason,
-        launch=_given_up(gang, failed, earlier, hang) if relaunched else -1,
+        launch=given_up,
         hang=hang,
         leaving=tuple(finding.node for finding in findings if hang and finding.evidence.get("named")),
     )
 
 
-def _given_up(gang: Gang, failed: Sequence[str], earlier: Recovery | None, hang: str) -> int:
-    """The launch that must not go on: this one, where a failed node has a seat in it; else the earlier plan's."""
-    if hang or set(failed) & set(gang.seats) or earlier is None:
+def _replaced_by_itself(
+    snapshot: Snapshot, job: Job, gang: Gang, findings: Sequence[Finding]
+) -> list[tuple[int, float]]:
+    """The launcher saw it first: for these nodes' sake it gave the launch up that was before the present one.
+
+    A node that is out of service already had its plan.
+    """
+    replaced = snapshot.replaced.get((job.key, job.slurm.restart_count), {})
+    new = [finding.node for finding in findings if snapshot.nodes[finding.node].state not in AT_FAULT]
+    ends = [replaced[name] for name in new if name in replaced and name not in gang.seats]
+    return [end for end in ends if end[0] == gang.attempt.launch - 1]
+
+
+def _given_up(
+    gang: Gang, failed: Sequence[str], earlier: Recovery | None, hang: str, gone: Sequence[tuple[int, float]]
+) -> int:
+    """The launch that must not go on: this one, where a failed node has a seat in it; else one given up before,
+    by the launcher itself or the earlier plan. -1: none.
+    """
+    if hang or set(failed) & set(gang.seats):
         return gang.attempt.launch
-    return earlier.plan.launch
+    return max([earlier.plan.launch if earlier is not None else -1, *(launch for launch, _ in gone)])
 
 
 def rename_plan(finding: Finding) -> Plan:

@@ -360,7 +360,7 @@ TABLE: tuple[Row, ...] = (
         Signal.BLACK_HOLE,
         SUSPECT,
         Action.NOTHING,
-        "launchers of several jobs blame it: a suspect, for they are users' own processes",
+        "launchers of several users blame it: a suspect, for they are users' own processes",
     ),
     Row(
         104,

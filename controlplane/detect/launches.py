@@ -1,4 +1,4 @@
-"""What launchers and hangs say against nodes: two jobs that blame the same one, and for how long a suspicion lasts."""
+"""What launchers and hangs say against nodes: two users that blame the same one, and for how long a suspicion lasts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import NodeState
 from controlplane.fleet.snapshot import Snapshot
 
-JOBS_MIN = 2
-"""One job may have its own reasons for failing first on the same node; a launcher is a user's process besides."""
+USERS_MIN = 2
+"""One user's program may have its own reasons for failing first on the same node, and is submitted again and again; a
+launcher is a user's process besides.
+"""
 
 SUSPECTED_BY_US = frozenset({100, 103})
 """Rows of `decide.table` whose suspicion is ours to end."""
@@ -19,17 +21,17 @@ SUSPECT_SECONDS = 3600.0
 
 def launches(snapshot: Snapshot) -> Iterator[Finding]:
     for name, node in snapshot.nodes.items():
-        blaming = [one for one in snapshot.black_holes.get(name, ()) if one[1] > node.record.cleared_at]
-        blaming = [one for one in blaming if snapshot.now - one[1] < SUSPECT_SECONDS]
-        if len(blaming) >= JOBS_MIN:
-            jobs = sorted({key.job_id for key, _ in blaming})
+        blaming = [one for one in snapshot.black_holes.get(name, ()) if one.at > node.record.cleared_at]
+        blaming = [one for one in blaming if snapshot.now - one.at < SUSPECT_SECONDS]
+        if len({one.user_id for one in blaming}) >= USERS_MIN:
+            jobs = sorted({one.job.job_id for one in blaming})
             yield Finding(
                 Signal.BLACK_HOLE,
                 "launches.black_hole",
                 name,
-                max(at for _, at in blaming),
-                f"the launchers of jobs {', '.join(map(str, jobs))} replaced it: their ranks failed there first, twice "
-                "running, while others were well",
+                max(one.at for one in blaming),
+                f"the launchers of jobs {', '.join(map(str, jobs))}, of several users, replaced it: their ranks failed "
+                "there first, twice running, while others were well",
                 {"jobs": [*jobs]},
             )
         elif (

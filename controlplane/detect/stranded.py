@@ -3,6 +3,9 @@
 So it is when there was no spare at that moment, when a job slipped onto the node before the drain, or when its
 recovery failed half-way: whatever the reason, the gang is to be moved as soon as it can be. On a node that was drained
 for later it stays, unless it has to leave another of its nodes: then it leaves this one as well.
+
+A job with --no-kill whose batch host goes down is not ended by Slurm: it loses the node, is shown as running on the
+others, and nothing of it runs any more.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
         if node.state is not NodeState.QUARANTINED:
             continue
         may_stay = node.record.table_row == DRAINED_FOR_LATER
-        for job in snapshot.job_on(node.name):
+        for job in [*snapshot.job_on(node.name), *snapshot.headless.get(node.name, ())]:
             if may_stay and not accused & set(job.slurm.nodes):
                 continue
             gang = snapshot.gangs.get(job.key)

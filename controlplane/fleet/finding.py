@@ -27,7 +27,7 @@ class Signal(StrEnum):
     LEMON = "lemon"  # it comes back again and again
     GANG_STILL = "gang_still"  # no step ends, and nothing shows that its ranks wait for each other
     GANG_HUNG = "gang_hung"  # no step ends; `node` has not arrived where the others are, if evidence["named"]
-    BLACK_HOLE = "black_hole"  # launchers of several jobs blame it
+    BLACK_HOLE = "black_hole"  # launchers of several users blame it
     RECORDED = "recorded"  # worth keeping, nothing follows
     DRAINED_BY_OTHERS = "drained_by_others"
     GANG_STRANDED = "gang_stranded"  # a gang of ours runs on a node that we took out of service

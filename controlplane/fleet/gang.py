@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controlplane.fleet.job import Attempt
+from controlplane.fleet.job import Attempt, JobKey
 
 LEAVING = frozenset({"waiting", "leaving"})
 """Phases of a launcher that starts nothing any more."""
@@ -54,6 +54,15 @@ class Word:
     def version(self) -> str:
         """Never empty. The same for the same word."""
         return hashlib.sha256(repr((sorted(self.bad.items()), self.anew)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class BlackHole:
+    """A launcher blamed a node because its ranks failed first there, again and again."""
+
+    job: JobKey
+    user_id: int
+    at: float  # the last time
 
 
 @dataclass(frozen=True, slots=True)

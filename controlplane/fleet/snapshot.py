@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from controlplane.config import Mode
-from controlplane.fleet.gang import Gang
+from controlplane.fleet.gang import BlackHole, Gang
 from controlplane.fleet.gpu import MovedGpu
 from controlplane.fleet.incident import OpenIncident
 from controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
@@ -46,8 +46,9 @@ class Snapshot:
     limits: Mapping[tuple[JobKey, int], int] = field(default_factory=dict)
     """Job and restart count → its time limit in minutes before any of it was credited for a fault."""
     hangs: tuple[tuple[JobKey, int | None], ...] = ()  # gangs started anew for a hang, oldest first: how far they came
-    black_holes: Mapping[str, Sequence[tuple[JobKey, float]]] = field(default_factory=dict)
-    """Node → the jobs whose launchers blamed it for failing first again and again, and when the last time."""
+    black_holes: Mapping[str, Sequence[BlackHole]] = field(default_factory=dict)  # by the node that was blamed
+    replaced: Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]] = field(default_factory=dict)
+    """Job and restart count → nodes that its launcher took for bad → of which launch last, and when that ended."""
     tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
     attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
     quarantined_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # node → when, within the last week
@@ -62,6 +63,16 @@ class Snapshot:
     def job_on(self, node: str) -> list[Job]:
         """Running jobs on a node."""
         return self._jobs_on.get(node, [])
+
+    @cached_property
+    def headless(self) -> dict[str, list[Job]]:
+        """Node → running jobs that Slurm took it from, though their launcher was there: it is gone, with its ranks."""
+        found: dict[str, list[Job]] = {}
+        for key, gang in self.gangs.items():
+            job = self.jobs.get(key)
+            if job is not None and job.running and gang.host not in job.slurm.nodes:
+                found.setdefault(gang.host, []).append(job)
+        return found
 
     @cached_property
     def _jobs_on(self) -> dict[str, list[Job]]:

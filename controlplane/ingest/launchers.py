@@ -40,12 +40,13 @@ def launchers_router(doors: Doors, launchers: Launchers) -> APIRouter:
             return objection
         try:
             spent = await _spent(doors, launchers, known, report)
+            if launchers.hear(report.job_id, _gang(report, nodes, doors.clock.now())):
+                doors.wake_loop()
+            word = await launchers.news(report.job_id, report.known, report.wait_seconds)
+            newest = await asyncio.to_thread(doors.newest_checkpoint, known)
         except StoreError as error:
             return refuse(503, f"the database does not answer: {type(error).__name__}", "ask again")
-        if launchers.hear(report.job_id, _gang(report, nodes, doors.clock.now())):
-            doors.wake_loop()
-        word = await launchers.news(report.job_id, report.known, report.wait_seconds)
-        return answer(_word(doors, report, word, spent))
+        return answer(_word(doors, report, word, spent, newest))
 
     return router
 
@@ -103,7 +104,9 @@ def _gang(report: LauncherReport, nodes: frozenset[str], now: float) -> Gang:
     )
 
 
-def _word(doors: Doors, report: LauncherReport, word: Word | None, spent: Spent) -> LauncherWord:
+def _word(
+    doors: Doors, report: LauncherReport, word: Word | None, spent: Spent, newest: tuple[int, str]
+) -> LauncherWord:
     anew = word.anew if word is not None else None
     return LauncherWord(
         version=word.version if word is not None else "",
@@ -113,4 +116,6 @@ def _word(doors: Doors, report: LauncherReport, word: Word | None, spent: Spent)
         best_step=spent.best_step,
         launch=report.launch,
         step=doors.telemetry.step_of(report.job_id, Attempt(report.restart_count, report.launch)),
+        restore_step=newest[0],
+        restore_path=newest[1],
     )

@@ -55,7 +55,7 @@ _NOTHING_TO_ACKNOWLEDGE = answer(Acknowledgement(0)).body
 @dataclass(frozen=True, slots=True)
 class Doors:
     """What the doors need. `tell_restore_point(job, restart_count)` gives step and path; `unfit(node, now)` tells why
-    no new job may start on the node, empty for no objection.
+    no new job may start on the node, empty for no objection; `newest_checkpoint(job)` is step and path, or (0, "").
     """
 
     cluster: str
@@ -67,6 +67,7 @@ class Doors:
     wake_loop: Callable[[], None]
     tell_restore_point: Callable[[KnownJob, Attempt], tuple[int, str]]
     unfit: Callable[[str, float], str]
+    newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
 
 
 def reports_router(doors: Doors) -> APIRouter:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import structlog
 
 from controlplane.clock import Clock
 from controlplane.decide import restore_point
-from controlplane.fleet.job import Attempt, JobKey
+from controlplane.fleet.job import Attempt, JobKey, KnownJob
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 
@@ -18,6 +20,24 @@ class RestorePoints:
         self._facts = facts
         self._fleet = fleet
         self._clock = clock
+        self._lock = threading.Lock()
+        self._newest: dict[int, tuple[int, str]] = {}
+        self._looked_at = [0, 0, 0]
+
+    def newest(self, job: KnownJob) -> tuple[int, str]:
+        """What an attempt that began now would be told; nothing is settled by it. Looked up again only when there are
+        new shards, or something new speaks against a checkpoint.
+        """
+        with self._lock:
+            self._looked_at, changed = self._facts.checkpoint_news(self._looked_at)
+            for row in changed:
+                self._newest.pop(row, None)
+            if job.row not in self._newest:
+                chosen = restore_point.choose(
+                    self._facts.complete_checkpoints(job.key), self._facts.anomalies([job.key])
+                )
+                self._newest[job.row] = (chosen.step, chosen.path) if chosen else (0, "")
+            return self._newest[job.row]
 
     def tell(self, job: JobKey, job_row: int, attempt: Attempt) -> tuple[int, str]:
         """Step and path; (0, "") to start from the beginning. Whoever asks first settles it for all."""

@@ -26,7 +26,7 @@ from agents.wire import (
     LaunchStarted,
     RankStarted,
 )
-from controlplane.fleet.gang import Gang, Spent
+from controlplane.fleet.gang import BlackHole, Gang, Spent
 from controlplane.fleet.job import (
     Attempt,
     Checkpoint,
@@ -199,6 +199,21 @@ class FactStore:
                 for r in connection.execute(query)
             ]
 
+    def checkpoint_news(self, after: Sequence[int] = (0, 0, 0)) -> tuple[list[int], set[int]]:
+        """How far shards, anomalies and people's words for them have got, and the jobs (rows) of those that came after
+        the given ones.
+        """
+        jobs: set[int] = set()
+        newest = []
+        sources = (tables.checkpoint_shard, tables.anomaly, tables.anomaly_clearance)
+        with reading(self._engine) as connection:
+            for table, last in zip(sources, after, strict=True):
+                query = select(table.c.job, func.max(table.c.id)).where(table.c.id > last).group_by(table.c.job)
+                found = [(job, identifier) for job, identifier in connection.execute(query)]
+                jobs |= {job for job, _ in found}
+                newest.append(max((identifier for _, identifier in found), default=last))
+        return newest, jobs
+
     def anomalies(self, jobs: Iterable[JobKey]) -> list[StoredAnomaly]:
         """Of these jobs, those that nobody has answered for since; what is over says so."""
         table, clearance = tables.anomaly, tables.anomaly_clearance
@@ -316,20 +331,62 @@ class FactStore:
                 without = 0 if row.progressed else without + row.counted
             return Spent(without, connection.execute(best).scalar())
 
-    def black_holes_since(self, since: float) -> dict[str, list[tuple[JobKey, float]]]:
-        """Node → the jobs whose launchers blamed it for failing first again and again, and when the last time."""
+    def black_holes_since(self, since: float) -> dict[str, list[BlackHole]]:
+        """By node: by which jobs' launchers it was blamed for failing first again and again. Where the failure went
+        with the rank to another node afterwards, the node had no part in it.
+        """
         end, job = tables.launch_end, tables.job
+        later = tables.launch_end.alias()
+        followed = (
+            select(later.c.id)
+            .where(
+                later.c.job == end.c.job,
+                later.c.restart_count == end.c.restart_count,
+                later.c.launch > end.c.launch,
+                later.c.rank == end.c.rank,
+                later.c.failed_node != end.c.failed_node,
+            )
+            .exists()
+        )
         query = (
-            select(end.c.failed_node, job.c.cluster, job.c.job_id, job.c.submit_at, func.max(end.c.received_at))
+            select(
+                end.c.failed_node,
+                job.c.cluster,
+                job.c.job_id,
+                job.c.submit_at,
+                job.c.user_id,
+                func.max(end.c.received_at).label("at"),
+            )
             .join(job, job.c.id == end.c.job)
             .where(end.c.received_at >= since, end.c.cause == LaunchCause.BLACK_HOLE.value, end.c.failed_node != "")
+            .where(~followed)
             .group_by(end.c.failed_node, job.c.id)
             .order_by(end.c.failed_node, job.c.id)
         )
-        found: dict[str, list[tuple[JobKey, float]]] = {}
+        found: dict[str, list[BlackHole]] = {}
         with reading(self._engine) as connection:
-            for node, cluster, job_id, submit_at, at in connection.execute(query):
-                found.setdefault(node, []).append((JobKey(cluster, job_id, submit_at), at))
+            for row in connection.execute(query):
+                hole = BlackHole(JobKey(row.cluster, row.job_id, row.submit_at), row.user_id, row.at)
+                found.setdefault(row.failed_node, []).append(hole)
+        return found
+
+    def replacements(self, cluster: str) -> dict[tuple[JobKey, int], dict[str, tuple[int, float]]]:
+        """Of running jobs, by job and restart count: nodes that a launcher took for bad, of which launch last, and when
+        that ended.
+        """
+        end, job = tables.launch_end, tables.job
+        query = (
+            select(end.c.restart_count, end.c.launch, end.c.at, end.c.blamed, job.c.job_id, job.c.submit_at)
+            .join(job, job.c.id == end.c.job)
+            .where(job.c.cluster == cluster, job.c.state == "RUNNING", job.c.restart_count == end.c.restart_count)
+            .where(end.c.cause == LaunchCause.HARDWARE.value)
+            .order_by(end.c.launch, end.c.at)
+        )
+        found: dict[tuple[JobKey, int], dict[str, tuple[int, float]]] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(query):
+                of_job = found.setdefault((JobKey(cluster, row.job_id, row.submit_at), row.restart_count), {})
+                of_job |= dict.fromkeys(row.blamed, (row.launch, row.at))
         return found
 
     def processes(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, int, float | None]:

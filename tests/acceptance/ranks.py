@@ -1,7 +1,7 @@
 """A rank of a gang that needs nothing but Python: `python3 ranks.py DIRECTORY STEPS`.
 
 It "trains" a number, says so through the hook, writes a checkpoint every ten steps, and goes on from the one that it
-is told.
+is told. A file `stall-RANK` names launches in which that rank goes no further.
 """
 
 from __future__ import annotations
@@ -40,15 +40,22 @@ def main() -> None:
         about = {"attempt": attempt, "launch": launch, "node": os.environ.get("SLURMD_NODENAME"), "at": began}
         log.write(json.dumps({**about, "from": point.step}) + "\n")
     for step in range(point.step, steps):
+        stall(directory / f"stall-{rank}")
         with monitor.step(step):
             weight = (weight * 31 + step) % 1_000_003
             time.sleep(STEP_SECONDS)
         if (step + 1) % CHECKPOINT_EVERY == 0:
             save(monitor, directory / f"checkpoint-{step + 1}", rank, step + 1, weight)
-            with monitor.waiting():
+            with monitor.collective("wait_for_all"):
                 wait_for_all(directory / f"checkpoint-{step + 1}")
     (directory / f"weight-{rank}").write_text(str(weight))
     monitor.close()
+
+
+def stall(launches: Path) -> None:
+    """As a rank that never comes to the collective in which the others wait."""
+    while launches.exists() and os.environ.get("UNDERSTUDY_LAUNCH", "0") in launches.read_text().split():
+        time.sleep(0.05)
 
 
 def wait_for_all(checkpoint: Path) -> None:

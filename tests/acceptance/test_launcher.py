@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ RANKS = Path(__file__).with_name("ranks.py")
 class LauncherJob:
     """A gang of so many nodes, in an allocation of some more."""
 
-    def __init__(self, site: Site, nodes: int, spares: int, steps: int) -> None:
+    def __init__(self, site: Site, nodes: int, spares: int, steps: int, *options: str) -> None:
         self.site, self.size, self.steps = site, nodes, steps
         self.home = site.cluster.user_directory(RESEARCHER)
         program = self.home / "ranks.py"
@@ -42,8 +43,8 @@ class LauncherJob:
             "#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --open-mode=append\n#SBATCH --output=output\n"
             f"exec {python} -P -m agents.launch {words} -- {python} {program} {self.home} {steps}\n"
         )
-        options = [f"--nodes={nodes + spares}", "--gres=gpu:8", "--requeue", "--comment=understudy"]
-        self.job = site.submit(script, options=options)
+        wanted = [f"--nodes={nodes + spares}", "--gres=gpu:8", "--requeue", "--comment=understudy", *options]
+        self.job = site.submit(script, options=wanted)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         path = self.home / name
@@ -76,6 +77,28 @@ class LauncherJob:
             return len(seats) >= count
 
         self.site.wait_for(there, 30, f"{count} standbys of generation {generation}")
+
+    def events(self, what: str) -> list[dict[str, Any]]:
+        return [one for one in self.lines("events") if one["what"] == what]
+
+    def stall(self, rank: int, *launches: int) -> None:
+        """The rank goes no further in these."""
+        partial = self.home / ".stall"
+        partial.write_text(" ".join(map(str, launches)))
+        partial.rename(self.home / f"stall-{rank}")
+
+    def kill_rank(self, rank: int, launch: int) -> None:
+        (pid,) = (
+            pid
+            for pid in all_processes()
+            if (found := environment_of(pid)).get("SLURM_JOB_ID") == str(self.job)
+            and (found.get("RANK"), found.get("UNDERSTUDY_LAUNCH")) == (str(rank), str(launch))
+        )
+        os.kill(pid, signal.SIGKILL)
+
+    def time_limit_minutes(self) -> int:
+        hours, minutes, _ = gang.job_fields(self.site, self.job)["TimeLimit"].split(":")
+        return int(hours) * 60 + int(minutes)
 
     def wait_for_checkpoint(self, attempt: int, launch: int) -> None:
         """One that is further than where this launch began."""
@@ -157,27 +180,37 @@ def test_xids_are_dealt_with_within_the_allocation_in_a_second(make_site: MakeSi
 
 
 def test_a_dead_node_costs_no_allocation_even_without_a_control_plane(make_site: MakeSite) -> None:
-    site = make_site(nodes=8, spares=1)
+    """Nor any time of the job's own: what the fault took is added to its limit, up to the site's bound."""
+    site = make_site(nodes=8, spares=1, settings={"recovery": {"time_credit_minutes_max": 1}})
     gang.start_site(site)
-    job = LauncherJob(site, nodes=4, spares=2, steps=1200)
+    job = LauncherJob(site, 4, 2, 1200, "--time=60")
     job.wait_for_launch(0, 0)
     job.wait_for_checkpoint(0, 0)
+    job.wait_for_standbys(1, 6)
+    time.sleep(6)  # a launcher hears of checkpoints with every answer: every five seconds
     site.kill_control_plane()
+    time.sleep(1)  # until its launcher knows
     at = site.kill_node("n2")
-    # New ranks ask where to go on: the control plane is awaited.
-    site.wait_for(lambda: "n5 takes the place of n2" in (job.home / "output").read_text(), 20, "the launcher acts")
-    site.start_control_plane()
-    assert job.wait_for_launch(0, 1, 60) == ["n1", "n5", "n3", "n4"]
+    assert job.wait_for_launch(0, 1, 20) == ["n1", "n5", "n3", "n4"]
     print(f"\ndead node to all new processes, control plane dead meanwhile: {started_after(job, 1, at):.3f} s")
+    (told,) = job.events("restore_told")
+    assert told["step"] > 0
+    assert {one["from"] for one in job.starts(0, 1)} == {told["step"]}
+    reached = told["step"] + 30
+    site.wait_for((job.home / f"checkpoint-{reached}").exists, 20, "it trains on without a control plane")
+    site.start_control_plane()
     site.wait_for(lambda: site.node("n2")["state"] == "quarantined", 60, "the dead node is quarantined")
     site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 20, "and drained")
     fields = gang.job_fields(site, job.job)
     assert (fields["JobState"], fields["Restarts"]) == ("RUNNING", "0")
+    site.wait_for(lambda: job.time_limit_minutes() == 61, 20, "the time that it took is credited")
     job.wait_for_checkpoint(0, 1)
     at = site.kill_node("n3")
     assert job.wait_for_launch(0, 2) == ["n1", "n5", "n6", "n4"]
     print(f"dead node to all new processes: {started_after(job, 2, at):.3f} s")
+    site.wait_for(lambda: site.node("n3")["state"] == "quarantined", 60, "this one, too")
     job.assert_trained()
+    assert job.time_limit_minutes() == 61, "the bound is for all of the allocation's faults"
     assert gang.job_fields(site, job.job)["Restarts"] == "0"
     assert len(site.recoveries()) == 0
 
@@ -222,5 +255,56 @@ def test_without_spares_left_the_pool_follows(make_site: MakeSite) -> None:
     site.wait_for(lambda: site.recoveries()[-1]["status"] == "succeeded", 60, "the swap has succeeded")
     assert gang.nodes_of(site, job.job) == ["n1", "n6", "n7"]
     assert all(one["from"] > 0 for one in job.starts(1, 0))
+    job.assert_trained()
+    assert gang.job_fields(site, job.job)["Restarts"] == "1"
+
+
+def test_a_hang_is_found_and_the_gang_started_anew_without_the_rank_that_did_not_come(make_site: MakeSite) -> None:
+    site = make_site(nodes=6, spares=0, settings={"hang": {"seconds_min": 2, "first_step_seconds": 30}})
+    gang.start_site(site)
+    job = LauncherJob(site, nodes=4, spares=2, steps=350)
+    assert job.wait_for_launch(0, 0) == ["n1", "n2", "n3", "n4"]
+    job.wait_for_checkpoint(0, 0)
+    job.stall(1, 0)
+    at = time.time()
+    assert job.wait_for_launch(0, 1) == ["n1", "n5", "n3", "n4"]
+    print(f"\nhang to all new processes: {started_after(job, 1, at):.3f} s")
+    (decision,) = [one for one in site.get("/v1/decisions") if one["table_row"] == 100]
+    assert decision["subject"] == "n2"
+    assert "rank 1 left collective" in decision["reason"]
+    assert [one["row"] for one in job.events("decision")] == [75]
+    wait_succeeded(site, 1)
+    assert site.node("n2")["state"] == "suspect"
+    assert "DRAIN" not in site.node("n2")["slurm"]["flags"]
+    job.assert_trained()
+    assert gang.job_fields(site, job.job)["Restarts"] == "0"
+
+
+def test_a_dead_batch_host_takes_the_gang_to_the_pool_and_gives_no_new_budget(make_site: MakeSite) -> None:
+    """The launcher dies with it, and with the launcher its ledger: the control plane keeps that."""
+    site = make_site(nodes=7, spares=2)
+    gang.start_site(site)
+    job = LauncherJob(site, nodes=2, spares=1, steps=250)
+    nodes = job.wait_for_launch(0, 0)
+    host = nodes[0]
+    assert gang.job_fields(site, job.job)["BatchHost"] == host
+    job.wait_for_checkpoint(0, 0)
+    for rank in (0, 1):
+        job.stall(rank, 1, 2)
+    job.kill_rank(0, launch=0)
+    job.wait_for_launch(0, 1)
+    job.kill_rank(1, launch=1)
+    assert job.wait_for_launch(0, 2) == nodes
+    time.sleep(2)  # facts are on their way for a second
+    at = site.kill_node(host)
+    seats = job.wait_for_launch(1, 0, 90)
+    began = max(float(one["at"]) for one in job.starts(1, 0))
+    print(f"\ndead batch host to all new processes: {began - at:.3f} s")
+    assert host not in seats
+    assert all(one["from"] > 0 for one in job.starts(1, 0))
+    (taken_over,) = job.events("taken_over")
+    assert taken_over["launches_without_progress"] == 1
+    site.wait_for(lambda: site.recoveries()[-1]["status"] == "succeeded", 60, "the swap has succeeded")
+    assert len(gang.nodes_of(site, job.job)) == 3
     job.assert_trained()
     assert gang.job_fields(site, job.job)["Restarts"] == "1"

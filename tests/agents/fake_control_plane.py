@@ -53,7 +53,9 @@ class FakeControlPlane:
     def word(self, known: str, seconds: float) -> LauncherWord:
         with self._news:
             self._news.wait_for(lambda: self._word.version not in ("", known), min(seconds, 1.0))
-            return self._word if self._word.version != known else LauncherWord("")
+            if self._word.version != known:
+                return self._word
+            return LauncherWord("", restore_step=self._word.restore_step, restore_path=self._word.restore_path)
 
     def start(self) -> None:
         self._server = _Server(("127.0.0.1", self.port), self)

@@ -125,7 +125,7 @@ def test_the_steps_of_ranks_here_are_the_gangs_progress(
         turn_until(line, lambda: control_plane.launchers)
         rank = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         rank.connect(str(config.socket))
-        progress = ToldProgress(line.step, TimeAlive(0.0))
+        progress = ToldProgress(line.step, TimeAlive(0.0), lambda: line.silent)
         assert progress.step(1.0) == 1, "nobody tells steps yet: being alive is taken for progress"
         rank.sendall(json.dumps(hello).encode() + b"\n" + json.dumps(steps).encode() + b"\n")
         turn_until(line, lambda: line.step() == 41)
@@ -134,6 +134,60 @@ def test_the_steps_of_ranks_here_are_the_gangs_progress(
         assert line.step() is None, "a new launch has done nothing yet"
         assert progress.step(500.0) is None
         rank.close()
+
+
+def test_progress_is_seen_though_nobody_tells_it_any_more() -> None:
+    """With the control plane away, and no rank on the launcher's own node."""
+    told: list[int | None] = [None]
+    silent = [False]
+    progress = ToldProgress(lambda: told[0], TimeAlive(300.0), lambda: silent[0])
+    assert progress.step(301.0) == 1, "nobody has told anything yet"
+    told[0] = 50
+    assert progress.step(320.0) == 50
+    silent[0] = True
+    assert progress.step(330.0) == 50
+    assert progress.step(629.0) == 50, "it has not lived for so long since"
+    assert progress.step(631.0) == 51
+    assert progress.step(2000.0) == 51, "once a launch"
+    told[0] = None
+    assert progress.step(1.0) == 51, "the next launch has done nothing yet"
+    assert progress.step(301.0) == 52
+    silent[0] = False
+    assert progress.step(302.0) is None
+    told[0] = 900
+    assert progress.step(303.0) == 900
+    silent[0] = True
+    assert progress.step(304.0) == 900
+    told[0] = 901
+    assert progress.step(5000.0) == 901, "a rank on this node tells it: living is no progress then"
+
+
+def test_while_nobody_answers_a_launch_goes_on_from_the_newest_checkpoint_that_was_named(
+    config: Config, control_plane: FakeControlPlane, line: AgentLine
+) -> None:
+    control_plane.say(LauncherWord("a", restore_step=40, restore_path="/c/40"))
+    with running_agent(config):
+        turn_until(line, lambda: line.heard)
+        assert (line.silent, line.restore_point()) == (False, None), "the ranks ask, and hear the newest"
+        control_plane.stop()
+        turn_until(line, lambda: line.silent)
+        assert line.restore_point() == (40, "/c/40")
+        control_plane.start()
+        turn_until(line, lambda: not line.silent)
+        assert line.restore_point() is None
+    turn_until(line, lambda: line.turn() is None)
+    assert line.restore_point() == (40, "/c/40"), "the agent itself is away"
+
+
+def test_who_was_never_heard_has_named_nothing(
+    config: Config, control_plane: FakeControlPlane, line: AgentLine
+) -> None:
+    control_plane.stop()
+    with running_agent(config):
+        turn_until(line, lambda: line.turn() is not None)
+        time.sleep(0.7)
+        line.turn()
+        assert (line.silent, line.restore_point()) == (False, None)
 
 
 def test_who_is_refused_is_told_and_does_not_knock_all_the_time(

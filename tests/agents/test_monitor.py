@@ -108,6 +108,31 @@ def test_a_training_run_is_seen_from_its_first_step_to_its_checkpoint(
     assert (shard.size_bytes, shard.sha256) == (7, hashlib.sha256(b"weights").hexdigest())
 
 
+def test_where_to_go_on_is_the_launchers_word_while_no_control_plane_answers(
+    plane: FakeControlPlane, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for all ranks, and at once: whoever waited for another time than the others would go on elsewhere."""
+    checkpoint = tmp_path / "40"
+    checkpoint.mkdir()
+    monkeypatch.setenv("UNDERSTUDY_RESTORE_STEP", "40")
+    monkeypatch.setenv("UNDERSTUDY_RESTORE_PATH", str(checkpoint))
+    monkeypatch.setenv("UNDERSTUDY_LAUNCH", "1")
+    plane.stop()
+    with running_agent(config):
+        monitor = Monitor()
+        begun = time.monotonic()
+        assert monitor.restore_point() == RestorePoint(40, str(checkpoint))
+        assert time.monotonic() - begun < 0.5
+        plane.restore_points[7, 0] = (30, "/ckpt/30")
+        plane.start()
+        checkpoint.rmdir()
+        assert monitor.restore_point(timeout_seconds=5) == RestorePoint(30, "/ckpt/30"), "it is gone: asked after all"
+        checkpoint.mkdir()
+        monkeypatch.setenv("UNDERSTUDY_LAUNCH", "0")
+        assert monitor.restore_point(timeout_seconds=5) == RestorePoint(30, "/ckpt/30"), "that was Slurm's TaskProlog"
+        monitor.close()
+
+
 def test_close_waits_until_the_control_plane_has_the_checkpoint(
     plane: FakeControlPlane, config: Config, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from controlplane.decide import inside
 from controlplane.decide.hangs import restarts_without_progress
 from controlplane.decide.judge import decide
 from controlplane.decide.words import words
+from controlplane.detect.stranded import stranded
 from controlplane.fleet.decision import Action, Because, Decision
 from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.gang import Anew, Gang
@@ -114,6 +115,30 @@ def test_a_dead_batch_host_takes_the_launcher_with_it() -> None:
 def test_a_launcher_that_disobeyed_is_not_asked_again_in_this_allocation() -> None:
     assert planned(scene(disobeyed=frozenset({(JOB.key, 0)})), fault("n2")).kind is RecoveryKind.POOL_SWAP
     assert planned(scene(disobeyed=frozenset({(JOB.key, 1)})), fault("n2")).kind is RecoveryKind.ALLOCATION_SWAP
+
+
+def test_a_dead_node_that_the_launcher_replaced_first_is_a_swap_all_the_same() -> None:
+    """What it took is known from the end of the launch that had the node, and is given back where the site says so."""
+    gang = replace(GANG, seats=("n1", "n4", "n3"), spares=(), lost=("n2",))
+    replaced = {(JOB.key, 0): {"n2": (1, b.NOW - 9)}}
+    plan = planned(scene(gang, replaced=replaced), fault("n2", dead=True))
+    assert (plan.kind, plan.launch, plan.fault_at) == (RecoveryKind.ALLOCATION_SWAP, 1, b.NOW - 9)
+    assert StepName.AWAIT_FIRST_STEP in plan.steps
+    for much_earlier in ({(JOB.key, 0): {"n2": (0, b.NOW - 900)}}, {(JOB.key, 1): {"n2": (1, b.NOW)}}, {}):
+        plan = planned(scene(gang, replaced=much_earlier), fault("n2", dead=True))
+        assert (plan.launch, plan.steps) == (-1, (StepName.DRAIN_NODES, StepName.TELL_LAUNCHER))
+
+
+def test_a_job_that_lost_its_batch_host_is_moved_though_slurm_calls_it_running() -> None:
+    """With --no-kill Slurm only takes the dead node out of it. There was no spare when the node was found dead."""
+    left = b.job(nodes=("n2", "n3", "n4"))
+    gone = b.node("n1", NodeState.QUARANTINED, slurm=b.slurm_node("n1", flags=["DOWN"]))
+    snapshot = b.snapshot(gone, jobs=[left], spares=("n7", "n8"), gangs={left.key: replace(GANG, heard_at=b.NOW - 300)})
+    (finding,) = stranded(snapshot, frozenset())
+    assert (finding.signal, finding.node) == (Signal.GANG_STRANDED, "n1")
+    plan = planned(snapshot, finding)
+    assert (plan.kind, plan.failed_nodes) == (RecoveryKind.POOL_SWAP, ("n1",))
+    assert sorted(plan.seats) == ["n2", "n3", "n4", "n7"]
 
 
 def test_the_guards_hold_here_too() -> None:

@@ -39,6 +39,7 @@ class Door:
     launchers: Launchers
     facts: FactStore
     directory: JobDirectory
+    newest: list[tuple[int, str]]
     woken: list[float] = field(default_factory=list)
 
     def post(self, headers: dict[str, str] = HEADERS, **changes: Any) -> httpx.Response:
@@ -75,7 +76,7 @@ def door(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Door]:
     telemetry.expect({7: ExpectedJob(1, 1000, frozenset({"n1", "n2", "n3", "n4"}))})
     known = FleetStore(engine).see_jobs([b.job(managed=request.param, restart_count=1)], b.NOW)[0]
     launchers, woken, facts = Launchers(), [], FactStore(engine)  # type: Launchers, list[float], FactStore
-    directory = JobDirectory({7: known})
+    directory, newest = JobDirectory({7: known}), [(40, "/c/40")]
     doors = Doors(
         b.CLUSTER,
         Token(SECRET),
@@ -86,11 +87,12 @@ def door(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Door]:
         lambda: woken.append(b.NOW),
         lambda _known, _attempt: (0, ""),
         lambda _node, _now: "",
+        lambda _job: newest[-1],
     )
     app = FastAPI()
     app.include_router(launchers_router(doors, launchers))
     with TestClient(app) as client:
-        yield Door(client, launchers, facts, directory, woken)
+        yield Door(client, launchers, facts, directory, newest, woken)
     engine.dispose()
 
 
@@ -197,3 +199,11 @@ def test_what_was_spent_before_a_requeue_is_told(door: Door) -> None:
     ends = [LaunchEnded(7, 0, launch, 70, "it failed", float(launch), counted=True) for launch in range(2)]
     assert door.facts.record("n1", ends, b.NOW, door.directory.get) == []
     assert door.post().json()["launches_without_progress"] == 2
+
+
+def test_the_newest_checkpoint_is_told_with_every_answer(door: Door) -> None:
+    """For launches that begin while nobody can be asked."""
+    answer = door.post().json()
+    assert (answer["version"], answer["restore_step"], answer["restore_path"]) == ("", 40, "/c/40")
+    threading.Timer(0.2, lambda: door.newest.append((60, "/c/60"))).start()
+    assert door.post(wait_seconds=0.6).json()["restore_step"] == 60, "as it is when the answer goes out"

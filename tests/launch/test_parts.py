@@ -240,6 +240,8 @@ def test_a_restore_point_of_an_earlier_launch_is_not_told_again() -> None:
     step = {"UNDERSTUDY_RESTORE_STEP": "40", "UNDERSTUDY_RESTORE_PATH": "/c/40"}
     assert rank_environment(step, part(0), 0)["UNDERSTUDY_RESTORE_STEP"] == "40"
     assert not rank_environment(step, part(1), 0).keys() & step.keys()
+    told = rank_environment(step, Part(1, MEETING, torchrun=False, node_list="a,b", restore=[60, "/c/60"]), 0)
+    assert (told["UNDERSTUDY_RESTORE_STEP"], told["UNDERSTUDY_RESTORE_PATH"]) == ("60", "/c/60")
 
 
 def test_torchrun_is_not_told_to_be_a_rank() -> None:

@@ -232,14 +232,20 @@ def test_what_earlier_allocations_spent_counts_until_there_is_progress(rehearsal
     assert facts.spent(row, 2).launches_without_progress == 1
 
 
-def test_two_jobs_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> None:
-    def blame(job_id: int) -> LaunchEnded:
-        hole = LaunchCause.BLACK_HOLE
-        return LaunchEnded(job_id, 0, 1, 60, "first again", 1.0, cause=hole, failed_node="n5")
+def blame(job_id: int, node: str = "n5", launch: int = 1, rank: int = 0) -> LaunchEnded:
+    hole = LaunchCause.BLACK_HOLE
+    return LaunchEnded(job_id, 0, launch, 60, "first again", 1.0, cause=hole, failed_node=node, rank=rank)
 
+
+def test_two_users_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> None:
     tell(rehearsal, blame(rehearsal.gang))
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    again = rehearsal.fake.submit("researcher", 1, comment="understudy")
+    rehearsal.run(2)
+    tell(rehearsal, blame(again))
+    rehearsal.run(1)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE, "one user's program, submitted again"
     tell(rehearsal, blame(rehearsal.hungry))
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.SUSPECT
@@ -247,6 +253,16 @@ def test_two_jobs_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> N
     assert rehearsal.state_of("n5") is NodeState.SUSPECT
     rehearsal.run(3700)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+
+
+def test_a_failure_that_goes_with_the_rank_to_another_node_clears_the_first(rehearsal: Rehearsal) -> None:
+    after = LaunchEnded(rehearsal.hungry, 0, 2, 50, "given up", 2.0, failed_node="n6", rank=0)
+    tell(rehearsal, blame(rehearsal.gang), blame(rehearsal.hungry), after)
+    rehearsal.run(1)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    tell(rehearsal, blame(rehearsal.hungry, launch=3))
+    rehearsal.run(1)
+    assert rehearsal.state_of("n5") is NodeState.SUSPECT
 
 
 def tell(rehearsal: Rehearsal, *facts: JobFact) -> None:
@@ -282,6 +298,28 @@ def test_time_lost_is_credited_within_the_sites_bound(tmp_path: Path, bound: int
     tell(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now + 0.5, launch=2))
     rehearsal.run_until(lambda: all_ended(rehearsal))
     assert time_limit(rehearsal) - 600 <= bound
+
+
+def test_time_is_credited_for_a_dead_node_that_the_launcher_replaced_first(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path, recovery={"time_credit_minutes_max": 60})
+    launcher = ObedientLauncher(rehearsal)
+    rehearsal.each_tick = launcher.turn
+    rehearsal.run(1)
+    rehearsal.fake.set_time_limit(rehearsal.gang, 600)
+    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5))
+    tell(rehearsal, CheckpointShard(1, 0, 0, 1, 40, "/c/40", "r0", 1, "a" * 64, rehearsal.fake.now))
+    rehearsal.run(180)
+    rehearsal.kill_node("n2")
+    at, dead = rehearsal.fake.now + 3, LaunchCause.HARDWARE
+    tell(rehearsal, LaunchEnded(1, 0, 0, 40, "n2 is silent", at, cause=dead, blamed=("n2",)))
+    launcher.seats, launcher.spares, launcher.lost, launcher.launch = ("n1", "n4", "n3"), (), ("n2",), 1
+    tell(rehearsal, RankStarted(1, 0, 0, 1, at + 1, 6, launch=1), FirstStep(1, 0, 0, 1, 41, at + 2, launch=1))
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    (recovery,) = moves(rehearsal)
+    assert (recovery.status, recovery.plan.launch) == (RecoveryStatus.SUCCEEDED, 0)
+    assert time_limit(rehearsal) == 604
+    rehearsal.run(60)
+    assert time_limit(rehearsal) == 604
 
 
 def test_a_limit_that_somebody_has_lowered_since_is_left_so(tmp_path: Path) -> None:

@@ -94,6 +94,24 @@ def test_what_an_attempt_was_told_stands(engine: Engine, tell: Tell) -> None:
     assert restore(engine, 2) == (20, "/c/20")
 
 
+def test_the_newest_good_checkpoint_is_known_without_settling_anything(engine: Engine, tell: Tell) -> None:
+    """Looked up once: again when there is something new."""
+    facts, fleet = FactStore(engine), FleetStore(engine)
+    known, points = fleet.known_jobs(b.CLUSTER)[JOB.key.job_id], RestorePoints(facts, fleet, StoodClock())
+    assert points.newest(known) == (0, "")
+    tell("n2", *shards(20), *shards(40)[:3])
+    assert points.newest(known) == (20, "/c/20")
+    tell("n2", *shards(40))
+    assert points.newest(known) == (40, "/c/40")
+    tell("n2", anomaly(30))
+    assert points.newest(known) == (20, "/c/20")
+    facts.clear_anomalies(known.row, "looked at", "alice", b.NOW + 1)
+    assert points.newest(known) == (40, "/c/40")
+    assert fleet.restore_point(known.row, Attempt(0, 1)) is None
+    _, changed = facts.checkpoint_news(facts.checkpoint_news()[0])
+    assert changed == set()
+
+
 def test_the_window_shows_what_speaks_against_a_checkpoint(engine: Engine, tell: Tell) -> None:
     tell("n2", *shards(20), *shards(40), anomaly(30))
     shown = {one["step"]: one["suspect"] for one in Queries(engine).checkpoints(10)}
