@@ -47,6 +47,7 @@ class Signal(StrEnum):
     VALIDATION_FAILED = "validation_failed"
     PROBATION_OVER = "probation_over"
     HOLD_LEFT = "hold_left"  # a reservation that kept the node for us is left over
+    WEIGHT_LEFT = "weight_left"  # its weight was raised for its probation, and it is on probation no more
     HOLD_ASKED = "hold_asked"  # by an operator, as the next three
     TEST_ASKED = "test_asked"
     RETIRE_ASKED = "retire_asked"
