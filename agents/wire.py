@@ -117,6 +117,7 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     fabric_health: int | None = None  # bit mask, NVML_GPU_FABRIC_HEALTH_MASK_*
     missing_seconds: float = 0.0  # for so long NVML has not listed it
     replaced_uuid: str = ""  # another GPU that had this bus address earlier in this boot
+    board_part_number: str = ""  # what a spare part is ordered by
 
 
 class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -446,6 +446,13 @@ class Validation(Section):
         2, ge=1, description="Suspects in test at once. Tests and burn-ins that were asked for do not count."
     )
     probation_hours: float = Field(24.0, ge=0, description="So long a node is on probation after it has returned.")
+    probation_weight: int = Field(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        description="Weight in Slurm of a node on probation that is no spare: one above those of all other nodes makes "
+        "jobs get it last. 0: weights are left alone.",
+    )
 
 
 class Config(Section):

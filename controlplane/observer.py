@@ -377,19 +377,24 @@ class Observer:
             self._sources.stores.fleet.note_seen(heard, (), now)
 
     def _note_gpus(self, heard: dict[str, Heard], now: float) -> None:
-        """Which GPU sits where: when that changes, and now and then."""
+        """Which GPU sits where: when that changes, and now and then. Not of nodes that are heard no more: what they had
+        may have been taken out of them since.
+        """
         due: dict[str, Sequence[Gpu]] = {}
         for name, one in heard.items():
             present = tuple(gpu.uuid for gpu in one.report.gpus)
             noted_at, noted = self._gpus_noted.get(name, (0.0, ()))
-            if present and (present != noted or not 0 <= now - noted_at < GPUS_NOTED_SECONDS):
+            fresh = now - one.at <= MOVED_IN_SECONDS
+            if present and fresh and (present != noted or not 0 <= now - noted_at < GPUS_NOTED_SECONDS):
                 due[name] = one.report.gpus
                 self._gpus_noted[name] = (now, present)
                 if len(due) >= NODES_NOTED_AT_ONCE:
                     break
         if due:
             moved = self._sources.stores.repairs.see_gpus(due, now)
-            self._moved_gpus += [one for one in moved if not self._still_there(one, heard, now)]
+            moved = [one for one in moved if not self._still_there(one, heard, now)]
+            uuids = {one.uuid for one in moved}  # where they are now is what counts, and coming back is news again
+            self._moved_gpus = [one for one in self._moved_gpus if one.uuid not in uuids] + moved
             del self._moved_gpus[:-MOVED_GPUS_MAX]
 
     @staticmethod

@@ -322,7 +322,10 @@ STATES = {
     NodeState.QUARANTINED: ("out of service by our decision, drained", "nobody"),
     NodeState.REPAIRING: ("a rung of the ladder is being tried; drained, or reserved for us alone", "us"),
     NodeState.VALIDATING: ("it is tested, reserved for us alone", "us"),
-    NodeState.PROBATION: ("it passed its test a while ago; as a spare it is taken last", "anybody"),
+    NodeState.PROBATION: (
+        "it passed its test a while ago; it is taken last, as a spare and, where the site wants that, by jobs",
+        "anybody",
+    ),
     NodeState.HANDS: ("a person has a ticket for it; drained", "nobody"),
     NodeState.OPERATOR_HOLD: ("out of service by an operator's word to us, drained", "nobody"),
     NodeState.RETIRED: ("out of service for good, drained", "nobody"),

@@ -243,7 +243,7 @@ def _fabric(handle: Handle) -> Fields:
     return {"fabric_state": int(info.state), "fabric_status": int(info.status), "fabric_health": int(info.healthMask)}
 
 
-_IDENTITY_KEYS = frozenset({"uuid", "bus_id", "serial", "name"})
+_IDENTITY_KEYS = frozenset({"uuid", "bus_id", "serial", "name", "board_part_number"})
 _NVLINK_ERRORS = (
     pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
     pynvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
@@ -266,6 +266,7 @@ _SLOW: tuple[Callable[[Handle], Fields], ...] = (
     lambda handle: {"bus_id": normal_bus_id(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId))},
     lambda handle: {"serial": _text(pynvml.nvmlDeviceGetSerial(handle))},
     lambda handle: {"name": _text(pynvml.nvmlDeviceGetName(handle))},
+    lambda handle: {"board_part_number": _text(pynvml.nvmlDeviceGetBoardPartNumber(handle)).strip()},
     lambda handle: {"sm_clock_max_mhz": int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))},
     lambda handle: {"power_limit_watts": pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000},
     _memory,

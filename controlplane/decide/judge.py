@@ -45,6 +45,7 @@ GRAVITY = (
     Signal.PROBATION_OVER,
     Signal.TEST_ASKED,
     Signal.HOLD_LEFT,
+    Signal.WEIGHT_LEFT,
     Signal.GANG_HUNG,
     Signal.BLACK_HOLE,
     Signal.STRAGGLER_SUSPECTED,

@@ -54,6 +54,7 @@ ACTIONS = frozenset(
         Action.RETURN,
         Action.TAKE_BACK,
         Action.LET_GO,
+        Action.RESTORE_WEIGHT,
         Action.HOLD,
     }
 )
@@ -73,6 +74,9 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
         if _left_over(snapshot, node, config):
             words = "a reservation that kept it for us is left over"
             yield _finding(snapshot, node, Signal.HOLD_LEFT, "repair.hold_left", words)
+        if _weight_left(snapshot, node):
+            words = f"its weight in Slurm was raised to {node.record.weight} for its probation"
+            yield _finding(snapshot, node, Signal.WEIGHT_LEFT, "repair.weight_left", words)
         request = snapshot.requests.get(name)
         if request is not None:
             yield _asked(snapshot, node, request, config)
@@ -117,6 +121,13 @@ def _left_over(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
         return False
     out = node.state in OUT_OF_SERVICE
     return not out or (node.slurm is not None and (node.slurm.draining or node.slurm.down))
+
+
+def _weight_left(snapshot: Snapshot, node: NodeView) -> bool:
+    """Also where somebody has given it another weight since: then nothing of ours is left, and that is written down."""
+    if node.record.weight is None or node.slurm is None:
+        return False
+    return not any(node.name in one.plan.failed_nodes for one in snapshot.recoveries)
 
 
 def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
@@ -299,7 +310,9 @@ def _plan(snapshot: Snapshot, row: Row, finding: Finding, config: Config) -> Pla
             return replace(plans.take_back_plan(node, finding, under_way), renamed_nodes=(node.name,))
         case Action.HOLD:
             return plans.hold_plan(node, finding, under_way)
+        case Action.RESTORE_WEIGHT:
+            return plans.restore_weight_plan(node)
     if row.action is Action.RETURN:
-        return plans.return_plan(snapshot, node, config, under_way)
+        return plans.return_plan(snapshot, node, config, under_way, on_probation=row.to is NodeState.PROBATION)
     held = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations
     return plans.let_go_plan(node, under_way) if held or under_way else None

@@ -277,19 +277,47 @@ def hold_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> P
     )
 
 
-def return_plan(snapshot: Snapshot, node: NodeView, config: Config, under_way: Recovery | None) -> Plan:
-    """Into the spare pool, where that is short of one, before anybody else can have it."""
+def return_plan(
+    snapshot: Snapshot, node: NodeView, config: Config, under_way: Recovery | None, *, on_probation: bool
+) -> Plan:
+    """Into the spare pool, where that is short of one, before anybody else can have it; else, on probation, as the last
+    that Slurm gives to a job, where the site wants that.
+    """
     joins = takes_into_pool(snapshot, node, config.spares)
+    before = weight_of_its_own(node)
+    weight = config.validation.probation_weight
+    raised = on_probation and not joins and weight > before
     return Plan(
         kind=RecoveryKind.RETURN,
         steps=(
             StepName.RESUME_NODE,
             *((StepName.FILL_POOL,) if joins else ()),
+            *((StepName.RAISE_WEIGHT,) if raised else ()),
             StepName.RELEASE_NODE,
         ),
         failed_nodes=(node.name,),
         spares=(node.name,) if joins else (),
         supersedes=under_way.id if under_way else None,
+        weight=weight if raised else None,
+        weight_before=before,
+    )
+
+
+def weight_of_its_own(node: NodeView) -> int:
+    """In Slurm. A node that comes back a second time may still have the weight that we gave it the first time."""
+    record, now = node.record, node.slurm.weight if node.slurm else 1
+    return record.weight_before if now == record.weight and record.weight_before is not None else now
+
+
+def restore_weight_plan(node: NodeView) -> Plan:
+    """It is for the step to see whether the weight still is the one that we gave."""
+    assert node.record.weight_before is not None
+    return Plan(
+        kind=RecoveryKind.RESTORE_WEIGHT,
+        steps=(StepName.RESTORE_WEIGHT,),
+        failed_nodes=(node.name,),
+        weight=node.record.weight,
+        weight_before=node.record.weight_before,
     )
 
 

@@ -259,6 +259,14 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(230, (PROBATION,), Signal.PROBATION_OVER, IN_SERVICE, Action.NOTHING, "nothing has come up since it returned"),
     Row(
+        231,
+        tuple(state for state in ALL if state not in (PROBATION, REPAIRING, VALIDATING, FOREIGN_DRAIN)),
+        Signal.WEIGHT_LEFT,
+        None,
+        Action.RESTORE_WEIGHT,
+        "its probation has ended, whichever way: jobs may have it like any other node once it is in service",
+    ),
+    Row(
         240,
         (REPAIRING, VALIDATING, HANDS, OPERATOR_HOLD, RETIRED),
         Signal.DRAIN_LIFTED,

@@ -26,6 +26,7 @@ class Action(StrEnum):
     RETURN = "return"  # the node goes back to work
     TAKE_BACK = "take_back"  # drain it again, then give up the reservation that kept it for us
     LET_GO = "let_go"  # somebody took it: give up what we still hold of it
+    RESTORE_WEIGHT = "restore_weight"  # that it had in Slurm before its probation
     HOLD = "hold"  # an operator wants it out of service
     OPEN_BREAKER = "open_breaker"
 

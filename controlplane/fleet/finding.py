@@ -49,6 +49,7 @@ class Signal(StrEnum):
     PROBE_NOT_BEGUN = "probe_not_begun"  # the same of a suspect
     PROBATION_OVER = "probation_over"
     HOLD_LEFT = "hold_left"  # a reservation that kept the node for us is left over
+    WEIGHT_LEFT = "weight_left"  # its weight was raised for its probation, and it is on probation no more
     HOLD_ASKED = "hold_asked"  # by an operator, as the next three
     TEST_ASKED = "test_asked"
     RETIRE_ASKED = "retire_asked"

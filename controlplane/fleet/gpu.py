@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MovedGpu:
-    """A GPU that was seen in another node before."""
+    """A GPU that was last seen in another node."""
 
     uuid: str
     serial: str

@@ -70,6 +70,10 @@ class NodeRecord:
     agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
     slurmd_seen_at: float | None = None  # when its slurmd's port first answered us
     past_boot_id: str = ""  # the boot that a reboot of ours ends: what is told of it counts no more
+    weight: int | None = (
+        None  # in Slurm, that we gave it for its probation; None: we gave it none, or it has its own again
+    )
+    weight_before: int | None = None  # that it had before
 
     @property
     def tested_in_service(self) -> bool:

@@ -36,6 +36,7 @@ class RecoveryKind(StrEnum):
     RETURN = "return"  # a node that is well goes back to work
     TAKE_BACK = "take_back"  # a node that we had in hands is drained, and its reservation given up
     LET_GO = "let_go"  # somebody took a node from us: what we still hold of it is given up
+    RESTORE_WEIGHT = "restore_weight"  # probation is over: the node's weight in Slurm is what it was before
 
 
 class StepName(StrEnum):
@@ -61,7 +62,9 @@ class StepName(StrEnum):
     REBOOT_NODE = "reboot_node"
     RUN_VALIDATION = "run_validation"
     OPEN_TICKET = "open_ticket"
+    RAISE_WEIGHT = "raise_weight"
     RELEASE_NODE = "release_node"
+    RESTORE_WEIGHT = "restore_weight"
 
 
 class StepStatus(StrEnum):
@@ -108,6 +111,8 @@ class Plan:
     label: str = ""  # names our jobs and tickets: never used again
     suspect: bool = False  # a test that is to find what makes the node suspect
     gpus: tuple[str, ...] = ()  # that are to be reset: bus ids, or indices; empty: not known which
+    weight: int | None = None  # in Slurm, that the node is given for its probation; None: its weight is left alone
+    weight_before: int = 1  # that it had when this was decided: it gets it back
 
 
 @dataclass(frozen=True, slots=True)

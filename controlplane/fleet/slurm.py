@@ -75,6 +75,7 @@ class SlurmNode:
     reason_at: int = 0  # seconds since the epoch; part of the proof that a drain is ours
     gres: str = ""
     features: frozenset[str] = frozenset()  # active ones: what jobs can ask for
+    weight: int = 1  # of nodes that suit a job, Slurm gives it those of the lowest weight
 
     @property
     def draining(self) -> bool:

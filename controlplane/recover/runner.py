@@ -32,7 +32,15 @@ OBSERVATIONS_PER_ADVANCE_MAX = 50
 TRIES_MAX = 3
 """What is refused this often is not tried again, of steps that work on a node: the next rung is."""
 
-ON_A_NODE = frozenset({StepName.REBOOT_NODE, StepName.RESET_GPU, StepName.RUN_VALIDATION})
+ON_A_NODE = frozenset(
+    {
+        StepName.REBOOT_NODE,
+        StepName.RESET_GPU,
+        StepName.RUN_VALIDATION,
+        StepName.RAISE_WEIGHT,
+        StepName.RESTORE_WEIGHT,
+    }
+)
 
 TICKET_AGAIN_SECONDS = 15.0
 TICKET_SECONDS = 24 * 3600.0

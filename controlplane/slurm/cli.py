@@ -115,6 +115,9 @@ class CommandLineGateway:
     def reboot_node(self, node: str, reason: str) -> None:
         self._run("reboot", "ASAP", "nextstate=DOWN", f"reason={checked_reason(reason)}", checked_name(node))
 
+    def set_weight(self, node: str, weight: int) -> None:
+        self._run("update", f"NodeName={checked_name(node)}", f"Weight={int(weight)}")
+
     def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
         self._run(
             "create",

@@ -219,6 +219,7 @@ def _node(record: str) -> SlurmNode:
         reason_at=(epoch_seconds(reason["at"]) or 0) if reason else 0,
         gres=_value(record, "Gres") or "",
         features=frozenset(_list(_value(record, "ActiveFeatures") or "")),
+        weight=int(_value(record, "Weight") or 1),
     )
 
 

@@ -87,6 +87,12 @@ class Slurm(Protocol):
         """Drain the node, reboot it once its jobs have ended, and leave it DOWN then: its health is to be looked at."""
         ...
 
+    def set_weight(self, node: str, weight: int) -> None:
+        """Of nodes that suit a job, Slurm gives it those of the lowest weight. Lost when slurmctld reads its
+        configuration anew.
+        """
+        ...
+
     def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
         """Hold exactly `nodes` for `user` from now on, jobs that run there notwithstanding."""
         ...

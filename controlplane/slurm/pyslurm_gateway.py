@@ -4,8 +4,8 @@ Belongs here: the protocol's calls as requests to the process that pyslurm lives
 left to the command line. Must not: pyslurm itself (`pyslurm_worker`).
 
 Left to the command line, because pyslurm 25.11 cannot: creating reservations (it frees the answer with the wrong
-allocator and aborts), everything that sets a text or a list to nothing (it takes that for "no change"), the reboot of
-a node, a job's Extra, the topology, the configuration in Slurm's own words.
+allocator and aborts), everything that sets a text, a list or a weight to nothing (it takes that for "no change"), the
+reboot of a node, a job's Extra, the topology, the configuration in Slurm's own words.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class _Node(msgspec.Struct, frozen=True):
     reason_at: int
     gres: str
     features: frozenset[str]
+    weight: int
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -146,6 +147,12 @@ class PyslurmGateway:
 
     def reboot_node(self, node: str, reason: str) -> None:
         self._command_line.reboot_node(node, reason)
+
+    def set_weight(self, node: str, weight: int) -> None:
+        if weight:
+            self._act("set_weight", checked_name(node), int(weight))
+        else:
+            self._command_line.set_weight(node, 0)
 
     def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
         self._command_line.create_reservation(name, nodes, user, duration_minutes)
@@ -257,6 +264,7 @@ def _node(one: _Node) -> SlurmNode:
         one.reason_at,
         one.gres,
         one.features,
+        one.weight,
     )
 
 

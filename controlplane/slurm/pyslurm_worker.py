@@ -127,6 +127,9 @@ class Calls:
     def resume_node(self, node: str) -> None:
         self._pyslurm.Node(node).modify(self._pyslurm.Node(state="RESUME"))
 
+    def set_weight(self, node: str, weight: int) -> None:
+        self._pyslurm.Node(node).modify(self._pyslurm.Node(weight=weight))
+
     def set_reservation_nodes(self, name: str, nodes: list[str]) -> None:
         self._pyslurm.Reservation.load(name).modify(self._pyslurm.Reservation(nodes=",".join(nodes)))
 
@@ -182,6 +185,7 @@ class Calls:
             "reason_at": (_epoch(node.reason_time) or 0) if reason else 0,
             "gres": _gres(node.configured_gres or {}),
             "features": list(node.active_features or ()),
+            "weight": node.weight or 0,  # it shows 0 as None
         }
 
     @staticmethod

@@ -267,4 +267,6 @@ def _node(row: Row[Any]) -> NodeRecord:
         agent_seen_at=row.agent_seen_at,
         slurmd_seen_at=row.slurmd_seen_at,
         past_boot_id=row.past_boot_id,
+        weight=row.weight,
+        weight_before=row.weight_before,
     )

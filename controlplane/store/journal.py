@@ -259,8 +259,21 @@ class Journal:
             for position, name in enumerate(plan.steps)
         ]
         connection.execute(insert(tables.recovery_step), steps)
+        if plan.weight is not None:
+            self._note_weight(connection, plan)
         planned[plan] = recovery
         return recovery
+
+    @staticmethod
+    def _note_weight(connection: Connection, plan: Plan) -> None:
+        """With the plan, so before it is changed: a weight that is to be given back is known until that is planned."""
+        given = plan.kind is RecoveryKind.RETURN
+        table = tables.node
+        connection.execute(
+            update(table)
+            .where(table.c.name.in_(plan.failed_nodes))
+            .values(weight=plan.weight if given else None, weight_before=plan.weight_before if given else None)
+        )
 
     @staticmethod
     def _change_state(connection: Connection, decision: Decision, now: float) -> None:

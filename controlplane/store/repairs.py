@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy import Engine, Row, func, insert, select, update
 
 from agents.wire import Gpu
 from controlplane.fleet.decision import TAKES_OUT, Action
@@ -222,28 +222,24 @@ class RepairStore:
     # -- inventory ---------------------------------------------------------------------------------------------
 
     def see_gpus(self, sights: Mapping[str, Sequence[Gpu]], now: float) -> list[MovedGpu]:
-        """Node → the GPUs that sit in it now. Returns those that were seen in another node before."""
+        """Node → the GPUs that sit in it now. Returns those that were last seen in another node."""
         table = tables.gpu_seen
         moved: list[MovedGpu] = []
         with self._engine.begin() as connection:
             for node, gpus in sights.items():
                 known = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
-                here = set(connection.execute(select(table.c.uuid).where(table.c.node == node)).scalars())
-                new = known.keys() - here
-                if new:
-                    elsewhere = connection.execute(
-                        select(table).where(table.c.uuid.in_(new)).order_by(table.c.last_seen_at)
-                    ).all()
-                    for uuid in sorted({row.uuid for row in elsewhere}):
-                        before = [row for row in elsewhere if row.uuid == uuid]
-                        faults = sum(row.faults for row in before)
-                        serial = known[uuid].serial or before[-1].serial
-                        moved.append(MovedGpu(uuid, serial, known[uuid].bus_id, node, before[-1].node, faults))
-                    insert_new(connection, table, [_seat(node, known[uuid], now) for uuid in sorted(new)])
-                if known:
-                    connection.execute(
-                        update(table).where(table.c.node == node, table.c.uuid.in_(known)).values(last_seen_at=now)
-                    )
+                if not known:
+                    continue
+                seats: dict[str, list[Row[Any]]] = {uuid: [] for uuid in sorted(known)}
+                query = select(table).where(table.c.uuid.in_(known)).order_by(table.c.last_seen_at, table.c.id)
+                for row in connection.execute(query):
+                    seats[row.uuid].append(row)
+                moved += [_moved(node, known[uuid], rows) for uuid, rows in seats.items() if _elsewhere(node, rows)]
+                here = {row.uuid: row for rows in seats.values() for row in rows if row.node == node}
+                insert_new(connection, table, [_seat(node, known[uuid], now) for uuid in seats if uuid not in here])
+                for uuid, row in here.items():
+                    news = {"last_seen_at": now, **_news(row, known[uuid])}
+                    connection.execute(update(table).where(table.c.id == row.id).values(news))
         return moved
 
     def gpus(self, limit: int) -> list[dict[str, Any]]:
@@ -257,13 +253,30 @@ class RepairStore:
             ]
 
 
+def _elsewhere(node: str, rows: Sequence[Row[Any]]) -> bool:
+    """Whether a GPU was last seen in another node; `rows` are its seats, the one seen last at the end."""
+    return bool(rows) and rows[-1].node != node
+
+
+def _moved(node: str, gpu: Gpu, rows: Sequence[Row[Any]]) -> MovedGpu:
+    serial, faults = gpu.serial or rows[-1].serial, sum(row.faults for row in rows)
+    return MovedGpu(gpu.uuid, serial, gpu.bus_id, node, rows[-1].node, faults)
+
+
 def _seat(node: str, gpu: Gpu, now: float) -> dict[str, Any]:
     return {
         "uuid": gpu.uuid,
         "node": node,
-        "serial": gpu.serial,
-        "name": gpu.name,
-        "bus_id": gpu.bus_id,
+        **{name: getattr(gpu, name) for name in _TOLD},
         "first_seen_at": now,
         "last_seen_at": now,
     }
+
+
+_TOLD = ("serial", "name", "bus_id", "board_part_number")
+
+
+def _news(row: Row[Any], gpu: Gpu) -> dict[str, str]:
+    """What this GPU did not tell before, or tells otherwise, as in another slot. Of one that fails little is told."""
+    told = {name: str(getattr(gpu, name)) for name in _TOLD}
+    return {name: text for name, text in told.items() if text and text != getattr(row, name)}

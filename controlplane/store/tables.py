@@ -48,6 +48,8 @@ node = Table(
     Column("agent_seen_at", Double),  # to the minute
     Column("slurmd_seen_at", Double),  # when its slurmd's port first answered us
     Column("past_boot_id", String(64), nullable=False, server_default=""),  # ended by a reboot of ours
+    Column("weight", BigInteger),  # in Slurm, that we gave it for its probation
+    Column("weight_before", BigInteger),
 )
 
 job = Table(
@@ -397,6 +399,7 @@ gpu_seen = Table(
     Column("first_seen_at", Double, nullable=False),
     Column("last_seen_at", Double, nullable=False),  # to the hour
     Column("faults", Integer, nullable=False, server_default="0"),  # incidents of this GPU in this node
+    Column("board_part_number", String(80), nullable=False, server_default=""),
     UniqueConstraint("uuid", "node"),
     Index("ix_gpu_seen_node", "node"),
 )

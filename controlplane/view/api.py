@@ -207,6 +207,7 @@ def _node(snapshot: Snapshot, name: str, heard: Heard | None, score: float) -> R
             "flags": sorted(slurm.flags),
             "reason": slurm.reason,
             "reason_user": slurm.reason_user,
+            "weight": slurm.weight,
         }
         if slurm
         else None,

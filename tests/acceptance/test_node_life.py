@@ -98,6 +98,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
                 "command": f'echo "tested on $SLURMD_NODENAME"; test ! -e {tmp_path}/broken.$SLURMD_NODENAME',
                 "output_directory": str(tmp_path),
                 "probation_hours": 0.002,
+                "probation_weight": 1000,
             },
         },
     )
@@ -116,8 +117,10 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
     assert "0 wrong elements" in said, said
     assert "selfcheck: passed\n== passed" in said
     assert "== 2 checks, 0 failed" in said
+    site.wait_for(lambda: site.node("n2")["slurm"]["weight"] == 1000, 10, "jobs get it last")
     wait_for_state(site, "n2", "in_service")
     site.wait_for(lambda: "understudy_node_n2" not in gang.reservations(site), 10, "it is kept no longer")
+    site.wait_for(lambda: site.node("n2")["slurm"]["weight"] == 1, 10, "jobs get it like any other")
     gang.wait_running(site, hungry)
 
     serial = site.nodes["n3"].gpus.read()[0].serial
@@ -142,7 +145,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
     (tmp_path / "broken.n3").unlink()
     assert ask(site, "n3", "release", "new GPU").stdout == "n3 is hands: asked to release it\n"
     wait_for_state(site, "n3", "in_service")
-    assert rows_about(site, "n3")[-2:] == [253, 220]
+    site.wait_for(lambda: rows_about(site, "n3")[-3:] == [253, 220, 231], 10, "its weight is put back")
     assert site.get("/v1/tickets")[0]["closed_at"] is not None
     again = ask(site, "n3", "release", "again")
     assert (again.returncode, "in_service: nothing to release" in again.stderr) == (1, True)

@@ -170,6 +170,8 @@ class RealSide:
                 self._cluster.start_node(node.name)
             if node.draining or node.down:
                 self.slurm.resume_node(node.name)
+            if node.weight != 1:
+                self.slurm.set_weight(node.name, 1)
         until(self, lambda: all(_idle(node) for node in self.slurm.nodes()), "all nodes are idle", 150)
 
 

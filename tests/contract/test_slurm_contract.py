@@ -299,6 +299,7 @@ def test_what_slurm_does_not_know_is_refused_by_name(side: Side) -> None:
     assert "4711" in refused(side.slurm.start_job_now, 4711)
     assert "4711" in refused(side.slurm.set_job_reservation, 4711, "")
     assert "n99" in refused(side.slurm.reboot_node, "n99", REASON)
+    assert "n99" in refused(side.slurm.set_weight, "n99", 2)
     assert "4711" in refused(side.slurm.hold_job, 4711)
     assert "4711" in refused(side.slurm.release_job, 4711)
     assert "4711" in refused(side.slurm.set_job_priority, 4711, 1)
@@ -421,6 +422,18 @@ def test_a_node_reboots_once_it_is_empty_and_stays_down_for_a_look(side: Side) -
     assert "reboot" in node.reason
     side.slurm.resume_node("n1")
     until(side, lambda: node_of(side, "n1").usable, "a person resumes it", timeout_seconds=150)
+
+
+@pytest.mark.parametrize("heavy", ["n1", "n2"])
+def test_of_two_free_nodes_a_job_gets_the_one_of_less_weight(side: Side, heavy: str) -> None:
+    hold_all_but(side, "n1", "n2")
+    light = "n2" if heavy == "n1" else "n1"
+    side.slurm.set_weight(heavy, 1000)
+    assert (node_of(side, heavy).weight, node_of(side, light).weight) == (1000, 1)
+    side.slurm.set_weight(light, 0)
+    assert node_of(side, light).weight == 0
+    assert running(side, side.submit("news", 1)).nodes == (light,)
+    assert running(side, side.submit("news", 1)).nodes == (heavy,), "last, and not never"
 
 
 @pytest.mark.cluster

@@ -32,6 +32,7 @@ class _Node:
     reason_at: int = 0
     dead_since: float | None = None
     quiet_until: float = 0.0  # after a resume, until it is heard of again
+    weight: int = 1
     reboot: str = ""  # "REQUESTED" until it is empty, then "ISSUED" until it is back
 
     def usable(self, now: float) -> bool:
@@ -223,11 +224,15 @@ class FakeSlurm:
         found = self._node(node)
         if not found.drained and not found.down:
             raise SlurmError(f"resume {node}: Invalid node state specified")
-        self._nodes[node] = _Node(node, dead_since=found.dead_since, quiet_until=self.now + 1.0)
+        again = self.now + 1.0
+        self._nodes[node] = _Node(node, dead_since=found.dead_since, quiet_until=again, weight=found.weight)
 
     def reboot_node(self, node: str, reason: str) -> None:
         self._set_reason(self._node(node), reason, "root")
         self._nodes[node].drained, self._nodes[node].reboot = True, "REQUESTED"
+
+    def set_weight(self, node: str, weight: int) -> None:
+        self._node(node).weight = weight
 
     def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
         if name in self._reservations:
@@ -327,7 +332,8 @@ class FakeSlurm:
     def _seats_for(self, job: _Job) -> list[str]:
         taken = {name for other in self._jobs.values() if other.state not in OVER for name in other.nodes}
         taken |= set(job.excluded)
-        free = [node.name for node in self._nodes.values() if node.usable(self.now) and node.name not in taken]
+        lightest_first = sorted(self._nodes.values(), key=lambda node: node.weight)
+        free = [node.name for node in lightest_first if node.usable(self.now) and node.name not in taken]
         if job.reservation:
             reservation = self._reservations.get(job.reservation)
             if reservation is None or job.user not in reservation.users:
@@ -453,6 +459,7 @@ class FakeSlurm:
             reason_user=node.reason_user,
             reason_at=node.reason_at,
             gres="gpu:8",
+            weight=node.weight,
         )
 
     def _shown_job(self, job: _Job) -> SlurmJob:

@@ -34,7 +34,7 @@ EFFECTS = {
     "start_job_now",
     "release_job",
 }
-REPAIR_EFFECTS = {"reboot_node", "submit_job", "cancel_job"}
+REPAIR_EFFECTS = {"reboot_node", "submit_job", "cancel_job", "set_weight"}
 REBOOT_SECONDS = 20.0
 
 

@@ -778,3 +778,165 @@ def test_a_node_whose_reservation_a_person_deletes_while_it_is_tested_is_theirs(
     rehearsal.run(60)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
     assert HOLD not in rehearsal.reservation_names()
+
+
+class TestTheWeightOfANodeOnProbation:
+    """n5 passes its test and comes back, no spare and nobody waiting for it: jobs get it last."""
+
+    LAST = 1000
+
+    def start(self, path: Path, **config: Any) -> Rehearsal:
+        validation = {"enabled": True, "probation_hours": 0.05, "probation_weight": self.LAST} | config
+        rehearsal = start(path, **REPAIR, validation=validation)
+        rehearsal.fake.cancel(rehearsal.hungry)
+        rehearsal.fake.set_weight("n5", 7)
+        return rehearsal
+
+    def on_probation(self, rehearsal: Rehearsal) -> None:
+        rehearsal.fail("n5")
+        wait_for(rehearsal, "n5", NodeState.PROBATION)
+        rehearsal.run_until(lambda: HOLD not in rehearsal.reservation_names())
+
+    def test_it_is_raised_before_anybody_can_have_the_node_and_given_back_at_the_end(self, tmp_path: Path) -> None:
+        rehearsal = self.start(tmp_path)
+        weights: list[int] = []
+
+        def look(name: str) -> None:
+            if name == "delete_reservation":
+                weights.append(node_of(rehearsal, "n5").weight)
+
+        rehearsal.line.after = look
+        self.on_probation(rehearsal)
+        assert weights == [self.LAST]
+        record = rehearsal.control_plane.stores.fleet.nodes()["n5"]
+        assert (record.weight, record.weight_before) == (self.LAST, 7)
+        rehearsal.fake.drain_by("alice", "n8", "mine")  # a spare is needed now: n5 is one, of whatever weight
+        rehearsal.run_until(lambda: "n5" in rehearsal.pool())
+        wait_for(rehearsal, "n5", NodeState.IN_SERVICE, 300)
+        rehearsal.run(10)
+        assert node_of(rehearsal, "n5").weight == 7
+        assert states_passed(rehearsal, "n5")[-2:] == [230, 231]
+        assert rehearsal.line.effects["set_weight n5"] == 2
+        record = rehearsal.control_plane.stores.fleet.nodes()["n5"]
+        assert (record.weight, record.weight_before) == (None, None)
+
+    def test_a_spare_keeps_its_weight(self, tmp_path: Path) -> None:
+        rehearsal = self.start(tmp_path)
+        rehearsal.fake.drain_by("alice", "n8", "mine")
+        self.on_probation(rehearsal)
+        assert "n5" in rehearsal.pool()
+        rehearsal.run(300)
+        assert (rehearsal.state_of("n5"), node_of(rehearsal, "n5").weight) == (NodeState.IN_SERVICE, 7)
+        assert not rehearsal.line.effects["set_weight n5"]
+
+    @pytest.mark.parametrize("weight", [0, 7])
+    def test_it_is_left_alone_where_the_site_does_not_want_it_or_it_is_last_already(
+        self, tmp_path: Path, weight: int
+    ) -> None:
+        rehearsal = self.start(tmp_path, probation_weight=weight)
+        self.on_probation(rehearsal)
+        rehearsal.run(300)
+        assert (rehearsal.state_of("n5"), node_of(rehearsal, "n5").weight) == (NodeState.IN_SERVICE, 7)
+        assert not rehearsal.line.effects["set_weight n5"]
+
+    def test_one_that_a_person_sets_later_stays(self, tmp_path: Path) -> None:
+        rehearsal = self.start(tmp_path)
+        self.on_probation(rehearsal)
+        rehearsal.fake.set_weight("n5", 50)
+        self.is_left(rehearsal, 50, changes=1)
+
+    def test_one_that_a_person_sets_between_our_decision_and_our_change_stays(self, tmp_path: Path) -> None:
+        rehearsal = self.start(tmp_path)
+
+        def set_by_person(call: str) -> None:
+            if call == "nodes" and rehearsal.state_of("n5") is NodeState.PROBATION:
+                rehearsal.fake.set_weight("n5", 50)
+
+        rehearsal.line.before = set_by_person
+        self.on_probation(rehearsal)
+        self.is_left(rehearsal, 50, changes=0)
+
+    def test_one_that_slurmctld_forgets_is_not_given_again(self, tmp_path: Path) -> None:
+        """As when it reads its configuration anew: it cannot be told from a person who has put it back."""
+        rehearsal = self.start(tmp_path)
+        self.on_probation(rehearsal)
+        rehearsal.fake.set_weight("n5", 7)
+        self.is_left(rehearsal, 7, changes=1)
+
+    def is_left(self, rehearsal: Rehearsal, weight: int, changes: int) -> None:
+        """To the end of probation, and nothing of ours is left then."""
+        wait_for(rehearsal, "n5", NodeState.IN_SERVICE, 300)
+        rehearsal.run(10)
+        assert node_of(rehearsal, "n5").weight == weight
+        assert rehearsal.line.effects["set_weight n5"] == changes
+        assert rehearsal.control_plane.stores.fleet.nodes()["n5"].weight is None
+
+    @pytest.mark.parametrize("verb", [Verb.HOLD, Verb.RETIRE])
+    def test_a_person_who_takes_the_node_finds_it_with_its_own(self, tmp_path: Path, verb: Verb) -> None:
+        rehearsal = self.start(tmp_path)
+        self.on_probation(rehearsal)
+        rehearsal.control_plane.stores.repairs.ask(verb, "n5", "cables", "alice", rehearsal.fake.now)
+        rehearsal.run_until(lambda: node_of(rehearsal, "n5").weight == 7)
+        assert node_of(rehearsal, "n5").draining
+
+    def test_a_node_that_somebody_else_drained_is_not_touched_before_they_resume_it(self, tmp_path: Path) -> None:
+        rehearsal = self.start(tmp_path)
+        self.on_probation(rehearsal)
+        rehearsal.fake.drain_by("alice", "n5", "mine")
+        wait_for(rehearsal, "n5", NodeState.FOREIGN_DRAIN)
+        rehearsal.run(60)
+        assert node_of(rehearsal, "n5").weight == self.LAST
+        rehearsal.fake.resume_node("n5")
+        rehearsal.run_until(lambda: node_of(rehearsal, "n5").weight == 7)
+        assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+
+    def test_a_fault_on_probation_and_a_second_return_do_not_make_it_the_nodes_own(self, tmp_path: Path) -> None:
+        rehearsal = self.start(tmp_path)
+        self.on_probation(rehearsal)
+        rehearsal.run(10)
+        self.on_probation(rehearsal)
+        assert node_of(rehearsal, "n5").weight == self.LAST
+        assert rehearsal.control_plane.stores.fleet.nodes()["n5"].weight_before == 7
+        rehearsal.run(300)
+        assert (rehearsal.state_of("n5"), node_of(rehearsal, "n5").weight) == (NodeState.IN_SERVICE, 7)
+
+    def test_a_test_during_probation_does_not_make_it_the_nodes_own(self, tmp_path: Path) -> None:
+        rehearsal = self.start(tmp_path)
+        self.on_probation(rehearsal)
+        rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "again", "alice", rehearsal.fake.now)
+        wait_for(rehearsal, "n5", NodeState.VALIDATING)
+        wait_for(rehearsal, "n5", NodeState.PROBATION)
+        rehearsal.run(300)
+        assert (rehearsal.state_of("n5"), node_of(rehearsal, "n5").weight) == (NodeState.IN_SERVICE, 7)
+        assert rehearsal.line.effects["set_weight n5"] == 2, "it had it all the time"
+
+    def test_a_control_plane_that_dies_after_each_change_goes_on_where_it_was(self, tmp_path: Path) -> None:
+        rehearsal = self.start(tmp_path)
+
+        def die(name: str) -> None:
+            if name == "set_weight":
+                raise KeyboardInterrupt
+
+        rehearsal.line.after = die
+        with pytest.raises(KeyboardInterrupt):
+            self.on_probation(rehearsal)
+        rehearsal.restart_control_plane()
+        rehearsal.run_until(lambda: HOLD not in rehearsal.reservation_names())
+        assert node_of(rehearsal, "n5").weight == self.LAST
+        with pytest.raises(KeyboardInterrupt):
+            rehearsal.run(300)
+        rehearsal.restart_control_plane()
+        self.is_left(rehearsal, 7, changes=2)
+
+    def test_a_slurm_that_refuses_it_keeps_no_node_from_service(self, tmp_path: Path) -> None:
+        rehearsal = self.start(tmp_path)
+
+        def refuse(name: str) -> None:
+            if name == "set_weight":
+                raise SlurmError("set_weight: Access/permission denied")
+
+        rehearsal.line.before = refuse
+        self.on_probation(rehearsal)
+        assert node_of(rehearsal, "n5").usable
+        rehearsal.run(300)
+        assert (rehearsal.state_of("n5"), node_of(rehearsal, "n5").weight) == (NodeState.IN_SERVICE, 7)

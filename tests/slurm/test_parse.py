@@ -36,7 +36,7 @@ def test_nodes_are_read_with_state_reason_and_address() -> None:
     assert list(nodes) == [f"n{number}" for number in range(1, 9)]
     assert (nodes["n1"].base_state, set(nodes["n1"].flags)) == ("ALLOCATED", {"RESERVED"})
     assert (nodes["n1"].address, nodes["n1"].port, nodes["n1"].partitions) == ("127.0.0.1", 30775, ("train",))
-    assert nodes["n1"].gres == "gpu:8"
+    assert (nodes["n1"].gres, nodes["n1"].weight) == ("gpu:8", 1)
     assert nodes["n8"].down
     assert (nodes["n8"].reason, nodes["n8"].reason_user) == ("dead", "root")
 

@@ -51,6 +51,29 @@ class TestGpus:
         assert seats["GPU-0", "n2"]["last_seen_at"] == b.NOW + 30
         assert seats["GPU-1", "n1"]["last_seen_at"] == b.NOW + 10
 
+    def test_one_that_comes_back_has_moved_again_and_its_whole_past_counts(
+        self, repairs: RepairStore, engine: Engine
+    ) -> None:
+        repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
+        Journal(engine).record([fault("n1", uuid="GPU-0")], b.NOW, {})
+        repairs.see_gpus({"n2": [b.gpu(0)]}, b.NOW + 10)
+        Journal(engine).record([fault("n2", uuid="GPU-0")], b.NOW + 10, {})
+        (moved,) = repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW + 20)
+        assert (moved.node, moved.from_node, moved.faults) == ("n1", "n2", 2)
+        assert repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW + 30) == [], "said once"
+        seats = {one["node"]: (one["first_seen_at"], one["last_seen_at"]) for one in repairs.gpus(10)}
+        assert seats == {"n1": (b.NOW, b.NOW + 30), "n2": (b.NOW + 10, b.NOW + 10)}
+
+    def test_what_a_gpu_tells_later_is_added_and_what_it_tells_no_more_is_kept(self, repairs: RepairStore) -> None:
+        repairs.see_gpus({"n1": [b.gpu(0, serial="4711")]}, b.NOW)  # of an agent that did not read the part number
+        repairs.see_gpus({"n1": [b.gpu(0, board_part_number="692-2G520-0200-000", bus_id="0000:9d:00.0")]}, b.NOW + 10)
+        (seat,) = repairs.gpus(10)
+        assert (seat["serial"], seat["board_part_number"], seat["bus_id"]) == (
+            "4711",
+            "692-2G520-0200-000",
+            "0000:9d:00.0",
+        )
+
     def test_a_fault_counts_for_the_gpu_that_it_names_and_no_other(self, repairs: RepairStore, engine: Engine) -> None:
         repairs.see_gpus({"n1": [b.gpu(0), b.gpu(1)], "n2": [b.gpu(2)]}, b.NOW)
         Journal(engine).record([fault("n1", uuid="GPU-1")], b.NOW, {})

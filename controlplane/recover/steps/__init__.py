@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controlplane.fleet.recovery import StepName
 from controlplane.recover.step import Step
-from controlplane.recover.steps import credit, gang, job, launcher, nodes, pool, repair, seats
+from controlplane.recover.steps import credit, gang, job, launcher, nodes, pool, repair, seats, weight
 
 STEPS: dict[StepName, Step] = {
     step.name: step
@@ -30,5 +30,7 @@ STEPS: dict[StepName, Step] = {
         repair.OPEN_TICKET,
         repair.RELEASE_NODE,
         credit.CREDIT_TIME,
+        weight.RAISE_WEIGHT,
+        weight.RESTORE_WEIGHT,
     )
 }

@@ -80,6 +80,7 @@ class FakeGpu:
     bus_id: str  # "0000:1b:00.0"
     serial: str
     name: str = "NVIDIA H100 80GB HBM3"
+    board_part_number: str | None = "692-2G520-0200-000"
     result: int = 0  # NVML error code that every call about this GPU returns
     temperature_celsius: int | None = 58
     power_milliwatts: int | None = 612_000
@@ -119,7 +120,7 @@ class FakeGpu:
     hang: int = 0  # 1: no call about this GPU ever returns
 
 
-IDENTITY = ("uuid", "bus_id", "serial", "name")
+IDENTITY = ("uuid", "bus_id", "serial", "name", "board_part_number")
 EVENTS_KEPT = 100
 _DRIVER = "driver_version="
 
@@ -137,6 +138,7 @@ A100 = Shape(
     ("07", "0f", "47", "4e", "87", "90", "b7", "bd"),
     {
         "name": "NVIDIA A100-SXM4-80GB",
+        "board_part_number": "692-2G506-0212-002",
         "pci_device_id": 0x20B210DE,
         "power_milliwatts": 371_000,
         "power_limit_milliwatts": 400_000,

@@ -106,9 +106,9 @@ static const char *const NUMBERS[NUMBER_COUNT] = {
     "nvlink_replays", "fabric_state", "fabric_status", "fabric_health", "event_kinds", "hang",
 };
 
-enum text { UUID, BUS_ID, SERIAL, NAME, TEXT_COUNT };
+enum text { UUID, BUS_ID, SERIAL, NAME, BOARD_PART_NUMBER, TEXT_COUNT };
 
-static const char *const TEXTS[TEXT_COUNT] = {"uuid", "bus_id", "serial", "name"};
+static const char *const TEXTS[TEXT_COUNT] = {"uuid", "bus_id", "serial", "name", "board_part_number"};
 
 struct gpu {
     unsigned char given[NUMBER_COUNT];
@@ -479,6 +479,10 @@ int nvmlDeviceGetName(struct device *device, char *buffer, unsigned int length) 
 
 int nvmlDeviceGetSerial(struct device *device, char *buffer, unsigned int length) {
     return read_text(device, SERIAL, buffer, length);
+}
+
+int nvmlDeviceGetBoardPartNumber(struct device *device, char *buffer, unsigned int length) {
+    return read_text(device, BOARD_PART_NUMBER, buffer, length);
 }
 
 int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info) {
