@@ -18,7 +18,8 @@ check: setup
 	@$(VENV)/bin/ruff check .
 	@$(RUN) -m mypy
 	@$(VENV)/bin/lint-imports
-	@$(RUN) -m pytest -m "not cluster" -q -n 2 --dist worksteal
+	@$(RUN) -m pytest -m "not cluster and not timed" -q -n 2 --dist worksteal
+	@$(RUN) -m pytest -m "timed and not cluster" -q
 
 bench: setup
 	@$(RUN) -m tests.bench.ingest

@@ -32,6 +32,8 @@ from tests.stopwatch import best_seconds
 NODES, GANGS, GANG = 12_500, 1_500, 8
 SOME = 2_000
 
+pytestmark = pytest.mark.timed
+
 
 def large(*changed: NodeView) -> Snapshot:
     """Gangs of eight on most nodes, with step times; `changed` replace healthy nodes."""

@@ -121,6 +121,7 @@ def test_outside_of_slurm_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     Monitor().observe(loss=math.nan)
 
 
+@pytest.mark.timed
 def test_it_costs_the_training_thread_about_a_microsecond(plane: FakeControlPlane, tmp_path: Path) -> None:
     with running_agent(agent_config(tmp_path, plane.url)):
         monitor = Monitor()

@@ -513,6 +513,7 @@ def test_a_process_that_ends_without_close_tells_what_is_left(
         plane.wait_for(lambda plane: of_kind(plane, CheckpointShard) and len(steps_told(plane)) == 3)
 
 
+@pytest.mark.timed
 def test_the_timing_of_a_step_costs_the_training_thread_microseconds(plane: FakeControlPlane, config: Config) -> None:
     with running_agent(config):
         monitor = Monitor()

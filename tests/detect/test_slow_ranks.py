@@ -135,6 +135,7 @@ def test_also_where_work_is_spread_unevenly(peers: int, share: float) -> None:
     assert sum(steps is not None and steps <= 100 for steps in taken) >= share * len(taken)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("gaps", [0.0, 0.01])
 def test_a_hundred_thousand_ranks_are_judged_in_a_fraction_of_a_second(gaps: float) -> None:
     """The bench measures it; this bound is loose, for machines that do other things as well."""

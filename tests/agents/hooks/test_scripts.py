@@ -185,6 +185,7 @@ def test_the_epilog_tells_that_the_job_is_gone(hooks: Hooks) -> None:
     assert hooks.call("epilog", SLURM_JOB_ID="x").returncode == 0
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("verdict", ["good", "bad", "missing"])
 def test_the_prolog_takes_less_than_fifty_milliseconds(hooks: Hooks, verdict: str) -> None:
     """95 of 100 times. Other programs run on this machine, too: the best of several measurements counts."""
