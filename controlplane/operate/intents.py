@@ -117,7 +117,7 @@ def intents_router(door: OperatorDoor) -> APIRouter:
 
 
 async def _switch(door: OperatorDoor, request: Request, verb: Verb) -> Response:
-    intent = await _read(door, request)
+    intent = await read_intent(door.token, request)
     if isinstance(intent, Response):
         return intent
     await asyncio.to_thread(door.fleet.add_intent, verb.value, intent.reason, intent.by, door.clock.now())
@@ -128,7 +128,7 @@ async def _switch(door: OperatorDoor, request: Request, verb: Verb) -> Response:
 
 
 async def _about(door: OperatorDoor, request: Request, verb: Verb, node: str) -> Response:
-    intent = await _read(door, request)
+    intent = await read_intent(door.token, request)
     if isinstance(intent, Response):
         return intent
     record = (await asyncio.to_thread(door.fleet.nodes)).get(node)
@@ -143,11 +143,11 @@ async def _about(door: OperatorDoor, request: Request, verb: Verb, node: str) ->
     return answer(Asked(node, verb.value, record.state.value))
 
 
-async def _read(door: OperatorDoor, request: Request) -> Intent | Response:
+async def read_intent(token: Token | None, request: Request) -> Intent | Response:
     """What an operator says, or why it is not taken."""
-    if door.token is None:
+    if token is None:
         return refuse(403, "operator actions are switched off", "set operator_token_file in [server]")
-    if not door.token.admits(request.headers.get("authorization")):
+    if not token.admits(request.headers.get("authorization")):
         return refuse(401, "no operator's token", "send Authorization: Bearer with what operator_token_file holds")
     try:
         intent = msgspec.json.decode(await request.body(), type=Intent)

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from agents.wire import NOT_UNDERSTOOD
 from controlplane.clock import Clock
 from controlplane.ingest.answers import answer, refuse
 from controlplane.ingest.authority import Token
 from controlplane.live.directory import JobDirectory
-from controlplane.operate.intents import Intent
+from controlplane.operate.intents import read_intent
 from controlplane.store.facts import FactStore
 
 
@@ -46,16 +45,9 @@ def trust_router(door: TrustDoor) -> APIRouter:
 
 
 async def _take(door: TrustDoor, job_id: int, request: Request) -> Response:
-    if door.token is None:
-        return refuse(403, "operator actions are switched off", "set operator_token_file in [server]")
-    if not door.token.admits(request.headers.get("authorization")):
-        return refuse(401, "no operator's token", "send Authorization: Bearer with what operator_token_file holds")
-    try:
-        intent = msgspec.json.decode(await request.body(), type=Intent)
-    except NOT_UNDERSTOOD as error:
-        return refuse(400, f"not understood: {error}", 'send {"reason": "…", "by": "…"}')
-    if not intent.reason.strip() or not intent.by.strip():
-        return refuse(422, "reason and by must not be empty", "whoever reads this at night wants to know")
+    intent = await read_intent(door.token, request)
+    if isinstance(intent, Response):
+        return intent
     row = door.directory.row_of(job_id)
     if row is None:
         return refuse(404, f"job {job_id} is not known", "GET /v1/jobs lists those that are")

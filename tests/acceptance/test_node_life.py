@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import threading
@@ -19,7 +20,9 @@ from tests.acceptance.conftest import MakeSite
 
 pytestmark = pytest.mark.cluster
 
-SELFCHECK = f"env PYTHONPATH={REPOSITORY} {sys.executable} -m agents.entry selfcheck --device cpu"
+SELFCHECK = (
+    f"env PYTHONPATH={REPOSITORY} {sys.executable} -m agents.entry selfcheck --device cpu --seconds 0.1 --memory 0.001"
+)
 
 
 class Tickets:
@@ -94,7 +97,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
             "repair": {"enabled": True, "cooldown_seconds": 1, "webhook": tickets.url},
             "validation": {
                 "enabled": True,
-                "selfcheck": f"{SELFCHECK} --seconds 0.1 --memory 0.001",
+                "selfcheck": SELFCHECK,
                 "command": f'echo "tested on $SLURMD_NODENAME"; test ! -e {tmp_path}/broken.$SLURMD_NODENAME',
                 "output_directory": str(tmp_path),
                 "probation_hours": 0.002,
@@ -104,6 +107,8 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
     )
     gang.start_site(site)
     (tmp_path / "broken.n3").touch()
+    before = site.cluster.run("srun", "--nodes=2", "--ntasks-per-node=1", *shlex.split(SELFCHECK))
+    assert (before.returncode, before.stdout.count("selfcheck: passed")) == (0, 2), "as a step, before a gang starts"
 
     site.nodes["n2"].fail_gpu()
     wait_for_state(site, "n2", "quarantined")
