@@ -142,6 +142,7 @@ class NodeStates:
         """A file: sinfo has a line for each node in each partition, and a pipe that nobody reads would be full."""
         self._asked = time.monotonic()
         self._down: Mapping[str, str] = {}
+        self._complained = False
 
     def poll(self) -> Mapping[str, str]:
         """Nodes that are down, by the last answer there is."""
@@ -150,7 +151,9 @@ class NodeStates:
             if self._interval_seconds > 0 and now - self._asked >= self._interval_seconds:
                 self._ask(now)
         elif self._program.poll() is not None:
-            if self._program.returncode == 0 and self._answer is not None:
+            if self._program.returncode != 0:
+                self._complain(f"it ended with {self._program.returncode}")
+            elif self._answer is not None:
                 self._answer.seek(0)
                 self._down = down_nodes(self._answer.read().decode(errors="replace"))
             self._forget()
@@ -160,11 +163,20 @@ class NodeStates:
 
     def _ask(self, now: float) -> None:
         self._asked = now
-        with contextlib.suppress(OSError):
+        try:
             self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it is read
             self._program = subprocess.Popen(
                 self._arguments, stdout=self._answer, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
             )
+        except OSError as error:
+            self._complain(str(error))
+            self._forget()
+
+    def _complain(self, why: str) -> None:
+        """Once: it is asked again all the same, and dead nodes are found by their seats besides."""
+        if not self._complained:
+            self._complained = True
+            sys.stderr.write(f"understudy: sinfo does not tell which nodes are down: {why}\n")
 
     def _forget(self) -> None:
         if self._answer is not None:

@@ -18,7 +18,9 @@ from controlplane.fleet.finding import Finding, Json, Signal
 from controlplane.fleet.node import IN_OUR_HANDS, OUT_OF_SERVICE, PROBED, TESTED_IN_SERVICE, NodeState, NodeView
 from controlplane.fleet.operator import OURSELVES, Request, Verb
 from controlplane.fleet.recovery import (
+    DID_NOT_START,
     NODE_HOLD_PREFIX,
+    REFUSED_AGAIN_AND_AGAIN,
     Plan,
     RecoveryKind,
     RecoveryStatus,
@@ -43,7 +45,7 @@ TESTED_AGAIN_SECONDS = HOUR_SECONDS
 """A suspect that has passed its test, or could not be tested, is left alone for so long at least."""
 
 TEST_BEGINS_WITH = f"{StepName.RUN_VALIDATION}: "
-NOT_BEGUN = (f"{TEST_BEGINS_WITH}did not start:", f"{TEST_BEGINS_WITH}tried ")
+NOT_BEGUN = (f"{TEST_BEGINS_WITH}{DID_NOT_START}:", f"{TEST_BEGINS_WITH}{REFUSED_AGAIN_AND_AGAIN} ")
 """How an attempt's outcome begins whose job never ran: it waited in vain, or Slurm refused it again and again."""
 
 ACTIONS = frozenset(

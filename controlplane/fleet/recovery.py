@@ -15,6 +15,11 @@ NODE_HOLD_PREFIX = "understudy_node_"
 """Names of the reservations that keep a node for us alone while we work on it; its name follows."""
 
 
+DID_NOT_START = "did not start"
+REFUSED_AGAIN_AND_AGAIN = "tried"
+"""How the reason of a step begins whose job never ran on the node: it waited in vain, or Slurm did not take it."""
+
+
 class Rung(StrEnum):
     """The repair ladder, from below."""
 

@@ -11,7 +11,14 @@ import structlog
 from controlplane.clock import Clock
 from controlplane.config import Config
 from controlplane.fleet.node import NodeRecord
-from controlplane.fleet.recovery import Recovery, RecoveryStatus, RecoveryStep, StepName, StepStatus
+from controlplane.fleet.recovery import (
+    REFUSED_AGAIN_AND_AGAIN,
+    Recovery,
+    RecoveryStatus,
+    RecoveryStep,
+    StepName,
+    StepStatus,
+)
 from controlplane.fleet.slurm import SlurmNode, SlurmView
 from controlplane.live.launchers import Launchers
 from controlplane.recover.desk import Desk, Notify
@@ -125,7 +132,7 @@ class Runner:
             return True
         if step.name in ON_A_NODE and step.attempts >= TRIES_MAX:
             said = self._refusals.get((recovery.id, step.position), "its effect is not seen")
-            self._fail(recovery, step, f"tried {step.attempts} times: {said}")
+            self._fail(recovery, step, f"{REFUSED_AGAIN_AND_AGAIN} {step.attempts} times: {said}")
             return True
         return self._act(recovery, step, world)
 

@@ -165,6 +165,28 @@ def test_an_answer_of_slurms_that_no_pipe_holds_is_read(tmp_path: Path, monkeypa
     assert down == {"n2": "Slurm says it is DOWN"}
 
 
+@pytest.mark.parametrize(("program", "words"), [("", "No such file"), ("exit 3", "it ended with 3")])
+def test_a_sinfo_that_tells_nothing_is_told_of_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    program: str,
+    words: str,
+) -> None:
+    if program:
+        fake_command(tmp_path, "sinfo", program)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    else:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    states = NodeStates(["n1"], interval_seconds=0.01)
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        assert states.poll() == {}
+        time.sleep(0.02)
+    told = capsys.readouterr().err
+    assert (told.count("sinfo does not tell"), words in told) == (1, True)
+
+
 def test_a_scancel_that_gets_no_answer_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_command(tmp_path, "scancel", "exec sleep 60")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
