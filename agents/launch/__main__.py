@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"understudy run: {error}\n")
         return EXIT_CANNOT_START
     finally:
+        node_states.close()
         line.close()
         hub.close()
 

@@ -161,6 +161,12 @@ class NodeStates:
             self._program.kill()
         return self._down
 
+    def close(self) -> None:
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+        self._forget()
+
     def _ask(self, now: float) -> None:
         self._asked = now
         try:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -158,10 +159,10 @@ def test_an_answer_of_slurms_that_no_pipe_holds_is_read(tmp_path: Path, monkeypa
     """A line for each node in each partition."""
     fake_command(tmp_path, "sinfo", "yes 'n1 allocated' | head -n 20000; echo n2 down; echo n2 down")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    states = NodeStates(["n1", "n2"], interval_seconds=0.01)
     deadline = time.monotonic() + 5
-    while not (down := states.poll()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    with closing(NodeStates(["n1", "n2"], interval_seconds=0.01)) as states:
+        while not (down := states.poll()) and time.monotonic() < deadline:
+            time.sleep(0.02)
     assert down == {"n2": "Slurm says it is DOWN"}
 
 
@@ -178,11 +179,11 @@ def test_a_sinfo_that_tells_nothing_is_told_of_once(
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     else:
         monkeypatch.setenv("PATH", str(tmp_path))
-    states = NodeStates(["n1"], interval_seconds=0.01)
     until = time.monotonic() + 0.5
-    while time.monotonic() < until:
-        assert states.poll() == {}
-        time.sleep(0.02)
+    with closing(NodeStates(["n1"], interval_seconds=0.01)) as states:
+        while time.monotonic() < until:
+            assert states.poll() == {}
+            time.sleep(0.02)
     told = capsys.readouterr().err
     assert (told.count("sinfo does not tell"), words in told) == (1, True)
 
