@@ -8,10 +8,11 @@ RUN := $(VENV)/bin/python
 demo: setup
 	@$(RUN) -m deploy.demo
 
-# The contract's clusters, one a version of Slurm, are mostly waited for: side by side. The rest is timed: one by one.
+# Clusters are mostly waited for: side by side, the contract's tests of one version of Slurm on one. Those that promise
+# times one by one.
 test: check versions
-	@$(RUN) -m pytest -m cluster -n 3 --dist loadgroup tests/contract
-	@$(RUN) -m pytest -m cluster --ignore tests/contract --durations 15
+	@$(RUN) -m pytest -m "cluster and not timed" -n 3 --dist loadgroup --durations 15
+	@$(RUN) -m pytest -m "cluster and timed" --durations 15
 
 check: setup
 	@$(VENV)/bin/ruff format --check .

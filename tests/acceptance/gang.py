@@ -8,10 +8,25 @@ SLEEP = "#!/bin/bash\nsrun sleep 3600\n"
 
 
 def start_site(site: Site) -> None:
-    """Control plane and agents, until the pool is filled."""
+    """Control plane and agents, until the pool is filled: with the last nodes by name, whoever is quicker to start."""
     site.start_control_plane()
-    site.start_agents()
+    others, spares = others_and_spares(site)
+    for name in spares:
+        site.start_agent(name)
     site.wait_for(lambda: len(site.spares_held()) == site.spares_wanted, 30, "the pool is filled")
+    for name in others:
+        site.start_agent(name)
+    site.wait_for(lambda: all_heard(site), 30, "all nodes are heard")
+
+
+def others_and_spares(site: Site) -> tuple[list[str], list[str]]:
+    names = list(site.nodes)
+    gang_nodes = len(names) - site.spares_wanted
+    return names[:gang_nodes], names[gang_nodes:]
+
+
+def all_heard(site: Site) -> bool:
+    return all(node["heard_at"] for node in site.get("/v1/nodes"))
 
 
 def submit(site: Site, *options: str, nodes: int = 4, comment: str = "understudy", user: str = RESEARCHER) -> int:

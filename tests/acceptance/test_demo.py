@@ -16,7 +16,7 @@ from deploy.demo.__main__ import DIRECTORY, RESULT
 from deploy.testbed.processes import MARK, all_processes, environment_of
 from deploy.testbed.site import REPOSITORY
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 
 DEMO_SECONDS = 300
 DEMO = [sys.executable, "-m", "deploy.demo"]

@@ -43,8 +43,13 @@ def keep_alive_until(site: Site, predicate: object, what: str) -> None:
 @pytest.mark.parametrize("fault", ["xid", "dead_node"])
 def test_a_recovery_survives_a_kill_after_every_journal_entry_and_every_effect(make_site: MakeSite, fault: str) -> None:
     site = make_site()
-    site.start_agents()
-    keep_alive_until(site, lambda: len(site.spares_held()) == 3, "the pool is filled, over several lives")
+    others, spares = gang.others_and_spares(site)
+    for name in spares:
+        site.start_agent(name)
+    keep_alive_until(site, lambda: site.spares_held() == spares, "the pool is filled, over several lives")
+    for name in others:
+        site.start_agent(name)
+    keep_alive_until(site, lambda: gang.all_heard(site), "all nodes are heard")
     job = gang.submit(site)
     gang.wait_running(site, job)
     hungry = gang.submit(site, nodes=2, comment="none", user="games")

@@ -23,7 +23,7 @@ from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.acceptance.ranks import weight_after
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 
 RANKS = Path(__file__).with_name("ranks.py")
 

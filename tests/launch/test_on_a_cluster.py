@@ -20,7 +20,7 @@ from deploy.testbed.site import REPOSITORY, RESEARCHER, Site
 from tests.docs.test_frameworks import script_of
 from tests.launch.gang import GangJob
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 
 GANG = ["--nodes", "4", "--procs-per-node", "2"]
 QUICK = ["--rearm-seconds", "0.5"]

@@ -15,6 +15,7 @@ from tests.stopwatch import best_seconds
 
 
 @pytest.mark.cluster
+@pytest.mark.timed
 def test_a_large_cluster_is_read_whole_within_a_fraction_of_a_poll_interval() -> None:
     with large_cluster() as cluster:
         slurm = CommandLineGateway(environment=cluster.environment)
