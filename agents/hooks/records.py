@@ -6,7 +6,6 @@ not tell it. A refusal's file stays until the control plane has the fact, so tha
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import stat
@@ -16,10 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.facts import Settle
+from agents.hooks.inotify import DirectoryWatch
 from agents.log import fields, log
 from agents.wire import TEXT_CHARACTERS_MAX, JobRefused
 
 POLL_SECONDS = 0.25
+"""So often it is looked where the kernel does not tell of new files."""
+
+LOOK_ANYWAY_SECONDS = 2.0
+"""... and so often where it does: for what only time changes, and for a directory that was exchanged."""
+
 RECORDS_AT_ONCE = 256
 RECORD_BYTES_MAX = 1024
 UNFINISHED_SECONDS_MAX = 60.0
@@ -60,12 +65,17 @@ class HookRecords:
 
     async def follow(self) -> None:
         """Until cancelled. No error of the file system ends it."""
-        while True:
-            self.look()
-            await asyncio.sleep(POLL_SECONDS)
+        watch = DirectoryWatch(self._directory)
+        try:
+            while True:
+                told = watch.open()  # before the look: what comes between the two is told
+                all_taken = self.look()
+                await watch.wait(LOOK_ANYWAY_SECONDS if told and all_taken else POLL_SECONDS)
+        finally:
+            watch.close()
 
-    def look(self) -> None:
-        """Take in what is there now; a bounded number at a time."""
+    def look(self) -> bool:
+        """Take in what is there now; a bounded number at a time. False: something may be left."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with os.scandir(self._directory) as entries:
@@ -78,8 +88,9 @@ class HookRecords:
             if not self._trouble:
                 log.error("hook_records_unreadable", extra=fields(directory=self._directory, reason=error))
             self._trouble = f"what the Slurm hooks leave in {self._directory} cannot be taken in: {error}"
-        else:
-            self._trouble = ""
+            return False
+        self._trouble = ""
+        return len(found) < RECORDS_AT_ONCE
 
     def problems(self) -> list[str]:
         rubbish = f"{self._rubbish} files in {self._directory} were no hook's records and removed, at last "

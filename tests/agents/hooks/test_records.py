@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from agents.facts import Settle
+from agents.hooks import records
+from agents.hooks.inotify import DirectoryWatch
 from agents.hooks.records import LOG_BYTES_MAX, RECORD_BYTES_MAX, RECORDS_AT_ONCE, Gone, HookRecords
 from agents.hooks.verdict import VerdictFile
 from agents.wire import JobRefused
@@ -129,6 +134,65 @@ def test_the_hooks_log_is_begun_anew_before_it_is_full(desk: Desk) -> None:
     desk.records.look()
     assert not log.exists()
     assert (desk.run / "hooks.log.old").exists()
+
+
+@contextlib.asynccontextmanager
+async def following(desk: Desk) -> AsyncIterator[None]:
+    task = asyncio.create_task(desk.records.follow())
+    await asyncio.sleep(0.05)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def soon(condition: Callable[[], object]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("not within five seconds")
+
+
+def test_the_kernel_tells_of_a_record(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "LOOK_ANYWAY_SECONDS", 60.0)
+
+    async def play() -> None:
+        async with following(desk):
+            desk.leave(".gone", "gone 1 0 1732200000\n").rename(desk.run / "hooks" / "gone.1")
+            await soon(lambda: len(desk.gone) == 1)
+            desk.leave("gone.2", "gone 2 0 1732200000\n")
+            await soon(lambda: len(desk.gone) == 2)
+
+    asyncio.run(play())
+
+
+def test_records_are_followed_into_a_new_directory(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "LOOK_ANYWAY_SECONDS", 60.0)
+
+    async def play() -> None:
+        async with following(desk):
+            (desk.run / "hooks").rename(desk.run / "old")
+            await soon((desk.run / "hooks").exists)
+            await asyncio.sleep(0.05)
+            desk.leave("gone.1", "gone 1 0 1732200000\n")
+            await soon(lambda: desk.gone)
+
+    asyncio.run(play())
+
+
+def test_records_are_found_where_the_kernel_tells_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "LOOK_ANYWAY_SECONDS", 60.0)
+    monkeypatch.setattr(DirectoryWatch, "open", lambda _: False)
+
+    async def play() -> None:
+        async with following(desk):
+            desk.leave("gone.1", "gone 1 0 1732200000\n")
+            await soon(lambda: desk.gone)
+
+    asyncio.run(play())
 
 
 def test_a_run_directory_that_cannot_be_made_is_a_problem_and_no_crash(tmp_path: Path) -> None:
