@@ -31,15 +31,21 @@ class VerdictFile:
             word, at = self._written
             if word == unfit and 0 <= now - at < REFRESH_SECONDS:
                 return
-        unfinished = self._path.with_name(f".{self._path.name}.new")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(_line(unfit, int(now)))
-            unfinished.replace(self._path)
+            self._write(_line(unfit, int(now)).encode())
         except OSError as error:
             self._problem = f"the verdict for the Prolog cannot be written ({error}): jobs start without one"
         else:
             self._written, self._problem = (unfit, now), ""
+
+    def _write(self, line: bytes) -> None:
+        unfinished = self._path.with_name(f".{self._path.name}.new")
+        try:
+            unfinished.write_bytes(line)
+        except FileNotFoundError:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_bytes(line)
+        unfinished.replace(self._path)
 
     def problems(self) -> list[str]:
         return [self._problem] if self._problem else []

@@ -6,6 +6,7 @@ looks, for which the adapter's own counter answers.
 
 from __future__ import annotations
 
+import os
 import re
 from math import inf
 from pathlib import Path
@@ -23,6 +24,9 @@ OUTAGE_TOLD_SECONDS = 10.0
 
 SHORT_OUTAGES_SECONDS = 600.0
 """Moments without a link come in swarms, and a swarm is told as one: what counts is that they come again."""
+
+ATTRIBUTE_BYTES_MAX = 4096
+"""What sysfs shows of one attribute is a page at most, and comes with one read(2)."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -55,7 +59,11 @@ def _word(text: str) -> str:
 def _read(path: Path) -> str:
     """Empty for what this kernel or adapter does not show, or just now does not answer."""
     try:
-        return path.read_text(errors="replace").strip()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, ATTRIBUTE_BYTES_MAX).decode(errors="replace").strip()
+        finally:
+            os.close(descriptor)
     except OSError:
         return ""
 

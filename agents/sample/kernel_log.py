@@ -111,10 +111,11 @@ class FileSource:
         self._partial = b""
         self._oversized = 0
         self._error = ""
+        self._read_up_to: tuple[int, int, int, int] | None = None  # what the file was like when all of it was read
 
     def read_lines(self) -> list[str]:
         try:
-            return self._read_lines()
+            return self._read_if_changed()
         except OSError as error:
             self._error = f"{self._path}: cannot be read: {error.strerror}"
             self.close()
@@ -133,6 +134,25 @@ class FileSource:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+        self._read_up_to = None
+
+    def _read_if_changed(self) -> list[str]:
+        """It is looked at many times a second, and hardly ever has anything new."""
+        now = self._look()
+        if now is not None and now == self._read_up_to:
+            return []
+        lines = self._read_lines()
+        all_read = now is not None and now[1:3] == (self._inode, self._offset)
+        self._read_up_to = now if all_read else None
+        return lines
+
+    def _look(self) -> tuple[int, int, int, int] | None:
+        """None: there is no such file just now."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     def _read_lines(self) -> list[str]:
         descriptor = self._open() if self._descriptor is None else self._descriptor
@@ -206,7 +226,9 @@ class KernelLog:
             self._source.close()
 
     def _parse(self, lines: list[str]) -> list[KernelEvent]:
-        events = []
+        events: list[KernelEvent] = []
+        if not lines:
+            return events
         # Records are stamped by a clock that starts at zero with the machine and stands still in suspend.
         booted_at = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
         for line in lines:
