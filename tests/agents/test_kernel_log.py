@@ -81,6 +81,26 @@ def test_a_truncated_file_is_read_from_its_start(path: Path, log: KernelLog) -> 
     assert sequences(log) == [3]
 
 
+def test_a_file_that_has_not_changed_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    pread = os.pread
+
+    def counted(descriptor: int, count: int, offset: int) -> bytes:
+        reads.append(offset)
+        return pread(descriptor, count, offset)
+
+    monkeypatch.setattr(os, "pread", counted)
+    append(path, xid_line(1))
+    source = FileSource(path)
+    assert len(source.read_lines()) == 1
+    assert source.read_lines() == source.read_lines() == []
+    assert reads == [0]
+    append(path, xid_line(2))
+    assert len(source.read_lines()) == 1
+    assert len(reads) == 2
+    source.close()
+
+
 def test_a_missing_file_is_a_problem_until_it_is_there(path: Path, log: KernelLog) -> None:
     assert sequences(log) == []
     assert "cannot be read" in log.problems()[0]
