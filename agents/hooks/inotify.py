@@ -1,4 +1,4 @@
-"""A directory that says when a file in it is finished, so that nobody has to look again and again: inotify(7)."""
+"""A directory that says when a file was renamed into it, so that nobody has to look again and again: inotify(7)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import ctypes
 import os
 from pathlib import Path
 
-_CLOSE_WRITE, _MOVED_TO, _DELETE_SELF, _MOVE_SELF, _ONLYDIR = 0x8, 0x80, 0x400, 0x800, 0x1000000
-_NEWS = _CLOSE_WRITE | _MOVED_TO | _DELETE_SELF | _MOVE_SELF | _ONLYDIR
+_MOVED_TO, _DELETE_SELF, _MOVE_SELF, _ONLYDIR = 0x80, 0x400, 0x800, 0x1000000
+_NEWS = _MOVED_TO | _DELETE_SELF | _MOVE_SELF | _ONLYDIR
 _EVENTS_BYTES = 65_536
 
 

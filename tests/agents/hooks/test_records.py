@@ -35,6 +35,9 @@ class Desk:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
 
+    def leave_as_a_hook(self, name: str, content: str) -> None:
+        self.leave(f".{name}", content).rename(self.run / "hooks" / name)
+
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
@@ -161,9 +164,9 @@ def test_the_kernel_tells_of_a_record(desk: Desk, monkeypatch: pytest.MonkeyPatc
 
     async def play() -> None:
         async with following(desk):
-            desk.leave(".gone", "gone 1 0 1732200000\n").rename(desk.run / "hooks" / "gone.1")
+            desk.leave_as_a_hook("gone.1", "gone 1 0 1732200000\n")
             await soon(lambda: len(desk.gone) == 1)
-            desk.leave("gone.2", "gone 2 0 1732200000\n")
+            desk.leave_as_a_hook("gone.2", "gone 2 0 1732200000\n")
             await soon(lambda: len(desk.gone) == 2)
 
     asyncio.run(play())
@@ -176,8 +179,8 @@ def test_records_are_followed_into_a_new_directory(desk: Desk, monkeypatch: pyte
         async with following(desk):
             (desk.run / "hooks").rename(desk.run / "old")
             await soon((desk.run / "hooks").exists)
-            await asyncio.sleep(0.05)
-            desk.leave("gone.1", "gone 1 0 1732200000\n")
+            await asyncio.sleep(2 * records.POLL_SECONDS)
+            desk.leave_as_a_hook("gone.1", "gone 1 0 1732200000\n")
             await soon(lambda: desk.gone)
 
     asyncio.run(play())
