@@ -115,14 +115,14 @@ class Launcher:
 
     def _heed_signals(self) -> None:
         for received in self._signals.received():
-            match self._signals.meaning(received):
+            match self._signals.meaning(received, time.monotonic()):
                 case Meaning.WARNING:
                     self._ask_for_checkpoint(received)
                 case Meaning.END:
                     self._end_for(received)
 
     def _ask_for_checkpoint(self, received: signal.Signals) -> None:
-        self._signals.warn()
+        self._signals.warn(time.monotonic())
         self._reports.checkpoint_asked(received)
         if self._phase is Phase.RUNNING:
             self._seats.signal(self._launch, received)

@@ -1,13 +1,13 @@
 """The signals that the launcher gets: Slurm's warning of the end, or the end itself.
 
-Belongs here: hearing them, and what each means after those before it. Must not: what follows.
+Belongs here: hearing them, and what each means after those before it. Must not: clocks (times are given), or what
+follows.
 """
 
 from __future__ import annotations
 
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from enum import StrEnum
 
@@ -50,13 +50,13 @@ class Signals:
         while self._received:
             yield self._received.pop(0)
 
-    def warn(self) -> None:
+    def warn(self, now: float) -> None:
         """The warning is heeded."""
-        self._warned_at = time.monotonic()
+        self._warned_at = now
 
-    def meaning(self, received: signal.Signals) -> Meaning:
+    def meaning(self, received: signal.Signals, now: float) -> Meaning:
         """Of one that we got ourselves."""
-        if received != self._checkpoint_signal or self._is_the_end(received):
+        if received != self._checkpoint_signal or self._is_the_end(received, now):
             return Meaning.END
         return Meaning.NOTHING if received == signal.SIGTERM and self.warned else Meaning.WARNING
 
@@ -65,7 +65,7 @@ class Signals:
         first = not self.warned and self.ending_for is None
         return Meaning.WARNING if number == self._checkpoint_signal and first else Meaning.NOTHING
 
-    def _is_the_end(self, received: signal.Signals) -> bool:
+    def _is_the_end(self, received: signal.Signals, now: float) -> bool:
         """SIGTERM as a warning: at the end of the grace time there is another one."""
-        late = self._warned_at is not None and time.monotonic() - self._warned_at > WARNED_TWICE_SECONDS
+        late = self._warned_at is not None and now - self._warned_at > WARNED_TWICE_SECONDS
         return received == signal.SIGTERM and (self.ending_for is not None or late)

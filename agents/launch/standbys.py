@@ -13,9 +13,9 @@ from agents.launch.hub import silence_of
 from agents.launch.launch import Launch
 from agents.launch.nodes import Nodes
 from agents.launch.options import Options
+from agents.launch.seating import START_AGAIN_SECONDS
 from agents.launch.steps import Step, Steps
 
-START_AGAIN_SECONDS = 2.0
 PROBE_SECONDS = 15.0
 
 
