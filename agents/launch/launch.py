@@ -1,16 +1,17 @@
 """One start of the gang, and what became of it.
 
-Belongs here: what is known of a launch, put into the pictures that `watch` and `decide` judge. Must not: clocks (times
-are given), sending anything, deciding.
+Belongs here: what is known of a launch, put into the pictures that `seating`, `watch`, `ending` and `decide` judge.
+Must not: clocks (times are given), sending anything, deciding.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from agents.launch import seating
 from agents.launch.decide import Ended, Failure
+from agents.launch.ending import SILENT_SECONDS, Remains
 from agents.launch.hub import silence_of
 from agents.launch.steps import Step
 from agents.launch.watch import Over, Picture, are_many
@@ -48,7 +49,7 @@ class Launch:
     """For ranks that may go on in the next launch to leave this one."""
     slow_at: float | None = None
     """When most of its nodes were last found to have ranks that outlive SIGKILL."""
-    stuck: set[str] = field(default_factory=set)
+    stuck: frozenset[str] = frozenset()
     """Nodes on which ranks of it may be left."""
     end_told: bool = False
     """The control plane was told how it ended."""
@@ -85,6 +86,21 @@ class Launch:
         self.over, self.over_at = over, now
         self.running_when_over = self.ranks - len(self.ended)
 
+    def seated(self, now: float, condemned: Mapping[str, str]) -> seating.Picture:
+        """Before it begins."""
+        bad = {node: condemned[node] for node in self.seats if node in condemned}
+        bad |= {node: "its seat hung up before the start" for node in self.seats if node in self.step.lost}
+        links = {node: self.step.link(node) for node in self.seats}
+        return seating.Picture(
+            seats=self.seats,
+            age_seconds=now - self.ordered_at,
+            bad=bad,
+            gpus={node: link.gpus for node, link in links.items() if link is not None},
+            absent=tuple(self.step.absent),
+            answered=bool(self.step.links),
+            srun_status=self.step.program.poll(),
+        )
+
     def picture(self, now: float, condemned: Mapping[str, str]) -> Picture:
         links = {node: self.step.links[node] for node in self.seats}
         return Picture(
@@ -115,28 +131,35 @@ class Launch:
             asked_to_end=asked_to_end,
         )
 
-    def many_hung_up(self) -> bool:
+    def remains(self, now: float, unusable: Mapping[str, str], may_be_a_nodes: bool) -> Remains:
+        """After it is over. `may_be_a_nodes`: what made a rank fail may still be told."""
         lost = sum(node in self.step.lost for node in self.seats)
-        return self.went_at is not None and are_many(lost, len(self.seats))
+        step_lost = self.went_at is not None and are_many(lost, len(self.seats)) and self.step.killed_at is None
+        return Remains(
+            seats=self.seats,
+            over_seconds=now - self.over_at,
+            keep_seconds=self.keep_seconds,
+            bad=self.over.bad if self.over else {},
+            unusable=unusable,
+            holding=self._holding_ranks(now),
+            hung_up=self.step.hung_up,
+            step_lost=step_lost,
+            step_ended=step_lost and self.step.program.poll() is not None,
+            slow_seconds=None if self.slow_at is None else now - self.slow_at,
+            may_be_a_nodes=may_be_a_nodes and bool(self.failures),
+        )
 
-    def may_hold_ranks(self, now: float) -> dict[str, float]:
-        """Nodes whose seat is there and has not said yet that nothing of this launch is left; and how long it is
-        silent.
-        """
+    def _holding_ranks(self, now: float) -> dict[str, float]:
         if self.went_at is None:
             return {}
         links = {node: self.step.link(node) for node in self.seats if node not in self.gone}
         return {node: silence_of(link, now) for node, link in links.items() if link is not None}
 
-    def differing_gpus(self) -> dict[str, str]:
-        """One rank for each GPU needs as many on every node: who has another number than most has lost some."""
-        counts = {node: self.step.links[node].gpus for node in self.seats}
-        usual = Counter(counts.values()).most_common(1)[0][0]
-        return {
-            node: f"it shows {count} GPUs, most others {usual}; see --procs-per-node"
-            for node, count in counts.items()
-            if count != usual
-        }
+    def away(self, now: float) -> set[str]:
+        """Nodes that are not to be reached, and so may come back. One that says that ranks are left may not."""
+        links = self.step.links
+        silent = {node for node, link in links.items() if link.open and silence_of(link, now) > SILENT_SECONDS}
+        return (self.step.hung_up | silent) - self.stuck
 
     def fault_fields(self, over: Over) -> dict[str, object]:
         first = self.failures[0] if self.failures else None

@@ -1,0 +1,84 @@
+"""When nothing is left of a launch that is over, and which nodes do not go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agents.launch.ending import Outcome, Remains, judge
+from agents.launch.watch import MANY_SLOW_SECONDS
+
+SEATS = ("a", "b", "c", "d")
+OVER = Remains(SEATS, over_seconds=0.1)
+WAIT = Outcome(False)
+DONE = Outcome(True)
+STUCK = "its ranks outlived SIGKILL for 4 s"
+LATE = replace(OVER, over_seconds=4.0)
+MOST = dict.fromkeys("abc", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        (OVER, DONE),
+        (replace(OVER, holding={"b": 0.0}), WAIT),
+        (replace(LATE, holding={"b": 0.0}), Outcome(True, {"b": STUCK}, stuck=frozenset("b"))),
+        (replace(LATE, holding={"b": 0.0}, keep_seconds=5.0), WAIT),
+        (replace(LATE, holding={"b": 3.9}), Outcome(True, {"b": STUCK}, ask_slurm=True)),
+        (replace(OVER, holding={"b": 0.0}, bad={"b": "Xid 79"}), WAIT),
+        (replace(LATE, holding={"b": 0.0}, bad={"b": "Xid 79"}), Outcome(True, {"b": "Xid 79"})),
+        (replace(OVER, holding={"b": 0.6}, bad={"b": "it is silent"}), Outcome(True, {"b": "it is silent"})),
+        (replace(OVER, unusable={"b": "down", "spare": "down"}), Outcome(True, {"b": "down"})),
+        (replace(OVER, hung_up={"b", "spare"}), Outcome(True, {"b": "its seat hung up"})),
+    ],
+    ids=[
+        "nothing is left",
+        "ranks are left",
+        "for too long",
+        "they may leave by themselves",
+        "their seat is silent",
+        "a condemned node that answers",
+        "for too long there",
+        "a condemned node that is gone",
+        "a node that went bad meanwhile",
+        "a node that was lost meanwhile",
+    ],
+)
+def test_old_ranks_are_waited_for_as_long_as_that_helps(left: Remains, expected: Outcome) -> None:
+    assert judge(left, kill_seconds=3) == expected
+
+
+def test_slurm_is_asked_where_nobody_is_waited_for_but_seats_that_say_nothing() -> None:
+    silent = replace(OVER, over_seconds=0.6, holding={"b": 0.6})
+    assert judge(silent, kill_seconds=3) == Outcome(False, ask_slurm=True)
+    assert judge(replace(silent, holding={"b": 0.6, "c": 0.1}), kill_seconds=3) == WAIT
+
+
+def test_ranks_slow_to_die_on_most_nodes_are_no_nodes_fault_for_a_while() -> None:
+    slow = replace(LATE, holding=MOST)
+    assert judge(slow, kill_seconds=3) == Outcome(False, slow=("a", "b", "c"))
+    given_up = judge(replace(slow, over_seconds=MANY_SLOW_SECONDS + 1, slow_seconds=0.0), kill_seconds=3)
+    assert given_up.done
+    assert given_up.bad.keys() == given_up.stuck == set(MOST)
+
+
+def test_who_is_left_of_most_has_its_whole_time_again() -> None:
+    last = replace(LATE, over_seconds=20.0, holding={"b": 0.0}, slow_seconds=2.9)
+    assert judge(last, kill_seconds=3) == WAIT
+    assert judge(replace(last, slow_seconds=3.1), kill_seconds=3).bad == {"b": "its ranks outlived SIGKILL for 20 s"}
+
+
+def test_a_step_that_somebody_ended_is_no_nodes_fault() -> None:
+    lost = replace(OVER, step_lost=True, hung_up=frozenset("abc"), bad=dict.fromkeys("abc", "its seat hung up"))
+    assert judge(lost, kill_seconds=3) == WAIT, "srun may still end"
+    assert judge(replace(lost, step_ended=True), kill_seconds=3) == DONE
+    assert judge(replace(lost, step_ended=True, unusable={"b": "down"}), 3).bad == {"b": "its seat hung up"}
+    assert judge(replace(lost, over_seconds=2.1), kill_seconds=3).bad.keys() == {"a", "b", "c"}
+
+
+def test_a_failed_rank_leaves_the_control_plane_time_for_a_verdict() -> None:
+    failed = replace(OVER, may_be_a_nodes=True)
+    assert judge(failed, kill_seconds=3) == WAIT
+    assert judge(replace(failed, over_seconds=0.6), kill_seconds=3) == DONE
+    assert judge(replace(failed, unusable={"b": "Xid 79"}), kill_seconds=3).done
