@@ -295,8 +295,11 @@ class Observer:
         return {node: log.events(horizon) for node, log in self._logs.items()}
 
     def _hardware_of(self, record: NodeRecord, now: float) -> tuple[StoredHardwareEvent, ...]:
+        known = self._hardware.get(record.name)
+        if not known:
+            return ()
         since = max(record.cleared_at, now - EVENTS_REMEMBERED_SECONDS)
-        return tuple(one for one in self._hardware.get(record.name, ()) if one.received_at > since)
+        return tuple(one for one in known if one.received_at > since)
 
     def _read_hardware_events(self, now: float) -> None:
         """Each of them counts, up to a bound: what a port did is judged by how often it did it."""

@@ -15,9 +15,10 @@ SIGNALS = {FaultClass.HARDWARE: Signal.HARDWARE_FAULT, FaultClass.DRAIN: Signal.
 
 
 def gpu_state(snapshot: Snapshot) -> Iterator[Finding]:
+    well = GpuStatus.OK
     for node in snapshot.nodes.values():
         for gpu in node.gpus:
-            if gpu.status is not GpuStatus.OK or gpu.recovery_action:
+            if gpu.status is not well or gpu.recovery_action:
                 yield from _judge(node, gpu)
 
 

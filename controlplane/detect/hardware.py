@@ -17,6 +17,9 @@ from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.node import NodeView
 from controlplane.fleet.snapshot import Snapshot
 
+GPU_MISSING = GpuStatus.MISSING
+FABRIC_AS_IT_SHOULD_BE = (None, 0, FABRIC_COMPLETED)
+
 
 def hardware(snapshot: Snapshot, policy: Hardware) -> list[Finding]:
     """What a good part of the fleet shows alike makes nobody suspect: it is how the site is, or what was installed
@@ -64,7 +67,7 @@ def _well(gpu: Gpu, policy: Hardware) -> bool:
     of each of them takes several times as long.
     """
     return (
-        gpu.status is not GpuStatus.MISSING
+        gpu.status is not GPU_MISSING
         and not gpu.replaced_uuid
         and not gpu.remapped_rows_pending
         and not gpu.remapped_rows_failed
@@ -73,7 +76,7 @@ def _well(gpu: Gpu, policy: Hardware) -> bool:
         and gpu.nvlinks == gpu.nvlinks_max
         and not gpu.fabric_status
         and (not gpu.fabric_health or not fabric_wrong(gpu.fabric_health))
-        and gpu.fabric_state in (None, 0, FABRIC_COMPLETED)
+        and gpu.fabric_state in FABRIC_AS_IT_SHOULD_BE
     )
 
 

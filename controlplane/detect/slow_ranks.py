@@ -6,8 +6,9 @@ service and `understudy analyze steps` both ask here, so a post-mortem says what
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from controlplane.fleet.steps import StepTable
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.intp]
+_PeerGroups = list[tuple[bool, Indices]]
 
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation of a normal distribution, in standard deviations (reciprocal)."""
@@ -35,6 +37,11 @@ PEERS_MIN = 3
 
 SAMPLE = 256
 """So many peers, evenly chosen, say well enough how much steps vary."""
+
+RANKS_AT_ONCE = 8192
+"""So many small gangs are judged together that numpy is called seldom, and so few that their step times stay in the
+processor's cache.
+"""
 
 ALIKE_SHARE = 0.05
 """Ranks that differ from the median of their role by less than this do the same work."""
@@ -79,17 +86,24 @@ def judge(table: StepTable, policy: Straggler) -> list[SlowRank]:
     Windows end at multiples of half a window, counted in steps of the job: whenever they are asked about, the same
     steps are the same windows. Fewer windows than the policy names are judged as they come.
     """
-    span = _span(table, policy)
-    if span is None:
-        return []
-    width = policy.window_steps
-    block = table.self_seconds[:, span.start : span.end]
-    medians = _medians(block.reshape(len(block), span.count, width), least=width // 2)
-    halves = _medians(block[:, -(width // 2) * 2 :].reshape(len(block), 2, width // 2), least=width // 4)
-    found: list[SlowRank] = []
-    for named, groups in _peer_groups(table.roles):
-        found += _judge_groups(groups, named, medians, halves, _Case(table, policy, span))
-    return sorted(found, key=lambda slow: slow.rank)
+    return judge_all([table], policy)[0]
+
+
+def judge_all(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowRank]]:
+    """As `judge`, one list a table. Gangs are compared beside each other, never with each other: so thousands of small
+    ones cost what a few large ones do.
+    """
+    found: list[list[SlowRank]] = [[] for _ in tables]
+    alike: dict[int, list[_Case]] = {}
+    for table, slow in zip(tables, found, strict=True):
+        span = _span(table, policy)
+        if span is not None:
+            alike.setdefault(span.count, []).append(_Case(table, policy, span, slow))
+    groups_of = cache(_peer_groups)  # of most gangs no rank has told a role
+    for cases in alike.values():
+        for batch in _batches(cases):
+            _judge_batch(batch, groups_of)
+    return [sorted(slow, key=lambda one: one.rank) for slow in found]
 
 
 def judged_ranks(table: StepTable, policy: Straggler) -> list[int]:
@@ -113,6 +127,41 @@ class _Case:
     table: StepTable
     policy: Straggler
     span: _Span
+    found: list[SlowRank]
+
+
+def _batches(cases: Sequence[_Case]) -> Iterator[list[_Case]]:
+    batch: list[_Case] = []
+    ranks = 0
+    for case in cases:
+        batch.append(case)
+        ranks += len(case.table.self_seconds)
+        if ranks >= RANKS_AT_ONCE:
+            yield batch
+            batch, ranks = [], 0
+    if batch:
+        yield batch
+
+
+def _judge_batch(batch: Sequence[_Case], groups_of: Callable[[tuple[str, ...]], _PeerGroups]) -> None:
+    """Of cases with equally many windows: their ranks are the rows of one array, gang after gang."""
+    policy, count = batch[0].policy, batch[0].span.count
+    width = policy.window_steps
+    blocks = [case.table.self_seconds[:, case.span.start : case.span.end] for case in batch]
+    block = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
+    medians = _medians(block.reshape(len(block), count, width), least=width // 2)
+    halves = _medians(block[:, -(width // 2) * 2 :].reshape(len(block), 2, width // 2), least=width // 4)
+    rows: dict[tuple[bool, int], list[Indices]] = {}
+    owners: dict[tuple[bool, int], list[_Owner]] = {}
+    first_row = 0
+    for case in batch:
+        for named, groups in groups_of(case.table.roles):
+            key = (named, groups.shape[1])
+            rows.setdefault(key, []).append(groups + first_row)
+            owners.setdefault(key, []).extend([_Owner(case, first_row)] * len(groups))
+        first_row += len(case.table.self_seconds)
+    for (named, size), members in rows.items():
+        _judge_groups(np.concatenate(members), named, medians, halves, owners[named, size])
 
 
 def _span(table: StepTable, policy: Straggler) -> _Span | None:
@@ -132,7 +181,7 @@ def _span(table: StepTable, policy: Straggler) -> _Span | None:
     return _Span(end - count * width, end, count)
 
 
-def _peer_groups(roles: tuple[str, ...]) -> Iterator[tuple[bool, Indices]]:
+def _peer_groups(roles: tuple[str, ...]) -> _PeerGroups:
     """Ranks of one role together. Roles with equally many ranks come as one array of shape (roles, ranks), so that many
     small ones cost no more than a large one. The first value says whether the role has a name.
     """
@@ -142,16 +191,27 @@ def _peer_groups(roles: tuple[str, ...]) -> Iterator[tuple[bool, Indices]]:
     sizes = np.bincount(codes)
     members = np.split(ordered, np.cumsum(sizes)[:-1])
     nameless = numbers.get("")
+    found: list[tuple[bool, Indices]] = []
     if nameless is not None and sizes[nameless] >= PEERS_MIN:
-        yield False, members[nameless][None, :]
+        found.append((False, members[nameless][None, :]))
     for size in sorted(set(sizes.tolist())):
         alike = [members[code] for code in np.flatnonzero(sizes == size) if code != nameless]
         if size >= PEERS_MIN and alike:
-            yield True, np.stack(alike)
+            found.append((True, np.stack(alike)))
+    return found
 
 
-def _judge_groups(groups: Indices, named: bool, medians: Floats, halves: Floats, case: _Case) -> list[SlowRank]:
-    policy = case.policy
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Whose group it is, and which row of the batch is its rank 0."""
+
+    case: _Case
+    first_row: int
+
+
+def _judge_groups(groups: Indices, named: bool, medians: Floats, halves: Floats, owners: Sequence[_Owner]) -> None:
+    """`groups` are rows of `medians` and `halves`, one group a row; `owners` are told of those found slow."""
+    policy = owners[0].case.policy
     ratio, z = _compare(medians[groups])
     ratio_half, z_half = _compare(halves[groups])
     few = groups.shape[1] < policy.peers_few
@@ -162,9 +222,9 @@ def _judge_groups(groups: Indices, named: bool, medians: Floats, halves: Floats,
     # The latest window may be one of those that fall short, but not of one who keeps up again.
     steady = (slow.sum(axis=-1) >= policy.windows_slow_min) & (ratio[..., -1] > (1 + asked) / 2) & (recent > asked)
     gross = ((ratio_half > policy.ratio_gross) & (few | (z_half > policy.robust_z))).all(axis=-1)
-    found: list[SlowRank] = []
-    for group in np.flatnonzero((steady | gross).any(axis=1)):
-        peers = _Peers(groups[group], named, ratio[group], case)
+    for group in np.flatnonzero((steady | gross).any(axis=1)).tolist():
+        owner = owners[group]
+        peers = _Peers(groups[group] - owner.first_row, named, ratio[group], owner.case)
         for place in np.flatnonzero(steady[group] | gross[group]).tolist():
             convicted = peers.convict(
                 place,
@@ -173,8 +233,8 @@ def _judge_groups(groups: Indices, named: bool, medians: Floats, halves: Floats,
                 z=float(z[group, place, -1]),
                 slow=slow[group, place],
             )
-            found += [convicted] if convicted is not None else []
-    return found
+            if convicted is not None:
+                owner.case.found.append(convicted)
 
 
 def _compare(values: Floats) -> tuple[Floats, Floats]:

@@ -12,7 +12,7 @@ from controlplane.config import Straggler
 from controlplane.detect.causes import OF_THE_HARDWARE, second_signals
 from controlplane.detect.launches import SUSPECTED_BY_US
 from controlplane.detect.silence import step_seconds
-from controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge, judged_ranks
+from controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge_all, judged_ranks
 from controlplane.fleet.finding import Finding, Json, Signal
 from controlplane.fleet.node import NodeState, NodeView
 from controlplane.fleet.snapshot import Snapshot
@@ -30,8 +30,9 @@ UNTIL_TESTED = frozenset({SUSPECTED_HERE, 224})
 def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterator[Finding]:
     """`probed`: suspects are tested once nobody uses them, so the end of their job does not clear them."""
     slow_nodes: set[str] = set()
-    for table in snapshot.tables.values():
-        for slow in judge(table, policy):
+    tables = list(snapshot.tables.values())
+    for table, found in zip(tables, judge_all(tables, policy), strict=True):
+        for slow in found:
             host = table.nodes[slow.rank]
             if host in snapshot.nodes:
                 slow_nodes.add(host)  # a rank in doubt accuses nobody; its node is not called well for that

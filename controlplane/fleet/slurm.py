@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 ON_LEAVE = frozenset(
     {
@@ -32,6 +33,7 @@ REBOOT_GIVEN_UP = ("reboot timed out", "ResumeTimeout reached", "Node unexpected
 _GPUS = re.compile(r"(?:^|,)gpu(?::(?P<kind>[^:,(]+))?:(?P<count>\d+)(?=[(,]|$)")
 
 
+@lru_cache(maxsize=1024)  # asked of every node at every tick, and a fleet has few kinds of them
 def gpus_of_gres(gres: str) -> int:
     """How many whole GPUs Slurm has for the node; 0: it does not say. MIG instances are called like "1g.10gb"."""
     found = list(_GPUS.finditer(gres))
@@ -92,7 +94,7 @@ class SlurmNode:
     @property
     def on_leave(self) -> bool:
         """Slurm, or an administrator through it, has the node away on purpose."""
-        return bool(self.flags & ON_LEAVE) or self.base_state in ("FUTURE", "PLANNED_DOWN")
+        return not self.flags.isdisjoint(ON_LEAVE) or self.base_state in ("FUTURE", "PLANNED_DOWN")
 
     @property
     def reboot_given_up(self) -> bool:

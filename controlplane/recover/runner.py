@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
 from controlplane.clock import Clock
 from controlplane.config import Config
-from controlplane.fleet.node import NodeRecord
 from controlplane.fleet.recovery import (
     REFUSED_AGAIN_AND_AGAIN,
     Recovery,
@@ -216,15 +215,13 @@ class Runner:
         view: SlurmView = read_view(self._slurm, now)
         if self._readable_since is None:
             self._readable_since = now
-        known = self._stores.fleet.nodes()
-        records = {name: known[name] for name in recovery.plan.failed_nodes if name in known}
         job = recovery.plan.job
         return World(
             plan=recovery.plan,
             slurm=view,
-            records=records,
+            records=self._stores.fleet.nodes_named(recovery.plan.failed_nodes),
             gang=self._gang(recovery),
-            answers=self._asker(known),
+            answers=self._asker(),
             config=self._config,
             now=now,
             worked_until=lambda: self._worked_until(recovery),
@@ -237,12 +234,15 @@ class Runner:
         """Slurm could not be read, or nothing was advanced: that time does not count against any step."""
         self._readable_since = None
 
-    def _asker(self, known: Mapping[str, NodeRecord]) -> Callable[[SlurmNode], bool]:
+    def _asker(self) -> Callable[[SlurmNode], bool]:
         """Asks a slurmd's port, twice with a pause. A port that was never open to us proves nothing by its silence."""
+        ever_open: frozenset[str] | None = None  # asked of the database by the few steps that ask any port
 
         def answers(node: SlurmNode) -> bool:
-            record = known.get(node.name)
-            if record is None or record.slurmd_seen_at is None or self._answers(node):
+            nonlocal ever_open
+            if ever_open is None:
+                ever_open = self._stores.fleet.slurmds_seen()
+            if node.name not in ever_open or self._answers(node):
                 return True
             time.sleep(ASK_AGAIN_SECONDS)
             return self._answers(node)

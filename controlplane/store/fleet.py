@@ -27,6 +27,19 @@ class FleetStore:
         self._nodes = {key: last.get(key) or _node(row) for row in rows for key in (tuple(row),)}
         return {record.name: record for record in self._nodes.values()}
 
+    def nodes_named(self, names: Iterable[str]) -> dict[str, NodeRecord]:
+        """Those of them that are written down."""
+        query = select(tables.node).where(tables.node.c.name.in_(names))
+        with reading(self._engine) as connection:
+            return {row.name: _node(row) for row in connection.execute(query)}
+
+    def slurmds_seen(self) -> frozenset[str]:
+        """Nodes whose slurmd ever answered us."""
+        table = tables.node
+        query = select(table.c.name).where(table.c.slurmd_seen_at.is_not(None))
+        with reading(self._engine) as connection:
+            return frozenset(connection.execute(query).scalars())
+
     def nodes_in(self, states: Iterable[NodeState]) -> list[NodeRecord]:
         query = select(tables.node).where(tables.node.c.state.in_([state.value for state in states]))
         with reading(self._engine) as connection:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, insert, select, update
+from sqlalchemy import Connection, Engine, Row, bindparam, insert, select, update
 
 from controlplane.fleet.decision import TAKES_OUT, Decision
 from controlplane.fleet.finding import Finding
@@ -34,30 +34,38 @@ class Journal:
     def record(self, decisions: Sequence[Decision], now: float, job_rows: Mapping[JobKey, int]) -> None:
         """Decisions with all that follows from them on paper, in one transaction: states, incidents, recoveries."""
         planned: dict[Plan, int] = {}  # several decisions of one round may share a plan
+        changes: dict[str, dict[str, Any]] = {}  # node → columns: two thousand may fall silent at once
+        rows: list[dict[str, Any]] = []
         with self._engine.begin() as connection:
+            open_incidents = self._incidents_on(connection, {decision.subject for decision in decisions})
+            states = self._states_of(connection, {one.subject for one in decisions if one.to_state is not None})
             for decision in decisions:
-                incident = self._incident(connection, decision, now)
+                incident = self._incident(connection, decision, now, open_incidents)
                 recovery = self._plan(connection, decision, now, job_rows, planned)
                 if decision.to_state is not None:
-                    self._change_state(connection, decision, now)
+                    values = self._change_state(connection, decision, now, states, open_incidents)
+                    changes.setdefault(decision.subject, {}).update(values)
                 if decision.request is not None:
                     intent = tables.operator_intent
                     connection.execute(update(intent).where(intent.c.id == decision.request).values(answered_at=now))
-                connection.execute(
-                    insert(tables.decision).values(
-                        at=now,
-                        key=decision.key,
-                        table_row=decision.row,
-                        rule=decision.finding.rule if decision.finding else "",
-                        subject=decision.subject,
-                        action=decision.action.value,
-                        because=decision.because.value,
-                        reason=decision.reason,
-                        evidence=dict(decision.evidence),
-                        incident=incident,
-                        recovery=recovery,
-                    )
+                rows.append(
+                    {
+                        "at": now,
+                        "key": decision.key,
+                        "table_row": decision.row,
+                        "rule": decision.finding.rule if decision.finding else "",
+                        "subject": decision.subject,
+                        "action": decision.action.value,
+                        "because": decision.because.value,
+                        "reason": decision.reason,
+                        "evidence": dict(decision.evidence),
+                        "incident": incident,
+                        "recovery": recovery,
+                    }
                 )
+            self._change_nodes(connection, changes)
+            if rows:
+                connection.execute(insert(tables.decision), rows)
 
     def keys_since(self, since: float) -> set[str]:
         table = tables.decision
@@ -194,11 +202,24 @@ class Journal:
     # -- inside ------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _incident(connection: Connection, decision: Decision, now: float) -> int | None:
+    def _incidents_on(connection: Connection, nodes: Iterable[str]) -> dict[str, int]:
+        """Those of these nodes that are open; the oldest where there are several."""
+        table = tables.incident
+        query = select(table.c.node, table.c.id).where(table.c.node.in_(nodes), table.c.closed_at.is_(None))
+        return {row.node: row.id for row in connection.execute(query.order_by(table.c.id.desc()))}
+
+    @staticmethod
+    def _states_of(connection: Connection, nodes: Iterable[str]) -> dict[str, NodeState]:
+        table = tables.node
+        query = select(table.c.name, table.c.state).where(table.c.name.in_(nodes))
+        return {row.name: NodeState(row.state) for row in connection.execute(query)}
+
+    @staticmethod
+    def _incident(connection: Connection, decision: Decision, now: float, open_incidents: dict[str, int]) -> int | None:
+        """`open_incidents` gets the one that is opened here."""
         finding = decision.finding
         table = tables.incident
-        query = select(table.c.id).where(table.c.node == decision.subject, table.c.closed_at.is_(None))
-        known: int | None = connection.execute(query).scalar()
+        known = open_incidents.get(decision.subject)
         if known is not None or not decision.opens_incident or finding is None:
             return known
         values = {
@@ -212,6 +233,7 @@ class Journal:
             "outcome": "",
         }
         new: int = connection.execute(insert(table).values(**values).returning(table.c.id)).scalar_one()
+        open_incidents.setdefault(finding.node, new)
         gpu = tables.gpu_seen
         uuid, bus_id = (str(finding.evidence.get(key) or "") for key in ("uuid", "bus_id"))
         this = gpu.c.uuid == uuid if uuid else gpu.c.bus_id == bus_id
@@ -276,16 +298,35 @@ class Journal:
         )
 
     @staticmethod
-    def _change_state(connection: Connection, decision: Decision, now: float) -> None:
+    def _change_nodes(connection: Connection, changes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Node → columns. Those that change the same columns go to the database together."""
+        table = tables.node
+        alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for node, values in changes.items():
+            alike.setdefault(tuple(sorted(values)), []).append({"of_node": node, **values})
+        for rows in alike.values():
+            connection.execute(update(table).where(table.c.name == bindparam("of_node")), rows)
+
+    @staticmethod
+    def _change_state(
+        connection: Connection,
+        decision: Decision,
+        now: float,
+        states: dict[str, NodeState],
+        open_incidents: dict[str, int],
+    ) -> dict[str, Any]:
+        """Returns what becomes of the node's row; writes what follows from it elsewhere. Keeps `states` and
+        `open_incidents` true for the decisions that come after.
+        """
         assert decision.to_state is not None
         values: dict[str, Any] = {
             "state": decision.to_state.value,
             "since": now,
             "table_row": decision.row,
         }
-        table = tables.node
-        state = connection.execute(select(table.c.state).where(table.c.name == decision.subject)).scalar()
-        before, to = NodeState(state) if state else NodeState.IN_SERVICE, decision.to_state
+        before, to = states.get(decision.subject, NodeState.IN_SERVICE), decision.to_state
+        if decision.subject in states:
+            states[decision.subject] = to
         leaves = before is NodeState.FOREIGN_DRAIN or (before in OUT_OF_SERVICE and to not in OUT_OF_SERVICE)
         if not (before in OUT_OF_SERVICE and to in IN_OUR_HANDS | {NodeState.HANDS}):  # there our drain still stands
             values |= {"drained_at": None, "drain_reason": "", "drain_user": "", "drain_reason_at": 0}
@@ -303,12 +344,13 @@ class Journal:
             values["cleared_at"] = now
         if leaves:
             incident = tables.incident
+            open_incidents.pop(decision.subject, None)
             connection.execute(
                 update(incident)
                 .where(incident.c.node == decision.subject, incident.c.closed_at.is_(None))
                 .values(closed_at=now, outcome=decision.reason)
             )
-        connection.execute(update(table).where(table.c.name == decision.subject).values(**values))
+        return values
 
     def _update_step(self, recovery: int, step: RecoveryStep, **values: Any) -> None:
         table = tables.recovery_step

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from controlplane.config import Straggler
-from controlplane.detect.slow_ranks import judge, slow_ranks
+from controlplane.detect.slow_ranks import judge, judge_all, slow_ranks
 from controlplane.fleet.steps import StepTable
 from tests import builders as b
 from tests.generated_steps import GeneratedGang, false_alarms, steps_to_detection
@@ -107,6 +107,30 @@ def test_the_same_steps_give_the_same_verdict_whenever_they_are_looked_at() -> N
     table = gang([1.0] * 15 + [1.2], [""] * 16, steps=120)
     later = replace(table, first_step=7, self_seconds=table.self_seconds[:, 7:])
     assert judge(table, POLICY) == judge(later, POLICY)
+
+
+def test_gangs_that_are_judged_together_are_judged_like_each_by_itself() -> None:
+    sound, slow = [1.0] * 8, [1.0] * 5 + [1.2, 1.0, 1.0]
+    several = [
+        gang(sound, [""] * 8),
+        gang(slow, [""] * 8),
+        gang([1.0, 1.0], ["", ""]),  # too few to compare
+        gang(slow * 2, ["a"] * 8 + ["b"] * 8, steps=75),  # fewer windows
+        gang(slow, [""] * 8, steps=10),  # not one
+        gang(slow * 3, ["a"] * 8 + [""] * 16, seed=2),
+        gang(slow[::-1], [""] * 8, seed=3),
+    ]
+    together = judge_all(several, POLICY)
+    assert together == [judge(one, POLICY) for one in several]
+    assert [[slow.rank for slow in one] for one in together] == [[], [5], [], [5, 13], [], [5, 13, 21], [2]]
+    assert judge_all([], POLICY) == []
+
+
+def test_more_gangs_than_are_judged_at_once_are_all_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.detect.slow_ranks.RANKS_AT_ONCE", 20)
+    works = [[1.0] * 7 + [1.2], [1.2] + [1.0] * 7] * 4
+    several = [gang(work, [""] * 8, seed=seed) for seed, work in enumerate(works)]
+    assert [[slow.rank for slow in one] for one in judge_all(several, POLICY)] == [[7], [0]] * 4
 
 
 def test_many_small_roles_are_judged_like_each_by_itself() -> None:

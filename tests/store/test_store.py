@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from agents.wire import CheckpointShard, Fact, FirstStep, HardwareEvent, HardwareKind, RankStarted
 from controlplane.decide.judge import decide
 from controlplane.detect import detect
+from controlplane.fleet.decision import Action, Because, Decision
+from controlplane.fleet.finding import Finding, Signal
 from controlplane.fleet.job import Attempt, JobKey, JobThere, identify
 from controlplane.fleet.node import NodeState, generation_of
 from controlplane.fleet.recovery import RecoveryStatus, StepStatus
-from controlplane.store.database import open_database
+from controlplane.store import tables
+from controlplane.store.database import StoreError, open_database, reading
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 from controlplane.store.journal import Journal
@@ -256,6 +260,38 @@ class TestJournal:
         assert journal.swaps_since(0) == ((b.NOW, JOB.key),)
         assert journal.quarantines_since(0) == (b.NOW,)
 
+    def test_decisions_of_one_round_about_the_same_node_see_each_other(self, engine: Engine) -> None:
+        fleet, journal = FleetStore(engine), Journal(engine)
+        fleet.add_nodes(["n1", "n2"], b.NOW)
+        broken = Finding(Signal.HARDWARE_FAULT, "xid.79", "n1", b.NOW, "fell off the bus")
+        taken = Decision(1, "n1", Action.QUARANTINE, Because.RULE, "broken", NodeState.QUARANTINED, broken)
+        taken = replace(taken, opens_incident=True)
+        lifted = Decision(2, "n1", Action.NOTHING, Because.RULE, "vouched for", NodeState.IN_SERVICE)
+        other = Decision(3, "n2", Action.NOTHING, Because.RULE, "not heard", NodeState.UNKNOWN)
+        journal.record([taken, taken, lifted, other, taken], b.NOW + 1, {})
+        with reading(engine) as connection:
+            incidents = connection.execute(select(tables.incident).order_by(tables.incident.c.id)).all()
+            of_decisions = connection.execute(select(tables.decision.c.incident).order_by(tables.decision.c.id))
+            first, second = incidents
+            assert (first.closed_at, first.outcome, second.closed_at) == (b.NOW + 1, "vouched for", None)
+            assert of_decisions.scalars().all() == [first.id, first.id, first.id, None, second.id]
+        nodes = fleet.nodes()
+        assert (nodes["n1"].state, nodes["n1"].table_row, nodes["n1"].cleared_at) == (
+            NodeState.QUARANTINED,
+            1,
+            b.NOW + 1,
+        )
+        assert (nodes["n2"].state, nodes["n2"].since, nodes["n2"].cleared_at) == (NodeState.UNKNOWN, b.NOW + 1, 0.0)
+
+    def test_decisions_that_cannot_all_be_written_leave_nothing(self, engine: Engine) -> None:
+        fleet, journal = FleetStore(engine), Journal(engine)
+        fleet.add_nodes(["n1"], b.NOW)
+        good = Decision(3, "n1", Action.NOTHING, Because.RULE, "not heard", NodeState.UNKNOWN)
+        with pytest.raises(StoreError):
+            journal.record([good, replace(good, evidence={"what": object()})], b.NOW + 1, {})  # type: ignore[dict-item]
+        assert fleet.nodes()["n1"].state is NodeState.IN_SERVICE
+        assert journal.keys_since(0) == set()
+
     def test_an_intent_counts_as_an_attempt_before_anything_happened(self, engine: Engine, job_row: int) -> None:
         journal = self.swap(engine, job_row)
         recovery = journal.recoveries()[0]
@@ -270,6 +306,17 @@ class TestJournal:
         journal.end(recovery.id, RecoveryStatus.FAILED, "too late", b.NOW + 2)
         assert journal.recoveries() == []
         assert journal.recovery(recovery.id).status is RecoveryStatus.SUCCEEDED
+
+
+def test_single_nodes_read_as_they_do_among_all(engine: Engine) -> None:
+    fleet = FleetStore(engine)
+    fleet.add_nodes(["n1", "n2", "n3"], b.NOW)
+    fleet.note_seen(["n1"], ["n2", "n3"], b.NOW + 1)
+    fleet.settled("n2")
+    known = fleet.nodes()
+    assert fleet.nodes_named(["n1", "n2", "unknown"]) == {name: known[name] for name in ("n1", "n2")}
+    assert fleet.nodes_named([]) == {}
+    assert fleet.slurmds_seen() == {"n2", "n3"}
 
 
 def test_jobs_are_written_together_and_attempts_only_of_those_that_run(engine: Engine) -> None:
