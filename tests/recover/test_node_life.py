@@ -22,6 +22,7 @@ from controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
 from controlplane.recover.step import Desk, GangFacts, World
 from controlplane.recover.steps import repair
 from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
+from controlplane.store.journal import Journal
 from controlplane.store.queries import Queries
 from tests import builders as b
 from tests.fakes.slurm import FakeSlurm
@@ -339,6 +340,7 @@ def test_a_job_of_ours_that_does_not_start_is_no_verdict_and_is_not_waited_for(t
     rehearsal.run_until(lambda: [one for one in attempts(rehearsal) if one[2] is ended], 400)
     failed = [one for one in rehearsal.control_plane.stores.repairs.attempts_since(0.0) if one.status is ended]
     assert failed[0].outcome.endswith("did not start: JobHeldAdmin")
+    assert failed[0].never_began
     (job,) = [job for job in rehearsal.fake.jobs() if job.name.startswith(f"understudy-{what}-")]
     rehearsal.run_until(lambda: job.job_id not in [one.job_id for one in rehearsal.fake.jobs() if not one.ended], 30)
     rehearsal.run(10)
@@ -685,6 +687,60 @@ def test_a_suspect_whose_test_never_starts_stays_in_service_and_is_tested_later(
     rehearsal.run(600)
     assert states_passed(rehearsal, "n5").count(255) == 1, "not at once"
     rehearsal.run_until(lambda: 220 in states_passed(rehearsal, "n5"), 4000)
+
+
+def hold_job(rehearsal: Rehearsal) -> None:
+    def hold(effect: str) -> None:
+        if effect == "submit_job":
+            for job in rehearsal.fake.jobs():
+                if job.name.startswith("understudy-validate-"):
+                    rehearsal.fake.hold_job(job.job_id)
+
+    rehearsal.line.after = hold
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("submit_job", "run_validation: tried 3 times: "),
+        ("create_reservation", "hold_node: not done after "),
+        ("held", "run_validation: did not start: "),
+    ],
+)
+def test_a_control_plane_that_dies_as_soon_as_a_test_could_not_begin_still_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str, words: str
+) -> None:
+    """The step has failed, and the recovery is ended by the next control plane."""
+    rehearsal = start(tmp_path, **VALIDATION)
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.gpus["n5"] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
+    if cause == "held":
+        hold_job(rehearsal)
+    else:
+        rehearsal.line.before = refuse(cause)
+
+    def die(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Journal, "end", die)
+        rehearsal.run(1000)
+    assert attempts(rehearsal)[-1][2] is RecoveryStatus.RUNNING
+    rehearsal.restart_control_plane()
+    rehearsal.run_until(lambda: 224 in states_passed(rehearsal, "n5"))
+    attempt = rehearsal.control_plane.stores.repairs.attempts_since(0.0)[-1]
+    assert (attempt.status, attempt.never_began) == (RecoveryStatus.FAILED, True)
+    assert attempt.outcome.startswith(words)
+
+
+def test_a_test_that_ran_and_failed_has_begun(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **VALIDATION)
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.gpus["n5"] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
+    rehearsal.fake.job_ends_as["n5"] = "FAILED"
+    wait_for(rehearsal, "n5", NodeState.QUARANTINED)
+    (attempt,) = rehearsal.control_plane.stores.repairs.attempts_since(0.0)
+    assert (attempt.status, attempt.never_began) == (RecoveryStatus.FAILED, False)
 
 
 @pytest.mark.parametrize("reason", ["Kill task failed", "gres/gpu count reported lower than configured (7 < 8)"])
