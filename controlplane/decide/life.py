@@ -285,6 +285,13 @@ def _object(
     return guards.object_to_any(snapshot)
 
 
+def take_back(snapshot: Snapshot, finding: Finding) -> Plan:
+    """Where Slurm has drained it meanwhile by itself, the drain is given our reason: else it would be nobody's."""
+    node = snapshot.nodes[finding.node]
+    plan = plans.take_back_plan(node, finding, snapshot.recovery_on(node.name))
+    return replace(plan, renamed_nodes=(node.name,))
+
+
 def _plan(snapshot: Snapshot, row: Row, finding: Finding, config: Config) -> Plan | None:  # noqa: PLR0911 - a table
     node = snapshot.nodes[finding.node]
     under_way = snapshot.recovery_on(node.name)
@@ -300,8 +307,7 @@ def _plan(snapshot: Snapshot, row: Row, finding: Finding, config: Config) -> Pla
         case Action.ASK_PERSON:
             return plans.hands_plan(node, finding, label)
         case Action.TAKE_BACK:
-            # Where Slurm has drained it meanwhile by itself, the drain is given our reason: else it would be nobody's.
-            return replace(plans.take_back_plan(node, finding, under_way), renamed_nodes=(node.name,))
+            return take_back(snapshot, finding)
         case Action.HOLD:
             return plans.hold_plan(node, finding, under_way)
         case Action.RESTORE_WEIGHT:
