@@ -184,7 +184,7 @@ def _condemnations(snapshot: Snapshot, condemned: Sequence[Condemned], config: C
     if too_many and not snapshot.breaker:
         decisions.append(_breaker(snapshot, too_many, new, config))
     bad = {finding.node for _, finding in condemned if finding.signal is not Signal.GANG_HUNG}
-    moving = [one[1] for one in allowed if not _may_stay(snapshot, one) or _awaited(snapshot, one[1].node)]
+    moving = [one[1] for one in allowed if _is_left(snapshot, one)]
     moves = _moves(snapshot, moving, bad, config)
     return decisions + [_act(snapshot, one, moves.get(one[1].node)) for one in allowed]
 
@@ -299,13 +299,16 @@ def _gangs(snapshot: Snapshot, bad: set[str]) -> list[Job]:
     return [job for job in snapshot.jobs.values() if job.managed and bad & set(_seats(snapshot, job))]
 
 
-def _may_stay(snapshot: Snapshot, condemned: Condemned) -> bool:
-    """Whether what runs there goes on to its end: also when a drain that was for later is made again. On a node that is
-    tested nobody's job runs.
-    """
+def _is_left(snapshot: Snapshot, condemned: Condemned) -> bool:
+    """Whether a gang with a seat there moves. Where a node is tested nobody has one."""
     row, finding = condemned
-    if row is TEST_FAILED_ROW:
-        return True
+    left = not _may_stay(snapshot, condemned) or _awaited(snapshot, finding.node)
+    return left and row is not TEST_FAILED_ROW
+
+
+def _may_stay(snapshot: Snapshot, condemned: Condemned) -> bool:
+    """Whether what runs there goes on to its end: also when a drain that was for later is made again."""
+    row, finding = condemned
     for_later = snapshot.nodes[finding.node].record.table_row == DRAINED_FOR_LATER
     return row.action is Action.DRAIN or (row.action is Action.DRAIN_AGAIN and for_later)
 
