@@ -12,7 +12,15 @@ from pydantic_core import PydanticUndefined
 
 from agents.config import Config as AgentConfig
 from controlplane.config import Config
-from controlplane.decide.table import BREAKER_ROW, FILL_POOL_ROW, RELEASE_JOB_ROW, TABLE, UNNAMED_HANG_ROW, Row
+from controlplane.decide.table import (
+    BREAKER_ROW,
+    FILL_POOL_ROW,
+    RELEASE_JOB_ROW,
+    TABLE,
+    TEST_FAILED_ROW,
+    UNNAMED_HANG_ROW,
+    Row,
+)
 from controlplane.detect.xid import SIGNALS
 from controlplane.fleet.decision import Because
 from controlplane.fleet.finding import Signal
@@ -137,6 +145,8 @@ def decisions() -> str:
         *(_row(row) for row in TABLE),
         f"| {UNNAMED_HANG_ROW.number} | any | {UNNAMED_HANG_ROW.signal.value}, nobody named | stays | "
         f"{UNNAMED_HANG_ROW.action.value} | {UNNAMED_HANG_ROW.why} |",
+        f"| {TEST_FAILED_ROW.number} | `validating`, in service until then | as 221 and 222 "
+        f"| `{NodeState.QUARANTINED.value}` | {TEST_FAILED_ROW.action.value} | {TEST_FAILED_ROW.why} |",
         f"| {FILL_POOL_ROW.number} | (the pool) | | | {FILL_POOL_ROW.action.value} | {FILL_POOL_ROW.why} |",
         f"| {RELEASE_JOB_ROW.number} | (a held job) | | | {RELEASE_JOB_ROW.action.value} | {RELEASE_JOB_ROW.why} |",
         f"| {BREAKER_ROW.number} | (the fleet) | | | {BREAKER_ROW.action.value} | {BREAKER_ROW.why} |",
@@ -336,7 +346,7 @@ STATES = {
 
 def node_states() -> str:
     edges: dict[tuple[str, str], list[Row]] = {}
-    for row in TABLE:
+    for row in (*TABLE, TEST_FAILED_ROW):
         for state in row.states:
             if row.to is not None and row.to is not state:
                 edges.setdefault((state.value, row.to.value), []).append(row)

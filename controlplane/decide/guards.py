@@ -172,8 +172,13 @@ def object_to_any(snapshot: Snapshot) -> Objection | None:
 def object_to_quarantine(
     snapshot: Snapshot, config: Config, finding: Finding, already: Collection[str]
 ) -> Objection | None:
-    """`already`: nodes whose quarantine was decided in this same round."""
-    general = object_to_any(snapshot) or object_while_open(snapshot) or object_to_rule(finding, config)
+    """`already`: nodes whose quarantine was decided in this same round.
+
+    Rules that only observe have no say about a node that is tested: it is kept for us alone, and would stay so.
+    """
+    tested = snapshot.nodes[finding.node].record.tested_in_service
+    by_rule = None if tested else object_to_rule(finding, config)
+    general = object_to_any(snapshot) or object_while_open(snapshot) or by_rule
     if general:
         return general
     lately = lately_quarantined(snapshot, config) | set(already) | {finding.node}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from controlplane.config import Config
 from controlplane.decide import guards, hangs, inside, life, plans, spares
 from controlplane.decide.releases import releases
-from controlplane.decide.table import BREAKER_ROW, FILL_POOL_ROW, UNNAMED_HANG_ROW, Row, look_up
+from controlplane.decide.table import BREAKER_ROW, FILL_POOL_ROW, TEST_FAILED_ROW, UNNAMED_HANG_ROW, Row, look_up
 from controlplane.detect.silence import MASS_RULE
 from controlplane.detect.stranded import DRAINED_FOR_LATER
 from controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
@@ -100,15 +100,20 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
             condemned.append((row, replace(finding, evidence={**finding.evidence, "generation": node.generation})))
         else:
             decisions.append(_plain(row, finding))
-    condemned.sort(
-        key=lambda one: one[0].action is Action.DRAIN
-    )  # what can wait leaves the guards' room to what cannot
+    condemned.sort(key=lambda one: _can_wait(one[0]))
     decisions += _condemnations(snapshot, condemned, config)
     decisions += releases(snapshot, config)
     acting = [one for one in decisions if one.plan and one.action is not Action.RELEASE_JOB]
     if not acting:  # one thing after the other: a swap takes spares
         decisions += _fill_pool(snapshot, {finding.node for _, finding in condemned}, config)
     return decisions
+
+
+def _can_wait(row: Row) -> int:
+    """What can wait leaves the guards' room to what cannot. A node that failed its test is kept for us alone."""
+    if row is TEST_FAILED_ROW:
+        return 2
+    return 1 if row.action is Action.DRAIN else 0
 
 
 def _mass_silence(findings: Iterable[Finding]) -> str:
@@ -138,7 +143,9 @@ def _gravest(node: NodeView, findings: Iterable[Finding]) -> tuple[Row, Finding]
 def _row(node: NodeView, finding: Finding) -> Row | None:
     if finding.signal is Signal.GANG_HUNG and not finding.evidence.get("named"):
         return UNNAMED_HANG_ROW
-    return look_up(node.state, finding.signal)
+    row = look_up(node.state, finding.signal)
+    newly_out = row is not None and row.action is Action.TAKE_BACK and node.record.tested_in_service
+    return TEST_FAILED_ROW if newly_out else row
 
 
 def _plain(row: Row, finding: Finding) -> Decision:
@@ -177,7 +184,7 @@ def _condemnations(snapshot: Snapshot, condemned: Sequence[Condemned], config: C
     if too_many and not snapshot.breaker:
         decisions.append(_breaker(snapshot, too_many, new, config))
     bad = {finding.node for _, finding in condemned if finding.signal is not Signal.GANG_HUNG}
-    moving = [one[1] for one in allowed if not _may_stay(snapshot, one) or _awaited(snapshot, one[1].node)]
+    moving = [one[1] for one in allowed if _is_left(snapshot, one)]
     moves = _moves(snapshot, moving, bad, config)
     return decisions + [_act(snapshot, one, moves.get(one[1].node)) for one in allowed]
 
@@ -292,6 +299,13 @@ def _gangs(snapshot: Snapshot, bad: set[str]) -> list[Job]:
     return [job for job in snapshot.jobs.values() if job.managed and bad & set(_seats(snapshot, job))]
 
 
+def _is_left(snapshot: Snapshot, condemned: Condemned) -> bool:
+    """Whether a gang with a seat there moves. Where a node is tested nobody has one."""
+    row, finding = condemned
+    left = not _may_stay(snapshot, condemned) or _awaited(snapshot, finding.node)
+    return left and row is not TEST_FAILED_ROW
+
+
 def _may_stay(snapshot: Snapshot, condemned: Condemned) -> bool:
     """Whether what runs there goes on to its end: also when a drain that was for later is made again."""
     row, finding = condemned
@@ -399,8 +413,7 @@ def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decisio
     plan = move.plan
     unnamed = row is UNNAMED_HANG_ROW
     if plan is None and row.action in (*TAKES_OUT, Action.DRAIN_AGAIN):
-        renamed = finding.signal is Signal.DRAINED_FOR_US
-        plan = plans.rename_plan(finding) if renamed else plans.quarantine_plan(finding, snapshot.nodes[finding.node])
+        plan = _plan_for_the_node(snapshot, condemned)
     return Decision(
         row=row.number,
         subject=f"job {finding.job.job_id}" if unnamed and finding.job else finding.node,
@@ -413,6 +426,16 @@ def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decisio
         opens_incident=finding.signal not in (Signal.SEAT_LOST, Signal.GANG_HUNG),
         plan=plan,
     )
+
+
+def _plan_for_the_node(snapshot: Snapshot, condemned: Condemned) -> Plan:
+    """Where no gang is moved."""
+    row, finding = condemned
+    if row is TEST_FAILED_ROW:
+        return life.take_back(snapshot, finding)
+    if finding.signal is Signal.DRAINED_FOR_US:
+        return plans.rename_plan(finding)
+    return plans.quarantine_plan(finding, snapshot.nodes[finding.node])
 
 
 def _breaker(snapshot: Snapshot, asked: list[str], new: set[str], config: Config) -> Decision:

@@ -18,15 +18,12 @@ from controlplane.fleet.finding import Finding, Json, Signal
 from controlplane.fleet.node import IN_OUR_HANDS, OUT_OF_SERVICE, PROBED, TESTED_IN_SERVICE, NodeState, NodeView
 from controlplane.fleet.operator import OURSELVES, Request, Verb
 from controlplane.fleet.recovery import (
-    DID_NOT_START,
     NODE_HOLD_PREFIX,
-    REFUSED_AGAIN_AND_AGAIN,
     Plan,
     RecoveryKind,
     RecoveryStatus,
     RepairAttempt,
     Rung,
-    StepName,
 )
 from controlplane.fleet.snapshot import Snapshot
 
@@ -43,10 +40,6 @@ TEST_WAITS_SECONDS = 7 * 24 * HOUR_SECONDS
 
 TESTED_AGAIN_SECONDS = HOUR_SECONDS
 """A suspect that has passed its test, or could not be tested, is left alone for so long at least."""
-
-TEST_BEGINS_WITH = f"{StepName.RUN_VALIDATION}: "
-NOT_BEGUN = (f"{TEST_BEGINS_WITH}{DID_NOT_START}:", f"{TEST_BEGINS_WITH}{REFUSED_AGAIN_AND_AGAIN} ")
-"""How an attempt's outcome begins whose job never ran: it waited in vain, or Slurm refused it again and again."""
 
 ACTIONS = frozenset(
     {
@@ -220,8 +213,7 @@ def _never_began(attempt: RepairAttempt | None) -> bool:
     """Nothing of ours ran on the node. What Slurm refuses us, or others took from us, is no fault of its."""
     if attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
         return True
-    failed = attempt.status is RecoveryStatus.FAILED
-    return failed and (not attempt.outcome.startswith(TEST_BEGINS_WITH) or attempt.outcome.startswith(NOT_BEGUN))
+    return attempt.status is RecoveryStatus.FAILED and attempt.never_began
 
 
 def _succeeded(snapshot: Snapshot, node: NodeView, attempt: RepairAttempt, config: Config) -> Iterator[Finding]:
@@ -293,6 +285,13 @@ def _object(
     return guards.object_to_any(snapshot)
 
 
+def take_back(snapshot: Snapshot, finding: Finding) -> Plan:
+    """Where Slurm has drained it meanwhile by itself, the drain is given our reason: else it would be nobody's."""
+    node = snapshot.nodes[finding.node]
+    plan = plans.take_back_plan(node, finding, snapshot.recovery_on(node.name))
+    return replace(plan, renamed_nodes=(node.name,))
+
+
 def _plan(snapshot: Snapshot, row: Row, finding: Finding, config: Config) -> Plan | None:  # noqa: PLR0911 - a table
     node = snapshot.nodes[finding.node]
     under_way = snapshot.recovery_on(node.name)
@@ -308,8 +307,7 @@ def _plan(snapshot: Snapshot, row: Row, finding: Finding, config: Config) -> Pla
         case Action.ASK_PERSON:
             return plans.hands_plan(node, finding, label)
         case Action.TAKE_BACK:
-            # Where Slurm has drained it meanwhile by itself, the drain is given our reason: else it would be nobody's.
-            return replace(plans.take_back_plan(node, finding, under_way), renamed_nodes=(node.name,))
+            return take_back(snapshot, finding)
         case Action.HOLD:
             return plans.hold_plan(node, finding, under_way)
         case Action.RESTORE_WEIGHT:

@@ -400,6 +400,16 @@ UNNAMED_HANG_ROW = Row(
 )
 """In place of rows 100 and 101 where the finding names nobody."""
 
+TEST_FAILED_ROW = Row(
+    225,
+    (VALIDATING,),
+    Signal.VALIDATION_FAILED,
+    QUARANTINED,
+    Action.QUARANTINE,
+    "it was in service until its test, and did not pass: it is newly out of service, and counted so",
+)
+"""In place of rows 221 and 222 for a node that was in service until its test: no quarantine has been counted for it."""
+
 FILL_POOL_ROW = Row(80, (IN_SERVICE,), Signal.CLEAN, None, Action.FILL_POOL, "fewer spares are held than wanted")
 """Not entered by a finding: follows from the size of the spare pool."""
 

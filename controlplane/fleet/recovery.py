@@ -15,11 +15,6 @@ NODE_HOLD_PREFIX = "understudy_node_"
 """Names of the reservations that keep a node for us alone while we work on it; its name follows."""
 
 
-DID_NOT_START = "did not start"
-REFUSED_AGAIN_AND_AGAIN = "tried"
-"""How the reason of a step begins whose job never ran on the node: it waited in vain, or Slurm did not take it."""
-
-
 class Rung(StrEnum):
     """The repair ladder, from below."""
 
@@ -70,6 +65,10 @@ class StepName(StrEnum):
     RAISE_WEIGHT = "raise_weight"
     RELEASE_NODE = "release_node"
     RESTORE_WEIGHT = "restore_weight"
+
+
+JOBS_ON_A_NODE = frozenset({StepName.RESET_GPU, StepName.RUN_VALIDATION})
+"""Steps that are a job of ours on the node. What their plans have before them only prepares it."""
 
 
 class StepStatus(StrEnum):
@@ -157,5 +156,6 @@ class RepairAttempt:
     rung: Rung | None
     at: float
     status: RecoveryStatus
-    outcome: str = ""
+    outcome: str = ""  # in words, for people
     ended_at: float | None = None
+    never_began: bool = False  # it failed, and its job never ran on the node: that says nothing about the node

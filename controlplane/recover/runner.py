@@ -11,7 +11,7 @@ import structlog
 from controlplane.clock import Clock
 from controlplane.config import Config
 from controlplane.fleet.recovery import (
-    REFUSED_AGAIN_AND_AGAIN,
+    JOBS_ON_A_NODE,
     Recovery,
     RecoveryStatus,
     RecoveryStep,
@@ -112,8 +112,8 @@ class Runner:
             case Done():
                 self._done(recovery, step, observation, world)
                 return True
-            case Failed(why):
-                self._fail(recovery, step, why)
+            case Failed(why, never_began):
+                self._fail(recovery, step, why, never_began=never_began)
                 return True
             case Todo(why) | Wait(why) if self._late(recovery, step, observation):
                 self._fail(recovery, step, f"not done after {timeout:.0f} s: {why}")
@@ -131,7 +131,8 @@ class Runner:
             return True
         if step.name in ON_A_NODE and step.attempts >= TRIES_MAX:
             said = self._refusals.get((recovery.id, step.position), "its effect is not seen")
-            self._fail(recovery, step, f"{REFUSED_AGAIN_AND_AGAIN} {step.attempts} times: {said}")
+            why = f"tried {step.attempts} times: {said}"
+            self._fail(recovery, step, why, never_began=step.name in JOBS_ON_A_NODE)
             return True
         return self._act(recovery, step, world)
 
@@ -168,8 +169,9 @@ class Runner:
         self._stores.journal.done(recovery.id, step, outcome.at or now, outcome.detail)
         log.info("step.done", recovery=recovery.id, step=step.name.value, detail=outcome.detail)
 
-    def _fail(self, recovery: Recovery, step: RecoveryStep, why: str) -> None:
-        self._stores.journal.step_failed(recovery.id, step, self._clock.now(), why)
+    def _fail(self, recovery: Recovery, step: RecoveryStep, why: str, *, never_began: bool = False) -> None:
+        never_began = never_began or _comes_before_its_job(recovery, step)
+        self._stores.journal.step_failed(recovery.id, step, self._clock.now(), why, never_began=never_began)
         log.error("step.failed", recovery=recovery.id, step=step.name.value, why=why)
 
     def _end(self, recovery: Recovery) -> None:
@@ -278,6 +280,11 @@ def _undone(recovery: Recovery, step: RecoveryStep, world: World) -> RecoverySte
     return next(
         (one for one in needed if one is not None and not isinstance(STEPS[one.name].observe(world), Done)), None
     )
+
+
+def _comes_before_its_job(recovery: Recovery, step: RecoveryStep) -> bool:
+    """Whether the recovery is to run a job on the node, later than this step."""
+    return any(one.name in JOBS_ON_A_NODE and one.position > step.position for one in recovery.steps)
 
 
 def _wrote(recovery: Recovery, step: RecoveryStep, node: SlurmNode) -> bool:

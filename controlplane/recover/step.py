@@ -131,6 +131,7 @@ class Failed:
     """It cannot come about any more."""
 
     why: str
+    never_began: bool = False  # a job of ours on the node that did not run there
 
 
 Observation = Done | Todo | Wait | Failed

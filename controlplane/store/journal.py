@@ -192,8 +192,18 @@ class Journal:
         """What the step had done is there no longer: it is to be done again. Its attempts still count."""
         self._update_step(recovery, step, status=StepStatus.PLANNED.value)
 
-    def step_failed(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> None:
-        self._update_step(recovery, step, status=StepStatus.FAILED.value, done_at=now, detail=detail)
+    def step_failed(
+        self, recovery: int, step: RecoveryStep, now: float, detail: str, *, never_began: bool = False
+    ) -> None:
+        """`never_began`: with it the recovery fails before its job ran on the node. Written in one go with the step:
+        who goes on after us ends the recovery, and could not know it any more.
+        """
+        values = {"status": StepStatus.FAILED.value, "done_at": now, "detail": detail}
+        with self._engine.begin() as connection:
+            self._write_step(connection, recovery, step, values)
+            if never_began:
+                table = tables.recovery
+                connection.execute(update(table).where(table.c.id == recovery).values(never_began=True))
 
     def end(self, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:
         with self._engine.begin() as connection:
@@ -353,11 +363,15 @@ class Journal:
         return values
 
     def _update_step(self, recovery: int, step: RecoveryStep, **values: Any) -> None:
-        table = tables.recovery_step
         with self._engine.begin() as connection:
-            connection.execute(
-                update(table).where(table.c.recovery == recovery, table.c.position == step.position).values(**values)
-            )
+            self._write_step(connection, recovery, step, values)
+
+    @staticmethod
+    def _write_step(connection: Connection, recovery: int, step: RecoveryStep, values: Mapping[str, Any]) -> None:
+        table = tables.recovery_step
+        connection.execute(
+            update(table).where(table.c.recovery == recovery, table.c.position == step.position).values(**values)
+        )
 
     @staticmethod
     def _end(connection: Connection, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:

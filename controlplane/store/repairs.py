@@ -41,7 +41,17 @@ class RepairStore:
             plan = msgspec.convert(row.plan, Plan)
             status = RecoveryStatus(row.status)
             found += [
-                RepairAttempt(row.id, node, plan.kind, plan.rung, row.decided_at, status, row.outcome, row.ended_at)
+                RepairAttempt(
+                    recovery=row.id,
+                    node=node,
+                    kind=plan.kind,
+                    rung=plan.rung,
+                    at=row.decided_at,
+                    status=status,
+                    outcome=row.outcome,
+                    ended_at=row.ended_at,
+                    never_began=row.never_began,
+                )
                 for node in plan.failed_nodes
             ]
         return tuple(found)

@@ -322,6 +322,7 @@ recovery = Table(
     Column("decided_at", Double, nullable=False),
     Column("ended_at", Double),
     Column("outcome", Text, nullable=False, default=""),
+    Column("never_began", Boolean, nullable=False, server_default=false()),  # its job on the node never ran
     Index("ix_recovery_status", "status"),
     Index("ix_recovery_kind", "kind", "decided_at"),
 )

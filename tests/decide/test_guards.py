@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from controlplane.config import Config
 from controlplane.decide.judge import decide
 from controlplane.detect import detect
-from controlplane.fleet.decision import Action, Because, Decision
+from controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from controlplane.fleet.incident import OpenIncident
 from controlplane.fleet.node import NodeRecord, NodeState, NodeView
 from controlplane.fleet.operator import OURSELVES, Request, Verb
-from controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt
+from controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, StepName
 from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
 
@@ -212,42 +212,132 @@ class TestTestsOfNodesInService:
 
 
 class TestATestThatNeverBegan:
+    """Known by the attempt's own mark. Its words are for people, and say the same here whatever became of it."""
+
     @staticmethod
-    def decision(row: int, outcome: str, status: RecoveryStatus = RecoveryStatus.FAILED) -> Decision:
-        attempt = RepairAttempt(1, "n2", RecoveryKind.VALIDATE, None, b.NOW - 100, status, outcome, b.NOW - 5)
+    def decision(row: int, *, never_began: bool, status: RecoveryStatus = RecoveryStatus.FAILED) -> Decision:
+        words = "run_validation: did not start: job 17 is PENDING (Resources)"
+        attempt = RepairAttempt(
+            1, "n2", RecoveryKind.VALIDATE, None, b.NOW - 100, status, words, b.NOW - 5, never_began=never_began
+        )
         snapshot = b.snapshot(under_test("n2", row), attempts=(attempt,), reservations=b.kept("n2"))
         (decision,) = decided(snapshot, b.config(**TESTED))
         return decision
 
-    @pytest.mark.parametrize(
-        "outcome",
-        [
-            "run_validation: did not start: job 17 is PENDING (Resources)",
-            "run_validation: tried 3 times: Access/permission denied",
-            "hold_node: not done after 120 s: n2 is not kept for us",
-        ],
-    )
     @pytest.mark.parametrize(("row", "number", "to"), [(254, 223, NodeState.IN_SERVICE), (255, 224, NodeState.SUSPECT)])
-    def test_says_nothing_against_a_node_that_was_in_service(
-        self, outcome: str, row: int, number: int, to: NodeState
-    ) -> None:
-        decision = self.decision(row, outcome)
+    def test_says_nothing_against_a_node_that_was_in_service(self, row: int, number: int, to: NodeState) -> None:
+        decision = self.decision(row, never_began=True)
         assert (decision.row, decision.action, decision.to_state) == (number, Action.LET_GO, to)
 
-    @pytest.mark.parametrize(
-        ("row", "outcome"),
-        [
-            (210, "run_validation: did not start: job 17 is PENDING (Resources)"),
-            (255, "run_validation: job 17 FAILED: == 3 checks, 1 failed"),
-            (254, "run_validation: not done after 3900 s: job 17 is RUNNING"),
-        ],
-    )
-    def test_is_something_else_than_one_that_failed_or_came_after_a_repair(self, row: int, outcome: str) -> None:
-        decision = self.decision(row, outcome)
-        assert (decision.row, decision.to_state, decision.opens_incident) == (221, NodeState.QUARANTINED, True)
+    @pytest.mark.parametrize(("row", "never_began", "number"), [(210, True, 221), (255, False, 225), (254, False, 225)])
+    def test_is_something_else_than_one_that_failed_or_came_after_a_repair(
+        self, row: int, never_began: bool, number: int
+    ) -> None:
+        decision = self.decision(row, never_began=never_began)
+        assert (decision.row, decision.to_state, decision.opens_incident) == (number, NodeState.QUARANTINED, True)
 
     def test_a_node_whose_test_is_not_known_of_is_let_go(self) -> None:
-        assert self.decision(255, "", RecoveryStatus.SUPERSEDED).row == 224
+        assert self.decision(255, never_began=False, status=RecoveryStatus.SUPERSEDED).row == 224
+
+
+class TestAFailedTestOfANodeInService:
+    """A self-check or a script that is wrong fails every node that it tests: that is bounded like any wrong rule."""
+
+    FULL: ClassVar[dict[str, Any]] = {"quarantines": tuple(b.NOW - 1000 - i for i in range(8))}
+
+    @staticmethod
+    def failed(count: int, row: int = 254, first: int = 1, others: int = 0, **values: Any) -> Snapshot:
+        names = [f"n{i}" for i in range(first, first + count)]
+        status, words = RecoveryStatus.FAILED, "run_validation: job 17 FAILED"
+        tests = (
+            RepairAttempt(i, name, RecoveryKind.VALIDATE, None, b.NOW - 100, status, words, b.NOW - 5)
+            for i, name in enumerate(names)
+        )
+        nodes = fleet(others) | {name: under_test(name, row) for name in names}
+        return snapshot_of(nodes, attempts=tuple(tests), reservations=b.kept(*names), **values)
+
+    @pytest.mark.parametrize("row", [254, 255])
+    @pytest.mark.parametrize(("count", "limit"), [(8, 3), (100, 6)])
+    def test_a_wrong_test_that_fails_every_node_opens_the_breaker(self, count: int, limit: int, row: int) -> None:
+        decisions = decided(self.failed(count, row), b.config(guards=WIDE, **TESTED))
+        assert quarantined(decisions) == [f"n{i}" for i in range(1, limit + 1)]
+        (breaker,) = [one for one in decisions if one.action is Action.OPEN_BREAKER]
+        assert f"{count - limit} more to be quarantined" in breaker.reason
+        held = [one for one in decisions if one.because is Because.BREAKER]
+        assert len(held) == count - limit
+        assert {(one.row, one.action, one.to_state, one.plan) for one in held} == {(225, Action.NOTHING, None, None)}
+        assert all(one.opens_incident for one in held), "a person sees it"
+
+    def test_a_wrong_test_opens_it_with_the_budgets_that_a_site_has_by_default(self) -> None:
+        domains = {"partition train": tuple(f"n{i}" for i in range(1, 101))}
+        decisions = decided(self.failed(40, first=61, others=60, domains=domains), b.config(**TESTED))
+        assert len(quarantined(decisions)) == 4
+        (breaker,) = [one for one in decisions if one.action is Action.OPEN_BREAKER]
+        assert "36 more to be quarantined" in breaker.reason
+
+    def test_it_is_drained_before_its_reservation_is_given_up(self) -> None:
+        (decision,) = decided(self.failed(1), b.config(**TESTED))
+        assert decision.plan is not None
+        assert decision.plan.kind is RecoveryKind.TAKE_BACK
+        assert decision.plan.steps == (StepName.DRAIN_NODES, StepName.RELEASE_NODE)
+        assert decision.plan.renamed_nodes == ("n1",), "also where Slurm has drained it by itself"
+
+    @pytest.mark.parametrize(
+        ("kept", "guards", "because"),
+        [
+            (FULL, {}, Because.HOURLY_BUDGET),
+            ({"breaker": "eight at once"}, {}, Because.BREAKER),
+            ({}, {"quarantined_nodes_max": 0}, Because.FLEET_BUDGET),
+            ({"paused": "maintenance"}, {}, Because.PAUSED),
+        ],
+    )
+    def test_what_a_guard_holds_back_stays_as_it_is(
+        self, kept: dict[str, Any], guards: dict[str, Any], because: Because
+    ) -> None:
+        (decision,) = decided(self.failed(1, **kept), b.config(guards=guards, **TESTED))
+        assert (decision.row, decision.because, decision.to_state, decision.plan) == (225, because, None, None)
+        assert "but nothing is done, because" in decision.reason
+        assert decision.opens_incident
+
+    def test_other_nodes_of_the_same_time_count_with_it(self) -> None:
+        lately = {f"n{i}": (b.NOW - 300,) for i in (6, 7, 8)}
+        decisions = decided(self.failed(1, quarantined_at=lately), b.config(guards=WIDE, **TESTED))
+        assert [one.because for one in decisions if one.row == 225] == [Because.BREAKER]
+        assert [one.row for one in decisions if one.action is Action.OPEN_BREAKER] == [290]
+        itself = {f"n{i}": (b.NOW - 300,) for i in (1, 7, 8)}
+        decisions = decided(self.failed(1, quarantined_at=itself), b.config(guards=WIDE, **TESTED))
+        assert quarantined(decisions) == ["n1"], "a node counts once within the window"
+
+    def test_one_whose_quarantine_has_counted_is_taken_back_whatever_the_budgets_say(self) -> None:
+        for row in (201, 210, 253):
+            snapshot = self.failed(5, row, **self.FULL, breaker="eight at once")
+            decisions = decided(snapshot, b.config(**TESTED))
+            assert {(one.row, one.action, one.to_state) for one in decisions} == {
+                (221, Action.TAKE_BACK, NodeState.QUARANTINED)
+            }
+            assert Action.TAKE_BACK not in TAKES_OUT, "and is not counted again"
+
+    @pytest.mark.parametrize(("row", "number", "action"), [(254, 225, Action.QUARANTINE), (210, 222, Action.TAKE_BACK)])
+    def test_a_fault_during_the_test_is_the_same(self, row: int, number: int, action: Action) -> None:
+        node = replace(under_test("n2", row), events=(b.xid_event("n2", 79),))
+        snapshot = b.snapshot(node, reservations=b.kept("n2"))
+        (decision,) = decided(snapshot, b.config(**TESTED))
+        assert (decision.row, decision.action, decision.finding and decision.finding.rule) == (number, action, "xid.79")
+        (held,) = [one for one in decided(replace(snapshot, **self.FULL), b.config(**TESTED)) if one.row == number]
+        assert held.because is (Because.HOURLY_BUDGET if row == 254 else Because.RULE)
+
+    def test_a_node_that_can_still_do_harm_goes_first(self) -> None:
+        """Nobody can use one that is tested."""
+        snapshot = self.failed(1)
+        snapshot = replace(snapshot, nodes={**snapshot.nodes, "n9": broken("n9")})
+        config = b.config(guards={"quarantines_per_hour_max": 1}, **TESTED)
+        decisions = decided(snapshot, config)
+        assert quarantined(decisions) == ["n9"]
+        assert [one.because for one in decisions if one.row == 225] == [Because.HOURLY_BUDGET]
+
+    def test_a_rule_that_only_observes_keeps_no_node_in_its_test_for_ever(self) -> None:
+        config = b.config(guards={"observe_rules": ["repair.", "xid."]}, **TESTED)
+        assert quarantined(decided(self.failed(1), config)) == ["n1"]
 
 
 class TestMassSilence:

@@ -22,6 +22,7 @@ from controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
 from controlplane.recover.step import Desk, GangFacts, World
 from controlplane.recover.steps import repair
 from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
+from controlplane.store.journal import Journal
 from controlplane.store.queries import Queries
 from tests import builders as b
 from tests.fakes.slurm import FakeSlurm
@@ -339,6 +340,7 @@ def test_a_job_of_ours_that_does_not_start_is_no_verdict_and_is_not_waited_for(t
     rehearsal.run_until(lambda: [one for one in attempts(rehearsal) if one[2] is ended], 400)
     failed = [one for one in rehearsal.control_plane.stores.repairs.attempts_since(0.0) if one.status is ended]
     assert failed[0].outcome.endswith("did not start: JobHeldAdmin")
+    assert failed[0].never_began
     (job,) = [job for job in rehearsal.fake.jobs() if job.name.startswith(f"understudy-{what}-")]
     rehearsal.run_until(lambda: job.job_id not in [one.job_id for one in rehearsal.fake.jobs() if not one.ended], 30)
     rehearsal.run(10)
@@ -556,6 +558,79 @@ def test_a_person_who_drains_a_node_just_before_its_test_keeps_it_and_no_reserva
     assert HOLD not in rehearsal.reservation_names()
 
 
+class TestATestThatIsWrong:
+    """It fails every node that it tests."""
+
+    NAMES = ("n1", "n2", "n3", "n4", "n5")
+
+    def fail(self, path: Path, **config: Any) -> Rehearsal:
+        """An operator has five nodes tested."""
+        rehearsal = start(path, **config)
+        rehearsal.fake.cancel(rehearsal.gang)
+        rehearsal.fake.cancel(rehearsal.hungry)
+        rehearsal.run(2)
+        for name in self.NAMES:
+            rehearsal.fake.job_ends_as[name] = "FAILED"
+            rehearsal.control_plane.stores.repairs.ask(Verb.TEST, name, "a new script", "alice", rehearsal.fake.now)
+        rehearsal.run(60)
+        return rehearsal
+
+    def in_state(self, rehearsal: Rehearsal, state: NodeState) -> list[str]:
+        return [name for name in self.NAMES if rehearsal.state_of(name) is state]
+
+    def test_it_opens_the_breaker_and_the_others_are_held_until_a_person_closes_it(self, tmp_path: Path) -> None:
+        rehearsal = self.fail(tmp_path, **VALIDATION, guards=WIDE)
+        out, held = (self.in_state(rehearsal, one) for one in (NodeState.QUARANTINED, NodeState.VALIDATING))
+        assert (len(out), len(held)) == (3, 2)
+        (opened,) = decided(rehearsal, 290)
+        assert "to be quarantined" in opened["reason"]
+        rehearsal.restart_control_plane()
+        rehearsal.line.effects.clear()
+        rehearsal.run(2000)
+        assert not rehearsal.line.effects
+        assert self.in_state(rehearsal, NodeState.VALIDATING) == held
+        assert {f"{NODE_HOLD_PREFIX}{name}" for name in held} <= rehearsal.reservation_names(), "nobody's job gets them"
+        journal = rehearsal.control_plane.stores.journal
+        assert set(self.NAMES) == set(journal.open_incidents())
+        assert len(journal.quarantines_since(0.0)) == 3
+        rehearsal.control_plane.stores.fleet.add_intent("reset-breaker", "they are broken", "alice", rehearsal.fake.now)
+        for name in held:
+            wait_for(rehearsal, name, NodeState.QUARANTINED)
+        rehearsal.run(10)
+        assert all(node_of(rehearsal, name).draining for name in self.NAMES)
+        assert rehearsal.reservation_names() == {"understudy_spares"}
+        counted = rehearsal.control_plane.stores.repairs.quarantined_since(0.0)
+        assert {name: len(times) for name, times in counted.items()} == dict.fromkeys(self.NAMES, 1)
+
+    def test_what_the_hourly_budget_holds_back_goes_when_the_hour_is_over_or_a_person_takes_it(
+        self, tmp_path: Path
+    ) -> None:
+        guards = WIDE | {"breaker_share_max": 1.0, "quarantines_per_hour_max": 3}
+        rehearsal = self.fail(tmp_path, **VALIDATION, guards=guards)
+        first, second = self.in_state(rehearsal, NodeState.VALIDATING)
+        assert {one["subject"] for one in decided(rehearsal, 225) if one["because"] == "hourly_budget"} == {
+            first,
+            second,
+        }
+        rehearsal.control_plane.stores.repairs.ask(Verb.HOLD, first, "the script", "alice", rehearsal.fake.now)
+        wait_for(rehearsal, first, NodeState.OPERATOR_HOLD)
+        rehearsal.run(3400)
+        assert rehearsal.state_of(second) is NodeState.VALIDATING
+        wait_for(rehearsal, second, NodeState.QUARANTINED, 400)
+
+    def test_a_node_counts_once_however_often_its_test_fails_on_its_way_back(self, tmp_path: Path) -> None:
+        rehearsal = start(tmp_path, **TESTED)
+        rehearsal.fake.job_ends_as["n5"] = "FAILED"
+        rehearsal.fake.cancel(rehearsal.hungry)
+        rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "suspicious", "alice", rehearsal.fake.now)
+        wait_for(rehearsal, "n5", NodeState.HANDS, 600)
+        rows = states_passed(rehearsal, "n5")
+        assert (rows[:2], rows.count(225), rows.count(221)) == ([254, 225], 1, 2)
+        stores = rehearsal.control_plane.stores
+        assert len(stores.journal.quarantines_since(0.0)) == 1
+        assert [len(times) for times in stores.repairs.quarantined_since(0.0).values()] == [1]
+
+
 class TestAFlood:
     """A rule goes wrong and accuses every node, again and again."""
 
@@ -652,7 +727,7 @@ def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
     wait_for(rehearsal, "n5", NodeState.PROBATION)
     wait_for(rehearsal, "n6", NodeState.QUARANTINED)
     assert states_passed(rehearsal, "n5")[:3] == [140, 255, 220]
-    assert states_passed(rehearsal, "n6") == [140, 255, 221]
+    assert states_passed(rehearsal, "n6") == [140, 255, 225]
     assert "n6" in rehearsal.control_plane.stores.journal.open_incidents()
     wait_for(rehearsal, "n5", NodeState.SUSPECT)
     rehearsal.run(1)
@@ -685,6 +760,70 @@ def test_a_suspect_whose_test_never_starts_stays_in_service_and_is_tested_later(
     rehearsal.run(600)
     assert states_passed(rehearsal, "n5").count(255) == 1, "not at once"
     rehearsal.run_until(lambda: 220 in states_passed(rehearsal, "n5"), 4000)
+
+
+def hold_job(rehearsal: Rehearsal) -> None:
+    def hold(effect: str) -> None:
+        if effect == "submit_job":
+            for job in rehearsal.fake.jobs():
+                if job.name.startswith("understudy-validate-"):
+                    rehearsal.fake.hold_job(job.job_id)
+
+    rehearsal.line.after = hold
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("submit_job", "run_validation: tried 3 times: "),
+        ("held", "run_validation: did not start: "),
+    ],
+)
+def test_a_control_plane_that_dies_as_soon_as_a_test_could_not_begin_still_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str, words: str
+) -> None:
+    """The step has failed, and the recovery is ended by the next control plane."""
+    rehearsal = start(tmp_path, **VALIDATION)
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.gpus["n5"] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
+    if cause == "held":
+        hold_job(rehearsal)
+    else:
+        rehearsal.line.before = refuse(cause)
+
+    def die(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Journal, "end", die)
+        rehearsal.run(1000)
+    assert attempts(rehearsal)[-1][2] is RecoveryStatus.RUNNING
+    rehearsal.restart_control_plane()
+    rehearsal.run_until(lambda: 224 in states_passed(rehearsal, "n5"))
+    attempt = rehearsal.control_plane.stores.repairs.attempts_since(0.0)[-1]
+    assert (attempt.status, attempt.never_began) == (RecoveryStatus.FAILED, True)
+    assert attempt.outcome.startswith(words)
+
+
+def test_a_test_whose_node_could_not_be_kept_for_us_never_began(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **VALIDATION)
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.line.before = refuse("create_reservation")
+    rehearsal.gpus["n5"] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
+    rehearsal.run_until(lambda: [one for one in attempts(rehearsal) if one[2] is RecoveryStatus.FAILED], 400)
+    attempt = rehearsal.control_plane.stores.repairs.attempts_since(0.0)[-1]
+    assert attempt.never_began
+    assert attempt.outcome.startswith("hold_node: not done after ")
+
+
+def test_a_test_that_ran_and_failed_has_begun(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **VALIDATION)
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.gpus["n5"] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
+    rehearsal.fake.job_ends_as["n5"] = "FAILED"
+    wait_for(rehearsal, "n5", NodeState.QUARANTINED)
+    (attempt,) = rehearsal.control_plane.stores.repairs.attempts_since(0.0)
+    assert (attempt.status, attempt.never_began) == (RecoveryStatus.FAILED, False)
 
 
 @pytest.mark.parametrize("reason", ["Kill task failed", "gres/gpu count reported lower than configured (7 < 8)"])

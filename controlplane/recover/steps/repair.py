@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from controlplane.fleet.node import REASON_PREFIX
-from controlplane.fleet.recovery import DID_NOT_START, StepName
+from controlplane.fleet.recovery import StepName
 from controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
 from controlplane.recover.steps.pool import POOL_MINUTES
@@ -129,7 +129,7 @@ def _observe_job(world: World, what: str) -> Observation:
     if job is None:
         return Todo(f"no job for the {what}")
     if job.pending and world.now - job.submit_at > START_SECONDS:  # it is cancelled when the node is given up
-        return Failed(f"{DID_NOT_START}: {job.reason or job.state}")
+        return Failed(f"did not start: {job.reason or job.state}", never_began=True)
     if not job.ended:
         return Wait(f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}")
     kept = world.config.validation.output_directory

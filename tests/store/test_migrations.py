@@ -1,0 +1,96 @@
+"""What becomes of rows that an older release has written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from sqlalchemy import Engine, inspect, select, text
+
+import migrations
+from controlplane.store import tables
+from controlplane.store.database import migrate
+
+VALIDATE = ("hold_node", "resume_node", "run_validation")
+RESET = ("hold_node", "resume_node", "reset_gpu")
+REBOOT = ("reboot_node", "drain_nodes")
+TAKE_BACK = ("drain_nodes", "release_node")
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    config = AlembicConfig()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
+
+
+def add_recovery(engine: Engine, number: int, steps: tuple[str, ...], failed: str, words: str, status: str) -> None:
+    """As release 0012 left it: steps up to the one that failed are done."""
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO recovery (id, kind, plan, status, fault_at, detected_at, decided_at, outcome)"
+                " VALUES (:id, 'validate', '{}', :status, 1, 1, 1, :outcome)"
+            ),
+            {"id": number, "status": status, "outcome": "" if status == "running" else f"{failed}: {words}"},
+        )
+        for position, name in enumerate(steps):
+            reached = steps.index(failed) if failed else len(steps)
+            known = "failed" if position == reached else "done" if position < reached else "planned"
+            detail = words if position == reached else "job 17 COMPLETED: did not start: tried "
+            row = {"id": number, "position": position, "name": name, "status": known, "detail": detail}
+            connection.execute(
+                text(
+                    "INSERT INTO recovery_step (recovery, position, name, status, attempts, detail)"
+                    " VALUES (:id, :position, :name, :status, 1, :detail)"
+                ),
+                row,
+            )
+
+
+class TestWhetherATestBegan:
+    """0013: it was read from the words of the outcome before."""
+
+    @pytest.mark.parametrize("status", ["failed", "running"])
+    @pytest.mark.parametrize(
+        ("steps", "failed", "words", "never_began"),
+        [
+            (VALIDATE, "run_validation", "did not start: Resources", True),
+            (VALIDATE, "run_validation", "tried 3 times: Access/permission denied", True),
+            (VALIDATE, "hold_node", "not done after 120 s: n2 is not kept for us", True),
+            (VALIDATE, "resume_node", "n2 is out of service for alice (mine): theirs", True),
+            (VALIDATE, "run_validation", "job 17 FAILED: == 3 checks, 1 failed", False),
+            (VALIDATE, "run_validation", "job 17 FAILED: it did not start: the fan, tried 3 times", False),
+            (VALIDATE, "run_validation", "not done after 3900 s: job 17 is RUNNING", False),
+            (VALIDATE, "", "", False),
+            (RESET, "reset_gpu", "did not start: Resources", True),
+            (RESET, "reset_gpu", "job 17 FAILED", False),
+            (REBOOT, "reboot_node", "tried 3 times: no RebootProgram", False),
+            (TAKE_BACK, "drain_nodes", "not done after 120 s", False),
+        ],
+    )
+    def test_is_derived_once_from_the_words_of_before(
+        self, engine: Engine, steps: tuple[str, ...], failed: str, words: str, never_began: bool, status: str
+    ) -> None:
+        """Also of one that had failed and was not ended yet when the older release stopped."""
+        downgrade(engine, "0012")
+        add_recovery(engine, 1, VALIDATE, "run_validation", "job 16 FAILED", "failed")
+        add_recovery(engine, 2, steps, failed, words, status)
+        migrate(engine)
+        with engine.connect() as connection:
+            rows = connection.execute(select(tables.recovery.c.never_began).order_by(tables.recovery.c.id)).scalars()
+            assert list(rows) == [False, never_began]
+
+    def test_goes_and_comes_again_with_the_steps_that_refer_to_it(self, engine: Engine) -> None:
+        downgrade(engine, "0012")
+        add_recovery(engine, 1, VALIDATE, "run_validation", "did not start: Resources", "failed")
+        for _ in range(2):
+            migrate(engine)
+            with engine.connect() as connection:
+                assert connection.execute(select(tables.recovery.c.never_began)).scalars().all() == [True]
+                assert len(connection.execute(select(tables.recovery_step)).all()) == 3
+            downgrade(engine, "0012")
+            assert "never_began" not in {one["name"] for one in inspect(engine).get_columns("recovery")}
