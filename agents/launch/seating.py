@@ -65,6 +65,8 @@ def judge(picture: Picture, patience_seconds: float, one_rank_a_gpu: bool) -> Ou
         bad = {**bad, **dict.fromkeys(missing, f"no seat there after {age:.1f} s")}
         return Outcome(Next.REPLACE if bad else Next.AGAIN, bad, picture.absent)
     if not bad and not picture.absent:
+        if not picture.gpus.keys() >= set(picture.seats):  # condemned when the step was started, and not any more
+            return Outcome(Next.AGAIN)
         bad = differing_gpus(picture) if one_rank_a_gpu else {}
         return Outcome(Next.REPLACE if bad else Next.GO, bad)
     return Outcome(Next.REPLACE if bad else Next.WAIT, bad)
