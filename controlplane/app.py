@@ -26,9 +26,9 @@ from controlplane.live.telemetry import Telemetry
 from controlplane.loop import Loop
 from controlplane.observer import Observer, Sources
 from controlplane.operate.intents import OperatorDoor, intents_router
-from controlplane.operate.tickets import send_ticket
+from controlplane.operate.tickets import Webhook
 from controlplane.operate.trust import TrustDoor, trust_router
-from controlplane.recover.desk import Notify
+from controlplane.recover.desk import Courier
 from controlplane.recover.restore import RestorePoints
 from controlplane.recover.runner import Hands, Runner
 from controlplane.slurm.protocol import Slurm
@@ -56,7 +56,7 @@ class Outside:
     probe: Callable[[SlurmNode], bool]
     clock: Clock = field(default_factory=SystemClock)
     make_journal: Callable[[Engine], Journal] = Journal
-    notify: Notify = send_ticket
+    courier: Courier = field(default_factory=Webhook)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
     telemetry, directory, launchers = live.telemetry, live.directory, live.launchers
     bookkeeper = Bookkeeper(config, stores.fleet, stores.facts, stores.repairs, telemetry, directory)
     sources = Sources(outside.slurm, stores, telemetry, launchers, bookkeeper, outside.probe, config, outside.clock)
-    hands = Hands(outside.slurm, outside.probe, launchers, outside.notify)
+    hands = Hands(outside.slurm, outside.probe, launchers, outside.courier)
     runner = Runner(hands, stores, config, outside.clock)
     return Loop(Observer(sources), stores.journal, directory, launchers, runner, config, outside.clock)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -12,25 +13,36 @@ from controlplane.clock import Clock
 from controlplane.config import Config
 from controlplane.fleet.finding import Json
 from controlplane.fleet.recovery import Plan
-from controlplane.slurm.protocol import SlurmError
 from controlplane.store.repairs import RepairStore
 
 log = structlog.get_logger()
 
 END_BYTES = 4000
 
-Notify = Callable[[str, Mapping[str, Json]], str]
-"""Sends a ticket to a URL. Returns why it was not taken, in words; empty: it was."""
+
+class Courier(Protocol):
+    """Brings tickets to a URL; nobody waits for it."""
+
+    def send(self, url: str, body: Mapping[str, Json]) -> None: ...
+
+    def take_answer(self, label: str) -> str | None:
+        """Once: why the ticket was not taken, in words; empty: it was. None: there is no answer, or not yet."""
+        ...
 
 
 class Desk:
-    def __init__(self, store: RepairStore, config: Config, clock: Clock, notify: Notify) -> None:
+    def __init__(self, store: RepairStore, config: Config, clock: Clock, courier: Courier) -> None:
         self._store = store
         self._config = config
         self._clock = clock
-        self._notify = notify
+        self._courier = courier
 
     def is_sent(self, label: str) -> bool:
+        answer = self._courier.take_answer(label)
+        if answer:
+            log.warning("ticket.refused", ticket=label, webhook=self._config.repair.webhook, answer=answer)
+        elif answer is not None:
+            self._store.ticket_sent(label, self._clock.now())
         return self._store.is_ticket_sent(label)
 
     def send(self, plan: Plan) -> None:
@@ -45,10 +57,10 @@ class Desk:
             "when_done": f"understudy release {node} REASON, or scontrol update NodeName={node} State=RESUME",
         }
         self._store.open_ticket(plan.label, node, body, now)
-        refused = self._notify(self._config.repair.webhook, body) if self._config.repair.webhook else ""
-        if refused:
-            raise SlurmError(f"the webhook did not take ticket {plan.label}: {refused}")
-        self._store.ticket_sent(plan.label, now)
+        if self._config.repair.webhook:
+            self._courier.send(self._config.repair.webhook, body)
+        else:
+            self._store.ticket_sent(plan.label, now)
 
     def read_end(self, path: str) -> str:
         try:

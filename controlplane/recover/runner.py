@@ -20,7 +20,7 @@ from controlplane.fleet.recovery import (
 )
 from controlplane.fleet.slurm import SlurmNode, SlurmView
 from controlplane.live.launchers import Launchers
-from controlplane.recover.desk import Desk, Notify
+from controlplane.recover.desk import Courier, Desk
 from controlplane.recover.step import Done, Failed, GangFacts, Observation, Todo, Wait, World
 from controlplane.recover.steps import STEPS
 from controlplane.recover.steps.repair import START_SECONDS
@@ -63,7 +63,7 @@ class Hands:
     slurm: Slurm
     answers: Callable[[SlurmNode], bool]  # whether anybody is at this node's slurmd's port
     launchers: Launchers
-    notify: Notify  # sends a ticket
+    courier: Courier  # of tickets
 
 
 class Runner:
@@ -72,7 +72,7 @@ class Runner:
     """
 
     def __init__(self, hands: Hands, stores: Stores, config: Config, clock: Clock) -> None:
-        self._desk = Desk(stores.repairs, config, clock, hands.notify)
+        self._desk = Desk(stores.repairs, config, clock, hands.courier)
         self._slurm = hands.slurm
         self._answers = hands.answers
         self._launchers = hands.launchers
@@ -154,7 +154,6 @@ class Runner:
         """An effect may take a moment to be seen: it is not tried again at once."""
         if step.intended_at is None:
             return True
-        # A webhook that hangs holds up every other recovery for as long as it is waited for.
         pause = TICKET_AGAIN_SECONDS if step.name is StepName.OPEN_TICKET else 0.0
         return self._clock.now() - step.intended_at >= max(pause, self._config.recovery.repeat_after_seconds)
 

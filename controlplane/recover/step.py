@@ -32,7 +32,7 @@ class Desk(Protocol):
     def is_sent(self, label: str) -> bool: ...
 
     def send(self, plan: Plan) -> None:
-        """Raises SlurmError where the webhook does not take it: what could not be done is tried again."""
+        """Whether the webhook takes it is seen later."""
         ...
 
     def read_end(self, path: str) -> str:

@@ -87,6 +87,7 @@ class Rehearsal:
         self.tickets: list[Mapping[str, Any]] = []
         self.tickets_refused = 0
         self.webhook_says = ""
+        self._ticket_answers: dict[str, str] = {}
         self.each_tick: Callable[[], None] = lambda: None
         self.control_plane = self._compose()
         self.run(3)
@@ -178,15 +179,19 @@ class Rehearsal:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _compose(self) -> ControlPlane:
-        outside = Outside(self.line, self._probe, VirtualClock(self.fake), notify=self._take_ticket)
+        outside = Outside(self.line, self._probe, VirtualClock(self.fake), courier=self)
         return compose(self._config, outside)
 
-    def _take_ticket(self, url: str, body: Mapping[str, Any]) -> str:
+    def send(self, url: str, body: Mapping[str, Any]) -> None:
+        """As the courier of tickets."""
         if not self.webhook_says:
             self.tickets.append({"url": url, **body})
         else:
             self.tickets_refused += 1
-        return self.webhook_says
+        self._ticket_answers[body["id"]] = self.webhook_says
+
+    def take_answer(self, label: str) -> str | None:
+        return self._ticket_answers.pop(label, None)
 
     def _boot(self) -> None:
         """Nodes that Slurm reboots are silent meanwhile, and come back with another boot id and whole GPUs."""

@@ -197,7 +197,7 @@ def validate(world: World, slurm: Slurm) -> None:
 
 
 def observe_ticket(world: World) -> Observation:
-    return Done() if world.desk.is_sent(world.plan.label) else Todo("the ticket is not sent")
+    return Done() if world.desk.is_sent(world.plan.label) else Todo("the webhook has not taken the ticket")
 
 
 def send_ticket(world: World, slurm: Slurm) -> None:  # noqa: ARG001 - Slurm has no part in it
