@@ -21,7 +21,14 @@ from controlplane.fleet.gang import Gang
 from controlplane.fleet.gpu import MovedGpu
 from controlplane.fleet.job import FirstNan, Job, JobKey
 from controlplane.fleet.lemon import LemonSignals
-from controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeView, StoredHardwareEvent, StoredKernelEvent
+from controlplane.fleet.node import (
+    IN_OUR_HANDS,
+    OUT_OF_SERVICE,
+    NodeRecord,
+    NodeView,
+    StoredHardwareEvent,
+    StoredKernelEvent,
+)
 from controlplane.fleet.slurm import POOL_USER, SlurmNode, SlurmView
 from controlplane.fleet.snapshot import Snapshot
 from controlplane.live.launchers import Launchers
@@ -121,6 +128,8 @@ class Observer:
         now = sources.clock.now()
         journal = sources.stores.journal
         jobs: list[Job] = sources.bookkeeper.jobs(view) if view else []
+        nodes = self._nodes(now)
+        in_our_hands = (node.record.since for node in nodes.values() if node.state in IN_OUR_HANDS)
         return Snapshot(
             now=now,
             started_at=self._started_at,
@@ -129,7 +138,7 @@ class Observer:
             slurm_read_at=view.read_at if view else None,
             slurmctld_started_at=self._slurmctld_started_at,
             slurm_error=self.reading.error,
-            nodes=self._nodes(now),
+            nodes=nodes,
             jobs={job.key: job for job in jobs},
             reservations=dict(view.reservations) if view else {},
             recoveries=tuple(journal.recoveries()),
@@ -139,7 +148,7 @@ class Observer:
             refusals=sources.stores.facts.refusals_since(now - REFUSALS_REMEMBERED_SECONDS),
             first_nans=self._where_nan_was_first(now),
             lemon_signals=self._remembered(now, jobs),
-            attempts=sources.stores.repairs.attempts_since(now - WEEK_SECONDS),
+            attempts=sources.stores.repairs.attempts_since(min([now - WEEK_SECONDS, *in_our_hands])),
             quarantined_at=sources.stores.repairs.quarantined_since(now - WEEK_SECONDS),
             incidents=sources.stores.repairs.open_incidents(),
             requests=sources.stores.repairs.requests_since(now - REQUESTS_REMEMBERED_SECONDS),

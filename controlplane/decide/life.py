@@ -126,9 +126,14 @@ def _weight_left(snapshot: Snapshot, node: NodeView) -> bool:
 
 
 def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
+    """Those of a week; of a node in our hands also what brought it there, however long a person or a budget lets it
+    wait: a test that it failed does not become one of which nothing is known.
+    """
     found: dict[str, list[RepairAttempt]] = {}
     for attempt in snapshot.attempts:
-        if attempt.at > snapshot.now - ladder.WEEK_SECONDS:
+        node = snapshot.nodes.get(attempt.node)
+        awaited = node is not None and node.state in IN_OUR_HANDS and attempt.at >= node.record.since
+        if awaited or attempt.at > snapshot.now - ladder.WEEK_SECONDS:
             found.setdefault(attempt.node, []).append(attempt)
     return found
 

@@ -588,6 +588,8 @@ class TestATestThatIsWrong:
         rehearsal.line.effects.clear()
         rehearsal.run(2000)
         assert not rehearsal.line.effects
+        rehearsal.fake.now += 8 * 24 * 3600  # nor are they forgotten
+        rehearsal.run(10)
         assert self.in_state(rehearsal, NodeState.VALIDATING) == held
         assert {f"{NODE_HOLD_PREFIX}{name}" for name in held} <= rehearsal.reservation_names(), "nobody's job gets them"
         journal = rehearsal.control_plane.stores.journal
