@@ -1,7 +1,7 @@
-"""What runs on a compute node: the node agent, and the hook that training code imports (`agents.train`, to
-its users `understudy`).
+"""What runs on a compute node: the node agent, the hook that training code imports (`agents.train`, to
+its users `understudy`), the launcher (`agents.launch`) and the self-check.
 
-Belongs here: reading devices, the kernel log and the ranks of this node, and sending what was read. Must not:
+Belongs to the agent: reading devices, the kernel log and the ranks of this node, and sending what was read. Must not:
 judging (is this GPU broken?), changing anything on the node, or importing the control plane. Light by
 promise: msgspec, httpx and nvidia-ml-py besides the standard library; `agents.train` the standard library
 alone.

@@ -75,7 +75,7 @@ AGENT_KEYS = {
     "control_plane_urls": "base addresses; reports go to the first that answers",
     "node": "NodeName in Slurm; empty: SLURMD_NODENAME, or the short host name",
     "token_file": "file with the bearer token that the control plane expects of agents",
-    "report_interval_seconds": "how often GPUs are read and reported; a new fact goes out at once",
+    "report_interval_seconds": "how often the node reports; a new fact goes out at once",
     "request_timeout_seconds": "after this a control plane counts as not answering",
     "kernel_log": "/dev/kmsg, or a plain file of the same records",
     "socket": "where ranks on this node talk to the agent",

@@ -150,7 +150,7 @@ def release(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: To
 def test_node(
     node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
 ) -> None:
-    """Test a node in service, such as a new one, once nobody uses it. It is on probation afterwards."""
+    """Test a node in service, such as a new one, once nobody uses it: then it is on probation, or out of service."""
     _ask_about(url, node, "test", reason, token_file)
 
 

@@ -5,7 +5,7 @@ left to the command line. Must not: pyslurm itself (`pyslurm_worker`).
 
 Left to the command line, because pyslurm 25.11 cannot: creating reservations (it frees the answer with the wrong
 allocator and aborts), everything that sets a text, a list or a weight to nothing (it takes that for "no change"), the
-reboot of a node, a job's Extra, the topology, the configuration in Slurm's own words.
+reboot of a node, jobs of ours, a job's Extra, the topology, the configuration in Slurm's own words.
 """
 
 from __future__ import annotations

@@ -84,7 +84,11 @@ def test_one_that_is_refused_can_be_sent_again(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("url", "words"),
-    [("http://127.0.0.1:1/", "ConnectError"), ("http://127.0.0.1:x/", "InvalidURL"), ("ldap://x/", "UnsupportedProtocol")],
+    [
+        ("http://127.0.0.1:1/", "ConnectError"),
+        ("http://127.0.0.1:x/", "InvalidURL"),
+        ("ldap://x/", "UnsupportedProtocol"),
+    ],
 )
 def test_a_webhook_that_cannot_be_reached_is_an_answer(url: str, words: str) -> None:
     webhook = Webhook()
