@@ -24,7 +24,7 @@ PROGRESS_AGE_MAX_SECONDS = 5.0
 """... and it does so still if the last of those steps is no older than this, or than three steps."""
 
 MASS_RULE = "silence.mass"
-"""The rule of nodes that fell silent with many others. While there are any, nothing is begun but what people ask for."""
+"""The rule of nodes that fell silent with many others. While there are any, nothing is begun but what people ask."""
 
 TOGETHER_SECONDS = 120.0
 """Nodes that fell silent within this of each other fell silent together."""
