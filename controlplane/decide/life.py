@@ -15,7 +15,15 @@ from controlplane.decide import guards, ladder, plans
 from controlplane.decide.table import Row
 from controlplane.fleet.decision import Action, Because, Decision
 from controlplane.fleet.finding import Finding, Json, Signal
-from controlplane.fleet.node import IN_OUR_HANDS, OUT_OF_SERVICE, PROBED, TESTED_IN_SERVICE, NodeState, NodeView
+from controlplane.fleet.node import (
+    IN_OUR_HANDS,
+    OUT_OF_SERVICE,
+    PROBED,
+    SUSPECT_TESTED,
+    TESTED_IN_SERVICE,
+    NodeState,
+    NodeView,
+)
 from controlplane.fleet.operator import OURSELVES, Request, Verb
 from controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
@@ -203,7 +211,7 @@ def _outcome(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt],
     failed = Signal.VALIDATION_FAILED if testing else Signal.REPAIR_FAILED
     what = "test" if testing else f"repair ({attempt.rung})" if attempt else "repair"
     if node.record.tested_in_service and _never_began(attempt):
-        signal = Signal.PROBE_NOT_BEGUN if node.record.table_row == PROBED else Signal.TEST_NOT_BEGUN
+        signal = Signal.PROBE_NOT_BEGUN if node.record.table_row in SUSPECT_TESTED else Signal.TEST_NOT_BEGUN
         why = attempt.outcome if attempt is not None and attempt.outcome else "nothing is known of it"
         yield _finding(snapshot, node, signal, "validation.not_begun", f"its test has not begun: {why}")
     elif attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:

@@ -332,11 +332,19 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         254,
-        (IN_SERVICE, SUSPECT, PROBATION),
+        (IN_SERVICE, PROBATION),
         Signal.TEST_ASKED,
         VALIDATING,
         Action.VALIDATE,
         "an operator asked for it",
+    ),
+    Row(
+        257,
+        (SUSPECT,),
+        Signal.TEST_ASKED,
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator asked for it; should the test never begin, it is as suspect as before",
     ),
     Row(
         255,

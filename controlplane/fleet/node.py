@@ -48,7 +48,10 @@ IN_OUR_HANDS = frozenset({NodeState.REPAIRING, NodeState.VALIDATING})
 PROBED = 255
 """The row of `decide.table` by which a suspect is taken from service for its test."""
 
-TESTED_IN_SERVICE = frozenset({254, PROBED})
+SUSPECT_TESTED = frozenset({PROBED, 257})
+"""Rows by which a suspect is tested, whoever wants it: a test that never begins does not end the suspicion."""
+
+TESTED_IN_SERVICE = frozenset({254, *SUSPECT_TESTED})
 """Rows by which a node that was in service is tested: nothing is proven against it, so it counts against no budget for
 faults."""
 
