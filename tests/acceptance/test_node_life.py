@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -62,16 +62,26 @@ def tickets() -> Iterator[Tickets]:
     system.server.server_close()
 
 
-def wait_for_state(site: Site, node: str, state: str, timeout_seconds: float = 60) -> None:
+def wait_for(site: Site, predicate: Callable[[], bool], timeout_seconds: float, what: str) -> None:
     """Meanwhile nodes that Slurm reboots are rebooted, as its RebootProgram would."""
 
     def reached() -> bool:
         for one in site.get("/v1/nodes"):
             if "REBOOT_ISSUED" in one["slurm"]["flags"]:
                 site.finish_reboot(one["name"])
-        return bool(site.node(node)["state"] == state)
+        return predicate()
 
-    site.wait_for(reached, timeout_seconds, f"{node} is {state}")
+    site.wait_for(reached, timeout_seconds, what)
+
+
+def wait_for_state(site: Site, node: str, state: str, timeout_seconds: float = 60) -> None:
+    """One that lasts."""
+    wait_for(site, lambda: bool(site.node(node)["state"] == state), timeout_seconds, f"{node} is {state}")
+
+
+def wait_for_row(site: Site, node: str, row: int) -> None:
+    """The state that it leads to may be over by then."""
+    wait_for(site, lambda: row in rows_about(site, node), 60, f"row {row} about {node}")
 
 
 def ask(site: Site, node: str, verb: str, reason: str) -> subprocess.CompletedProcess[str]:
@@ -100,7 +110,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
                 "selfcheck": SELFCHECK,
                 "command": f'echo "tested on $SLURMD_NODENAME"; test ! -e {tmp_path}/broken.$SLURMD_NODENAME',
                 "output_directory": str(tmp_path),
-                "probation_hours": 0.002,
+                "probation_hours": 0.004,
                 "probation_weight": 1000,
             },
         },
@@ -111,11 +121,11 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
     assert (before.returncode, before.stdout.count("selfcheck: passed")) == (0, 2), "as a step, before a gang starts"
 
     site.nodes["n2"].fail_gpu()
-    wait_for_state(site, "n2", "quarantined")
+    wait_for_row(site, "n2", 10)
     hungry = gang.submit(site, "--nodelist=n2", nodes=1, comment="somebody else's")
-    wait_for_state(site, "n2", "validating")
+    wait_for_row(site, "n2", 210)
     assert gang.state(site, hungry) == "PENDING"
-    wait_for_state(site, "n2", "probation")
+    wait_for_row(site, "n2", 220)
     assert rows_about(site, "n2") == [10, 200, 210, 220]
     (test,) = [one for one in site.get("/v1/recoveries") if one["kind"] == "validate"]
     said = test["steps"][-1]["detail"]
@@ -130,7 +140,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
 
     serial = site.nodes["n3"].gpus.read()[0].serial
     site.nodes["n3"].fail_gpu()
-    wait_for_state(site, "n3", "quarantined")
+    wait_for_row(site, "n3", 10)
     hungry = gang.submit(site, "--nodelist=n3", nodes=1, comment="somebody else's")
     wait_for_state(site, "n3", "hands", 120)
     assert rows_about(site, "n3") == [10, 200, 210, 221, 200, 210, 221, 202]
