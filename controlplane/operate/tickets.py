@@ -11,7 +11,7 @@ import msgspec
 from controlplane.fleet.finding import Json
 
 TIMEOUT_SECONDS = 10.0
-"""For each part of the answer: one that comes byte by byte may take for ever, and takes nobody's time but its own."""
+"""To connect, to send, and for the answer's head. Its body is not waited for: one could come byte by byte for ever."""
 
 UNDER_WAY_MAX = 8
 """A webhook that answers none of so many is asked no more until it does."""
@@ -36,9 +36,9 @@ class Webhook:
             if len(self._under_way) >= UNDER_WAY_MAX:
                 self._answers[label] = f"{UNDER_WAY_MAX} others are still unanswered"
                 return
+            # A daemon: what hangs must not hold up the end of the process.
+            Thread(target=self._post, args=(url, label, body), name=f"ticket {label}", daemon=True).start()
             self._under_way.add(label)
-        # A daemon: what hangs must not hold up the end of the process.
-        Thread(target=self._post, args=(url, label, body), name=f"ticket {label}", daemon=True).start()
 
     def take_answer(self, label: str) -> str | None:
         """Once: why the ticket was not taken, in words; empty: it was. None: there is no answer, or not yet."""
@@ -57,5 +57,6 @@ class Webhook:
 
 def _post(url: str, label: str, body: Mapping[str, Json]) -> str:
     headers = {"Content-Type": "application/json", "Idempotency-Key": label}
-    response = httpx.post(url, content=msgspec.json.encode(body), headers=headers, timeout=TIMEOUT_SECONDS)
-    return "" if response.is_success else f"HTTP {response.status_code}"
+    content = msgspec.json.encode(body)
+    with httpx.stream("POST", url, content=content, headers=headers, timeout=TIMEOUT_SECONDS) as response:
+        return "" if response.is_success else f"HTTP {response.status_code}"

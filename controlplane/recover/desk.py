@@ -38,6 +38,7 @@ class Desk:
         self._courier = courier
 
     def is_sent(self, label: str) -> bool:
+        """An answer that has come meanwhile is written down first."""
         answer = self._courier.take_answer(label)
         if answer:
             log.warning("ticket.refused", ticket=label, webhook=self._config.repair.webhook, answer=answer)

@@ -37,8 +37,9 @@ class Journal:
         changes: dict[str, dict[str, Any]] = {}  # node → columns: two thousand may fall silent at once
         rows: list[dict[str, Any]] = []
         with self._engine.begin() as connection:
-            open_incidents = self._incidents_on(connection, {decision.subject for decision in decisions})
-            states = self._states_of(connection, {one.subject for one in decisions if one.to_state is not None})
+            open_incidents = self._open_incidents(connection)
+            changing = any(decision.to_state is not None for decision in decisions)
+            states = self._states(connection) if changing else {}
             for decision in decisions:
                 incident = self._incident(connection, decision, now, open_incidents)
                 recovery = self._plan(connection, decision, now, job_rows, planned)
@@ -212,16 +213,16 @@ class Journal:
     # -- inside ------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _incidents_on(connection: Connection, nodes: Iterable[str]) -> dict[str, int]:
-        """Those of these nodes that are open; the oldest where there are several."""
+    def _open_incidents(connection: Connection) -> dict[str, int]:
+        """By node, whole: a round may be about more nodes than a query takes parameters. The oldest of several."""
         table = tables.incident
-        query = select(table.c.node, table.c.id).where(table.c.node.in_(nodes), table.c.closed_at.is_(None))
+        query = select(table.c.node, table.c.id).where(table.c.closed_at.is_(None))
         return {row.node: row.id for row in connection.execute(query.order_by(table.c.id.desc()))}
 
     @staticmethod
-    def _states_of(connection: Connection, nodes: Iterable[str]) -> dict[str, NodeState]:
+    def _states(connection: Connection) -> dict[str, NodeState]:
         table = tables.node
-        query = select(table.c.name, table.c.state).where(table.c.name.in_(nodes))
+        query = select(table.c.name, table.c.state)
         return {row.name: NodeState(row.state) for row in connection.execute(query)}
 
     @staticmethod

@@ -28,6 +28,7 @@ class Site:
                 site.got.append((self.headers["Idempotency-Key"], body))
                 site.may_answer.wait(20)
                 self.send_response(site.status)
+                self.send_header("Content-Length", "7")  # a body that never comes
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
