@@ -93,9 +93,11 @@ class CommandLineGateway:
         except SlurmUnavailable:
             raise
         except SlurmError as error:
-            if f"Job step {job_id}. not found" in str(error):
-                return []
-            raise
+            if f"Job step {job_id}. not found" not in str(error):
+                raise
+            # Said of a job without steps, and of any job where Slurm knows no job at all: only the job itself tells.
+            self._run("--all", "show", "job", "--oneliner", str(int(job_id)))
+            return []
 
     def job_extra(self, job_id: int) -> str:
         return parse_extra(self._run("--all", "show", "job", "--oneliner", str(int(job_id))))

@@ -162,7 +162,7 @@ class RealSide:
         left = [str(job.job_id) for job in self.slurm.jobs() if job.state not in ENDED]
         if left:
             self._cluster.run("scancel", *left)
-        until(self, lambda: all(job.state in ENDED for job in self.slurm.jobs()), "all jobs are over")
+        until(self, lambda: all(job.state in ENDED for job in self.slurm.jobs()), "all jobs are over", 150)
         for reservation in self.slurm.reservations():
             self.slurm.delete_reservation(reservation.name)
         for node in self.slurm.nodes():
@@ -207,7 +207,7 @@ def node_of(side: Side, name: str) -> SlurmNode:
     return next(node for node in side.slurm.nodes() if node.name == name)
 
 
-def until(side: Side, predicate: Callable[[], bool], what: str, timeout_seconds: float = 20.0) -> None:
+def until(side: Side, predicate: Callable[[], bool], what: str, timeout_seconds: float = 60.0) -> None:
     deadline = side.now() + timeout_seconds
     while not predicate():
         assert side.now() < deadline, f"not within {timeout_seconds} s: {what}; jobs: {side.slurm.jobs()}"
