@@ -13,10 +13,10 @@ def start_site(site: Site) -> None:
     others, spares = others_and_spares(site)
     for name in spares:
         site.start_agent(name)
-    site.wait_for(lambda: len(site.spares_held()) == site.spares_wanted, 30, "the pool is filled")
+    site.wait_for(lambda: len(site.spares_held()) == site.spares_wanted, 60, "the pool is filled")
     for name in others:
         site.start_agent(name)
-    site.wait_for(lambda: all_heard(site), 30, "all nodes are heard")
+    site.wait_for(lambda: all_heard(site), 60, "all nodes are heard")
 
 
 def others_and_spares(site: Site) -> tuple[list[str], list[str]]:
@@ -49,7 +49,7 @@ def wait_running(site: Site, job: int, restarts: int = 0) -> None:
         fields = job_fields(site, job)
         return fields.get("JobState") == "RUNNING" and fields.get("Restarts") == str(restarts)
 
-    site.wait_for(running, 40, f"job {job} runs with {restarts} restarts")
+    site.wait_for(running, 60, f"job {job} runs with {restarts} restarts")
 
 
 def nodes_of(site: Site, job: int) -> list[str]:

@@ -17,15 +17,15 @@ def test_a_pending_remap_lets_its_job_end_and_a_hung_driver_is_suspected(make_si
     gang.start_site(site)
     job = gang.submit(site, nodes=2)
     gang.wait_running(site, job)
-    site.wait_for(lambda: len(site.node("n1")["ports"]) == FABRIC_PORTS, 10, "the fabric's ports are seen")
+    site.wait_for(lambda: len(site.node("n1")["ports"]) == FABRIC_PORTS, 60, "the fabric's ports are seen")
     for name in ("n1", "n3"):
         site.nodes[name].gpus.change(5, remapped_pending=1)
         site.nodes[name].gpus.tell(5, EVENT_MEMORY_STORM, 0)  # upon which everything is read at once
     site.nodes["n4"].gpus.hang(0)
 
-    site.wait_for(lambda: "DRAIN" in site.node("n3")["slurm"]["flags"], 15, "idle n3 is drained")
+    site.wait_for(lambda: "DRAIN" in site.node("n3")["slurm"]["flags"], 60, "idle n3 is drained")
     assert "memory.row_remap_pending" in site.node("n3")["slurm"]["reason"]
-    site.wait_for(lambda: "DRAIN" in site.node("n1")["slurm"]["flags"], 15, "n1 takes no other job")
+    site.wait_for(lambda: "DRAIN" in site.node("n1")["slurm"]["flags"], 60, "n1 takes no other job")
     assert _decided(site, "n1", 130)
 
     site.wait_for(lambda: site.node("n4")["state"] == "suspect", 60, "n4 is suspect for its driver")

@@ -87,9 +87,9 @@ def test_a_bad_verdict_keeps_a_job_off_the_node_and_it_runs_elsewhere_without_a_
     (site.directory / FILE).touch()
     site.start_control_plane(UNWILLING)
     site.start_agents()
-    site.wait_for(lambda: all(verdict(site, name).startswith("good") for name in site.nodes), 10, "all verdicts are in")
+    site.wait_for(lambda: all(verdict(site, name).startswith("good") for name in site.nodes), 60, "all verdicts are in")
     site.nodes["n1"].fail_gpu()
-    site.wait_for(lambda: verdict(site, "n1").startswith("bad"), 10, "n1 is called unfit")
+    site.wait_for(lambda: verdict(site, "n1").startswith("bad"), 60, "n1 is called unfit")
     assert site.node("n1")["state"] == "quarantined"
     assert drained(site) == []
 
@@ -100,17 +100,17 @@ def test_a_bad_verdict_keeps_a_job_off_the_node_and_it_runs_elsewhere_without_a_
     assert gang.nodes_of(site, job) == ["n2", "n3"]
     (release,) = [one for one in site.get("/v1/decisions") if one["table_row"] == 90 and one["action"] != "nothing"]
     assert release["evidence"]["nodes"] == ["n1"]
-    site.wait_for(lambda: records(site) == [], 5, "every record is taken in")
+    site.wait_for(lambda: records(site) == [], 60, "every record is taken in")
 
     # Slurm drained the node for it, and that drain is ours.
     assert site.node("n1")["state"] == "quarantined"
     (site.directory / FILE).unlink()
-    site.wait_for(lambda: site.node("n1")["slurm"]["reason"].startswith("understudy:"), 15, "it has our reason")
-    site.wait_for(lambda: verdict(site, "n1").startswith("good"), 10, "Slurm keeps jobs away by itself now")
+    site.wait_for(lambda: site.node("n1")["slurm"]["reason"].startswith("understudy:"), 60, "it has our reason")
+    site.wait_for(lambda: verdict(site, "n1").startswith("good"), 60, "Slurm keeps jobs away by itself now")
 
     # Who resumes it answers for it: its next job is not refused.
     site.cluster.run("scontrol", "update", "NodeName=n1", "State=RESUME")
-    site.wait_for(lambda: site.node("n1")["state"] == "in_service", 10, "n1 is vouched for")
+    site.wait_for(lambda: site.node("n1")["state"] == "in_service", 60, "n1 is vouched for")
 
 
 def test_dead_agents_and_a_dead_control_plane_hold_up_no_job_and_drain_nothing(
@@ -124,7 +124,7 @@ def test_dead_agents_and_a_dead_control_plane_hold_up_no_job_and_drain_nothing(
     site.cluster.run("scancel", *map(str, jobs))
     site.start_control_plane()
     site.start_agents()
-    site.wait_for(lambda: verdict(site, "n3").startswith("good"), 10, "n3 has a verdict")
+    site.wait_for(lambda: verdict(site, "n3").startswith("good"), 60, "n3 has a verdict")
     site.kill_control_plane()
     last_word = verdict(site, "n3")
     jobs = [submit_to(site, "n3")]
@@ -136,7 +136,7 @@ def test_dead_agents_and_a_dead_control_plane_hold_up_no_job_and_drain_nothing(
     log = (site.nodes["n1"].directory / "hooks.log").read_text()
     assert f"prolog: job {jobs[1]}: let through: the verdict" in log
     site.cluster.run("scancel", *map(str, jobs))
-    site.wait_for(lambda: gang.state(site, jobs[1]) == "CANCELLED", 10, "the jobs are over")
+    site.wait_for(lambda: gang.state(site, jobs[1]) == "CANCELLED", 60, "the jobs are over")
     assert drained(site) == []
 
 
@@ -152,7 +152,7 @@ def test_a_full_disk_holds_up_no_job_and_drains_nothing(make_hooked_site: MakeHo
         job = submit_to(site, "n1")
         wait_at_work(site, job)
         site.cluster.run("scancel", str(job))
-        site.wait_for(lambda: gang.state(site, job) == "CANCELLED", 10, "the Epilog is through as well")
+        site.wait_for(lambda: gang.state(site, job) == "CANCELLED", 60, "the Epilog is through as well")
         time.sleep(1)
         assert drained(site) == []
     finally:
@@ -166,7 +166,7 @@ def wait_at_work(site: Site, job: int) -> None:
         shown = site.cluster.run("scontrol", "show", "step", f"{job}.0", "--oneliner").stdout
         return "State=RUNNING" in shown
 
-    site.wait_for(step, 20, f"the step of job {job} runs")
+    site.wait_for(step, 60, f"the step of job {job} runs")
     time.sleep(0.5)  # its task, too
 
 
@@ -204,7 +204,7 @@ def test_a_hook_killed_half_way_holds_up_no_job_and_drains_nothing(make_hooked_s
     if hook == "epilog":
         wait_at_work(site, job)
         site.cluster.run("scancel", str(job))
-    site.wait_for(lambda: subshell_of(site.directory / "hooks" / hook), 10, f"the {hook} hangs")
+    site.wait_for(lambda: subshell_of(site.directory / "hooks" / hook), 60, f"the {hook} hangs")
     pid = subshell_of(site.directory / "hooks" / hook)
     assert pid is not None
     assert environment_of(pid)["SLURM_JOB_ID"] == str(job)
@@ -212,7 +212,7 @@ def test_a_hook_killed_half_way_holds_up_no_job_and_drains_nothing(make_hooked_s
     if hook == "prolog":
         gang.wait_running(site, job)
     else:
-        site.wait_for(lambda: gang.state(site, job) == "CANCELLED", 10, "the job is over")
+        site.wait_for(lambda: gang.state(site, job) == "CANCELLED", 60, "the job is over")
         site.cluster.wait_until_idle()
     assert drained(site) == []
 
@@ -227,7 +227,7 @@ def test_a_hook_that_slurm_gives_up_on_holds_up_no_job_and_drains_nothing(
     job = submit_to(site, "n1")
     wait_at_work(site, job)
     site.cluster.run("scancel", str(job))
-    site.wait_for(lambda: gang.state(site, job) == "CANCELLED", 20, "the job is over")
+    site.wait_for(lambda: gang.state(site, job) == "CANCELLED", 60, "the job is over")
     site.cluster.wait_until_idle()
     assert drained(site) == []
 
@@ -253,10 +253,10 @@ def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(
     site = make_hooked_site(slurm=slurm)
     site.start_control_plane()
     site.start_agents()
-    site.wait_for(lambda: verdict(site, "n1"), 10, "the agents are at work")
+    site.wait_for(lambda: verdict(site, "n1"), 60, "the agents are at work")
     options = ("--nodes=1", "--requeue", "--open-mode=append", "--nodelist=n1", "--begin=now+3")
     job = site.cluster.sbatch(*options, "--comment=understudy", script=SHOW, user=RESEARCHER)
-    site.wait_for(lambda: "UNDERSTUDY_SOCKET" in output(site, job), 30, "the first attempt has begun")
+    site.wait_for(lambda: "UNDERSTUDY_SOCKET" in output(site, job), 60, "the first attempt has begun")
     told = output(site, job).splitlines()
     assert f"UNDERSTUDY_SOCKET={site.nodes['n1'].socket}" in told
     assert {"UNDERSTUDY_ATTEMPT=0", "UNDERSTUDY_RESTORE_STEP=0"} <= set(told)
@@ -267,21 +267,21 @@ def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(
     rank_says(site, "n1", hello, {"type": "shard", "id": 1} | shard)
     (site.cluster.user_directory(RESEARCHER) / f"slurm-{job}.out").write_text("")
     site.cluster.run("scontrol", "requeue", str(job))
-    site.wait_for(lambda: gang.state(site, job) == "PENDING", 10, "it is requeued")
+    site.wait_for(lambda: gang.state(site, job) == "PENDING", 60, "it is requeued")
     time.sleep(1.1)
     site.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-    site.wait_for(lambda: "UNDERSTUDY_SOCKET" in output(site, job), 30, "the second attempt has begun")
+    site.wait_for(lambda: "UNDERSTUDY_SOCKET" in output(site, job), 60, "the second attempt has begun")
     told = output(site, job).splitlines()
     for line in ("UNDERSTUDY_ATTEMPT=1", "UNDERSTUDY_RESTORE_STEP=20", "UNDERSTUDY_RESTORE_PATH=/ckpt/20"):
         assert told.count(line) == 2, f"{line}, in the batch script and in the step"
 
     stranger = site.cluster.sbatch("--nodes=1", "--begin=now+3", script=SHOW, user=RESEARCHER)
-    site.wait_for(lambda: "UNDERSTUDY_SOCKET" in output(site, stranger), 30, "the other job has begun")
+    site.wait_for(lambda: "UNDERSTUDY_SOCKET" in output(site, stranger), 60, "the other job has begun")
     assert "UNDERSTUDY_RESTORE" not in output(site, stranger)
 
     def attempts() -> list[object]:
         (known,) = [one for one in site.get("/v1/jobs") if one["job_id"] == stranger]
         return [attempt["restore_step"] for attempt in known["attempts"]]
 
-    site.wait_for(attempts, 5, "its attempt is known")
+    site.wait_for(attempts, 60, "its attempt is known")
     assert attempts() == [None], "nothing was settled for it"

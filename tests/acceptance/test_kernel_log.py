@@ -24,13 +24,13 @@ def test_a_fault_that_can_wait_drains_the_node_and_the_gang_goes_on_to_its_end(m
     gang.start_site(site)
     job = gang.submit(site, nodes=2)
     gang.wait_running(site, job)
-    site.wait_for(lambda: site.node("n2")["jobs"] == [job], 10, "the control plane has seen it too")
+    site.wait_for(lambda: site.node("n2")["jobs"] == [job], 60, "the control plane has seen it too")
     site.nodes["n2"].log_kernel_message(f"{GPU}: 94, pid=7, name=python, Contained: SM (0x1). RST: No, D-RST: No")
-    site.wait_for(lambda: [one for one in decisions(site, "n2") if one["table_row"] == 60], 10, "row 60 is decided")
+    site.wait_for(lambda: [one for one in decisions(site, "n2") if one["table_row"] == 60], 60, "row 60 is decided")
     assert site.node("n2")["state"] == "in_service"
     said = f"{GPU}: 63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate."
     site.nodes["n2"].log_kernel_message(said)
-    site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 20, "n2 is drained")
+    site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 60, "n2 is drained")
     (drain,) = [one for one in decisions(site, "n2") if one["table_row"] == 130]
     evidence = drain["evidence"]
     assert (drain["action"], evidence["repair"], evidence["kernel_log"]) == ("drain", "reset_gpu", said)
@@ -40,5 +40,5 @@ def test_a_fault_that_can_wait_drains_the_node_and_the_gang_goes_on_to_its_end(m
     assert gang.nodes_of(site, job) == ["n1", "n2"]
     assert site.node("n2")["slurm"]["reason"].startswith("understudy: xid.63")
     site.cluster.run("scancel", str(job))
-    site.wait_for(lambda: site.node("n2")["slurm"]["state"] == "IDLE", 30, "n2 is empty")
+    site.wait_for(lambda: site.node("n2")["slurm"]["state"] == "IDLE", 60, "n2 is empty")
     assert "DRAIN" in site.node("n2")["slurm"]["flags"]

@@ -62,7 +62,7 @@ def test_a_recovery_survives_a_kill_after_every_journal_entry_and_every_effect(m
         "the gang is recovered, over many lives",
     )
     site.kill_control_plane()  # filling the pool anew would be its death again
-    site.wait_for(lambda: not site.control_plane_runs(), 10, "its last mortal life is over")
+    site.wait_for(lambda: not site.control_plane_runs(), 60, "its last mortal life is over")
     site.start_control_plane()
 
     (recovery,) = site.recoveries()

@@ -55,7 +55,7 @@ class LauncherJob:
         found = [one for rank in range(self.size) for one in self.lines(f"attempts-{rank}")]
         return [one for one in found if (one["attempt"], one["launch"]) == (str(attempt), str(launch))]
 
-    def wait_for_launch(self, attempt: int, launch: int, seconds: float = 30) -> list[str]:
+    def wait_for_launch(self, attempt: int, launch: int, seconds: float = 60) -> list[str]:
         """Its nodes, by rank."""
 
         def there() -> bool:
@@ -76,7 +76,7 @@ class LauncherJob:
             seats = [one for one in self.lines("events") if one["what"] == "seat" and one["generation"] == generation]
             return len(seats) >= count
 
-        self.site.wait_for(there, 30, f"{count} standbys of generation {generation}")
+        self.site.wait_for(there, 60, f"{count} standbys of generation {generation}")
 
     def events(self, what: str) -> list[dict[str, Any]]:
         return [one for one in self.lines("events") if one["what"] == what]
@@ -108,7 +108,7 @@ class LauncherJob:
             done = [one["step"] for one in self.site.get("/v1/checkpoints") if one["complete"]]
             return bool(done) and max(done) > since
 
-        self.site.wait_for(there, 30, f"a checkpoint beyond step {since}")
+        self.site.wait_for(there, 60, f"a checkpoint beyond step {since}")
 
     def assert_trained(self) -> None:
         """A job with a dead node is COMPLETING until that node is back, or down for Slurm."""
@@ -197,13 +197,13 @@ def test_a_dead_node_costs_no_allocation_even_without_a_control_plane(make_site:
     assert told["step"] > 0
     assert {one["from"] for one in job.starts(0, 1)} == {told["step"]}
     reached = told["step"] + 30
-    site.wait_for((job.home / f"checkpoint-{reached}").exists, 20, "it trains on without a control plane")
+    site.wait_for((job.home / f"checkpoint-{reached}").exists, 60, "it trains on without a control plane")
     site.start_control_plane()
     site.wait_for(lambda: site.node("n2")["state"] == "quarantined", 60, "the dead node is quarantined")
-    site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 20, "and drained")
+    site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 60, "and drained")
     fields = gang.job_fields(site, job.job)
     assert (fields["JobState"], fields["Restarts"]) == ("RUNNING", "0")
-    site.wait_for(lambda: job.time_limit_minutes() == 61, 20, "the time that it took is credited")
+    site.wait_for(lambda: job.time_limit_minutes() == 61, 60, "the time that it took is credited")
     job.wait_for_checkpoint(0, 1)
     at = site.kill_node("n3")
     assert job.wait_for_launch(0, 2) == ["n1", "n5", "n6", "n4"]
@@ -226,7 +226,7 @@ def test_a_control_plane_killed_in_the_middle_goes_on_where_it_was(make_site: Ma
     os.kill(launcher, signal.SIGSTOP)
     try:
         site.nodes["n2"].fail_gpu()
-        site.wait_for(lambda: swaps(site), 10, "a swap is begun")
+        site.wait_for(lambda: swaps(site), 60, "a swap is begun")
         site.kill_control_plane()
         site.start_control_plane()
     finally:

@@ -54,7 +54,7 @@ def test_a_gang_is_recovered_and_ends_as_if_nothing_had_happened(
     options = [f"--nodes={NODES}", "--ntasks-per-node=1", "--gres=gpu:8", requeue, "--comment=understudy"]
     job = site.submit(script, options=options)
     gang.wait_running(site, job)
-    site.wait_for((work / "checkpoint-30" / "rank-0").exists, 30, "three checkpoints are written")
+    site.wait_for((work / "checkpoint-30" / "rank-0").exists, 60, "three checkpoints are written")
     first_nodes = gang.nodes_of(site, job)
     hungry = gang.submit(site, nodes=2, comment="none", user="games")
 

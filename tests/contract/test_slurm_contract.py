@@ -145,7 +145,7 @@ def test_a_dead_node_set_down_lets_its_job_go_at_once(side: Side) -> None:
 
     side.slurm.down_node(dead, REASON)
     assert job_of(side, job_id).restart_count == 1
-    until(side, lambda: job_of(side, job_id).state == "PENDING", "the job is requeued", timeout_seconds=5)
+    until(side, lambda: job_of(side, job_id).state == "PENDING", "the job is requeued", timeout_seconds=20)
     assert (node_of(side, dead).down, node_of(side, dead).reason) == (True, REASON)
     assert node_of(side, alive).usable
 
@@ -477,7 +477,7 @@ def test_seats_that_expire_do_not_hold_their_job_for_good(real_sides: Callable[[
 
 def our_job(node: str, reservation: str = "ours") -> JobRequest:
     script = "#!/bin/sh\nsleep 3\n"
-    return JobRequest("understudy-x", node, "train", reservation, "root", "gpu:8", script, 5, "/dev/null")
+    return JobRequest("understudy-x", node, "train", reservation, "root", "gpu:8", script, 60, "/dev/null")
 
 
 def test_a_job_of_ours_runs_on_a_drained_node_once_it_is_resumed_and_nobody_elses_does(side: Side) -> None:

@@ -67,7 +67,7 @@ class Gang:
                 raise AssertionError(f"not within {seconds} s: {what}\n{self.output}")
             time.sleep(0.02)
 
-    def wait_for_launch(self, launch: int, ranks: int, seconds: float = 20) -> None:
+    def wait_for_launch(self, launch: int, ranks: int, seconds: float = 60) -> None:
         self.wait_for(lambda: len(self.ranks(launch)) == ranks, seconds, f"{ranks} ranks of launch {launch}")
 
     def wait_for_standbys(self, count: int, what: str = "seat", generation: int = 1) -> None:
@@ -116,7 +116,7 @@ class GangJob(Gang):
         wanted = [f"--nodes={nodes}", *sbatch]
         self.job = self.site.submit(script, *self.words(options, command), options=wanted)
 
-    def exit_code(self, seconds: float = 40) -> int:
+    def exit_code(self, seconds: float = 90) -> int:
         """Of the job, once it has ended."""
         self.wait_for(lambda: self._fields().get("JobState") in ENDED, seconds, f"job {self.job} has ended")
         status, _, number = self._fields()["ExitCode"].partition(":")
@@ -128,7 +128,7 @@ class GangJob(Gang):
 
     def cancel(self) -> None:
         self.site.cluster.run("scancel", str(self.job))
-        self.wait_for(lambda: self._fields().get("JobState") in OVER, 40, f"job {self.job} has ended")
+        self.wait_for(lambda: self._fields().get("JobState") in OVER, 60, f"job {self.job} has ended")
 
     def processes(self) -> list[int]:
         """Every process with this job's id in its environment."""

@@ -69,7 +69,7 @@ class LocalGang(Gang):
     def rows(self) -> list[int]:
         return [one["row"] for one in self.events("decision")]
 
-    def exit_code(self, seconds: float = 30) -> int:
+    def exit_code(self, seconds: float = 60) -> int:
         self.wait_for(lambda: self.launcher.poll() is not None, seconds, "the launcher has ended")
         return self.launcher.returncode
 

@@ -46,7 +46,7 @@ def test_a_node_whose_ranks_die_slowly_is_used_again(gang: LocalGang) -> None:
     gang.start(THREE)
     gang.wait_for_launch(0, 3)
     gang.condemn("n2")
-    gang.wait_for(lambda: gang.events("fault"), 20, "the verdict is heard")
+    gang.wait_for(lambda: gang.events("fault"), 60, "the verdict is heard")
     time.sleep(1.0)
     gang.unstick("n3")
     gang.wait_for_launch(1, 3)
@@ -58,7 +58,7 @@ def test_most_of_the_gang_slow_to_die_is_waited_for(gang: LocalGang) -> None:
     gang.start([*THREE, "--kill-seconds", "0.5"])
     gang.wait_for_launch(0, 3)
     gang.condemn("n2")
-    gang.wait_for(lambda: gang.events("slow_to_die"), 20, "it is told")
+    gang.wait_for(lambda: gang.events("slow_to_die"), 60, "it is told")
     time.sleep(0.7)
     gang.unstick("n1")
     time.sleep(0.2)
@@ -72,7 +72,7 @@ def test_ranks_of_a_condemned_node_that_answers_are_waited_for(gang: LocalGang) 
     gang.start(THREE)
     gang.wait_for_launch(0, 3)
     gang.condemn("n1")
-    gang.wait_for(lambda: gang.events("fault"), 20, "the verdict is heard")
+    gang.wait_for(lambda: gang.events("fault"), 60, "the verdict is heard")
     time.sleep(0.7)
     assert len(gang.events("launch")) == 1
     gang.unstick("n1")
@@ -240,7 +240,7 @@ def test_sigterm_can_be_slurms_warning(gang: LocalGang, to_the_step: bool) -> No
         os.kill(gang.seat(node), signal.SIGTERM)
     if not to_the_step:
         gang.launcher.terminate()
-    gang.wait_for(lambda: gang.lines("warned"), 10, "the ranks have heard of it")
+    gang.wait_for(lambda: gang.lines("warned"), 60, "the ranks have heard of it")
     time.sleep(2.5)
     assert gang.launcher.poll() is None, "the grace time is theirs"
     assert sorted(one["rank"] for one in gang.lines("warned")) == ["0", "1", "2"], "each once"
@@ -260,7 +260,7 @@ def test_a_node_lost_after_the_warning_leaves_the_job_to_be_requeued(gang: Local
     gang.start(THREE)
     gang.wait_for_launch(0, 3)
     gang.launcher.send_signal(signal.SIGUSR1)
-    gang.wait_for(lambda: len(gang.lines("warned")) == 3, 10, "every rank has heard of it")
+    gang.wait_for(lambda: len(gang.lines("warned")) == 3, 60, "every rank has heard of it")
     gang.condemn("n2")
     assert gang.exit_code() == 75
     assert gang.rows() == [20]
