@@ -37,6 +37,7 @@ GRAVITY = (
     Signal.REPAIR_FAILED,
     Signal.TEST_NOT_BEGUN,
     Signal.PROBE_NOT_BEGUN,
+    Signal.RETURN_TEST_NOT_BEGUN,
     Signal.VALIDATED,
     Signal.REPAIRED,
     Signal.HANDS_DUE,

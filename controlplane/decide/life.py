@@ -18,6 +18,7 @@ from controlplane.fleet.finding import Finding, Json, Signal
 from controlplane.fleet.node import (
     IN_OUR_HANDS,
     OUT_OF_SERVICE,
+    PROBATION_TESTED,
     PROBED,
     SUSPECT_TESTED,
     TESTED_IN_SERVICE,
@@ -69,6 +70,9 @@ ASKED = {
     Verb.TEST: Signal.TEST_ASKED,
     Verb.BURN_IN: Signal.TEST_ASKED,
 }
+
+NOT_BEGUN = dict.fromkeys(SUSPECT_TESTED, Signal.PROBE_NOT_BEGUN) | {PROBATION_TESTED: Signal.RETURN_TEST_NOT_BEGUN}
+"""A test that never began, by the row that took the node from service for it; any other: `TEST_NOT_BEGUN`."""
 
 
 def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
@@ -211,7 +215,7 @@ def _outcome(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt],
     failed = Signal.VALIDATION_FAILED if testing else Signal.REPAIR_FAILED
     what = "test" if testing else f"repair ({attempt.rung})" if attempt else "repair"
     if node.record.tested_in_service and _never_began(attempt):
-        signal = Signal.PROBE_NOT_BEGUN if node.record.table_row in SUSPECT_TESTED else Signal.TEST_NOT_BEGUN
+        signal = NOT_BEGUN.get(node.record.table_row, Signal.TEST_NOT_BEGUN)
         why = attempt.outcome if attempt is not None and attempt.outcome else "nothing is known of it"
         yield _finding(snapshot, node, signal, "validation.not_begun", f"its test has not begun: {why}")
     elif attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
@@ -293,7 +297,7 @@ def _object(
         tried = attempts_by_node(snapshot).get(finding.node, [])
         ask = guards.object_to_probe if finding.signal is Signal.PROBE_DUE else guards.object_to_repair
         return ask(snapshot, config, finding, tried, already)
-    if row.action is Action.RETURN or finding.signal in (Signal.TEST_NOT_BEGUN, Signal.PROBE_NOT_BEGUN):
+    if row.action is Action.RETURN or finding.signal in (Signal.TEST_NOT_BEGUN, *NOT_BEGUN.values()):
         return guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
     return guards.object_to_any(snapshot)
 

@@ -257,6 +257,14 @@ TABLE: tuple[Row, ...] = (
         Action.LET_GO,
         "a test that never began says nothing: it goes on working, as suspect as before",
     ),
+    Row(
+        226,
+        (VALIDATING,),
+        Signal.RETURN_TEST_NOT_BEGUN,
+        PROBATION,
+        Action.LET_GO,
+        "a test that never began says nothing: its probation begins anew",
+    ),
     Row(230, (PROBATION,), Signal.PROBATION_OVER, IN_SERVICE, Action.NOTHING, "nothing has come up since it returned"),
     Row(
         231,
@@ -332,7 +340,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         254,
-        (IN_SERVICE, PROBATION),
+        (IN_SERVICE,),
         Signal.TEST_ASKED,
         VALIDATING,
         Action.VALIDATE,
@@ -345,6 +353,14 @@ TABLE: tuple[Row, ...] = (
         VALIDATING,
         Action.VALIDATE,
         "an operator asked for it; should the test never begin, it is as suspect as before",
+    ),
+    Row(
+        258,
+        (PROBATION,),
+        Signal.TEST_ASKED,
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator asked for it; should the test never begin, it is on probation as before",
     ),
     Row(
         255,

@@ -47,6 +47,7 @@ class Signal(StrEnum):
     VALIDATION_FAILED = "validation_failed"
     TEST_NOT_BEGUN = "test_not_begun"  # of a node in service: so nothing is known of it that was not before
     PROBE_NOT_BEGUN = "probe_not_begun"  # the same of a suspect
+    RETURN_TEST_NOT_BEGUN = "return_test_not_begun"  # the same of a node on probation
     PROBATION_OVER = "probation_over"
     HOLD_LEFT = "hold_left"  # a reservation that kept the node for us is left over
     WEIGHT_LEFT = "weight_left"  # its weight was raised for its probation, and it is on probation no more

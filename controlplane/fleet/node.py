@@ -51,7 +51,10 @@ PROBED = 255
 SUSPECT_TESTED = frozenset({PROBED, 257})
 """Rows by which a suspect is tested, whoever wants it: a test that never begins does not end the suspicion."""
 
-TESTED_IN_SERVICE = frozenset({254, *SUSPECT_TESTED})
+PROBATION_TESTED = 258
+"""The row by which a node on probation is tested: a test that never begins does not end the probation."""
+
+TESTED_IN_SERVICE = frozenset({254, PROBATION_TESTED, *SUSPECT_TESTED})
 """Rows by which a node that was in service is tested: nothing is proven against it, so it counts against no budget for
 faults."""
 

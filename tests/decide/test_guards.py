@@ -150,7 +150,7 @@ TESTED: dict[str, Any] = {"validation": {"enabled": True}, "repair": {"enabled":
 class TestTestsOfNodesInService:
     """A burn-in takes a day, and the nodes in it have no fault."""
 
-    @pytest.mark.parametrize("row", [254, 255, 257])
+    @pytest.mark.parametrize("row", [254, 255, 257, 258])
     def test_they_keep_no_faulty_node_in_service(self, row: int) -> None:
         tested = [under_test(f"n{i}", row) for i in (5, 6, 7, 8)]
         decisions = decided(b.snapshot(broken("n2"), *tested, domains=ONE_PARTITION), b.config(**TESTED))
@@ -210,11 +210,15 @@ class TestTestsOfNodesInService:
             (decision,) = decided(b.snapshot(requests={"n2": request}), b.config(**TESTED))
             assert (decision.row, decision.request) == (row, 7), "and it is answered"
 
-    def test_a_suspect_is_tested_by_a_row_of_its_own(self) -> None:
-        """By which it is known for one, should the test never begin."""
+    @pytest.mark.parametrize(
+        ("state", "row"), [(NodeState.IN_SERVICE, 254), (NodeState.SUSPECT, 257), (NodeState.PROBATION, 258)]
+    )
+    def test_the_row_by_which_a_node_is_tested_tells_what_it_was(self, state: NodeState, row: int) -> None:
+        """And what it is again, should the test never begin."""
         request = Request(7, "n2", Verb.TEST, "slow?", "alice", b.NOW - 5)
-        (decision,) = decided(b.snapshot(suspect("n2"), requests={"n2": request}), b.config(**TESTED))
-        assert (decision.row, decision.action, decision.request) == (257, Action.VALIDATE, 7)
+        node = b.node("n2", record=NodeRecord("n2", state, since=b.NOW - 100))
+        (decision,) = decided(b.snapshot(node, requests={"n2": request}), b.config(**TESTED))
+        assert (decision.row, decision.action, decision.request) == (row, Action.VALIDATE, 7)
 
 
 class TestATestThatNeverBegan:
@@ -232,7 +236,12 @@ class TestATestThatNeverBegan:
 
     @pytest.mark.parametrize(
         ("row", "number", "to"),
-        [(254, 223, NodeState.IN_SERVICE), (255, 224, NodeState.SUSPECT), (257, 224, NodeState.SUSPECT)],
+        [
+            (254, 223, NodeState.IN_SERVICE),
+            (255, 224, NodeState.SUSPECT),
+            (257, 224, NodeState.SUSPECT),
+            (258, 226, NodeState.PROBATION),
+        ],
     )
     def test_says_nothing_against_a_node_that_was_in_service(self, row: int, number: int, to: NodeState) -> None:
         decision = self.decision(row, never_began=True)
@@ -265,7 +274,7 @@ class TestAFailedTestOfANodeInService:
         nodes = fleet(others) | {name: under_test(name, row) for name in names}
         return snapshot_of(nodes, attempts=tuple(tests), reservations=b.kept(*names), **values)
 
-    @pytest.mark.parametrize("row", [254, 255, 257])
+    @pytest.mark.parametrize("row", [254, 255, 257, 258])
     @pytest.mark.parametrize(("count", "limit"), [(8, 3), (100, 6)])
     def test_a_wrong_test_that_fails_every_node_opens_the_breaker(self, count: int, limit: int, row: int) -> None:
         decisions = decided(self.failed(count, row), b.config(guards=WIDE, **TESTED))
