@@ -32,10 +32,13 @@ from controlplane.recover.desk import Courier
 from controlplane.recover.restore import RestorePoints
 from controlplane.recover.runner import Hands, Runner
 from controlplane.slurm.protocol import Slurm
+from controlplane.store.checkpoints import CheckpointStore
 from controlplane.store.database import open_database
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 from controlplane.store.journal import Journal
+from controlplane.store.launches import LaunchStore
+from controlplane.store.lemons import LemonStore
 from controlplane.store.queries import Queries
 from controlplane.store.repairs import RepairStore
 from controlplane.store.stores import Stores
@@ -84,19 +87,28 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     operator_token = read_token(operator_file) if operator_file else None
     engine = open_database(config.server.database)
     clock = outside.clock
-    stores = Stores(FactStore(engine), FleetStore(engine), outside.make_journal(engine), RepairStore(engine))
+    stores = Stores(
+        facts=FactStore(engine),
+        checkpoints=CheckpointStore(engine),
+        launches=LaunchStore(engine),
+        lemons=LemonStore(engine),
+        fleet=FleetStore(engine),
+        journal=outside.make_journal(engine),
+        repairs=RepairStore(engine),
+    )
     telemetry = Telemetry()
     telemetry.know(stores.fleet.nodes())
     directory = JobDirectory(stores.fleet.known_jobs(config.cluster))
-    launchers = Launchers(stores.facts.gangs(config.cluster))
+    launchers = Launchers(stores.launches.gangs(config.cluster))
     loop = _loop(config, outside, stores, Live(telemetry, directory, launchers))
-    restore_points = RestorePoints(stores.facts, stores.fleet, clock)
+    restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
     doors = Doors(
         cluster=config.cluster,
         agent_token=agent_token,
         telemetry=telemetry,
         directory=directory,
         facts=stores.facts,
+        launches=stores.launches,
         clock=clock,
         wake_loop=loop.wake,
         tell_restore_point=lambda known, attempt: restore_points.tell(known.key, known.row, attempt),
@@ -115,7 +127,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.include_router(health_router(windows))
     app.include_router(metrics_router(windows))
     app.include_router(intents_router(OperatorDoor(operator_token, stores.fleet, stores.repairs, clock, loop.wake)))
-    app.include_router(trust_router(TrustDoor(operator_token, stores.facts, directory, clock)))
+    app.include_router(trust_router(TrustDoor(operator_token, stores.checkpoints, directory, clock)))
     return ControlPlane(app, loop, telemetry, stores, launchers)
 
 

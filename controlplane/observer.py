@@ -160,8 +160,8 @@ class Observer:
             disobeyed=journal.disobeyed_since(now - DISOBEYED_SECONDS),
             limits=journal.limits_since(now - HANGS_REMEMBERED_SECONDS),
             hangs=journal.hangs_since(now - HANGS_REMEMBERED_SECONDS),
-            black_holes=sources.stores.facts.black_holes_since(now - HANGS_REMEMBERED_SECONDS),
-            replaced=sources.stores.facts.replacements(sources.config.cluster),
+            black_holes=sources.stores.launches.black_holes_since(now - HANGS_REMEMBERED_SECONDS),
+            replaced=sources.stores.launches.replacements(sources.config.cluster),
             tables={
                 job.key: table
                 for job in jobs
@@ -320,9 +320,9 @@ class Observer:
 
     def _where_nan_was_first(self, now: float) -> tuple[FirstNan, ...]:
         """Looked up again when there is a new one, or when an old one may be old enough to be forgotten."""
-        newest = self._sources.stores.facts.newest_anomaly()
+        newest = self._sources.stores.checkpoints.newest_anomaly()
         if newest != self._newest_anomaly or not 0 <= now - self._nans_at < NANS_AGE_SECONDS:
-            self._first_nans = self._sources.stores.facts.first_nans(now - EVENTS_REMEMBERED_SECONDS)
+            self._first_nans = self._sources.stores.checkpoints.first_nans(now - EVENTS_REMEMBERED_SECONDS)
             self._newest_anomaly, self._nans_at = newest, now
         return self._first_nans
 
@@ -330,7 +330,7 @@ class Observer:
         """Counted anew from time to time: weeks do not change within a tick."""
         if not 0 <= now - self._lemons_at < LEMONS_AGE_SECONDS:
             since = now - self._sources.config.lemon.days * 24 * HOUR_SECONDS
-            self._lemons = self._sources.stores.facts.lemon_signals(since, excluded_by(jobs))
+            self._lemons = self._sources.stores.lemons.signals(since, excluded_by(jobs))
             self._lemons_at = now
         return self._lemons
 

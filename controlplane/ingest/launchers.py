@@ -85,7 +85,7 @@ async def _spent(doors: Doors, launchers: Launchers, known: KnownJob, report: La
     """Asked of the database once an allocation. Raises StoreError."""
     spent = launchers.spent(report.job_id, report.restart_count)
     if spent is None:
-        spent = await asyncio.to_thread(doors.facts.spent, known.row, report.restart_count)
+        spent = await asyncio.to_thread(doors.launches.spent, known.row, report.restart_count)
         launchers.note_spent(report.job_id, report.restart_count, spent)
     return spent
 

@@ -37,6 +37,7 @@ from controlplane.live.directory import JobDirectory
 from controlplane.live.telemetry import Telemetry, UnknownNode
 from controlplane.store.database import StoreError
 from controlplane.store.facts import FactStore
+from controlplane.store.launches import LaunchStore
 
 log = structlog.get_logger()
 
@@ -63,6 +64,7 @@ class Doors:
     telemetry: Telemetry
     directory: JobDirectory
     facts: FactStore
+    launches: LaunchStore
     clock: Clock
     wake_loop: Callable[[], None]
     tell_restore_point: Callable[[KnownJob, Attempt], tuple[int, str]]

@@ -17,7 +17,7 @@ from controlplane.ingest.answers import answer, refuse
 from controlplane.ingest.authority import Token
 from controlplane.live.directory import JobDirectory
 from controlplane.operate.intents import read_intent
-from controlplane.store.facts import FactStore
+from controlplane.store.checkpoints import CheckpointStore
 
 
 class Trusted(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Trusted(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class TrustDoor:
     token: Token | None
-    facts: FactStore
+    checkpoints: CheckpointStore
     directory: JobDirectory
     clock: Clock
 
@@ -52,5 +52,5 @@ async def _take(door: TrustDoor, job_id: int, request: Request) -> Response:
     if row is None:
         return refuse(404, f"job {job_id} is not known", "GET /v1/jobs lists those that are")
     now = door.clock.now()
-    await asyncio.to_thread(door.facts.clear_anomalies, row, intent.reason, intent.by, now)
+    await asyncio.to_thread(door.checkpoints.clear_anomalies, row, intent.reason, intent.by, now)
     return answer(Trusted(job_id, now))

@@ -9,15 +9,15 @@ import structlog
 from controlplane.clock import Clock
 from controlplane.decide import restore_point
 from controlplane.fleet.job import Attempt, JobKey, KnownJob
-from controlplane.store.facts import FactStore
+from controlplane.store.checkpoints import CheckpointStore
 from controlplane.store.fleet import FleetStore
 
 log = structlog.get_logger()
 
 
 class RestorePoints:
-    def __init__(self, facts: FactStore, fleet: FleetStore, clock: Clock) -> None:
-        self._facts = facts
+    def __init__(self, checkpoints: CheckpointStore, fleet: FleetStore, clock: Clock) -> None:
+        self._checkpoints = checkpoints
         self._fleet = fleet
         self._clock = clock
         self._lock = threading.Lock()
@@ -29,12 +29,12 @@ class RestorePoints:
         new shards, or something new speaks against a checkpoint.
         """
         with self._lock:
-            self._looked_at, changed = self._facts.checkpoint_news(self._looked_at)
+            self._looked_at, changed = self._checkpoints.checkpoint_news(self._looked_at)
             for row in changed:
                 self._newest.pop(row, None)
             if job.row not in self._newest:
                 chosen = restore_point.choose(
-                    self._facts.complete_checkpoints(job.key), self._facts.anomalies([job.key])
+                    self._checkpoints.complete_checkpoints(job.key), self._checkpoints.anomalies([job.key])
                 )
                 self._newest[job.row] = (chosen.step, chosen.path) if chosen else (0, "")
             return self._newest[job.row]
@@ -43,7 +43,7 @@ class RestorePoints:
         """Step and path; (0, "") to start from the beginning. Whoever asks first settles it for all."""
         told = self._fleet.restore_point(job_row, attempt)
         if told is None:
-            complete, anomalies = self._facts.complete_checkpoints(job), self._facts.anomalies([job])
+            complete, anomalies = self._checkpoints.complete_checkpoints(job), self._checkpoints.anomalies([job])
             chosen = restore_point.choose(complete, anomalies)
             why = restore_point.explain(complete, anomalies)
             step, path = (chosen.step, chosen.path) if chosen else (0, "")

@@ -257,16 +257,16 @@ class Runner:
             if job is None:
                 return GangFacts(hook_was_used=False)
             given_up = recovery.plan.launch if restart_count == recovery.plan.restart_count else -1
-            started, world_size, last = self._stores.facts.processes(job, restart_count, given_up)
-            first = self._stores.facts.first_step_at(job, restart_count, given_up)
-            return GangFacts(self._stores.facts.hook_was_used(job), started, world_size, last, first)
+            started, world_size, last = self._stores.launches.processes(job, restart_count, given_up)
+            first = self._stores.launches.first_step_at(job, restart_count, given_up)
+            return GangFacts(self._stores.launches.hook_was_used(job), started, world_size, last, first)
 
         return facts
 
     def _worked_until(self, recovery: Recovery) -> float:
         """When the checkpoint was complete from which the gang went on; where there is none, when the fault was."""
         fault_at, job = recovery.plan.fault_at, recovery.plan.job
-        saved = self._stores.facts.complete_checkpoints(job) if job is not None else []
+        saved = self._stores.checkpoints.complete_checkpoints(job) if job is not None else []
         return max((one.completed_at for one in saved if one.completed_at <= fault_at), default=fault_at)
 
     def _reload(self, recovery: Recovery) -> Recovery:

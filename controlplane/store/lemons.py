@@ -22,53 +22,57 @@ SILENT_ROW, FOREIGN_DRAIN_ROW = 30, 40
 FAILED = ("FAILED", "NODE_FAIL")
 
 
-def lemon_signals(engine: Engine, since: float, excluded_by: Counter[str]) -> dict[str, LemonSignals]:
-    """Node → what is remembered of it since then. Nodes without anything are left out."""
-    incident, event, decision = tables.incident, tables.kernel_event, tables.decision
-    with reading(engine) as connection:
-        incidents = connection.execute(
-            select(incident.c.node, incident.c.signal, func.count())
-            .where(incident.c.opened_at >= since)
-            .group_by(incident.c.node, incident.c.signal)
-        ).all()
-        xids = connection.execute(
-            select(event.c.node, func.count(event.c.xid.distinct()))
-            .where(event.c.received_at >= since, event.c.xid.is_not(None), event.c.xid.not_in(PROGRAM_XIDS))
-            .group_by(event.c.node)
-        ).all()
-        transitions = connection.execute(
-            select(decision.c.subject, decision.c.table_row, func.count())
-            .where(decision.c.at >= since, decision.c.table_row.in_((SILENT_ROW, FOREIGN_DRAIN_ROW)))
-            .group_by(decision.c.subject, decision.c.table_row)
-        ).all()
-        failed = connection.execute(
-            select(tables.attempt.c.nodes)
-            .join(tables.job, tables.job.c.id == tables.attempt.c.job)
-            .where(
-                tables.job.c.state.in_(FAILED),
-                tables.job.c.seen_at >= since,
-                tables.attempt.c.restart_count == tables.job.c.restart_count,
-                tables.attempt.c.launch == 0,
-            )
-        ).scalars()
-        single, multi = _failures(failed)
-    counts: defaultdict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for node, signal, count in incidents:
-        if signal in FAULT_SIGNALS:
-            counts[node]["faults"] += count
-        elif signal == Signal.NODE_DEAD:
-            counts[node]["agent_losses"] += count
-    for node, row, count in transitions:
-        counts[node]["agent_losses" if row == SILENT_ROW else "outages"] += count
-    for name, found in (
-        ("xid_kinds", dict(xids)),
-        ("single_node_failures", single),
-        ("multi_node_failures", multi),
-        ("excluded_by", excluded_by),
-    ):
-        for node, value in found.items():
-            counts[node][name] += value
-    return {node: LemonSignals(**values) for node, values in counts.items()}
+class LemonStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def signals(self, since: float, excluded_by: Counter[str]) -> dict[str, LemonSignals]:
+        """Node → what is remembered of it since then, nodes without anything left out. `excluded_by` is taken over."""
+        incident, event, decision = tables.incident, tables.kernel_event, tables.decision
+        with reading(self._engine) as connection:
+            incidents = connection.execute(
+                select(incident.c.node, incident.c.signal, func.count())
+                .where(incident.c.opened_at >= since)
+                .group_by(incident.c.node, incident.c.signal)
+            ).all()
+            xids = connection.execute(
+                select(event.c.node, func.count(event.c.xid.distinct()))
+                .where(event.c.received_at >= since, event.c.xid.is_not(None), event.c.xid.not_in(PROGRAM_XIDS))
+                .group_by(event.c.node)
+            ).all()
+            transitions = connection.execute(
+                select(decision.c.subject, decision.c.table_row, func.count())
+                .where(decision.c.at >= since, decision.c.table_row.in_((SILENT_ROW, FOREIGN_DRAIN_ROW)))
+                .group_by(decision.c.subject, decision.c.table_row)
+            ).all()
+            failed = connection.execute(
+                select(tables.attempt.c.nodes)
+                .join(tables.job, tables.job.c.id == tables.attempt.c.job)
+                .where(
+                    tables.job.c.state.in_(FAILED),
+                    tables.job.c.seen_at >= since,
+                    tables.attempt.c.restart_count == tables.job.c.restart_count,
+                    tables.attempt.c.launch == 0,
+                )
+            ).scalars()
+            single, multi = _failures(failed)
+        counts: defaultdict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for node, signal, count in incidents:
+            if signal in FAULT_SIGNALS:
+                counts[node]["faults"] += count
+            elif signal == Signal.NODE_DEAD:
+                counts[node]["agent_losses"] += count
+        for node, row, count in transitions:
+            counts[node]["agent_losses" if row == SILENT_ROW else "outages"] += count
+        for name, found in (
+            ("xid_kinds", dict(xids)),
+            ("single_node_failures", single),
+            ("multi_node_failures", multi),
+            ("excluded_by", excluded_by),
+        ):
+            for node, value in found.items():
+                counts[node][name] += value
+        return {node: LemonSignals(**values) for node, values in counts.items()}
 
 
 def _failures(attempts: Iterable[list[str]]) -> tuple[Counter[str], defaultdict[str, float]]:

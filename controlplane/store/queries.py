@@ -10,8 +10,8 @@ from controlplane.decide.restore_point import suspicion
 from controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly
 from controlplane.plan.ettr import AttemptProgress
 from controlplane.store import tables
+from controlplane.store.checkpoints import CheckpointStore
 from controlplane.store.database import reading
-from controlplane.store.facts import FactStore
 
 Record = dict[str, Any]
 
@@ -131,7 +131,7 @@ class Queries:
             ]
         anomalies: dict[JobKey, list[StoredAnomaly]] = {}
         keys = {JobKey(row["cluster"], row["job_id"], row["submit_at"]) for row in rows}
-        for one in FactStore(self._engine).anomalies(keys):
+        for one in CheckpointStore(self._engine).anomalies(keys):
             anomalies.setdefault(one.job, []).append(one)
         for row in rows:
             key = JobKey(row["cluster"], row["job_id"], row["submit_at"])

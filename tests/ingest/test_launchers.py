@@ -27,6 +27,7 @@ from controlplane.live.telemetry import ExpectedJob, Telemetry
 from controlplane.store.database import open_database
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
+from controlplane.store.launches import LaunchStore
 from tests import builders as b
 
 SECRET = "a-secret-that-only-agents-know"
@@ -83,6 +84,7 @@ def door(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Door]:
         telemetry,
         directory,
         facts,
+        LaunchStore(engine),
         Still(),
         lambda: woken.append(b.NOW),
         lambda _known, _attempt: (0, ""),

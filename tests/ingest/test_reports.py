@@ -36,6 +36,7 @@ from controlplane.live.telemetry import ExpectedJob, Telemetry
 from controlplane.store.database import open_database
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
+from controlplane.store.launches import LaunchStore
 from tests import builders as b
 
 SECRET = "a-secret-that-only-agents-know"
@@ -85,6 +86,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
         telemetry,
         directory,
         FactStore(engine),
+        LaunchStore(engine),
         Still(),
         lambda: woken.append(b.NOW),
         tell,

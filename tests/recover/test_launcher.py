@@ -224,12 +224,12 @@ def test_what_earlier_allocations_spent_counts_until_there_is_progress(rehearsal
 
     with rehearsal.engine.connect() as connection:
         row = connection.execute(select(tables.job.c.id).where(tables.job.c.job_id == 1)).scalar_one()
-    facts = rehearsal.control_plane.stores.facts
+    launches = rehearsal.control_plane.stores.launches
     tell(rehearsal, ended(0), ended(1), ended(2, counted=False), ended(3, restart_count=1))
-    assert facts.spent(row, 1).launches_without_progress == 2
-    assert facts.spent(row, 2).launches_without_progress == 3
+    assert launches.spent(row, 1).launches_without_progress == 2
+    assert launches.spent(row, 2).launches_without_progress == 3
     tell(rehearsal, ended(4, restart_count=1, progressed=True, counted=False), ended(5, restart_count=1))
-    assert facts.spent(row, 2).launches_without_progress == 1
+    assert launches.spent(row, 2).launches_without_progress == 1
 
 
 def blame(job_id: int, node: str = "n5", launch: int = 1, rank: int = 0) -> LaunchEnded:

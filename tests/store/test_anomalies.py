@@ -15,6 +15,7 @@ from controlplane.app import Outside, compose
 from controlplane.config import Config
 from controlplane.fleet.job import Attempt, JobKey
 from controlplane.recover.restore import RestorePoints
+from controlplane.store.checkpoints import CheckpointStore
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 from controlplane.store.queries import Queries
@@ -56,20 +57,22 @@ def tell(engine: Engine) -> Tell:
 
 def restore(engine: Engine, attempt: int) -> tuple[int, str]:
     known = FleetStore(engine).known_jobs(b.CLUSTER)[JOB.key.job_id]
-    return RestorePoints(FactStore(engine), FleetStore(engine), StoodClock()).tell(JOB.key, known.row, Attempt(attempt))
+    return RestorePoints(CheckpointStore(engine), FleetStore(engine), StoodClock()).tell(
+        JOB.key, known.row, Attempt(attempt)
+    )
 
 
 def test_an_anomaly_is_kept_once_however_often_it_arrives(engine: Engine, tell: Tell) -> None:
     for _ in range(3):
         assert tell("n2", anomaly(50)) == []
-    (one,) = FactStore(engine).anomalies([JOB.key])
+    (one,) = CheckpointStore(engine).anomalies([JOB.key])
     assert (one.node, one.rank, one.step, one.until, one.attempt) == ("n2", 1, 50, None, Attempt(0))
 
 
 def test_the_end_of_one_closes_it_whichever_comes_first(engine: Engine, tell: Tell) -> None:
     tell("n2", anomaly(50, until=53))
     tell("n2", anomaly(50))
-    (one,) = FactStore(engine).anomalies([JOB.key])
+    (one,) = CheckpointStore(engine).anomalies([JOB.key])
     assert one.until == 53
 
 
@@ -96,8 +99,8 @@ def test_what_an_attempt_was_told_stands(engine: Engine, tell: Tell) -> None:
 
 def test_the_newest_good_checkpoint_is_known_without_settling_anything(engine: Engine, tell: Tell) -> None:
     """Looked up once: again when there is something new."""
-    facts, fleet = FactStore(engine), FleetStore(engine)
-    known, points = fleet.known_jobs(b.CLUSTER)[JOB.key.job_id], RestorePoints(facts, fleet, StoodClock())
+    checkpoints, fleet = CheckpointStore(engine), FleetStore(engine)
+    known, points = fleet.known_jobs(b.CLUSTER)[JOB.key.job_id], RestorePoints(checkpoints, fleet, StoodClock())
     assert points.newest(known) == (0, "")
     tell("n2", *shards(20), *shards(40)[:3])
     assert points.newest(known) == (20, "/c/20")
@@ -105,10 +108,10 @@ def test_the_newest_good_checkpoint_is_known_without_settling_anything(engine: E
     assert points.newest(known) == (40, "/c/40")
     tell("n2", anomaly(30))
     assert points.newest(known) == (20, "/c/20")
-    facts.clear_anomalies(known.row, "looked at", "alice", b.NOW + 1)
+    checkpoints.clear_anomalies(known.row, "looked at", "alice", b.NOW + 1)
     assert points.newest(known) == (40, "/c/40")
     assert fleet.restore_point(known.row, Attempt(0, 1)) is None
-    _, changed = facts.checkpoint_news(facts.checkpoint_news()[0])
+    _, changed = checkpoints.checkpoint_news(checkpoints.checkpoint_news()[0])
     assert changed == set()
 
 
@@ -121,19 +124,19 @@ def test_the_window_shows_what_speaks_against_a_checkpoint(engine: Engine, tell:
 def test_where_nan_was_first(engine: Engine, tell: Tell) -> None:
     tell("n2", anomaly(50, rank=2), anomaly(50, rank=1), anomaly(51, rank=1))
     tell("n3", anomaly(51, rank=3), anomaly(49, rank=3, kind=AnomalyKind.LOSS_JUMP))
-    (first,) = FactStore(engine).first_nans(b.NOW - 9)
+    (first,) = CheckpointStore(engine).first_nans(b.NOW - 9)
     assert (first.job, first.step, first.nodes, first.rank) == (JOB.key, 50, ("n2",), 1)
     tell("n3", anomaly(50, rank=3))
-    (first,) = FactStore(engine).first_nans(b.NOW - 9)
+    (first,) = CheckpointStore(engine).first_nans(b.NOW - 9)
     assert first.nodes == ("n2", "n3")
-    assert FactStore(engine).first_nans(b.NOW + 9) == ()
+    assert CheckpointStore(engine).first_nans(b.NOW + 9) == ()
 
 
 def test_on_one_node_nobody_is_first(engine: Engine) -> None:
     alone = b.job(nodes=("n1",))
     known = FleetStore(engine).see_jobs([alone], b.NOW)[0]
     FactStore(engine).record("n1", [anomaly(5)], b.NOW, lambda _: known)
-    assert FactStore(engine).first_nans(0) == ()
+    assert CheckpointStore(engine).first_nans(0) == ()
 
 
 def test_a_person_can_answer_for_the_checkpoints(tmp_path: Path) -> None:
@@ -173,4 +176,4 @@ def _engine(config: Config) -> Engine:
 
 def test_of_many_jobs_only_those_asked_for_are_read(engine: Engine, tell: Tell) -> None:
     tell("n2", anomaly(5))
-    assert FactStore(engine).anomalies([JobKey(b.CLUSTER, 99, 1)]) == []
+    assert CheckpointStore(engine).anomalies([JobKey(b.CLUSTER, 99, 1)]) == []

@@ -14,11 +14,12 @@ from controlplane.store import tables
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 from controlplane.store.journal import Journal
+from controlplane.store.lemons import LemonStore
 from tests import builders as b
 
 
 def counted(engine: Engine, since: float = 0.0) -> dict[str, LemonSignals]:
-    return FactStore(engine).lemon_signals(since, Counter({"n7": 2}))
+    return LemonStore(engine).signals(since, Counter({"n7": 2}))
 
 
 def incident(engine: Engine, node: str, signal: str, at: float = b.NOW) -> None:

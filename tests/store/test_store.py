@@ -20,10 +20,12 @@ from controlplane.fleet.job import Attempt, JobKey, JobThere, identify
 from controlplane.fleet.node import NodeState, generation_of
 from controlplane.fleet.recovery import RecoveryStatus, StepStatus
 from controlplane.store import tables
+from controlplane.store.checkpoints import CheckpointStore
 from controlplane.store.database import StoreError, open_database, reading
 from controlplane.store.facts import FactStore
 from controlplane.store.fleet import FleetStore
 from controlplane.store.journal import Journal
+from controlplane.store.launches import LaunchStore
 from controlplane.store.queries import Queries
 from controlplane.store.tables import metadata
 from tests import builders as b
@@ -89,24 +91,24 @@ def test_the_jobs_that_were_on_the_node_are_kept_with_a_kernel_event(engine: Eng
 class TestCheckpoints:
     def test_half_of_the_ranks_make_no_checkpoint(self, engine: Engine, job_row: int) -> None:
         record(engine, job_row, shard(0), shard(1))
-        assert FactStore(engine).complete_checkpoints(JOB.key) == []
+        assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_all_ranks_make_one(self, engine: Engine, job_row: int) -> None:
         record(engine, job_row, *(shard(rank) for rank in range(4)))
-        (checkpoint,) = FactStore(engine).complete_checkpoints(JOB.key)
+        (checkpoint,) = CheckpointStore(engine).complete_checkpoints(JOB.key)
         assert (checkpoint.step, checkpoint.path, checkpoint.world_size) == (20, "/c/20", 4)
 
     def test_one_rank_that_repeats_itself_is_still_one(self, engine: Engine, job_row: int) -> None:
         record(engine, job_row, shard(0), shard(0), shard(0), shard(0))
-        assert FactStore(engine).complete_checkpoints(JOB.key) == []
+        assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_shards_of_different_attempts_do_not_add_up(self, engine: Engine, job_row: int) -> None:
         record(engine, job_row, shard(0), shard(1), shard(2, restart_count=1), shard(3, restart_count=1))
-        assert FactStore(engine).complete_checkpoints(JOB.key) == []
+        assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_a_rank_outside_its_world_completes_nothing(self, engine: Engine, job_row: int) -> None:
         record(engine, job_row, shard(0), shard(1), shard(2), shard(7))
-        assert FactStore(engine).complete_checkpoints(JOB.key) == []
+        assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_shards_that_come_before_their_job_is_known_wait_for_it(self, engine: Engine) -> None:
         for _ in range(2):
@@ -115,7 +117,7 @@ class TestCheckpoints:
         assert facts.attach_waiting(lambda _: None, b.NOW) == 0
         known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
         assert facts.attach_waiting(lambda _: known, b.NOW) == 4
-        assert len(facts.complete_checkpoints(JOB.key)) == 1
+        assert len(CheckpointStore(engine).complete_checkpoints(JOB.key)) == 1
         assert facts.attach_waiting(lambda _: known, b.NOW) == 0
 
     def test_shards_about_no_job_do_not_wait_for_ever(self, engine: Engine) -> None:
@@ -128,20 +130,20 @@ class TestCheckpoints:
     def test_another_users_process_announces_nothing(self, engine: Engine, job_row: int) -> None:
         forged = [msgspec.structs.replace(shard(rank), user_id=1234) for rank in range(4)]
         assert len(record(engine, job_row, *forged)) == 4
-        assert FactStore(engine).complete_checkpoints(JOB.key) == []
+        assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_another_users_shards_are_dropped_when_their_job_turns_up(self, engine: Engine) -> None:
         record(engine, None, *(msgspec.structs.replace(shard(rank), user_id=1234) for rank in range(4)))
         known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
         facts = FactStore(engine)
         assert facts.attach_waiting(lambda _: known, b.NOW) == 0
-        assert facts.complete_checkpoints(JOB.key) == []
+        assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_a_checkpoint_written_again_elsewhere_completes_there(self, engine: Engine, job_row: int) -> None:
         record(engine, job_row, shard(0), shard(1))
         again = [msgspec.structs.replace(shard(rank), path="/d/20") for rank in range(4)]
         record(engine, job_row, *again)
-        assert [one.path for one in FactStore(engine).complete_checkpoints(JOB.key)] == ["/d/20"]
+        assert [one.path for one in CheckpointStore(engine).complete_checkpoints(JOB.key)] == ["/d/20"]
 
 
 def test_a_restore_point_once_told_stands_for_its_launch(engine: Engine, job_row: int) -> None:
@@ -158,26 +160,26 @@ def test_a_restore_point_once_told_stands_for_its_launch(engine: Engine, job_row
 
 
 def test_what_ranks_of_a_later_launch_say_counts_anew(engine: Engine, job_row: int) -> None:
-    facts, number = FactStore(engine), JOB.key.job_id
+    launches, number = LaunchStore(engine), JOB.key.job_id
     record(engine, job_row, *(RankStarted(number, 1, rank, 2, b.NOW + rank, 10 + rank) for rank in range(2)))
     record(engine, job_row, *(FirstStep(number, 1, rank, 2, 20, b.NOW + rank) for rank in range(2)))
-    assert facts.processes(JOB.key, 1) == (2, 2, b.NOW + 1)
+    assert launches.processes(JOB.key, 1) == (2, 2, b.NOW + 1)
     record(engine, job_row, RankStarted(number, 1, 0, 2, b.NOW + 9, 30, launch=1))
-    assert facts.processes(JOB.key, 1) == (1, 2, b.NOW + 9)
-    assert facts.first_step_at(JOB.key, 1) == (20, b.NOW + 1), "nobody of the later launch has come so far"
+    assert launches.processes(JOB.key, 1) == (1, 2, b.NOW + 9)
+    assert launches.first_step_at(JOB.key, 1) == (20, b.NOW + 1), "nobody of the later launch has come so far"
     record(engine, job_row, FirstStep(number, 1, 0, 2, 40, b.NOW + 10, launch=1))
-    assert facts.first_step_at(JOB.key, 1) is None
+    assert launches.first_step_at(JOB.key, 1) is None
     record(engine, job_row, FirstStep(number, 1, 1, 2, 40, b.NOW + 11, launch=1))
-    assert facts.first_step_at(JOB.key, 1) == (40, b.NOW + 11)
+    assert launches.first_step_at(JOB.key, 1) == (40, b.NOW + 11)
 
 
 def test_shards_of_two_launches_make_no_checkpoint(engine: Engine, job_row: int) -> None:
     early, late = shard(0), msgspec.structs.replace(shard(1), launch=1)
     others = [shard(rank) for rank in range(2, 4)]
     record(engine, job_row, early, late, *others)
-    assert FactStore(engine).complete_checkpoints(JOB.key) == []
+    assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
     record(engine, job_row, shard(1))
-    assert len(FactStore(engine).complete_checkpoints(JOB.key)) == 1
+    assert len(CheckpointStore(engine).complete_checkpoints(JOB.key)) == 1
 
 
 def test_a_launch_ends_when_the_next_is_heard_of(engine: Engine) -> None:
@@ -194,13 +196,13 @@ def test_a_launch_ends_when_the_next_is_heard_of(engine: Engine) -> None:
 
 
 def test_the_gang_has_taken_its_first_step_when_every_rank_has(engine: Engine, job_row: int) -> None:
-    facts = FactStore(engine)
+    launches = LaunchStore(engine)
     steps = [FirstStep(JOB.key.job_id, 1, rank, 2, 20, b.NOW + rank) for rank in range(2)]
     record(engine, job_row, steps[0])
-    assert facts.first_step_at(JOB.key, 1) is None
+    assert launches.first_step_at(JOB.key, 1) is None
     record(engine, job_row, steps[1])
-    assert facts.first_step_at(JOB.key, 1) == (20, b.NOW + 1)
-    assert facts.first_step_at(JOB.key, 0) is None
+    assert launches.first_step_at(JOB.key, 1) == (20, b.NOW + 1)
+    assert launches.first_step_at(JOB.key, 0) is None
 
 
 class TestIdentity:
