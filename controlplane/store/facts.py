@@ -11,7 +11,6 @@ from sqlalchemy import Connection, Engine, Row, Table, delete, select
 
 from agents.wire import (
     Anomaly,
-    AnomalyKind,
     CheckpointShard,
     Fact,
     FirstStep,
@@ -24,11 +23,7 @@ from agents.wire import (
     LaunchStarted,
     RankStarted,
 )
-from controlplane.fleet.job import (
-    JobThere,
-    KnownJob,
-    Refusal,
-)
+from controlplane.fleet.job import JobThere, KnownJob, Refusal
 from controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
 from controlplane.store import tables
 from controlplane.store.database import insert_new, reading
@@ -46,9 +41,6 @@ GOES_ON = -1
 """`anomaly.until` where it is not over."""
 
 UNKNOWN = Generation()
-
-NAN_KINDS = (AnomalyKind.LOSS_NAN, AnomalyKind.GRAD_NORM_NAN)
-
 
 WAITING_SECONDS_MAX = 3600.0
 """A fact about a job that Slurm does not name within this is about no job."""
