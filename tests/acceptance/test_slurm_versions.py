@@ -13,6 +13,7 @@ from deploy.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installati
 from deploy.testbed.site import RESEARCHER
 from tests.acceptance import gang, ranks
 from tests.acceptance.conftest import MakeSite
+from tests.acceptance.launcher_job import LauncherJob, swaps, wait_succeeded
 
 pytestmark = pytest.mark.cluster
 
@@ -82,3 +83,26 @@ def test_a_gang_is_recovered_and_ends_as_if_nothing_had_happened(
         attempts = [json.loads(line) for line in (work / f"attempts-{rank}").read_text().splitlines()]
         assert [one["attempt"] for one in attempts] == ["0", "1"]
         assert attempts[1]["from"] >= 30
+
+
+@pytest.mark.parametrize("slurm", [pytest.param(DEBIAN_13, id="24.11"), pytest.param(DEBIAN_14, id="26.05")])
+def test_a_gang_with_spares_of_its_own_keeps_its_allocation(make_site: MakeSite, slurm: Installation) -> None:
+    """Launcher, agents and control plane together, after an Xid and then a dead node."""
+    site = make_site(nodes=6, spares=1, slurm=slurm)
+    gang.start_site(site)
+    job = LauncherJob(site, nodes=2, spares=2, steps=1000)
+    assert job.wait_for_launch(0, 0) == ["n1", "n2"]
+    job.wait_for_checkpoint(0, 0)
+    site.nodes["n2"].fail_gpu()
+    assert job.wait_for_launch(0, 1) == ["n1", "n3"]
+    wait_succeeded(site, 1)
+    assert site.node("n2")["slurm"]["reason"].startswith("understudy: xid.79")
+    job.wait_for_checkpoint(0, 1)
+    site.kill_node("n3")
+    assert job.wait_for_launch(0, 2) == ["n1", "n4"]
+    site.wait_for(lambda: site.node("n3")["state"] == "quarantined", 60, "the dead node is quarantined")
+    assert all(one["from"] > 0 for one in job.starts(0, 2))
+    job.assert_trained()
+    assert gang.job_fields(site, job.job)["Restarts"] == "0"
+    assert len(site.recoveries()) == 0
+    print(f"{slurm.slurm}: {[one['phases_ms'] for one in swaps(site)]}")
