@@ -11,7 +11,7 @@ demo: setup
 # Clusters are mostly waited for: side by side, the contract's tests of one version of Slurm on one. Those that promise
 # times one by one.
 test: check versions
-	@$(RUN) -m pytest -m "cluster and not timed" -n 3 --dist loadgroup --durations 15
+	@$(RUN) -m pytest -m "cluster and not timed" -n 2 --dist loadgroup --durations 15
 	@$(RUN) -m pytest -m "cluster and timed" --durations 15
 
 check: setup

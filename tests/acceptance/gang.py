@@ -26,7 +26,8 @@ def others_and_spares(site: Site) -> tuple[list[str], list[str]]:
 
 
 def all_heard(site: Site) -> bool:
-    return all(node["heard_at"] for node in site.get("/v1/nodes"))
+    """And known to be: a node whose agent was late is unknown until the next tick."""
+    return all(node["heard_at"] and node["state"] != "unknown" for node in site.get("/v1/nodes"))
 
 
 def submit(site: Site, *options: str, nodes: int = 4, comment: str = "understudy", user: str = RESEARCHER) -> int:
