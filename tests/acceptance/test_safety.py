@@ -50,7 +50,7 @@ def test_in_observe_mode_everything_is_said_and_nothing_done(make_site: MakeSite
     site.wait_for(lambda: site.get("/v1/incidents"), 60, "the incident is recorded")
     site.wait_for(
         lambda: [one for one in site.get("/v1/decisions") if one["because"] == "dry_run" and one["subject"] == "n2"],
-        10,
+        60,
         "it is said what would have been done",
     )
     assert site.node("n2")["slurm"]["flags"] == []
