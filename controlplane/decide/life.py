@@ -71,8 +71,12 @@ ASKED = {
     Verb.BURN_IN: Signal.TEST_ASKED,
 }
 
-NOT_BEGUN = dict.fromkeys(SUSPECT_TESTED, Signal.PROBE_NOT_BEGUN) | {PROBATION_TESTED: Signal.RETURN_TEST_NOT_BEGUN}
-"""A test that never began, by the row that took the node from service for it; any other: `TEST_NOT_BEGUN`."""
+NOT_BEGUN = {
+    **dict.fromkeys(TESTED_IN_SERVICE, Signal.TEST_NOT_BEGUN),
+    **dict.fromkeys(SUSPECT_TESTED, Signal.PROBE_NOT_BEGUN),
+    PROBATION_TESTED: Signal.RETURN_TEST_NOT_BEGUN,
+}
+"""What a test that never began is, by the row that took the node from service for it: it says what the node was."""
 
 
 def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
@@ -215,7 +219,7 @@ def _outcome(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt],
     failed = Signal.VALIDATION_FAILED if testing else Signal.REPAIR_FAILED
     what = "test" if testing else f"repair ({attempt.rung})" if attempt else "repair"
     if node.record.tested_in_service and _never_began(attempt):
-        signal = NOT_BEGUN.get(node.record.table_row, Signal.TEST_NOT_BEGUN)
+        signal = NOT_BEGUN[node.record.table_row]
         why = attempt.outcome if attempt is not None and attempt.outcome else "nothing is known of it"
         yield _finding(snapshot, node, signal, "validation.not_begun", f"its test has not begun: {why}")
     elif attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
@@ -297,7 +301,7 @@ def _object(
         tried = attempts_by_node(snapshot).get(finding.node, [])
         ask = guards.object_to_probe if finding.signal is Signal.PROBE_DUE else guards.object_to_repair
         return ask(snapshot, config, finding, tried, already)
-    if row.action is Action.RETURN or finding.signal in (Signal.TEST_NOT_BEGUN, *NOT_BEGUN.values()):
+    if row.action is Action.RETURN or finding.signal in NOT_BEGUN.values():
         return guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
     return guards.object_to_any(snapshot)
 

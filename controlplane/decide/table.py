@@ -360,7 +360,7 @@ TABLE: tuple[Row, ...] = (
         Signal.TEST_ASKED,
         VALIDATING,
         Action.VALIDATE,
-        "an operator asked for it; should the test never begin, it is on probation as before",
+        "an operator asked for it; should the test never begin, its probation begins anew",
     ),
     Row(
         255,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, func, select
+from typing import Any
+
+from sqlalchemy import Engine, Select, Table, func, select
 
 from agents.wire import LaunchCause
 from controlplane.fleet.gang import BlackHole, Gang, Spent
@@ -17,7 +19,7 @@ class LaunchStore:
         self._engine = engine
 
     def gangs(self, cluster: str) -> dict[int, Gang]:
-        """By job id: the latest launch that a launcher has told of. Of jobs that are over as well."""
+        """By job id: the latest launch that a launcher has told of; of jobs that ran when they were last seen."""
         start, job = tables.launch_start, tables.job
         query = (
             select(start, job.c.job_id)
@@ -113,20 +115,10 @@ class LaunchStore:
         """Of the latest launch after this one: how many ranks said hello, how many there are, when the last one's
         process started.
         """
-        table = tables.rank_start
-        query = (
-            select(
-                func.count(table.c.rank.distinct()),
-                func.max(table.c.world_size),
-                func.max(table.c.started_at),
-            )
-            .join(tables.job, tables.job.c.id == table.c.job)
-            .where(is_job(job), table.c.restart_count == restart_count, table.c.launch > after_launch)
-            .group_by(table.c.launch)
-            .order_by(table.c.launch.desc())
-        )
+        query = _latest_launch(tables.rank_start, job, restart_count, after_launch)
         with reading(self._engine) as connection:
-            count, world, started = connection.execute(query).first() or (0, 0, None)
+            row = connection.execute(query.add_columns(func.max(tables.rank_start.c.started_at))).first()
+        count, world, started = row or (0, 0, None)
         return count, world or 0, started
 
     def hook_was_used(self, job: JobKey) -> bool:
@@ -141,18 +133,19 @@ class LaunchStore:
         not yet.
         """
         table = tables.first_step
-        query = (
-            select(
-                func.count(table.c.rank.distinct()),
-                func.max(table.c.world_size),
-                func.min(table.c.step),
-                func.max(table.c.at),
-            )
-            .join(tables.job, tables.job.c.id == table.c.job)
-            .where(is_job(job), table.c.restart_count == restart_count, table.c.launch > after_launch)
-            .group_by(table.c.launch)
-            .order_by(table.c.launch.desc())
-        )
+        query = _latest_launch(table, job, restart_count, after_launch)
         with reading(self._engine) as connection:
-            count, world, step, at = connection.execute(query).first() or (0, 0, 0, 0.0)
+            row = connection.execute(query.add_columns(func.min(table.c.step), func.max(table.c.at))).first()
+        count, world, step, at = row or (0, 0, 0, 0.0)
         return (step, at) if world and count >= world else None
+
+
+def _latest_launch(table: Table, job: JobKey, restart_count: int, after_launch: int) -> Select[int, Any]:
+    """Of what ranks said: how many did in each launch after this one, the latest first, and how many there are."""
+    return (
+        select(func.count(table.c.rank.distinct()), func.max(table.c.world_size))
+        .join(tables.job, tables.job.c.id == table.c.job)
+        .where(is_job(job), table.c.restart_count == restart_count, table.c.launch > after_launch)
+        .group_by(table.c.launch)
+        .order_by(table.c.launch.desc())
+    )

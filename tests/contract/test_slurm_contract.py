@@ -477,7 +477,7 @@ def test_seats_that_expire_do_not_hold_their_job_for_good(real_sides: Callable[[
 
 def our_job(node: str, reservation: str = "ours") -> JobRequest:
     script = "#!/bin/sh\nsleep 3\n"
-    return JobRequest("understudy-x", node, "train", reservation, "root", "gpu:8", script, 60, "/dev/null")
+    return JobRequest("understudy-x", node, "train", reservation, "root", "gpu:8", script, 5, "/dev/null")
 
 
 def test_a_job_of_ours_runs_on_a_drained_node_once_it_is_resumed_and_nobody_elses_does(side: Side) -> None:
