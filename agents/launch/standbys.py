@@ -49,7 +49,9 @@ class Standbys:
     def take(self, seats: tuple[str, ...]) -> Step:
         """For a launch on these nodes: the standbys that are there, or a new step. Raises OSError as `start` does."""
         step, self._step = self._step, None
-        if step is not None and not step.can_seat(seats):
+        unusable = self._nodes.unusable()
+        # A node that was lost before its seat came holds up the step, and Slurm may end all of it for that node's sake.
+        if step is not None and (not step.can_seat(seats) or any(node in unusable for node in step.absent)):
             self._steps.retire(step)
             step = None
         return step or self._steps.start(self._nodes.usable())

@@ -1,7 +1,8 @@
 """Slurm's commands for a gang beside this process, named by the first argument: a step is a process for each node.
 
 The launcher and its seats are the real ones. What the kernel does here only when disks fail is played: where a file
-`stuck.NODE` is in the home directory, that node's ranks do not die of SIGKILL.
+`stuck.NODE` is in the home directory, that node's ranks do not die of SIGKILL; where there is a `mute.NODE`, no seat
+that starts there is heard of.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from agents.launch import seat
@@ -69,6 +71,9 @@ def scontrol(arguments: list[str]) -> int:
 
 def run_seat(arguments: list[str]) -> int:
     node = os.environ["SLURMD_NODENAME"]
+    if (HOME / f"mute.{node}").exists():
+        time.sleep(5)
+        return 1
     vars(seat)["kill_below"] = lambda: [0] if is_stuck(node) else kill_below()
     return seat.main(arguments)
 

@@ -62,6 +62,10 @@ class LocalGang(Gang):
         for node in nodes:
             (self.home / f"stuck.{node}").unlink()
 
+    def mute(self, node: str) -> None:
+        """Seats that start there are not heard of."""
+        (self.home / f"mute.{node}").touch()
+
     def seat(self, node: str, step: int = 0) -> int:
         """Its process id."""
         return int((self.home / f"step.{step}" / node).read_text())

@@ -106,6 +106,19 @@ def test_a_step_that_somebody_ends_before_there_are_standbys_is_no_spares_fault(
     assert not gang.events("spare_bad")
 
 
+def test_a_node_that_dies_before_its_standby_is_there_holds_up_nobody(gang: LocalGang) -> None:
+    """Slurm may end the whole step of a seat that cannot start: the next launch is in another one."""
+    gang.start([*THREE, "--rearm-seconds", "1"])
+    gang.wait_for_launch(0, 3)
+    gang.mute("n2")
+    gang.wait_for_standbys(4)
+    os.kill(gang.seat("n2"), signal.SIGKILL)
+    gang.wait_for_launch(1, 3)
+    assert gang.nodes(1) == ["n1", "n4", "n3"]
+    assert not gang.events("barred")
+    assert gang.events("launch")[1]["since_fault_seconds"] < 2, "nothing is waited for that cannot come"
+
+
 # -- going on in the same process ------------------------------------------------------------------------------------
 
 HANGS = """
