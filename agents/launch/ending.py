@@ -6,10 +6,11 @@ are given), killing, or what follows (`decide.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from agents.launch.watch import MANY_SLOW_SECONDS, are_many
+from agents.launch.watch import MANY_SLOW_SECONDS, SETTLE_SECONDS, are_many
 
 STEP_END_SECONDS = 2.0
 """For srun to end when most seats have hung up: then the step was ended, and not these nodes."""
@@ -42,6 +43,8 @@ class Remains:
     """Nodes whose seat is there and has not said yet that no rank is left; and how long it is silent."""
     hung_up: Set[str] = frozenset()
     """Nodes whose seat hung up by itself."""
+    hung_up_seconds: float = math.inf
+    """Since the last of them did."""
     step_lost: bool = False
     """Most seats have hung up, and Slurm was not asked to kill them."""
     step_ended: bool = False
@@ -72,7 +75,9 @@ def judge(left: Remains, kill_seconds: float) -> Outcome:
     bad |= {node: left.unusable[node] for node in left.seats if node in left.unusable and node not in bad}
     if left.step_lost and left.step_ended:  # all of the step, by somebody's hand: that is no node's fault
         return Outcome(True, {node: why for node, why in bad.items() if node in left.unusable})
-    if left.step_lost and waited < STEP_END_SECONDS:
+    # Several at once: perhaps somebody ends the step, and the others follow.
+    several_at_once = len(left.hung_up & set(left.seats)) > 1 and left.hung_up_seconds < SETTLE_SECONDS
+    if several_at_once or (left.step_lost and waited < STEP_END_SECONDS):
         return Outcome(False)
     silent = {node for node, seconds in left.holding.items() if seconds > SILENT_SECONDS}
     going_on = [node for node in left.holding if node not in bad]

@@ -143,6 +143,7 @@ class Launch:
             unusable=unusable,
             holding=self._holding_ranks(now),
             hung_up=self.step.hung_up,
+            hung_up_seconds=now - self.step.lost_at,
             step_lost=step_lost,
             step_ended=step_lost and self.step.program.poll() is not None,
             slow_seconds=None if self.slow_at is None else now - self.slow_at,

@@ -87,7 +87,9 @@ def test_a_seat_that_says_nothing_is_ended_through_slurm(gang: LocalGang) -> Non
     os.kill(gang.seat("n3"), signal.SIGSTOP)
     gang.condemn("n2")
     gang.wait_for_launch(1, 3)
-    assert gang.nodes(1) == ["n1", "n4", "n3"]
+    first, spare, last = gang.nodes(1)
+    assert (first, last) == ("n1", "n3")
+    assert spare in {"n4", "n5"}, "Slurm ends both of them with the step, either first"
     assert not gang.events("spare_bad")
     assert gang.events("decision")[0]["ending_seconds"] < 3
 

@@ -82,3 +82,12 @@ def test_a_failed_rank_leaves_the_control_plane_time_for_a_verdict() -> None:
     assert judge(failed, kill_seconds=3) == WAIT
     assert judge(replace(failed, over_seconds=0.6), kill_seconds=3) == DONE
     assert judge(replace(failed, unusable={"b": "Xid 79"}), kill_seconds=3).done
+
+
+def test_of_several_seats_that_hang_up_at_once_more_may_follow() -> None:
+    """Those of a step that Slurm ends do not go in the same instant: the others may say first that nothing is left."""
+    lost = replace(OVER, hung_up={"a", "c"}, hung_up_seconds=0.1, bad={"a": "its seat hung up"})
+    assert judge(lost, kill_seconds=3) == WAIT
+    both = dict.fromkeys("ac", "its seat hung up")
+    assert judge(replace(lost, hung_up_seconds=0.3), kill_seconds=3) == Outcome(True, both)
+    assert judge(replace(lost, hung_up={"a"}), kill_seconds=3).done, "one dead node is not waited for"
