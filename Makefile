@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 .PHONY: demo test check bench bench-recovery docs setup versions format clean
 
 demo: setup
-	@$(RUN) -m deploy.demo
+	@$(RUN) -m tests.demo
 
 # Clusters are mostly waited for: side by side, the contract's tests of one version of Slurm on one. Those that promise
 # times one by one.
@@ -36,14 +36,14 @@ bench-recovery: setup
 	@$(RUN) -m tests.bench.recovery $(OPTIONS)
 
 docs: setup
-	@$(RUN) -m docs.generate
+	@$(RUN) docs/generate.py
 
 setup:
-	@PYTHON=$(PYTHON) VENV=$(VENV) deploy/testbed/setup.sh
+	@PYTHON=$(PYTHON) VENV=$(VENV) tests/testbed/setup.sh
 
 # The other versions of Slurm that are tested against, beside this machine's own.
 versions: setup
-	@deploy/testbed/slurm_versions.sh
+	@tests/testbed/slurm_versions.sh
 
 format: setup
 	@$(VENV)/bin/ruff check --fix-only .

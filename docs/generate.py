@@ -10,9 +10,10 @@ import msgspec
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from agents.config import Config as AgentConfig
-from controlplane.config import Config
-from controlplane.decide.table import (
+from understudy_agent.config import Config as AgentConfig
+from understudy_controlplane.cli.explain import DECODED, ECHOES, FOLLOWS, REPAIRS
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide.table import (
     BREAKER_ROW,
     FILL_POOL_ROW,
     RELEASE_JOB_ROW,
@@ -21,13 +22,12 @@ from controlplane.decide.table import (
     UNNAMED_HANG_ROW,
     Row,
 )
-from controlplane.detect.xid import SIGNALS
-from controlplane.fleet.decision import Because
-from controlplane.fleet.finding import Signal
-from controlplane.fleet.node import NodeState
-from controlplane.operate.explain import DECODED, ECHOES, FOLLOWS, REPAIRS
-from controlplane.plan.advice import RULES, Severity
-from controlplane.xid_policy import PolicyRow, default_policy
+from understudy_controlplane.detect.xid import SIGNALS
+from understudy_controlplane.fleet.decision import Because
+from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.plan.advice import RULES, Severity
+from understudy_controlplane.xid_policy import PolicyRow, default_policy
 
 HERE = Path(__file__).parent
 GENERATED = "<!-- Made from the code by `make docs`. Change the code, not this. -->"
@@ -357,7 +357,7 @@ def node_states() -> str:
         "",
         GENERATED,
         "",
-        "What each state guarantees; [a node's life](node-life.md) says how it goes from one to the other.",
+        "What each state guarantees; [a node's life](repair-cycle.md) says how it goes from one to the other.",
         "",
         "| state | guarantee | who may use the node |",
         "|---|---|---|",

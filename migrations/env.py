@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection
 
-from controlplane.store.tables import metadata
+from understudy_controlplane.store.tables import metadata
 
 
 def run() -> None:

@@ -1,1 +1,10 @@
-"""Tests are promises: each is named for what a user can rely on, and can fail."""
+"""Tests, the testbed they run on (`testbed`), and the demo (`demo`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+PYTHON_PATH = ":".join(str(REPOSITORY / folder) for folder in ("agents", "controlplane", "."))
+"""PYTHONPATH of a subprocess that runs this checkout, whichever one is installed."""

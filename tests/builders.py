@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from agents.wire import WIRE_VERSION, Fact, Gpu, GpuStatus, KernelEvent, RankWindow, Report
-from controlplane.config import Config, Mode
-from controlplane.fleet.job import Attempt, Job, JobKey
-from controlplane.fleet.node import NodeRecord, NodeState, NodeView, StoredKernelEvent
-from controlplane.fleet.recovery import NODE_HOLD_PREFIX
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
-from controlplane.fleet.snapshot import Snapshot
-from controlplane.fleet.steps import StepTable
+from understudy_agent.wire import WIRE_VERSION, Fact, Gpu, GpuStatus, KernelEvent, RankWindow, Report
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.fleet.job import Attempt, Job, JobKey
+from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView, StoredKernelEvent
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
+from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.steps import StepTable
 
 NOW = 1_000_000.0
 BOOT = "boot-1"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.testbed.cluster import SlurmCluster
-from deploy.testbed.installation import NATIVE, Installation
+from tests.testbed.cluster import SlurmCluster
+from tests.testbed.installation import NATIVE, Installation
 
 
 class Clusters:

@@ -7,11 +7,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.config import Straggler
-from controlplane.detect.slow_ranks import SlowRank, judge
-from controlplane.fleet.job import Attempt
-from controlplane.fleet.steps import StepTable
 from tests import builders as b
+from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect.slow_ranks import SlowRank, judge
+from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.steps import StepTable
 
 JITTER, OFFSET, SPIKES, SPIKE = 0.015, 0.007, 0.01, 1.3
 STEPS_KEPT = 128

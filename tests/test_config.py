@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config import ConfigError, Mode, load_config, parse_config
-from controlplane.ingest.authority import read_token
+from understudy_controlplane.config import ConfigError, Mode, load_config, parse_config
+from understudy_controlplane.ingest.authority import read_token
 
 
 def complaint(text: str) -> str:

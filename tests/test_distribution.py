@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from agents.export import ExportError, export, main
+from tests import REPOSITORY
+from understudy_agent.export import ExportError, export, main
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-HOOK = REPOSITORY / "agents" / "train"
+HOOK = REPOSITORY / "agents" / "understudy"
 SYSTEM_PYTHON = "/usr/bin/python3"
 """Debian's: without any package of this environment."""
 
@@ -67,7 +67,7 @@ def test_a_wheel_has_the_hook_under_its_name_and_all_of_its_modules(wheel: Path,
     modules = {path.name for path in HOOK.iterdir() if path.is_file()}
     assert {f"understudy/{name}" for name in modules} <= names
     assert "migrations/script.py.mako" in names
-    assert "agents/hooks/scripts/prolog" in names
+    assert "agents/understudy_agent/hooks/scripts/prolog" in names
     program = "import understudy; print(understudy.__file__, understudy.Monitor().active)"
     told = run(SYSTEM_PYTHON, "-c", program, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert told.split() == [str(tmp_path / "understudy" / "__init__.py"), "False"]
@@ -81,7 +81,7 @@ def test_an_installed_wheel_exports_the_hook_for_an_environment_without_it(wheel
     installed = tmp_path / "site-packages"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
-    program = "import sys; from agents.entry import main; sys.exit(main())"
+    program = "import sys; from understudy_agent.entry import main; sys.exit(main())"
     packages = f"{installed}:{sysconfig.get_paths()['purelib']}"
     told = run(sys.executable, "-c", program, "export-hook", "hook", cwd=tmp_path, PYTHONPATH=packages)
     assert f"export PYTHONPATH={tmp_path}/hook" in told

@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from controlplane.app import Outside, compose
-from controlplane.config import Config
-from controlplane.decide.judge import decide
-from controlplane.detect import detect
-from controlplane.fleet.decision import Action
-from controlplane.fleet.finding import Signal
-from controlplane.fleet.job import Job
-from controlplane.fleet.node import NodeView
-from controlplane.fleet.slurm import SlurmNode
-from controlplane.fleet.snapshot import Snapshot
-from controlplane.fleet.steps import StepTable
-from controlplane.observer import PROBES_AT_ONCE
-from controlplane.store.database import open_database
-from controlplane.store.fleet import FleetStore
 from tests import builders as b
 from tests.fakes.slurm import FakeSlurm
 from tests.stopwatch import best_seconds
+from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.observe.observer import PROBES_AT_ONCE
+from understudy_controlplane.store.database import open_database
+from understudy_controlplane.store.fleet import FleetStore
 
 NODES, GANGS, GANG = 12_500, 1_500, 8
 SOME = 2_000

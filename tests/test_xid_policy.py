@@ -7,7 +7,15 @@ from importlib import resources
 
 import pytest
 
-from controlplane.xid_policy import Decode, FaultClass, PolicyError, Repair, default_policy, driver_branch, parse_policy
+from understudy_controlplane.xid_policy import (
+    Decode,
+    FaultClass,
+    PolicyError,
+    Repair,
+    default_policy,
+    driver_branch,
+    parse_policy,
+)
 
 CATALOGUE = {
     13, 31, 32, 38, 43, 44, 45, 46, 48, 54, 56, 57, 58, 61, 62, 63, 64, 65, 66, 67, 68, 69, 73, 74, 78, 79, 80, 81, 92,
@@ -15,7 +23,7 @@ CATALOGUE = {
 }  # fmt: skip
 """Codes of NVIDIA's catalogue of October 2025, and the four that newer drivers have."""
 
-TEXT = (resources.files("controlplane") / "xid_policy.toml").read_text()
+TEXT = (resources.files("understudy_controlplane") / "xid_policy.toml").read_text()
 
 
 def test_every_code_of_the_catalogue_has_a_row() -> None:

@@ -1,1 +1,1 @@
-../../agents/hooks/scripts/restore_point.py
+../../agents/understudy_agent/hooks/scripts/restore_point.py

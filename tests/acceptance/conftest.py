@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.testbed.installation import NATIVE, Installation
-from deploy.testbed.site import Site
+from tests.testbed.installation import NATIVE, Installation
+from tests.testbed.site import Site
 
 MakeSite = Callable[..., Site]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.testbed.site import RESEARCHER, Site
+from tests.testbed.site import RESEARCHER, Site
 
 SLEEP = "#!/bin/bash\nsrun sleep 3600\n"
 

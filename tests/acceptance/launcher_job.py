@@ -9,11 +9,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from deploy.testbed.installation import NATIVE
-from deploy.testbed.processes import all_processes, environment_of
-from deploy.testbed.site import REPOSITORY, RESEARCHER, Site
+from tests import REPOSITORY
 from tests.acceptance import gang
 from tests.acceptance.ranks import weight_after
+from tests.testbed.installation import NATIVE
+from tests.testbed.processes import all_processes, environment_of
+from tests.testbed.site import RESEARCHER, Site
 
 OTHER_PYTHON = Path("/usr/bin/python3")
 """That of another version's Debian, where nothing is installed: neither launcher nor hook need more."""
@@ -33,12 +34,12 @@ class LauncherJob:
             python = site.job_python()
         else:
             python, bytecode = OTHER_PYTHON, shutil.ignore_patterns("__pycache__")
-            shutil.copytree(REPOSITORY / "agents", site.code / "agents", ignore=bytecode)
+            shutil.copytree(REPOSITORY / "agents" / "understudy_agent", site.code / "understudy_agent", ignore=bytecode)
         script = self.home / "job.sh"
         words = f"--nodes {nodes} --procs-per-node 1 --rearm-seconds 0.5 --events events"
         script.write_text(
             "#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --open-mode=append\n#SBATCH --output=output\n"
-            f"exec {python} -P -m agents.launch {words} -- {python} {program} {self.home} {steps}\n"
+            f"exec {python} -P -m understudy_agent.launch {words} -- {python} {program} {self.home} {steps}\n"
         )
         wanted = [f"--nodes={nodes + spares}", "--gres=gpu:8", "--requeue", "--comment=understudy", *options]
         self.job = site.submit(script, options=wanted)

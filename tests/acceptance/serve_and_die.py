@@ -16,14 +16,14 @@ from typing import Any, cast
 
 from sqlalchemy import Engine
 
-from controlplane.app import Outside
-from controlplane.config import load_config
-from controlplane.fleet.decision import Decision
-from controlplane.fleet.job import JobKey
-from controlplane.fleet.recovery import RecoveryStatus, RecoveryStep
-from controlplane.serve import real_outside, serve
-from controlplane.slurm.protocol import READS, Slurm
-from controlplane.store.journal import Journal
+from understudy_controlplane.app import Outside
+from understudy_controlplane.config import load_config
+from understudy_controlplane.fleet.decision import Decision
+from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.recovery import RecoveryStatus, RecoveryStep
+from understudy_controlplane.serve import real_outside, serve
+from understudy_controlplane.slurm.protocol import READS, Slurm
+from understudy_controlplane.store.journal import Journal
 
 DEATHS_FILE = "deaths"
 EFFECTS_FILE = "effects"

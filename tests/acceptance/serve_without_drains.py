@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from controlplane.app import Outside
-from controlplane.config import load_config
-from controlplane.serve import real_outside, serve
-from controlplane.slurm.protocol import Slurm, SlurmError
+from understudy_controlplane.app import Outside
+from understudy_controlplane.config import load_config
+from understudy_controlplane.serve import real_outside, serve
+from understudy_controlplane.slurm.protocol import Slurm, SlurmError
 
 FILE = "drains-are-refused"
 

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from deploy.testbed.installation import DEBIAN_14
-from deploy.testbed.processes import all_processes, descendants, is_running, signal_process
-from deploy.testbed.site import Site
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
+from tests.testbed.installation import DEBIAN_14
+from tests.testbed.processes import all_processes, descendants, is_running, signal_process
+from tests.testbed.site import Site
 
 pytestmark = pytest.mark.cluster
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from deploy.demo.__main__ import DIRECTORY, RESULT
-from deploy.testbed.processes import MARK, all_processes, environment_of
-from deploy.testbed.site import REPOSITORY
+from tests import REPOSITORY
+from tests.demo.__main__ import DIRECTORY, RESULT
+from tests.testbed.processes import MARK, all_processes, environment_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 
 DEMO_SECONDS = 300
-DEMO = [sys.executable, "-m", "deploy.demo"]
+DEMO = [sys.executable, "-m", "tests.demo"]
 
 
 def leftovers() -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.testbed.fake_nvml import EVENT_MEMORY_STORM
-from deploy.testbed.site import FABRIC_PORTS, Site
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
+from tests.testbed.fake_nvml import EVENT_MEMORY_STORM
+from tests.testbed.site import FABRIC_PORTS, Site
 
 pytestmark = pytest.mark.cluster
 

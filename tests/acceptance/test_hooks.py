@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
-from deploy.testbed.processes import all_processes, environment_of
-from deploy.testbed.site import RESEARCHER, Site
 from tests.acceptance import gang
 from tests.acceptance.serve_without_drains import FILE
+from tests.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
+from tests.testbed.processes import all_processes, environment_of
+from tests.testbed.site import RESEARCHER, Site
 
 pytestmark = pytest.mark.cluster
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from deploy.testbed.site import RESEARCHER, Site
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
+from tests.testbed.site import RESEARCHER, Site
 
 pytestmark = pytest.mark.cluster
 

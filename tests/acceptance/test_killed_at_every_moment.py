@@ -7,12 +7,12 @@ from collections import Counter
 import httpx
 import pytest
 
-from controlplane.decide.plans import SWAP_STEPS
-from controlplane.fleet.recovery import StepName
-from deploy.testbed.site import Site
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.acceptance.serve_and_die import DEATHS_FILE, EFFECTS_FILE
+from tests.testbed.site import Site
+from understudy_controlplane.decide.plans import SWAP_STEPS
+from understudy_controlplane.fleet.recovery import StepName
 
 MORTAL = ("-m", "tests.acceptance.serve_and_die")
 WITHOUT_EFFECT = {StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP}

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from agents.launch.tree import parents
-from deploy.testbed.processes import all_processes, environment_of
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.acceptance.launcher_job import LauncherJob, swaps, wait_succeeded
+from tests.testbed.processes import all_processes, environment_of
+from understudy_agent.launch.tree import parents
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 

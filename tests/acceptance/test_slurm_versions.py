@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.config import Gateway
-from deploy.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
-from deploy.testbed.site import RESEARCHER
 from tests.acceptance import gang, ranks
 from tests.acceptance.conftest import MakeSite
 from tests.acceptance.launcher_job import LauncherJob, swaps, wait_succeeded
+from tests.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
+from tests.testbed.site import RESEARCHER
+from understudy_controlplane.config import Gateway
 
 pytestmark = pytest.mark.cluster
 

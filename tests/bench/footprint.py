@@ -15,12 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from deploy.testbed.fake_fabric import FakeFabric
-from deploy.testbed.fake_nvml import FakeGpus, build, h100_node
-from tests.agents.fake_control_plane import TOKEN, FakeControlPlane
+from tests import PYTHON_PATH
+from tests.agent.fake_control_plane import TOKEN, FakeControlPlane
 from tests.bench.result import result, write
+from tests.testbed.fake_fabric import FakeFabric
+from tests.testbed.fake_nvml import FakeGpus, build, h100_node
 
-ROOT = Path(__file__).parents[2]
 ROUNDS = 6
 ROUND_SECONDS = 15.0
 WARM_UP_SECONDS = 10.0
@@ -77,9 +77,9 @@ sys = "{folder}/sys"
     environment = os.environ | {
         "LD_LIBRARY_PATH": str(library.parent),
         "FAKE_NVML_STATE": str(folder / "gpus"),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHON_PATH,
     }
-    command = [sys.executable, "-m", "agents", "--config", str(folder / "agent.toml")]
+    command = [sys.executable, "-m", "understudy_agent", "--config", str(folder / "agent.toml")]
     return subprocess.Popen(command, env=environment)
 
 

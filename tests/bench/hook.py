@@ -18,8 +18,8 @@ from statistics import median
 
 import torch
 
-from tests.agents.fake_control_plane import FakeControlPlane
-from tests.agents.running_agent import agent_config, running_agent
+from tests.agent.fake_control_plane import FakeControlPlane
+from tests.agent.running_agent import agent_config, running_agent
 from tests.bench.result import Result, result, write
 from understudy import Monitor
 from understudy.ddp import watch_ddp

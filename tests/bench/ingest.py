@@ -15,9 +15,10 @@ from pathlib import Path
 
 import httpx
 
-from deploy.testbed.configuration import free_ports
+from tests import PYTHON_PATH
 from tests.bench.ingest_load import CLUSTER, GPUS, NODES, write_script
 from tests.bench.result import result, write
+from tests.testbed.configuration import free_ports
 
 ROUNDS = 5
 ROUND_SECONDS = 4
@@ -31,7 +32,7 @@ def main() -> int:
         url, config = _configure(directory)
         server = subprocess.Popen(
             ["taskset", "-c", str(SERVER_CORE), sys.executable, "-m", "tests.bench.ingest_server", str(config)],
-            env={**os.environ, "PYTHONPATH": os.getcwd()},  # noqa: PTH109
+            env={**os.environ, "PYTHONPATH": PYTHON_PATH},
         )
         try:
             _wait_for(url, server)

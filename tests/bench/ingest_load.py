@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from agents.wire import WIRE_VERSION, Gpu, GpuStatus, RankWindow, Report
+from understudy_agent.wire import WIRE_VERSION, Gpu, GpuStatus, RankWindow, Report
 
 NODES = 128
 GPUS = 8

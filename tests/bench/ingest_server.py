@@ -10,12 +10,12 @@ from typing import Any, cast
 import uvicorn
 from fastapi import Response
 
-from controlplane.app import Outside, compose
-from controlplane.config import load_config
-from controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
-from controlplane.serve import configure_logging
-from controlplane.slurm.protocol import Slurm
 from tests.bench.ingest_load import CLUSTER, JOB_ID, NODES, node_name
+from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.config import load_config
+from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from understudy_controlplane.serve import configure_logging
+from understudy_controlplane.slurm.protocol import Slurm
 
 
 class StillSlurm:

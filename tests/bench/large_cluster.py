@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.testbed.cluster import SlurmCluster
 from tests.bench.slurm_text import GANG, JOBS, NODES
+from tests.testbed.cluster import SlurmCluster
 
 REAL_NODES = 4
 LINES = (

@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from controlplane.slurm.cli import CommandLineGateway
-from controlplane.slurm.parse import NodeReader, parse_jobs
-from controlplane.slurm.protocol import read_view
 from tests.bench.large_cluster import large_cluster
 from tests.bench.result import Result, result, write
 from tests.bench.slurm_text import JOBS, NODES, jobs_text, nodes_text
+from understudy_controlplane.slurm.cli import CommandLineGateway
+from understudy_controlplane.slurm.parse import NodeReader, parse_jobs
+from understudy_controlplane.slurm.protocol import read_view
 
 ROUNDS = 20
 

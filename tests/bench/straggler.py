@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from statistics import median
 
-from controlplane.config import Straggler
-from controlplane.detect.slow_ranks import judge
 from tests.bench.result import Result, result, write
 from tests.generated_steps import STEP_SECONDS, GeneratedGang, false_alarms, steps_to_detection
+from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect.slow_ranks import judge
 
 IMBALANCE = 0.05
 RANKS = 100_000

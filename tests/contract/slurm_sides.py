@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from controlplane.config import Gateway
-from controlplane.config import Slurm as Policy
-from controlplane.slurm.choose import choose
-from controlplane.slurm.cli import CommandLineGateway
-from controlplane.slurm.protocol import Slurm, SlurmJob, SlurmNode
-from controlplane.slurm.pyslurm_gateway import PyslurmGateway
-from deploy.testbed.cluster import SlurmCluster
-from deploy.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
 from tests.fakes.slurm import FakeSlurm
+from tests.testbed.cluster import SlurmCluster
+from tests.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
+from understudy_controlplane.config import Gateway
+from understudy_controlplane.config import Slurm as Policy
+from understudy_controlplane.slurm.choose import choose
+from understudy_controlplane.slurm.cli import CommandLineGateway
+from understudy_controlplane.slurm.protocol import Slurm, SlurmJob, SlurmNode
+from understudy_controlplane.slurm.pyslurm_gateway import PyslurmGateway
 
 NODES = tuple(f"n{number}" for number in range(1, 9))
 SLOW_TO_DIE_SECONDS = 2.0

@@ -9,8 +9,6 @@ from functools import cache
 
 import pytest
 
-from controlplane.fleet.slurm import PROLOG_ERROR, JobRequest, SlurmJob
-from controlplane.slurm.protocol import SlurmError, slurm_version
 from tests.conftest import Clusters
 from tests.contract.slurm_sides import (
     NODES,
@@ -26,6 +24,8 @@ from tests.contract.slurm_sides import (
     start,
     until,
 )
+from understudy_controlplane.fleet.slurm import PROLOG_ERROR, JobRequest, SlurmJob
+from understudy_controlplane.slurm.protocol import SlurmError, slurm_version
 
 REASON = "understudy: GPU [0000:1b:00.0] lost, xid=79 (rule 7)"
 

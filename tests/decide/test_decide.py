@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from agents.wire import Gpu
-from controlplane.config import Config, Mode
-from controlplane.decide.judge import decide
-from controlplane.decide.restore_point import choose
-from controlplane.decide.table import TABLE
-from controlplane.detect import detect
-from controlplane.fleet.decision import Action, Because, Decision
-from controlplane.fleet.finding import ACCUSING, Signal
-from controlplane.fleet.job import Checkpoint, JobThere, Refusal
-from controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState, NodeView
-from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, RepairAttempt, StepName
-from controlplane.fleet.slurm import SlurmReservation
-from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
+from understudy_agent.wire import Gpu
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.restore_point import choose
+from understudy_controlplane.decide.table import TABLE
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import ACCUSING, Signal
+from understudy_controlplane.fleet.job import Checkpoint, JobThere, Refusal
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState, NodeView
+from understudy_controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, RepairAttempt, StepName
+from understudy_controlplane.fleet.slurm import SlurmReservation
+from understudy_controlplane.fleet.snapshot import Snapshot
 
 SPARES = ("n6", "n7", "n8")
 

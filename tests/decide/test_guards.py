@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-from controlplane.config import Config
-from controlplane.decide.judge import decide
-from controlplane.detect import detect
-from controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
-from controlplane.fleet.incident import OpenIncident
-from controlplane.fleet.node import NodeRecord, NodeState, NodeView
-from controlplane.fleet.operator import OURSELVES, Request, Verb
-from controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, StepName
-from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
+from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView
+from understudy_controlplane.fleet.operator import OURSELVES, Request, Verb
+from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, StepName
+from understudy_controlplane.fleet.snapshot import Snapshot
 
 
 def decided(snapshot: Snapshot, config: Config) -> list[Decision]:

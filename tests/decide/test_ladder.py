@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from controlplane.decide.ladder import next_rung
-from controlplane.fleet.finding import Json
-from controlplane.fleet.incident import OpenIncident
-from controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, Rung
 from tests import builders as b
+from understudy_controlplane.decide.ladder import next_rung
+from understudy_controlplane.fleet.finding import Json
+from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, Rung
 
 
 def incident(repair: Json = None, rule: str = "xid.79") -> OpenIncident:

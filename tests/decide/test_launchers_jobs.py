@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
-from controlplane.config import Mode
-from controlplane.decide import inside
-from controlplane.decide.hangs import restarts_without_progress
-from controlplane.decide.judge import decide
-from controlplane.decide.words import words
-from controlplane.detect.stranded import stranded
-from controlplane.fleet.decision import Action, Because, Decision
-from controlplane.fleet.finding import Finding, Signal
-from controlplane.fleet.gang import Anew, Gang
-from controlplane.fleet.job import Attempt
-from controlplane.fleet.node import NodeRecord, NodeState
-from controlplane.fleet.recovery import (
+from tests import builders as b
+from understudy_controlplane.config import Mode
+from understudy_controlplane.decide import allocation_swap
+from understudy_controlplane.decide.hangs import restarts_without_progress
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.launcher_orders import words
+from understudy_controlplane.detect.stranded import stranded
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.gang import Anew, Gang
+from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.node import NodeRecord, NodeState
+from understudy_controlplane.fleet.recovery import (
     Plan,
     Recovery,
     RecoveryKind,
@@ -28,8 +29,7 @@ from controlplane.fleet.recovery import (
     StepName,
     StepStatus,
 )
-from controlplane.fleet.snapshot import Snapshot
-from tests import builders as b
+from understudy_controlplane.fleet.snapshot import Snapshot
 
 JOB = b.job()
 GANG = Gang(Attempt(0, 2), "n1", ("n1", "n2", "n3"), ("n4",), (), 3, "running", b.NOW - 1)
@@ -79,7 +79,7 @@ def test_a_spare_of_its_own_is_preferred() -> None:
 )
 def test_else_it_is_the_pool(gang: Gang | None, why: str) -> None:
     snapshot = scene(gang)
-    assert why in inside.why_not(snapshot, JOB, [fault("n2")], {"n2"})
+    assert why in allocation_swap.why_not(snapshot, JOB, [fault("n2")], {"n2"})
     assert planned(snapshot, fault("n2")).kind is RecoveryKind.POOL_SWAP
 
 
@@ -94,7 +94,7 @@ def test_else_it_is_the_pool(gang: Gang | None, why: str) -> None:
     ],
 )
 def test_a_spare_that_something_is_known_against_is_none(spare: Any) -> None:
-    assert inside.healthy_spares(scene(nodes=[spare]), GANG, ()) == []
+    assert allocation_swap.healthy_spares(scene(nodes=[spare]), GANG, ()) == []
 
 
 def test_a_spare_condemned_in_the_same_round_is_none() -> None:

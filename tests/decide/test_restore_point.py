@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents.wire import AnomalyKind
-from controlplane.decide.restore_point import choose, explain, suspicion
-from controlplane.fleet.job import Attempt, Checkpoint, StoredAnomaly
 from tests import builders as b
+from understudy_agent.wire import AnomalyKind
+from understudy_controlplane.decide.restore_point import choose, explain, suspicion
+from understudy_controlplane.fleet.job import Attempt, Checkpoint, StoredAnomaly
 
 
 def written(step: int, attempt: int = 0, path: str = "") -> Checkpoint:

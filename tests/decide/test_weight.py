@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from controlplane.config import Config
-from controlplane.decide import plans
-from controlplane.decide.judge import decide
-from controlplane.fleet.decision import Action, Decision
-from controlplane.fleet.node import NodeRecord, NodeState, NodeView
-from controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, StepName
 from tests import builders as b
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide import plans
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.fleet.decision import Action, Decision
+from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView
+from understudy_controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, StepName
 
 LAST = 1000
 

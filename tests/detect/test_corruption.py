@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from controlplane.decide.judge import decide
-from controlplane.detect import detect
-from controlplane.fleet.finding import Signal
-from controlplane.fleet.job import Attempt, FirstNan, JobKey
-from controlplane.fleet.node import NodeRecord, NodeState
 from tests import builders as b
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.job import Attempt, FirstNan, JobKey
+from understudy_controlplane.fleet.node import NodeRecord, NodeState
 
 
 def nan(job_id: int = 7, attempt: int = 0, **changes: Any) -> FirstNan:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.wire import GpuStatus
-from controlplane.config import Straggler
-from controlplane.detect import detect
-from controlplane.detect.slow_ranks import slow_ranks
-from controlplane.fleet.finding import Finding, Signal
-from controlplane.fleet.node import NodeRecord, NodeState
-from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
+from understudy_agent.wire import GpuStatus
+from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect import detect
+from understudy_controlplane.detect.slow_ranks import slow_ranks
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeRecord, NodeState
+from understudy_controlplane.fleet.snapshot import Snapshot
 
 
 def found(snapshot: Snapshot) -> list[Finding]:

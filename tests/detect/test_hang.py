@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.config import Hang
-from controlplane.detect.hang import hang, not_arrived, patience_seconds
-from controlplane.fleet.finding import Finding, Signal
-from controlplane.fleet.snapshot import Snapshot
-from controlplane.fleet.steps import StepTable
 from tests import builders as b
+from understudy_controlplane.config import Hang
+from understudy_controlplane.detect.hang import hang, not_arrived, patience_seconds
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.steps import StepTable
 
 POLICY = Hang(seconds_min=60, factor=5, first_step_seconds=1800)
 Place = tuple[int, bool]

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from agents.wire import NOT_MOUNTED, Disk, GpuStatus, HardwareEvent, HardwareKind, Host, Port
-from controlplane.detect import detect
-from controlplane.detect.causes import OF_THE_HARDWARE, Cause, second_signals
-from controlplane.fleet.finding import Finding, Signal
-from controlplane.fleet.node import NodeState, NodeView, StoredHardwareEvent
-from controlplane.fleet.slurm import gpus_of_gres
-from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
+from understudy_agent.wire import NOT_MOUNTED, Disk, GpuStatus, HardwareEvent, HardwareKind, Host, Port
+from understudy_controlplane.detect import detect
+from understudy_controlplane.detect.causes import OF_THE_HARDWARE, Cause, second_signals
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeState, NodeView, StoredHardwareEvent
+from understudy_controlplane.fleet.slurm import gpus_of_gres
+from understudy_controlplane.fleet.snapshot import Snapshot
 
 GiB = 2**30
 

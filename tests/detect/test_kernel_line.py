@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.kernel_line import RecordError, parse_record
-from agents.wire import KernelEvent
-from controlplane.detect.kernel_line import Form, KernelLine, decode
+from understudy_agent.kernel_line import RecordError, parse_record
+from understudy_agent.wire import KernelEvent
+from understudy_controlplane.detect.kernel_line import Form, KernelLine, decode
 
 FORMS: list[tuple[str, dict[str, object]]] = [
     (

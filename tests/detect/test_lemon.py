@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config import Lemon
-from controlplane.decide.judge import decide
-from controlplane.decide.spares import free_spares, joining_pool
-from controlplane.detect import detect
-from controlplane.detect.lemon import excluded_by, lemons, scores
-from controlplane.fleet.finding import Signal
-from controlplane.fleet.lemon import LemonSignals
-from controlplane.fleet.snapshot import Snapshot
 from tests import builders as b
+from understudy_controlplane.config import Lemon
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.spares import free_spares, joining_pool
+from understudy_controlplane.detect import detect
+from understudy_controlplane.detect.lemon import excluded_by, lemons, scores
+from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.lemon import LemonSignals
+from understudy_controlplane.fleet.snapshot import Snapshot
 
 TRACE = Path(__file__).resolve().parents[1] / "data" / "faults-400-servers.json.gz"
 TRACE_NODES = 400

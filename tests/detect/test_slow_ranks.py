@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from controlplane.config import Straggler
-from controlplane.detect.slow_ranks import judge, judge_all, slow_ranks
-from controlplane.fleet.steps import StepTable
 from tests import builders as b
 from tests.generated_steps import GeneratedGang, false_alarms, steps_to_detection
+from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect.slow_ranks import judge, judge_all, slow_ranks
+from understudy_controlplane.fleet.steps import StepTable
 
 POLICY = Straggler()
 
@@ -127,7 +127,7 @@ def test_gangs_that_are_judged_together_are_judged_like_each_by_itself() -> None
 
 
 def test_more_gangs_than_are_judged_at_once_are_all_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.detect.slow_ranks.RANKS_AT_ONCE", 20)
+    monkeypatch.setattr("understudy_controlplane.detect.slow_ranks.RANKS_AT_ONCE", 20)
     works = [[1.0] * 7 + [1.2], [1.2] + [1.0] * 7] * 4
     several = [gang(work, [""] * 8, seed=seed) for seed, work in enumerate(works)]
     assert [[slow.rank for slow in one] for one in judge_all(several, POLICY)] == [[7], [0]] * 4

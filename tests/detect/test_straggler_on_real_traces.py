@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from controlplane.config import Straggler
-from controlplane.detect.slow_ranks import SlowRank, slow_ranks
-from controlplane.fleet.steps import StepTable
 from tests import builders as b
+from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect.slow_ranks import SlowRank, slow_ranks
+from understudy_controlplane.fleet.steps import StepTable
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.fleet.decision import Because
-from controlplane.fleet.recovery import StepName
 from docs.generate import DOCUMENTS, GUARDS
+from understudy_controlplane.fleet.decision import Because
+from understudy_controlplane.fleet.recovery import StepName
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 REPOSITORY = DOCS.parent
@@ -31,18 +31,24 @@ def test_every_recovery_step_is_explained() -> None:
 
 def test_every_room_is_described() -> None:
     text = (DOCS / "architecture.md").read_text()
-    rooms = [path.parent.name for path in (REPOSITORY / "controlplane").glob("*/__init__.py")]
+    rooms = [
+        path.parent.name for path in (REPOSITORY / "controlplane" / "understudy_controlplane").glob("*/__init__.py")
+    ]
     assert [room for room in rooms if f"`{room}/`" not in text] == []
 
 
 def test_every_metric_is_documented() -> None:
-    names = set(re.findall(r'"(understudy_\w+)"', (REPOSITORY / "controlplane/view/metrics.py").read_text()))
+    names = set(
+        re.findall(
+            r'"(understudy_\w+)"', (REPOSITORY / "controlplane/understudy_controlplane/api/metrics.py").read_text()
+        )
+    )
     text = (DOCS / "api.md").read_text()
     assert sorted(name for name in names if f"`{name}`" not in text) == []
 
 
 def test_every_route_is_documented() -> None:
-    sources = [*(REPOSITORY / "controlplane").glob("*/*.py")]
+    sources = [*(REPOSITORY / "controlplane" / "understudy_controlplane").glob("*/*.py")]
     found = {
         (method.upper(), path)
         for source in sources

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import pytest
 
-from agents.config import Config
-from agents.wire import Anomaly, AnomalyKind, CheckpointShard
-from tests.agents.desk import JOB, Desk, shards, steps, windows
-from tests.agents.fake_control_plane import FakeControlPlane
-from tests.agents.running_agent import agent_config, running_agent
+from tests.agent.fake_control_plane import FakeControlPlane
+from tests.agent.running_agent import agent_config, running_agent
+from tests.hook.training_site import JOB, Desk, shards, steps, windows
+from understudy_agent.config import Config
+from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "frameworks"
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
-from controlplane.slurm.protocol import SlurmError
+from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from understudy_controlplane.slurm.protocol import SlurmError
 
 REQUEUE_DELAY_SECONDS = 121
 SLURMD_TIMEOUT_SECONDS = 300

@@ -15,20 +15,20 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from agents.wire import REPORT_BYTES_MAX, WIRE_VERSION, LaunchEnded, LauncherReport
-from controlplane.fleet.gang import Anew, Gang, Word
-from controlplane.fleet.job import Attempt
-from controlplane.ingest.authority import Token
-from controlplane.ingest.launchers import launchers_router
-from controlplane.ingest.reports import Doors
-from controlplane.live.directory import JobDirectory
-from controlplane.live.launchers import Launchers
-from controlplane.live.telemetry import ExpectedJob, Telemetry
-from controlplane.store.database import open_database
-from controlplane.store.facts import FactStore
-from controlplane.store.fleet import FleetStore
-from controlplane.store.launches import LaunchStore
 from tests import builders as b
+from understudy_agent.wire import REPORT_BYTES_MAX, WIRE_VERSION, LaunchEnded, LauncherReport
+from understudy_controlplane.fleet.gang import Anew, Gang, Word
+from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.ingest.authority import Token
+from understudy_controlplane.ingest.launchers import launchers_router
+from understudy_controlplane.ingest.reports import Doors
+from understudy_controlplane.live.directory import JobDirectory
+from understudy_controlplane.live.launchers import Launchers
+from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
+from understudy_controlplane.store.database import open_database
+from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.launches import LaunchStore
 
 SECRET = "a-secret-that-only-agents-know"
 HEADERS = {"Authorization": f"Bearer {SECRET}"}

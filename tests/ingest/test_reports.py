@@ -14,7 +14,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
 
-from agents.wire import (
+from tests import builders as b
+from understudy_agent.wire import (
     REPORT_BYTES_MAX,
     CheckpointShard,
     Collective,
@@ -27,17 +28,16 @@ from agents.wire import (
     RankWindow,
     Report,
 )
-from controlplane.fleet.job import Attempt, KnownJob
-from controlplane.fleet.node import Generation, generation_of
-from controlplane.ingest.authority import Token
-from controlplane.ingest.reports import Doors, reports_router
-from controlplane.live.directory import JobDirectory
-from controlplane.live.telemetry import ExpectedJob, Telemetry
-from controlplane.store.database import open_database
-from controlplane.store.facts import FactStore
-from controlplane.store.fleet import FleetStore
-from controlplane.store.launches import LaunchStore
-from tests import builders as b
+from understudy_controlplane.fleet.job import Attempt, KnownJob
+from understudy_controlplane.fleet.node import Generation, generation_of
+from understudy_controlplane.ingest.authority import Token
+from understudy_controlplane.ingest.reports import Doors, reports_router
+from understudy_controlplane.live.directory import JobDirectory
+from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
+from understudy_controlplane.store.database import open_database
+from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.launches import LaunchStore
 
 SECRET = "a-secret-that-only-agents-know"
 HEADERS = {"Authorization": f"Bearer {SECRET}"}

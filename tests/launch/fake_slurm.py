@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from agents.launch import seat
-from agents.launch.tree import below, kill_below
+from understudy_agent.launch import seat
+from understudy_agent.launch.tree import below, kill_below
 
 HOME = Path(os.environ["HOME"])
 
@@ -26,7 +26,7 @@ def is_stuck(node: str) -> bool:
 
 def srun(arguments: list[str]) -> int:
     nodes = next(one for one in arguments if one.startswith("--nodelist=")).partition("=")[2].split(",")
-    words = arguments[arguments.index("agents.launch.seat") + 1 :]
+    words = arguments[arguments.index("understudy_agent.launch.seat") + 1 :]
     number = next(number for number in range(1000) if made(HOME / f"step.{number}"))
     programs = []
     for node in nodes:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy.testbed.processes import all_processes, environment_of
-from deploy.testbed.site import RESEARCHER, Site
+from tests.testbed.processes import all_processes, environment_of
+from tests.testbed.site import RESEARCHER, Site
 
 PROGRAM = Path(__file__).with_name("program.py")
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"}
@@ -111,7 +111,7 @@ class GangJob(Gang):
         sbatch: Sequence[str] = ("--gres=gpu:8",),
     ) -> None:
         script = self.home / "job.sh"
-        run = f'exec {self.python} -P -m agents.launch "$@"'
+        run = f'exec {self.python} -P -m understudy_agent.launch "$@"'
         script.write_text(f"#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --output=output\n{run}\n")
         wanted = [f"--nodes={nodes}", *sbatch]
         self.job = self.site.submit(script, *self.words(options, command), options=wanted)

@@ -10,10 +10,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests import PYTHON_PATH
 from tests.launch import fake_slurm
 from tests.launch.gang import Gang
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class LocalGang(Gang):
@@ -33,7 +32,7 @@ class LocalGang(Gang):
         environment = {
             "PATH": f"{self.home / 'bin'}:{os.environ['PATH']}",
             "HOME": str(self.home),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": PYTHON_PATH,
             "SLURM_JOB_ID": "1",
             "SLURM_JOB_NODELIST": ",".join(names),
             "UNDERSTUDY_SOCKET": str(self.home / "agent.sock"),
@@ -41,7 +40,7 @@ class LocalGang(Gang):
         words = self.words(["--procs-per-node", "1", "--slurm-poll-seconds", "0", *options], command)
         with (self.home / "output").open("wb") as output:
             self._launcher = subprocess.Popen(
-                [sys.executable, "-P", "-m", "agents.launch", *words],
+                [sys.executable, "-P", "-m", "understudy_agent.launch", *words],
                 env=environment,
                 cwd=self.home,
                 stdout=output,

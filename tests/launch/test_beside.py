@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.local import ROOT, LocalGang
+from tests import PYTHON_PATH
+from tests.launch.local import LocalGang
 
 THREE = ["--nodes", "3"]
 
@@ -99,7 +100,7 @@ def test_a_step_that_somebody_ends_before_there_are_standbys_is_no_spares_fault(
     gang.wait_for_launch(0, 3)
     subprocess.run(
         [gang.home / "bin" / "scancel", "--signal=KILL", "1.0"],
-        env={"HOME": str(gang.home), "PYTHONPATH": str(ROOT)},
+        env={"HOME": str(gang.home), "PYTHONPATH": PYTHON_PATH},
         check=True,
     )
     gang.wait_for_launch(1, 3)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agents.launch.budget import Budget
-from agents.launch.events import Events
-from agents.launch.launch import Launch
-from agents.launch.progress import FileProgress
-from agents.launch.steps import Step
+from understudy_agent.launch.budget import Budget
+from understudy_agent.launch.events import Events
+from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.progress import FileProgress
+from understudy_agent.launch.steps import Step
 
 
 class Gang:

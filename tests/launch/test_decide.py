@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agents.launch.decide import (
+from understudy_agent.launch.decide import (
     CAUSES,
     ROWS,
     Action,
@@ -19,7 +19,7 @@ from agents.launch.decide import (
     decide,
     inherit,
 )
-from agents.wire import LaunchCause
+from understudy_agent.wire import LaunchCause
 
 SEATS = ("a", "b", "c", "d")
 RULES = Rules(nodes_min=4)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from agents.launch.ending import Outcome, Remains, judge
-from agents.launch.watch import MANY_SLOW_SECONDS
+from understudy_agent.launch.ending import Outcome, Remains, judge
+from understudy_agent.launch.watch import MANY_SLOW_SECONDS
 
 SEATS = ("a", "b", "c", "d")
 OVER = Remains(SEATS, over_seconds=0.1)

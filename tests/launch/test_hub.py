@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.launch import seat
-from agents.launch.hub import Hub
-from agents.launch.protocol import Message, ProtocolError, answer, encode
+from understudy_agent.launch import seat
+from understudy_agent.launch.hub import Hub
+from understudy_agent.launch.protocol import Message, ProtocolError, answer, encode
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from deploy.testbed.processes import all_processes, environment_of, is_running, read_process
-from deploy.testbed.site import REPOSITORY, RESEARCHER, Site
+from tests import REPOSITORY
 from tests.docs.test_frameworks import script_of
 from tests.launch.gang import GangJob
+from tests.testbed.processes import all_processes, environment_of, is_running, read_process
+from tests.testbed.site import RESEARCHER, Site
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 
@@ -34,7 +35,9 @@ def site() -> Iterator[Site]:
         with Site(directory, nodes=8, spares=0) as started:
             # This checkout's, whichever one is installed.
             shutil.copytree(
-                REPOSITORY / "agents", started.code / "agents", ignore=shutil.ignore_patterns("__pycache__")
+                REPOSITORY / "agents" / "understudy_agent",
+                started.code / "understudy_agent",
+                ignore=shutil.ignore_patterns("__pycache__"),
             )
             yield started
     finally:
@@ -387,7 +390,9 @@ def test_ranks_go_on_in_their_processes_and_come_to_the_same_weights(gang: GangJ
 def test_outside_an_allocation_it_says_what_is_missing(site: Site) -> None:
     environment = {"PYTHONPATH": str(site.code)}
     python = str(site.job_python())
-    done = site.cluster.run(python, "-m", "agents.launch", "--nodes", "2", "--", "true", environment=environment)
+    done = site.cluster.run(
+        python, "-m", "understudy_agent.launch", "--nodes", "2", "--", "true", environment=environment
+    )
     assert done.returncode == 2
     assert "SLURM_JOB_ID" in done.stderr
     assert "sbatch" in done.stderr

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from agents.launch import steps, tree, warm
-from agents.launch.command import Meeting, PythonProgram, parse_python, torchrun
-from agents.launch.decide import OutOfSpares
-from agents.launch.events import Events
-from agents.launch.hub import Hub
-from agents.launch.nodes import Nodes
-from agents.launch.options import UsageError, parse
-from agents.launch.progress import FileProgress, TimeAlive
-from agents.launch.protocol import LINE_BYTES_MAX, Lines, ProtocolError, answer, encode, is_answer, number
-from agents.launch.slurm import Allocation, NodeStates, down_nodes, srun_arguments
-from agents.launch.steps import Step, Steps
-from agents.launch.task import Part, rank_environment
-from agents.launch.verdicts import FileVerdicts
+from understudy_agent.launch import steps, tree, warm
+from understudy_agent.launch.command import Meeting, PythonProgram, parse_python, torchrun
+from understudy_agent.launch.decide import OutOfSpares
+from understudy_agent.launch.events import Events
+from understudy_agent.launch.hub import Hub
+from understudy_agent.launch.nodes import Nodes
+from understudy_agent.launch.options import UsageError, parse
+from understudy_agent.launch.progress import FileProgress, TimeAlive
+from understudy_agent.launch.protocol import LINE_BYTES_MAX, Lines, ProtocolError, answer, encode, is_answer, number
+from understudy_agent.launch.slurm import Allocation, NodeStates, down_nodes, srun_arguments
+from understudy_agent.launch.steps import Step, Steps
+from understudy_agent.launch.task import Part, rank_environment
+from understudy_agent.launch.verdicts import FileVerdicts
 
 MEETING = Meeting(nodes=4, node_rank=2, processes=8, address="10.0.0.1", port=23456)
 
@@ -379,7 +379,9 @@ def test_a_warm_interpreter_that_is_not_needed_ends(tmp_path: Path) -> None:
 
 def test_every_option_is_documented() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "launcher.md").read_text()
-    done = subprocess.run([sys.executable, "-m", "agents.launch", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "understudy_agent.launch", "--help"], capture_output=True, text=True, check=True
+    )
     options = set(re.findall(r"^ +(--[a-z-]+)", done.stdout, re.MULTILINE))
     assert options
     assert sorted(option for option in options if f"| `{option}" not in page) == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agents.launch.seating import Next, Outcome, Picture, attempts_max, judge, patience
+from understudy_agent.launch.seating import Next, Outcome, Picture, attempts_max, judge, patience
 
 SEATS = ("a", "b", "c")
 EIGHT = dict.fromkeys(SEATS, 8)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from agents.launch.decide import Failure
-from agents.launch.watch import MANY_SILENT_SECONDS, Over, Picture, judge
+from understudy_agent.launch.decide import Failure
+from understudy_agent.launch.watch import MANY_SILENT_SECONDS, Over, Picture, judge
 
 SEATS = ("a", "b", "c", "d")
 WELL = Picture(SEATS, ranks=4, ended_well=0, failures=(), age_seconds=3600)

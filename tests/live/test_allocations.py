@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.fleet.job import JobThere
-from controlplane.live.allocations import MARGIN_SECONDS, REMEMBERED_SECONDS, Allocations
 from tests import builders as b
+from understudy_controlplane.fleet.job import JobThere
+from understudy_controlplane.live.allocations import MARGIN_SECONDS, REMEMBERED_SECONDS, Allocations
 
 FIRST, SECOND = JobThere(7, 500, "researcher"), JobThere(8, 500, "researcher")
 

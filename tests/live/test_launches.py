@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agents.wire import RankWindow
-from controlplane.fleet.job import Attempt
-from controlplane.live.telemetry import ExpectedJob, Telemetry
 from tests import builders as b
+from understudy_agent.wire import RankWindow
+from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
 
 
 def window(rank: int, first: int, launch: int) -> RankWindow:

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.wire import Collective, RankWindow
-from controlplane.fleet.job import Attempt
-from controlplane.live.step_buffer import STEPS_KEPT, StepBuffer
 from tests import builders as b
+from understudy_agent.wire import Collective, RankWindow
+from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.live.step_buffer import STEPS_KEPT, StepBuffer
 
 
 def window(rank: int, first: int, times: list[float]) -> RankWindow:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.plan.advice import RULES, Advice, Severity, advise
-from controlplane.plan.settings import NotUnderstood, Settings, as_seconds
-from controlplane.slurm.parse import parse_config
+from understudy_controlplane.plan.advice import RULES, Advice, Severity, advise
+from understudy_controlplane.plan.settings import NotUnderstood, Settings, as_seconds
+from understudy_controlplane.slurm.parse import parse_config
 
 RECORDED = parse_config((Path(__file__).parent / "data" / "config-22.05.txt").read_text(encoding="utf-8"))
 V22, V24, V25 = (22, 5), (24, 11), (25, 11)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.plan.ettr import AttemptProgress, ettr
+from understudy_controlplane.plan.ettr import AttemptProgress, ettr
 
 
 def test_a_run_without_interruption_loses_only_its_start() -> None:

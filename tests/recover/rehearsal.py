@@ -9,15 +9,15 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine
 
-from agents.wire import Gpu
-from controlplane.app import ControlPlane, Outside, compose
-from controlplane.config import Config, Mode
-from controlplane.fleet.node import NodeState
-from controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
-from controlplane.fleet.slurm import SlurmNode
-from controlplane.slurm.protocol import SlurmError
 from tests import builders as b
 from tests.fakes.slurm import FakeSlurm
+from understudy_agent.wire import Gpu
+from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
+from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.slurm.protocol import SlurmError
 
 NODES = tuple(f"n{i}" for i in range(1, 9))
 TICK_SECONDS = 0.2

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import controlplane.loop
-from controlplane.config import Config
-from controlplane.detect import detect as detect_all
-from controlplane.fleet.finding import Finding, Signal
-from controlplane.fleet.node import NodeState
-from controlplane.fleet.recovery import RecoveryStatus
-from controlplane.fleet.snapshot import Snapshot
+import understudy_controlplane.loop
 from tests.recover.rehearsal import Rehearsal
 from tests.recover.test_launcher import ObedientLauncher, all_ended, moves
+from understudy_controlplane.config import Config
+from understudy_controlplane.detect import detect as detect_all
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import RecoveryStatus
+from understudy_controlplane.fleet.snapshot import Snapshot
 
 Hang = Callable[[str | None], None]
 
@@ -52,7 +52,7 @@ def hang(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> Hang:
         assert snapshot is not None
         hanging[:] = [(name, attempt(snapshot))]
 
-    monkeypatch.setattr(controlplane.loop, "detect", detect)
+    monkeypatch.setattr(understudy_controlplane.loop, "detect", detect)
     return begin
 
 

@@ -8,13 +8,21 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from agents.wire import CheckpointShard, FirstStep, JobFact, LaunchCause, LaunchEnded, LaunchStarted, RankStarted
-from controlplane.fleet.gang import Gang, Word
-from controlplane.fleet.job import Attempt
-from controlplane.fleet.node import NodeState
-from controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus, StepName
-from controlplane.store import tables
 from tests.recover.rehearsal import Rehearsal
+from understudy_agent.wire import (
+    CheckpointShard,
+    FirstStep,
+    JobFact,
+    LaunchCause,
+    LaunchEnded,
+    LaunchStarted,
+    RankStarted,
+)
+from understudy_controlplane.fleet.gang import Gang, Word
+from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus, StepName
+from understudy_controlplane.store import tables
 
 
 class ObedientLauncher:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from controlplane.fleet.job import JobKey
-from controlplane.fleet.node import NodeState
-from controlplane.fleet.recovery import RecoveryStatus, StepName
-from controlplane.fleet.slurm import SlurmJob
-from controlplane.slurm.protocol import SlurmUnavailable
-from controlplane.store.queries import Queries
 from tests import builders as b
 from tests.recover.rehearsal import EFFECTS, Rehearsal, refuse
+from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import RecoveryStatus, StepName
+from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.slurm.protocol import SlurmUnavailable
+from understudy_controlplane.store.queries import Queries
 
 
 @pytest.fixture

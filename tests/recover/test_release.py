@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agents.wire import JobRefused
-from controlplane.fleet.node import NodeState
-from controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
-from controlplane.fleet.slurm import SlurmJob, SlurmNode
-from controlplane.slurm.protocol import SlurmUnavailable
 from tests.recover.rehearsal import Rehearsal, refuse
+from understudy_agent.wire import JobRefused
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
+from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode
+from understudy_controlplane.slurm.protocol import SlurmUnavailable
 
 
 @pytest.fixture

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from agents.sample.gpus import RELEASE_FILE
-from controlplane.fleet.job import opted_in
-from controlplane.recover.steps.script import (
+from tests import builders as b
+from understudy_agent.sample.gpus import RELEASE_FILE
+from understudy_controlplane.fleet.job import opted_in
+from understudy_controlplane.recover.steps.script import (
     NOTHING_CHECKED,
     last_words,
     reset_script,
     validation_script,
     with_last_words,
 )
-from tests import builders as b
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def reset(folder: Path, *gpus: str, **policy: Any) -> tuple[int, str]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.recover.steps.script.RELEASE_SECONDS", 0)
+    monkeypatch.setattr("understudy_controlplane.recover.steps.script.RELEASE_SECONDS", 0)
 
 
 @pytest.mark.usefixtures("quick")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.slurm.cli import CommandLineGateway
-from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
+from understudy_controlplane.slurm.cli import CommandLineGateway
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 
 PROGRAM = """#!{python}
 import json, os, sys, time

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.fleet.slurm import SlurmJob
 from tests.fakes.slurm import FakeSlurm
+from understudy_controlplane.fleet.slurm import SlurmJob
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from controlplane.config import Slurm
-from controlplane.slurm.cli import CommandLineGateway
-from controlplane.slurm.protocol import read_view
 from tests.bench.large_cluster import large_cluster
 from tests.bench.slurm_text import JOBS, NODES
 from tests.stopwatch import best_seconds
+from understudy_controlplane.config import Slurm
+from understudy_controlplane.slurm.cli import CommandLineGateway
+from understudy_controlplane.slurm.protocol import read_view
 
 
 @pytest.mark.cluster

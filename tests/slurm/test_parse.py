@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.fleet.slurm import SlurmJob
-from controlplane.slurm.parse import ambiguous_job_ids, epoch_seconds, parse_jobs, parse_nodes, parse_reservations
-from controlplane.slurm.protocol import SlurmError
+from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.slurm.parse import (
+    ambiguous_job_ids,
+    epoch_seconds,
+    parse_jobs,
+    parse_nodes,
+    parse_reservations,
+)
+from understudy_controlplane.slurm.protocol import SlurmError
 
 DATA = Path(__file__).parent / "data"
 

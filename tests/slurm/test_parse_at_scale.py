@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.slurm import parse
-from controlplane.slurm.parse import NodeReader, parse_jobs, parse_nodes
 from tests.bench.slurm_text import GANG, JOBS, NODES, jobs_text, nodes_text
 from tests.stopwatch import best_seconds
+from understudy_controlplane.slurm import parse
+from understudy_controlplane.slurm.parse import NodeReader, parse_jobs, parse_nodes
 
 
 def test_a_large_cluster_is_read_within_a_fraction_of_a_second() -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config import Gateway
-from controlplane.config import Slurm as Policy
-from controlplane.fleet.slurm import SlurmNode
-from controlplane.slurm.choose import choose
-from controlplane.slurm.cli import CommandLineGateway
-from controlplane.slurm.protocol import SlurmError, SlurmUnavailable
-from controlplane.slurm.pyslurm_gateway import PyslurmGateway
+from understudy_controlplane.config import Gateway
+from understudy_controlplane.config import Slurm as Policy
+from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.slurm.choose import choose
+from understudy_controlplane.slurm.cli import CommandLineGateway
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
+from understudy_controlplane.slurm.pyslurm_gateway import PyslurmGateway
 
 BY_COMMAND_LINE = [SlurmNode("n1", "n1", 6818, "IDLE", frozenset(), ("train",), reason="read by the command line")]
 

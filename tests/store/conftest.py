@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from controlplane.store.database import open_database
+from understudy_controlplane.store.database import open_database
 
 
 @pytest.fixture

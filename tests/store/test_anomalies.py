@@ -10,17 +10,17 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from agents.wire import Anomaly, AnomalyKind, CheckpointShard, Fact
-from controlplane.app import Outside, compose
-from controlplane.config import Config
-from controlplane.fleet.job import Attempt, JobKey
-from controlplane.recover.restore import RestorePoints
-from controlplane.store.checkpoints import CheckpointStore
-from controlplane.store.facts import FactStore
-from controlplane.store.fleet import FleetStore
-from controlplane.store.queries import Queries
 from tests import builders as b
 from tests.fakes.slurm import FakeSlurm
+from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact
+from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_controlplane.recover.restore import RestorePoints
+from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.queries import Queries
 
 JOB = b.job()
 
@@ -169,7 +169,7 @@ def test_a_person_can_answer_for_the_checkpoints(tmp_path: Path) -> None:
 
 
 def _engine(config: Config) -> Engine:
-    from controlplane.store.database import open_database
+    from understudy_controlplane.store.database import open_database
 
     return open_database(config.server.database)
 

@@ -6,16 +6,16 @@ from collections import Counter
 
 from sqlalchemy import Engine, insert
 
-from agents.wire import KernelEvent
-from controlplane.decide.judge import decide
-from controlplane.detect import detect
-from controlplane.fleet.lemon import LemonSignals
-from controlplane.store import tables
-from controlplane.store.facts import FactStore
-from controlplane.store.fleet import FleetStore
-from controlplane.store.journal import Journal
-from controlplane.store.lemons import LemonStore
 from tests import builders as b
+from understudy_agent.wire import KernelEvent
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.lemon import LemonSignals
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.journal import Journal
+from understudy_controlplane.store.lemons import LemonStore
 
 
 def counted(engine: Engine, since: float = 0.0) -> dict[str, LemonSignals]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from sqlalchemy import Engine, inspect, select, text
 
-import migrations
-from controlplane.store import tables
-from controlplane.store.database import migrate
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import MIGRATIONS, migrate
 
 VALIDATE = ("hold_node", "resume_node", "run_validation")
 RESET = ("hold_node", "resume_node", "reset_gpu")
@@ -21,7 +18,7 @@ TAKE_BACK = ("drain_nodes", "release_node")
 
 def downgrade(engine: Engine, revision: str) -> None:
     config = AlembicConfig()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("script_location", str(MIGRATIONS))
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.downgrade(config, revision)

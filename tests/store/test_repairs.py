@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine
 
-from controlplane.fleet.decision import Action, Because, Decision
-from controlplane.fleet.finding import Finding, Signal
-from controlplane.fleet.node import NodeState
-from controlplane.fleet.operator import Verb
-from controlplane.store.fleet import FleetStore
-from controlplane.store.journal import Journal
-from controlplane.store.repairs import RepairStore
 from tests import builders as b
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.journal import Journal
+from understudy_controlplane.store.repairs import RepairStore
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ class TestGpus:
 
     def test_a_gpu_without_a_uuid_is_nobody(self, repairs: RepairStore) -> None:
         repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
-        from agents.wire import Gpu, GpuStatus
+        from understudy_agent.wire import Gpu, GpuStatus
 
         assert repairs.see_gpus({"n2": [Gpu(0, GpuStatus.LOST)]}, b.NOW) == []
         assert len(repairs.gpus(10)) == 1

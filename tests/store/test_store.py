@@ -11,24 +11,24 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, select
 
-from agents.wire import CheckpointShard, Fact, FirstStep, HardwareEvent, HardwareKind, RankStarted
-from controlplane.decide.judge import decide
-from controlplane.detect import detect
-from controlplane.fleet.decision import Action, Because, Decision
-from controlplane.fleet.finding import Finding, Signal
-from controlplane.fleet.job import Attempt, JobKey, JobThere, identify
-from controlplane.fleet.node import NodeState, generation_of
-from controlplane.fleet.recovery import RecoveryStatus, StepStatus
-from controlplane.store import tables
-from controlplane.store.checkpoints import CheckpointStore
-from controlplane.store.database import StoreError, open_database, reading
-from controlplane.store.facts import FactStore
-from controlplane.store.fleet import FleetStore
-from controlplane.store.journal import Journal
-from controlplane.store.launches import LaunchStore
-from controlplane.store.queries import Queries
-from controlplane.store.tables import metadata
 from tests import builders as b
+from understudy_agent.wire import CheckpointShard, Fact, FirstStep, HardwareEvent, HardwareKind, RankStarted
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.job import Attempt, JobKey, JobThere, identify
+from understudy_controlplane.fleet.node import NodeState, generation_of
+from understudy_controlplane.fleet.recovery import RecoveryStatus, StepStatus
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.database import StoreError, open_database, reading
+from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.journal import Journal
+from understudy_controlplane.store.launches import LaunchStore
+from understudy_controlplane.store.queries import Queries
+from understudy_controlplane.store.tables import metadata
 
 JOB = b.job()
 

@@ -1,1 +1,1 @@
-"""Promises of the testbed: what it plays, it plays as the real thing would."""
+"""A cluster to try things on: real Slurm, fake GPUs, one machine. Nothing of it runs in production."""

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from deploy.testbed.cluster import ClusterError, SlurmCluster
-from deploy.testbed.processes import Process, descendants, marked, read_process, sweep
+from tests import PYTHON_PATH, REPOSITORY
+from tests.testbed.cluster import ClusterError, SlurmCluster
+from tests.testbed.processes import Process, descendants, marked, read_process, sweep
 
 pytestmark = pytest.mark.cluster
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_ON = "trap '' TERM INT; setsid sleep 1000 & sleep 1000"
 STARTER = """
 import sys, time
 from pathlib import Path
-from deploy.testbed.cluster import SlurmCluster
+from tests.testbed.cluster import SlurmCluster
 cluster = SlurmCluster(Path(sys.argv[1]), nodes=2)
 cluster.start()
 cluster.sbatch("--nodes=2", "--export=NONE", "--wrap", "/usr/bin/srun /usr/bin/sleep 1000")
@@ -126,7 +126,7 @@ def start_elsewhere(directory: Path) -> subprocess.Popen[str]:
     program = subprocess.Popen(
         [sys.executable, "-c", STARTER, str(directory)],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -11,9 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents.sample.picture import Picture
-from agents.wire import GpuStatus
-from deploy.testbed.fake_nvml import (
+from tests import PYTHON_PATH
+from tests.testbed.fake_nvml import (
     A100,
     B200,
     DRIVER_VERSION,
@@ -31,15 +30,15 @@ from deploy.testbed.fake_nvml import (
     h100_node,
     shaped_node,
 )
-
-ROOT = Path(__file__).parents[2]
+from understudy_agent.sample.nvml_sample import Picture
+from understudy_agent.wire import GpuStatus
 
 PROGRAM = """
 import sys, msgspec
 from pathlib import Path
-from agents.sample.gpu_history import GpuHistory
-from agents.sample.memory import Memory
-from agents.sample.nvml import Nvml
+from understudy_agent.sample.gpu_history import GpuHistory
+from understudy_agent.sample.hardware_history import Memory
+from understudy_agent.sample.nvml import Nvml
 nvml, history = Nvml(), GpuHistory(Memory(Path(sys.argv[1]), "boot-1"))
 for number, _ in enumerate(sys.stdin):
     print(msgspec.json.encode(history.add(nvml.read(everything=True), float(number))).decode(), flush=True)
@@ -106,7 +105,7 @@ def environment(library: Path, state: Path) -> dict[str, str]:
     return os.environ | {
         "LD_LIBRARY_PATH": str(library.parent),
         "FAKE_NVML_STATE": str(state),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHON_PATH,
     }
 
 

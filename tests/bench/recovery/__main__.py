@@ -20,10 +20,6 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from deploy.testbed.cluster import ClusterError
-from deploy.testbed.configuration import free_ports
-from deploy.testbed.installation import NATIVE
-from deploy.testbed.site import RESEARCHER, Site
 from tests.bench.recovery import job as program
 from tests.bench.recovery.environment import health_check, make_nvrx
 from tests.bench.recovery.faults import FAULTS, all_whole, repair
@@ -41,6 +37,10 @@ from tests.bench.recovery.judge import (
 )
 from tests.bench.recovery.sides import GANG, IMPORTING, SIDES, SPARES, Job, Side, tuned
 from tests.bench.result import BENCH_DIRECTORY, write
+from tests.testbed.cluster import ClusterError
+from tests.testbed.configuration import free_ports
+from tests.testbed.installation import NATIVE
+from tests.testbed.site import RESEARCHER, Site
 
 DIRECTORY = Path("/var/tmp/understudy-recovery")  # noqa: S108 - ours alone: made anew by root at each run
 NVRX_DIRECTORY = DIRECTORY.with_name("understudy-recovery-nvrx")

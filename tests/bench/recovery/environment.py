@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy.testbed.cluster import ClusterError
+from tests.testbed.cluster import ClusterError
 
 NVRX = "nvidia-resiliency-ext==0.4.1"
 NVRX_NEEDS = ("defusedxml", "psutil", "pynvml", "pyyaml", "nvidia-ml-py", "packaging")

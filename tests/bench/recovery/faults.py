@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from deploy.testbed import fake_nvml
-from deploy.testbed.cluster import ClusterError
-from deploy.testbed.site import Site
+from tests.testbed import fake_nvml
+from tests.testbed.cluster import ClusterError
+from tests.testbed.site import Site
 
 SLOW = 1.5
 HANG_SECONDS_MAX = 10.0

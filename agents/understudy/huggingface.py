@@ -1,0 +1,105 @@
+"""The callback for Hugging Face's Trainer.
+
+callback = UnderstudyCallback()
+trainer = Trainer(…, callbacks=[callback])
+trainer.train(resume_from_checkpoint=callback.resume_from_checkpoint())
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
+from transformers.training_args import TrainingArguments
+
+from .ddp import Watch, watch_ddp
+from .monitor import Monitor
+from .never_raise import complain_once, quiet
+
+
+class UnderstudyCallback(TrainerCallback):
+    """Times optimizer steps, announces checkpoints when they are written, and knows where to go on.
+
+    A step is what the Trainer calls one: all the batches that it accumulates, and the optimizer's update. Loading
+    data, evaluation, logging and the writing of checkpoints are not in it.
+    """
+
+    def __init__(self, monitor: Monitor | None = None) -> None:
+        """Make it early: the gang is known to be starting from then on."""
+        self._monitor = monitor or Monitor()
+        self._step: AbstractContextManager[None] | None = None
+        self._watch: Watch | None = None
+
+    @quiet
+    def resume_from_checkpoint(self, otherwise: str | bool | None = None) -> str | bool | None:
+        """For Trainer.train: the checkpoint to go on from, None to begin at the beginning. The same for every rank.
+
+        `otherwise` is what to do when nobody tells, as outside of a Slurm job: a path, True for the last checkpoint
+        in the output directory (there must be one), or the beginning.
+        """
+        point = self._monitor.restore_point()
+        if point is None:
+            return otherwise
+        if point.path and not os.path.exists(point.path):  # noqa: PTH110
+            complain_once("resume", "the checkpoint %s is not there any more; going on with %r", *(point, otherwise))
+            return otherwise
+        return point.path or None
+
+    # -- what the Trainer calls --------------------------------------------------------------------------------
+
+    @quiet
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        model = kwargs.get("model")
+        in_ddp = dist.is_available() and dist.is_initialized() and not args.fsdp and not args.deepspeed
+        if model is not None and in_ddp:
+            self._watch = watch_ddp(self._monitor, model)
+
+    @quiet
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._step = None
+        if self._watch is not None:
+            self._watch.remove()
+            self._watch = None
+
+    @quiet
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        step = self._monitor.step(state.global_step)
+        step.__enter__()
+        self._step = step
+
+    @quiet
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        step, self._step = self._step, None
+        if step is not None:
+            step.__exit__(None, None, None)
+
+    @quiet
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        logs = kwargs.get("logs") or {}
+        if "grad_norm" in logs:  # of training, not of evaluation
+            self._monitor.observe(logs.get("loss"), logs["grad_norm"])
+
+    @quiet
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Called on every rank when it has written its part; the Trainer's own state is rank 0's last file."""
+        path = Path(args.output_dir or ".").absolute() / f"checkpoint-{state.global_step}"
+        if args.save_only_model or args.save_on_each_node:
+            complain_once("save", "checkpoints without optimizer, or one on each node, are not announced: %s", path)
+            return
+        if args.process_index == 0:
+            file = "trainer_state.json"
+        elif (path / f"rng_state_{args.process_index}.pth").exists():
+            file = f"rng_state_{args.process_index}.pth"
+        else:
+            file = ""
+        self._monitor.checkpoint_saved(state.global_step, path, file or None)

@@ -1,0 +1,143 @@
+"""Lightning's callback, for `lightning` and for `pytorch_lightning` 2.
+
+callback = UnderstudyCallback()
+trainer = Trainer(callbacks=[callback, …])
+trainer.fit(model, ckpt_path=callback.ckpt_path())
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .ddp import Watch, watch_ddp
+from .monitor import Monitor
+from .never_raise import complain_once, quiet
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+elif "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+    from pytorch_lightning import Callback
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ModuleNotFoundError:
+        from pytorch_lightning import Callback
+
+from torch.nn.parallel import DistributedDataParallel
+
+
+class UnderstudyCallback(Callback):
+    """Times optimizer steps, announces checkpoints when they are written, and knows where to go on.
+
+    A step goes from the start of its first batch to the end of its last; loading data, validation and the writing of
+    checkpoints are not in it.
+    """
+
+    def __init__(self, monitor: Monitor | None = None) -> None:
+        """Make it early: the gang is known to be starting from then on."""
+        self._monitor = monitor or Monitor()
+        self._step: AbstractContextManager[None] | None = None
+        self._number = 0
+        self._watch: Watch | None = None
+        self._own_save = False
+
+    @quiet
+    def ckpt_path(self, otherwise: str | None = None) -> str | None:
+        """For Trainer.fit: the checkpoint to go on from, None to begin at the beginning. The same for every rank.
+
+        `otherwise` is what to do when nobody tells, as outside of a Slurm job: a path, "last", or the beginning.
+        """
+        point = self._monitor.restore_point()
+        if point is None:
+            return otherwise
+        if point.path and not os.path.exists(point.path):  # noqa: PTH110
+            complain_once("ckpt_path", "the checkpoint %s is not there any more; going on with %r", *(point, otherwise))
+            return otherwise
+        return point.path or None
+
+    # -- what Lightning calls ----------------------------------------------------------------------------------
+
+    @quiet
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if stage == "fit" and self._monitor.active and not self._own_save:
+            # Lightning tells callbacks before a checkpoint is written, and not after.
+            trainer.save_checkpoint = self._announcing(trainer, trainer.save_checkpoint)
+            self._own_save = True
+
+    @quiet
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if self._own_save:
+            self._own_save = False
+            del trainer.save_checkpoint
+
+    @quiet
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        model = trainer.strategy.model
+        if isinstance(model, DistributedDataParallel):
+            self._watch = watch_ddp(self._monitor, model)
+
+    @quiet
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._step = None
+        if self._watch is not None:
+            self._watch.remove()
+            self._watch = None
+
+    @quiet
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self._step is None:
+            self._number = trainer.global_step
+            step = self._monitor.step(self._number)
+            step.__enter__()
+            self._step = step
+
+    @quiet
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._step is not None and trainer.global_step > self._number:  # else more batches are accumulated
+            step, self._step = self._step, None
+            step.__exit__(None, None, None)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._step = None
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def _announcing(self, trainer: Any, save: Callable[..., Any]) -> Callable[..., Any]:
+        def save_checkpoint(filepath: Any, weights_only: bool | None = None, *args: Any, **kwargs: Any) -> None:
+            before = self._is_there(filepath)
+            save(filepath, weights_only, *args, **kwargs)  # all ranks; behind a barrier when it returns
+            if not weights_only:
+                self._announce(trainer, filepath, before)
+
+        return save_checkpoint
+
+    @quiet
+    def _is_there(self, filepath: Any) -> bool:
+        return Path(filepath).exists()
+
+    @quiet
+    def _announce(self, trainer: Any, filepath: Any, written_over: bool | None) -> None:
+        path = Path(filepath).absolute()
+        rank = trainer.global_rank
+        if any("Async" in kind.__name__ for kind in type(trainer.strategy.checkpoint_io).__mro__):
+            complain_once("async", "checkpoints that are written in the background are not announced: %s", path)
+            return
+        if path.is_dir():  # a sharded strategy: torch's distributed checkpoint names its shards so
+            shard = f"__{rank}_0.distcp"
+            file = shard if (path / shard).exists() else None
+        elif rank != 0:
+            file = None
+        elif written_over or path.stem == "last":
+            complain_once("over", "%s is written over and over: it is not announced", path)
+            return
+        elif not path.exists():
+            complain_once("late", "%s is not there when Lightning has saved it: it is not announced", path)
+            return
+        else:
+            file = "."
+        self._monitor.checkpoint_saved(trainer.global_step, path, file)

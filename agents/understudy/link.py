@@ -1,0 +1,208 @@
+"""The connection to the node's agent: a daemon thread that sends what is in the outbox and takes the answers
+in.
+
+It connects again whenever the agent was away, says hello anew and repeats every notice that was not
+acknowledged. Nothing that happens here reaches the training. What an older agent does not know it is not told again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .identity import Identity
+from .never_raise import log
+from .outbox import Outbox, collective_message
+
+SEND_EVERY_SECONDS = 0.25
+REPEAT_AFTER_SECONDS = 30.0
+SEND_TIMEOUT_SECONDS = 5.0
+CONNECT_AGAIN_SECONDS = (0.25, 0.5, 1.0, 2.0)
+ANSWER_BYTES_MAX = 65_536
+
+UNKNOWN_TYPE = re.compile(r"Invalid value '(\w+)' - at `\$\.type`")
+"""In the answer of an agent that is older than what it was told, and hangs up then. Newer ones leave it out."""
+
+
+class Link:
+    def __init__(
+        self, path: str, hello: dict[str, Any], outbox: Outbox, on_answer: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """`on_answer` is called from the link's thread with every answer that carries an id."""
+        self._path = path
+        self._hello = hello
+        self._outbox = outbox
+        self._on_answer = on_answer
+        self._socket: socket.socket | None = None
+        self._received = b""
+        self._sent_at: dict[int, float] = {}
+        self._collective_told: tuple[int, bool] | None = None
+        self._failures = 0
+        self._connect_at = 0.0
+        self._complained: set[str] = set()
+        self._unknown: set[str] = set()
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        self._closing = threading.Event()
+        self.connected = threading.Event()
+        """Set once an agent was there, and from then on."""
+        self._thread = threading.Thread(target=self._run, name="understudy-link", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something to send that should not wait for the next round."""
+        with contextlib.suppress(OSError):  # full: it is awake already; closed: it is gone
+            self._waker.send(b"\0")
+
+    def close(self, timeout_seconds: float) -> None:
+        """Send what is there to send and end."""
+        self._closing.set()
+        self.wake()
+        self._thread.join(timeout_seconds)
+
+    def abandon(self) -> None:
+        """In the child of a fork: the thread is not there, and the connection is the parent's."""
+        self._disconnect()
+        self._woken.close()
+        self._waker.close()
+
+    def complain(self, topic: str, message: str, *arguments: object) -> None:
+        """One warning for each topic in the life of this process: training logs are long enough."""
+        if topic not in self._complained:
+            self._complained.add(topic)
+            log.warning("understudy: " + message, *arguments)
+
+    def _run(self) -> None:
+        try:
+            self._talk()
+        finally:
+            self._disconnect()
+            self._woken.close()
+            self._waker.close()
+
+    def _talk(self) -> None:
+        while True:
+            closing = self._closing.is_set()
+            try:
+                self._turn(wait_seconds=0.0 if closing else SEND_EVERY_SECONDS)
+            except OSError as error:
+                self._lose(error)
+                if not closing:
+                    self._sleep(SEND_EVERY_SECONDS)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not end what the training relies on
+                self.complain("bug", "the link to the agent stumbled and goes on: %r", error)
+                self._lose(error)
+            if closing:
+                return
+
+    def _turn(self, wait_seconds: float) -> None:
+        if self._socket is None:
+            if time.monotonic() < self._connect_at:
+                self._sleep(wait_seconds)
+                return
+            self._socket = self._connect()
+        connection = self._socket
+        self._outbox.look_at_values()
+        for message in self._outbox.take_steps():
+            _send(connection, message)
+        self._send_collective(connection)
+        self._send_notices(connection)
+        readable, _, _ = select.select([connection, self._woken], [], [], wait_seconds)
+        if self._woken in readable:
+            self._woken.recv(4096)
+        if connection in readable:
+            self._receive(connection)
+
+    def _sleep(self, seconds: float) -> None:
+        readable, _, _ = select.select([self._woken], [], [], seconds)
+        if readable:
+            self._woken.recv(4096)
+
+    def _connect(self) -> socket.socket:
+        """Raises OSError."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(SEND_TIMEOUT_SECONDS)
+            connection.connect(self._path)
+            _send(connection, self._hello)
+        except OSError:
+            connection.close()
+            raise
+        self._received = b""
+        self._sent_at.clear()
+        self._collective_told = None
+        self._failures = 0
+        self.connected.set()
+        return connection
+
+    def _lose(self, error: Exception) -> None:
+        if not self.connected.is_set():
+            self.complain("absent", "no agent at %s (%s): nothing is reported until there is one", self._path, error)
+        self._disconnect()
+        pause_seconds = CONNECT_AGAIN_SECONDS[min(self._failures, len(CONNECT_AGAIN_SECONDS) - 1)]
+        self._failures += 1
+        self._connect_at = time.monotonic() + pause_seconds
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send_collective(self, connection: socket.socket) -> None:
+        """The last one entered, if it is another than told, or was left since."""
+        entered = self._outbox.collectives.latest()
+        if "collective" in self._unknown:
+            return
+        if entered is not None and (entered.sequence, entered.inside) != self._collective_told:
+            self._collective_told = (entered.sequence, entered.inside)
+            _send(connection, collective_message(entered))
+
+    def _send_notices(self, connection: socket.socket) -> None:
+        now = time.monotonic()
+        for notice in self._outbox.ready_notices():
+            if notice["type"] in self._unknown:
+                self._outbox.settle(notice["id"])
+                continue
+            sent_at = self._sent_at.get(notice["id"])
+            if sent_at is None or now - sent_at > REPEAT_AFTER_SECONDS:
+                _send(connection, notice)
+                self._sent_at[notice["id"]] = now
+
+    def _receive(self, connection: socket.socket) -> None:
+        chunk = connection.recv(ANSWER_BYTES_MAX)
+        if not chunk:
+            raise ConnectionResetError("the agent hung up")
+        *lines, self._received = (self._received + chunk).split(b"\n")
+        if len(self._received) > ANSWER_BYTES_MAX:
+            raise ConnectionError("the agent's answer has no end")
+        for line in lines:
+            answer = json.loads(line)
+            unknown = UNKNOWN_TYPE.search(str(answer.get("error"))) if answer.get("id") is None else None
+            if unknown is not None:
+                self._unknown.add(unknown[1])
+                words = "the agent is older than this hook and knows no %r: such messages are left out"
+                self.complain(f"unknown {unknown[1]}", words, unknown[1])
+            elif answer.get("id") is None:
+                self.complain("refused", "the agent refuses what this rank says: %s", answer.get("error"))
+            else:
+                self._sent_at.pop(answer["id"], None)
+                self._on_answer(answer)
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def hello_message(identity: Identity, gpu_index: int | None, role: str) -> dict[str, Any]:
+    return {"type": "hello", **identity._asdict(), "pid": os.getpid(), "gpu_index": gpu_index, "role": role}

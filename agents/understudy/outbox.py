@@ -1,0 +1,138 @@
+"""What waits to be told to the agent: finished steps, which may be lost, and notices, which may not.
+
+Filled by the training thread, emptied by the link's thread. Bounded: steps beyond the limit push out the
+oldest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from .anomalies import AnomalyWatch
+from .collectives import CollectiveLog, Entered
+from .never_raise import complain_once
+
+STEPS_HELD_MAX = 4096
+STEPS_PER_MESSAGE_MAX = 512  # what the agent takes in one line
+NOTICES_HELD_MAX = 1024
+VALUES_HELD_MAX = 4096
+STEP_MAX = 2**53
+TEXT_CHARACTERS_MAX = 2048  # of a path
+
+Step = tuple[int, float, float]
+"""Number, seconds less waiting, seconds."""
+
+
+class Outbox:
+    def __init__(self) -> None:
+        self.collectives = CollectiveLog()
+        self.steps: deque[Step] = deque(maxlen=STEPS_HELD_MAX)
+        """Appending to a deque needs no lock, and the training thread takes none."""
+        self.values: deque[tuple[Any, float | None, float | None]] = deque(maxlen=VALUES_HELD_MAX)
+        """Step, loss and gradient norm, as they were told."""
+        self._watch = AnomalyWatch()
+        self._watch_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._notices: dict[int, dict[str, Any]] = {}
+        self._last_id = 0
+        self._empty = threading.Condition(self._lock)
+
+    def add_notice(self, notice: dict[str, Any]) -> int:
+        """Returns the id that the agent's answer will carry. Beyond the limit the oldest notice goes."""
+        with self._lock:
+            if len(self._notices) >= NOTICES_HELD_MAX:
+                del self._notices[next(iter(self._notices))]
+            self._last_id += 1
+            self._notices[self._last_id] = notice | {"id": self._last_id}
+            return self._last_id
+
+    def look_at_values(self) -> None:
+        """What should not be among those told since the last time becomes a notice. Not the training thread's work."""
+        with self._watch_lock:
+            while self.values:
+                number, loss, grad_norm = self.values.popleft()
+                step = step_number(number)
+                for notice in self._watch.see(step, loss, grad_norm) if step is not None else ():
+                    self.add_notice(notice)
+
+    def complete_notice(self, identifier: int, more: dict[str, Any]) -> None:
+        with self._lock:
+            if identifier in self._notices:
+                self._notices[identifier] |= more
+
+    def settle(self, identifier: int) -> dict[str, Any] | None:
+        """Forget a notice; returns it, or None when it was settled before."""
+        with self._lock:
+            notice = self._notices.pop(identifier, None)
+            self._empty.notify_all()
+            return notice
+
+    def ready_notices(self) -> list[dict[str, Any]]:
+        """In the order they were added; shards whose file is still being read are left out."""
+        with self._lock:
+            return [notice for notice in self._notices.values() if notice["type"] != "shard" or "sha256" in notice]
+
+    def wait_until_settled(self, timeout_seconds: float) -> bool:
+        with self._lock:
+            return self._empty.wait_for(lambda: not self._notices, timeout_seconds)
+
+    def after_fork(self) -> None:
+        """In the child the lock may be held by a thread that is not there."""
+        self._lock = threading.Lock()
+        self._empty = threading.Condition(self._lock)
+        self._watch_lock = threading.Lock()
+        self.collectives.after_fork()
+
+    def take_steps(self) -> Iterator[dict[str, Any]]:
+        """Messages of consecutive steps, oldest first."""
+        run: list[Step] = []
+        while self.steps:
+            number, own, wall = self.steps.popleft()
+            # The number may come as a tensor: turning it into an int is not the training thread's work.
+            known = step_number(number)
+            if known is None:
+                complain_once("step", "steps are to be numbered from 0: %.50r is not reported", number)
+                continue
+            step = (known, own, wall)
+            if run and (step[0] != run[-1][0] + 1 or len(run) == STEPS_PER_MESSAGE_MAX):
+                yield _steps_message(run)
+                run = []
+            run.append(step)
+        if run:
+            yield _steps_message(run)
+
+
+def describe_file(path: str, file: str) -> dict[str, Any]:
+    """Size and checksum of a shard, as CheckpointShard of agents/understudy_agent/wire.py has them. Raises OSError."""
+    if not file:
+        return {"size_bytes": 0, "sha256": hashlib.sha256().hexdigest()}
+    with open(path if file == "." else os.path.join(path, file), "rb") as shard:  # noqa: PTH118, PTH123
+        digest = hashlib.file_digest(shard, "sha256").hexdigest()
+        return {"size_bytes": os.fstat(shard.fileno()).st_size, "sha256": digest}
+
+
+def step_number(value: Any) -> int | None:
+    """None for what the agent would not take."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if 0 <= number <= STEP_MAX else None
+
+
+def collective_message(entered: Entered) -> dict[str, Any]:
+    return {"type": "collective", **entered._asdict(), "step": step_number(entered.step)}
+
+
+def _steps_message(run: list[Step]) -> dict[str, Any]:
+    return {
+        "type": "steps",
+        "first_step": run[0][0],
+        "self_seconds": [round(own, 6) for _, own, _ in run],
+        "wall_seconds": [round(wall, 6) for _, _, wall in run],
+    }

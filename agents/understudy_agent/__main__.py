@@ -1,0 +1,56 @@
+"""`understudy agent`: reads the configuration, runs the agent until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from understudy_agent.config import Config, ConfigError, load_config, read_boot_id, read_token
+from understudy_agent.log import fields, log, set_up_logging
+from understudy_agent.loop import Agent
+from understudy_agent.ranks import SocketInUseError
+
+DEFAULT_CONFIG = Path("/etc/understudy/agent.toml")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="understudy agent",
+        description="Report this node's GPUs, kernel log and ranks to the control plane.",
+    )
+    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help=f"default: {DEFAULT_CONFIG}")
+    parser.add_argument("--check-config", action="store_true", help="say whether the configuration is good, and end")
+    options = parser.parse_args(arguments)
+    set_up_logging()
+    try:
+        config = load_config(options.config)
+        read_token(config)
+        read_boot_id(config)
+    except ConfigError as error:
+        sys.stderr.write(f"understudy agent: {error}\n")
+        return 2
+    if options.check_config:
+        sys.stdout.write(f"{options.config}: good (cluster {config.cluster}, node {config.node})\n")
+        return 0
+    try:
+        asyncio.run(_run(config))
+    except (SocketInUseError, OSError) as error:
+        log.error("agent_cannot_start", extra=fields(reason=error))
+        return 1
+    return 0
+
+
+async def _run(config: Config) -> None:
+    agent = Agent(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, agent.stop)
+    await agent.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""`understudy run`: reads the options, looks where it is, runs the launcher."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from understudy_agent.launch.agent_line import AgentLine
+from understudy_agent.launch.events import Events
+from understudy_agent.launch.hub import Hub
+from understudy_agent.launch.launcher import EXIT_CANNOT_START, Launcher
+from understudy_agent.launch.nodes import Nodes
+from understudy_agent.launch.options import Options, UsageError, parse
+from understudy_agent.launch.progress import FileProgress, Progress, TimeAlive, ToldProgress
+from understudy_agent.launch.protocol import new_secret
+from understudy_agent.launch.rank_socket import socket_path
+from understudy_agent.launch.slurm import Allocation, NoAllocation, NodeStates, asked_for_no_kill, read_allocation
+from understudy_agent.launch.steps import Steps
+from understudy_agent.launch.verdicts import AllVerdicts, FileVerdicts, NoVerdicts
+
+EXIT_USAGE = 2
+VERDICT_SECONDS = 0.05
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        options = parse(arguments)
+        allocation = read_allocation(os.environ)
+        check_size(options, allocation)
+        events = Events(options.events)
+    except (UsageError, NoAllocation, OSError) as error:
+        sys.stderr.write(f"understudy run: {error}\n")
+        return EXIT_USAGE
+    _warn(options, allocation, events)
+    secret = new_secret()
+    line = AgentLine(
+        socket_path(os.environ, None), int(allocation.job_id), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    )
+    try:
+        hub = Hub(secret, options.ports or (0,))
+    except OSError as error:
+        sys.stderr.write(f"understudy run: {error}\n")
+        return EXIT_CANNOT_START
+    progress: Progress = ToldProgress(line.step, TimeAlive(options.progress_seconds), lambda: line.silent)
+    if options.progress_file:
+        progress = FileProgress(options.progress_file)
+    verdicts = FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts()
+    node_states = NodeStates(allocation.nodes, options.slurm_poll_seconds)
+    nodes = Nodes(allocation.nodes, AllVerdicts(verdicts, line), node_states, events)
+    launcher = Launcher(options, nodes, hub, Steps(hub, allocation, options, secret), events, progress, line)
+    try:
+        return launcher.run()
+    except OSError as error:
+        sys.stderr.write(f"understudy run: {error}\n")
+        return EXIT_CANNOT_START
+    finally:
+        node_states.close()
+        line.close()
+        hub.close()
+
+
+def check_size(options: Options, allocation: Allocation) -> None:
+    """Raises UsageError."""
+    if options.nodes > len(allocation.nodes):
+        raise UsageError(
+            f"--nodes {options.nodes}, but job {allocation.job_id} has {len(allocation.nodes)}: ask sbatch for "
+            f"{options.nodes} nodes and some spares (--nodes={options.nodes + 1} --no-kill)"
+        )
+
+
+def _warn(options: Options, allocation: Allocation, events: Events) -> None:
+    if options.nodes == len(allocation.nodes):
+        words = f"no spare: the allocation has {options.nodes} nodes, and the gang needs all of them"
+        events.tell(
+            "no_spares", f"{words}. Ranks that fail are started again; a node that fails cannot be replaced here"
+        )
+    if asked_for_no_kill(allocation, os.environ) is None:
+        events.tell(
+            "no_kill_unknown",
+            "cannot see that this job was asked for with --no-kill: without it Slurm ends the whole job when it "
+            "notices a dead node. Put `#SBATCH --no-kill` into the batch script",
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

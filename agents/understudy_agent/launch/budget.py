@@ -1,0 +1,64 @@
+"""What the gang has reached and what it has spent, over all its launches.
+
+Belongs here: telling progress from steps done again, and what earlier allocations of the job had used up. Must not:
+what follows from it (`decide.py`), or how steps are learned (`progress.py`).
+"""
+
+from __future__ import annotations
+
+from understudy_agent.launch.decide import Ledger, inherit
+from understudy_agent.launch.events import Events
+from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.progress import Progress
+
+PROGRESS_SECONDS = 0.5
+
+
+class Budget:
+    """Progress is a step beyond every one before it."""
+
+    def __init__(self, progress: Progress, launches_without_progress_max: int, events: Events) -> None:
+        self._progress = progress
+        self._maximum = launches_without_progress_max
+        self._events = events
+        self._best_step: int | None = None
+        self._looked_at = 0.0
+        self._took_over = False
+        self.ledger = Ledger()
+
+    def begin(self, launch: Launch, now: float) -> None:
+        """Its ranks are about to start: what is seen now is of a launch before."""
+        reached = self._progress.step(0.0)
+        launch.note_step(reached, now)
+        if launch.number == 0 and reached is not None:  # what an earlier job left in the file
+            self._best_step = max(reached, self._best_step or 0)
+
+    def look(self, launch: Launch, now: float) -> None:
+        if now - self._looked_at >= PROGRESS_SECONDS:
+            self.look_at_once(launch, now)
+
+    def look_at_once(self, launch: Launch, now: float) -> None:
+        self._looked_at = now
+        step = self._progress.step(launch.age(now))
+        launch.note_step(step, now)
+        if step is None or (self._best_step is not None and step <= self._best_step):
+            return
+        self._best_step = step
+        launch.progressed = True
+
+    def take_over(self, earlier: int, best: int | None) -> None:
+        """What earlier allocations of the job have used up of its budget is used up. Once, however often it is told."""
+        if self._took_over:
+            return
+        self._took_over = True
+        self._events.note("heard", launches_without_progress=earlier, best_step=best)
+        if self.ledger.ever_progressed:
+            return
+        self.ledger = inherit(self.ledger, earlier, best)
+        if best is not None:
+            self._best_step = max(best, self._best_step or 0)
+        if earlier:
+            words = (
+                f"before its requeue this job had {earlier} of {self._maximum} launches without progress; they count"
+            )
+            self._events.tell("taken_over", words, launches_without_progress=earlier, best_step=best)

@@ -1,0 +1,200 @@
+"""The launcher's end of its connections to the seats.
+
+Belongs here: accepting, proving who is there, collecting what they say. Must not: what it means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from understudy_agent.launch.ports import bind_a_port
+from understudy_agent.launch.protocol import (
+    BEAT_SECONDS,
+    Lines,
+    Message,
+    ProtocolError,
+    answer,
+    challenge,
+    encode,
+    is_answer,
+    number,
+    text,
+)
+
+STRANGERS_MAX = 4096
+STRANGER_SECONDS = 10.0
+LAUNCHER_BEAT_SECONDS = 5.0
+_BESIDE = "beside"
+
+
+@dataclass(slots=True, eq=False)
+class SeatLink:
+    """A connection. Until `node` is known it is a stranger's."""
+
+    socket: socket.socket
+    opened: float
+    challenge: str
+    lines: Lines = field(default_factory=Lines)
+    outgoing: bytes = b""
+    asked: bool = False
+    node: str = ""
+    generation: int = -1
+    step: str = ""
+    address: str = ""
+    port: int = 0
+    gpus: int = 0
+    heard: float = 0.0
+    open: bool = True
+
+
+class Hub:
+    """Used from one thread. Messages are given out in the order in which they came."""
+
+    def __init__(self, secret: str, ports: Sequence[int] = (0,)) -> None:
+        """Raises OSError where none of the ports is free; 0 is any."""
+        self._secret = secret
+        self._selector = selectors.DefaultSelector()
+        self._links: set[SeatLink] = set()
+        self._beside: socket.socket | None = None
+        self._beaten = time.monotonic()
+        self._asked_last = time.monotonic()
+        # Of all addresses: by which one the nodes reach this host is for Slurm to say.
+        self._server = bind_a_port(ports)
+        self._server.listen(4096)
+        self._server.setblocking(False)
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self.port: int = self._server.getsockname()[1]
+
+    def watch(self, wakeup: socket.socket) -> None:
+        """Wake up for this, too."""
+        self._selector.register(wakeup, selectors.EVENT_READ)
+
+    def beside(self, connection: socket.socket | None) -> None:
+        """Wake up for this one too, whose owner reads it; in place of the one named before."""
+        if connection is self._beside:
+            return
+        if self._beside is not None:
+            self._selector.unregister(self._beside)
+        self._beside = connection
+        if connection is not None:
+            self._selector.register(connection, selectors.EVENT_READ, _BESIDE)
+
+    def wait(self, seconds: float) -> Iterator[tuple[SeatLink, Message]]:
+        """What seats say; `{"what": "hello"}` when one has proven itself, `{"what": "lost"}` when it hung up."""
+        ready = self._selector.select(seconds)
+        now = time.monotonic()
+        if now - self._asked_last > seconds + 1.0:  # we stood still: what they said meanwhile is still to be read
+            for link in self._links:
+                link.heard = now
+        self._asked_last = now
+        for key, events in ready:
+            if key.fileobj is self._server:
+                self._accept(now)
+            elif isinstance(key.data, SeatLink):
+                yield from self._serve(key.data, events, now)
+            elif isinstance(key.fileobj, socket.socket) and key.data != _BESIDE:
+                with contextlib.suppress(BlockingIOError):
+                    key.fileobj.recv(4096)
+        if now - self._beaten >= LAUNCHER_BEAT_SECONDS:
+            self._beaten = now
+            for link in list(self._links):
+                if link.node:
+                    self.say(link, "beat")
+                elif now - link.opened > STRANGER_SECONDS:
+                    self._forget(link)
+
+    def say(self, link: SeatLink, what: str, **fields: object) -> None:
+        """Never waits. A seat that hung up is heard of as lost."""
+        if link.open:
+            link.outgoing += encode(what, **fields)
+            self._flush(link)
+
+    def close(self) -> None:
+        for link in list(self._links):
+            self._forget(link)
+        self._selector.close()
+        self._server.close()
+
+    def _accept(self, now: float) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection, _ = self._server.accept()
+                if sum(not link.node for link in self._links) >= STRANGERS_MAX:
+                    connection.close()
+                    continue
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                link = SeatLink(connection, now, challenge(), heard=now)
+                self._links.add(link)
+                self._selector.register(connection, selectors.EVENT_READ, link)
+
+    def _serve(self, link: SeatLink, events: int, now: float) -> Iterator[tuple[SeatLink, Message]]:
+        if link.open and events & selectors.EVENT_WRITE:
+            self._flush(link)
+        if not (link.open and events & selectors.EVENT_READ):
+            return
+        try:
+            piece = link.socket.recv(65536)
+            messages = link.lines.feed(piece)
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            piece, messages = b"", []
+        link.heard = now
+        for message in messages:
+            try:
+                if link.node:
+                    yield link, message
+                elif self._introduce(link, message):
+                    yield link, {"what": "hello"}
+            except ProtocolError:
+                piece = b""
+                break
+        if not piece:
+            known = bool(link.node)
+            self._forget(link)
+            if known:
+                yield link, {"what": "lost"}
+
+    def _introduce(self, link: SeatLink, message: Message) -> bool:
+        if message["what"] == "seat" and not link.asked:
+            link.asked = True
+            proof = answer(self._secret, "launcher", text(message, "challenge"))
+            self.say(link, "welcome", challenge=link.challenge, answer=proof)
+            return False
+        if message["what"] != "hello" or not link.asked:
+            raise ProtocolError(f"{message['what']} before the welcome")
+        if not is_answer(message.get("answer"), self._secret, "seat", link.challenge):
+            raise ProtocolError("it does not know the secret")
+        link.generation, link.step = number(message, "generation"), text(message, "step")
+        link.address, link.port, link.gpus = text(message, "address"), number(message, "port"), number(message, "gpus")
+        link.node = text(message, "node")
+        return True
+
+    def _flush(self, link: SeatLink) -> None:
+        try:
+            sent = link.socket.send(link.outgoing)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # the reading side hears of it
+        link.outgoing = link.outgoing[sent:]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.outgoing else 0)
+        self._selector.modify(link.socket, events, link)
+
+    def _forget(self, link: SeatLink) -> None:
+        if link.open:
+            link.open = False
+            self._selector.unregister(link.socket)
+            link.socket.close()
+            self._links.discard(link)
+
+
+def silence_of(link: SeatLink, now: float) -> float:
+    """How long nothing was heard, beyond what is usual between two beats."""
+    return max(0.0, now - link.heard - BEAT_SECONDS)

@@ -1,0 +1,318 @@
+"""The launcher: one gang, launch after launch, until it is done or cannot go on.
+
+Belongs here: the loop, its phases, and carrying out what is judged elsewhere (`seating`, `watch`, `ending`, `decide`,
+`signals`). Must not: judging by itself, or waiting for anything without a bound.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+
+from understudy_agent.launch import ending, seating, watch
+from understudy_agent.launch.agent_line import AgentLine
+from understudy_agent.launch.budget import Budget
+from understudy_agent.launch.decide import EXIT_REQUEUE, Action, Decision, decide
+from understudy_agent.launch.events import Events
+from understudy_agent.launch.hub import Hub
+from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.nodes import Nodes
+from understudy_agent.launch.options import Options
+from understudy_agent.launch.progress import Progress
+from understudy_agent.launch.reports import Reports
+from understudy_agent.launch.seats import Seats
+from understudy_agent.launch.signals import Meaning, Signals
+from understudy_agent.launch.standbys import Standbys
+from understudy_agent.launch.steps import Steps
+from understudy_agent.launch.watch import Over
+
+EXIT_NODES_MISSING = 69
+EXIT_CANNOT_START = 70
+TURN_SECONDS = 0.05
+TURN_SECONDS_ENDING = 0.005
+
+
+class Phase(StrEnum):
+    SEATING = "seating"
+    RUNNING = "running"
+    ENDING = "ending"
+    WAITING = "waiting"
+    LEAVING = "leaving"
+    DONE = "done"
+
+
+class Launcher:
+    def __init__(  # noqa: PLR0913, PLR0917 - its parts, each there once
+        self,
+        options: Options,
+        nodes: Nodes,
+        hub: Hub,
+        steps: Steps,
+        events: Events,
+        progress: Progress,
+        line: AgentLine,
+    ) -> None:
+        self._options = options
+        self._nodes = nodes
+        self._hub = hub
+        self._steps = steps
+        self._line = line
+        self._signals = Signals(options.checkpoint_signal)
+        self._standbys = Standbys(options, nodes, steps)
+        self._budget = Budget(progress, options.rules.launches_without_progress_max, events)
+        self._reports = Reports(options, nodes.names, events, line)
+        self._seats = Seats(options, hub, steps, self._standbys, self._reports)
+        self._phase = Phase.SEATING
+        self._launch: Launch
+        self._exit_code = 0
+        self._until = 0.0
+        self._seating_seconds: float | None = None
+        """What the first step needed until every node had answered."""
+        self._failed_steps = 0
+        """Since the last launch began."""
+
+    # -- the loop ----------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """The exit code. Raises OSError where srun cannot be started."""
+        self._hub.watch(self._signals.listen())
+        self._order(self._first_seats(), 0, None)
+        turns = {
+            Phase.SEATING: self._seat,
+            Phase.RUNNING: self._watch,
+            Phase.ENDING: self._end,
+            Phase.WAITING: self._wait_for_a_node,
+            Phase.LEAVING: self._leave,
+        }
+        while self._phase is not Phase.DONE:
+            self._hear()
+            self._heed_signals()
+            self._talk()
+            self._standbys.notice_bad(self._launch)
+            turns[self._phase]()
+            self._steps.tidy()
+        self._talk()
+        return self._exit_code
+
+    def _hear(self) -> None:
+        seconds = TURN_SECONDS_ENDING if self._phase is Phase.ENDING else TURN_SECONDS
+        for link, message in self._hub.wait(seconds):
+            received = self._seats.hear(link, message, self._launch)
+            if received is not None and self._signals.meaning_of_a_steps(received) is Meaning.WARNING:
+                self._ask_for_checkpoint(self._options.checkpoint_signal)
+
+    def _talk(self) -> None:
+        """Says what the gang is, hears what is ordered. Without an agent the gang goes on all the same."""
+        self._reports.gang(self._launch, self._phase.value, self._standbys.spares(self._launch))
+        self._hub.beside(self._line.turn())
+        self._reports.trouble()
+        if self._line.heard:
+            self._budget.take_over(self._line.launches_without_progress, self._line.best_step)
+
+    # -- signals -----------------------------------------------------------------------------------------------
+
+    def _heed_signals(self) -> None:
+        for received in self._signals.received():
+            match self._signals.meaning(received, time.monotonic()):
+                case Meaning.WARNING:
+                    self._ask_for_checkpoint(received)
+                case Meaning.END:
+                    self._end_for(received)
+
+    def _ask_for_checkpoint(self, received: signal.Signals) -> None:
+        self._signals.warn(time.monotonic())
+        self._reports.checkpoint_asked(received)
+        if self._phase is Phase.RUNNING:
+            self._seats.signal(self._launch, received)
+        elif self._phase in (Phase.SEATING, Phase.WAITING):
+            self._exit_code = EXIT_REQUEUE
+            self._start_leaving()
+
+    def _end_for(self, received: signal.Signals) -> None:
+        if self._phase is Phase.LEAVING:
+            return
+        again = self._signals.ending_for is not None
+        self._signals.ending_for = received
+        self._exit_code = 128 + received
+        if self._phase is Phase.RUNNING and not again:
+            self._reports.asked_to_end(received, at_once=False)
+            self._until = time.monotonic() + self._options.term_seconds
+            self._seats.signal(self._launch, signal.SIGTERM)
+        else:
+            self._reports.asked_to_end(received, at_once=True)
+            self._start_leaving()
+
+    # -- seating -----------------------------------------------------------------------------------------------
+
+    def _first_seats(self) -> tuple[str, ...]:
+        """Good nodes first; where they are too few, what to do about that follows when the others turn out bad."""
+        bad = self._nodes.condemned()
+        return tuple(sorted(self._nodes.names, key=lambda node: node in bad)[: self._options.nodes])
+
+    def _order(self, seats: tuple[str, ...], launch_number: int, fault_at: float | None) -> None:
+        """The next launch, on these nodes."""
+        step = self._standbys.take(seats)
+        self._launch = Launch(launch_number, seats, step, time.monotonic(), fault_at)
+        self._phase = Phase.SEATING
+        self._reports.ordered(self._launch)
+
+    def _order_again(self) -> None:
+        """It has not begun, and does in a new step."""
+        self._steps.retire(self._launch.step)
+        self._order(self._launch.seats, self._launch.number, self._launch.fault_at)
+
+    def _seat(self) -> None:
+        picture = self._launch.seated(time.monotonic(), self._nodes.condemned())
+        patience = seating.patience(self._options.seat_seconds, self._seating_seconds)
+        outcome = seating.judge(picture, patience, one_rank_a_gpu=self._options.procs_per_node is None)
+        self._nodes.bar(outcome.barred)
+        match outcome.next:
+            case seating.Next.GO:
+                self._seating_seconds = self._seating_seconds or picture.age_seconds
+                self._go()
+            case seating.Next.AGAIN:
+                self._order_again()
+            case seating.Next.STEP_FAILED:
+                self._try_again_or_give_up(picture.srun_status)
+            case seating.Next.REPLACE:
+                self._close(Over(outcome.bad))
+
+    def _try_again_or_give_up(self, status: int | None) -> None:
+        self._failed_steps += 1
+        if self._failed_steps < seating.attempts_max(self._launch.number):
+            self._order_again()
+            return
+        self._reports.cannot_start(status)
+        self._exit_code = EXIT_CANNOT_START
+        self._start_leaving()
+
+    def _go(self) -> None:
+        launch = self._launch
+        launch.went_at = time.monotonic()
+        self._budget.begin(launch, launch.went_at)
+        self._failed_steps = 0
+        restore = self._line.restore_point() if launch.number > 0 else None
+        self._seats.go(launch, restore)
+        self._reports.begun(launch, self._standbys.spares(launch), restore)
+        self._phase = Phase.RUNNING
+
+    # -- watching ----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        launch = self._launch
+        self._budget.look(launch, now)
+        picture = launch.picture(now, self._nodes.condemned())
+        over = watch.judge(picture, self._options.silence_seconds, self._options.hang_seconds)
+        if self._signals.ending_for is not None:
+            if over is not None or now >= self._until:
+                self._start_leaving()
+        elif over is not None:
+            self._close(over)
+        elif (anew := self._line.anew(launch.number)) is not None and not self._signals.warned:
+            self._close(Over({}, told=anew.reason, without=anew.without))
+        elif picture.age_seconds >= self._options.rearm_seconds and not self._signals.warned:
+            self._standbys.start(now)
+
+    # -- ending a launch ---------------------------------------------------------------------------------------
+
+    def _close(self, over: Over) -> None:
+        """The launch is over: its ranks are killed, everywhere."""
+        now = time.monotonic()
+        launch = self._launch
+        self._budget.look_at_once(launch, now)
+        launch.close(over, now)
+        if launch.went_at is not None:
+            self._seats.end(launch, over)
+        self._reports.fault(launch, over)
+        self._phase = Phase.ENDING
+
+    def _end(self) -> None:
+        """Until no rank of it is left."""
+        now = time.monotonic()
+        launch = self._launch
+        left = launch.remains(now, self._nodes.unusable(), may_be_a_nodes=self._line.heard)
+        outcome = ending.judge(left, self._options.kill_seconds)
+        if outcome.ask_slurm:
+            self._steps.kill(launch.step)
+        if outcome.slow:
+            if launch.slow_at is None:
+                self._reports.slow_to_die(launch, outcome.slow)
+            launch.slow_at = now
+        if outcome.done:
+            launch.stuck = outcome.stuck
+            self._decide(outcome.bad)
+
+    def _decide(self, bad: Mapping[str, str]) -> None:
+        launch, before = self._launch, self._budget.ledger
+        asked_to_end = "the ranks were asked for a last checkpoint" if self._signals.warned else ""
+        ended = launch.summary(bad, asked_to_end)
+        decision = decide(ended, before, self._standbys.spares(launch), self._options.rules)
+        if launch.went_at is not None:
+            self._reports.ended(launch, decision, before)
+        self._budget.ledger = decision.ledger
+        self._reports.decision(launch, decision, time.monotonic())
+        self._carry_out(decision)
+
+    def _carry_out(self, decision: Decision) -> None:
+        launch = self._launch
+        self._nodes.blame(decision.blamed, launch.away(time.monotonic()))
+        again = decision.action in (Action.RELAUNCH, Action.SHRINK) and launch.went_at is not None
+        if not (again and self._standbys.stay(launch, decision.seats)):
+            self._steps.retire(launch.step)
+        match decision.action:
+            case Action.RELAUNCH | Action.SHRINK:
+                if launch.went_at is None:  # nobody has seen this number
+                    self._order(decision.seats, launch.number, launch.fault_at or launch.over_at)
+                else:
+                    self._order(decision.seats, launch.number + 1, launch.over_at)
+            case Action.FINISH:
+                self._exit_code = decision.exit_code
+                self._start_leaving()
+            case Action.WAIT:
+                self._await(self._options.wait_for_node_seconds)
+            case Action.POOL:
+                self._exit_code = EXIT_REQUEUE
+                self._await(self._options.wait_for_requeue_seconds)
+            case Action.FAIL:
+                self._exit_code = EXIT_NODES_MISSING
+                self._start_leaving()
+
+    # -- out of spares -----------------------------------------------------------------------------------------
+
+    def _await(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+        self._phase = Phase.WAITING
+        self._reports.waiting(seconds, for_a_node=self._exit_code != EXIT_REQUEUE)
+
+    def _wait_for_a_node(self) -> None:
+        now = time.monotonic()
+        if now >= self._until:
+            self._exit_code = EXIT_REQUEUE
+            self._start_leaving()
+            return
+        if self._exit_code == EXIT_REQUEUE:
+            return
+        seats = self._standbys.instead(self._launch)
+        if seats is not None:
+            self._order(seats, self._launch.number + 1, None)
+        else:
+            self._standbys.probe(now)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def _start_leaving(self) -> None:
+        launch, ending_for, ledger = self._launch, self._signals.ending_for, self._budget.ledger
+        if launch.went_at is not None and not launch.end_told and ending_for is not None:
+            reason = f"the job was ended by {ending_for.name}"
+            self._reports.ended(launch, Decision(20, Action.FINISH, reason, ledger), ledger)
+        self._seats.kill(launch)
+        self._steps.retire_all()
+        self._phase = Phase.LEAVING
+
+    def _leave(self) -> None:
+        if self._steps.tidy():
+            self._phase = Phase.DONE
+            self._reports.done(self._exit_code)

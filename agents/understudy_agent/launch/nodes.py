@@ -1,0 +1,87 @@
+"""Which nodes of the allocation can be used, as of now, and why the others cannot.
+
+Belongs here: joining verdicts, Slurm's word and what the launcher saw itself. Must not: what happens to a launch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from understudy_agent.launch.events import Events
+from understudy_agent.launch.slurm import NodeStates
+from understudy_agent.launch.verdicts import Verdicts
+
+BARRED_SECONDS = 600.0
+
+
+class Nodes:
+    """Verdicts and Slurm's word may be taken back; what was seen here counts for as long as the allocation lasts."""
+
+    def __init__(self, names: Sequence[str], verdicts: Verdicts, node_states: NodeStates, events: Events) -> None:
+        self.names = tuple(names)
+        self._verdicts = verdicts
+        self._node_states = node_states
+        self._events = events
+        self._lost: dict[str, str] = {}
+        self._away: set[str] = set()
+        """Those of them that hung up or fell silent: they may come back. The others were there, and are bad."""
+        self._barred: dict[str, float] = {}
+        """Nodes where Slurm could not start a seat, and until when none is tried. Ranks that run there may go on."""
+        self._told: dict[str, str] = {}
+
+    def condemned(self) -> dict[str, str]:
+        """Nodes on which nothing may run."""
+        return {**self._node_states.poll(), **self._verdicts.poll(), **self._lost}
+
+    def unusable(self) -> dict[str, str]:
+        """Nodes on which nothing may be started."""
+        now = time.monotonic()
+        self._barred = {node: until for node, until in self._barred.items() if until > now}
+        return {**dict.fromkeys(self._barred, "Slurm cannot start anything there"), **self.condemned()}
+
+    def usable(self, without: Iterable[str] = ()) -> list[str]:
+        """In the allocation's order."""
+        out = {*self.unusable(), *without}
+        return [node for node in self.names if node not in out]
+
+    def to_be_probed(self) -> list[str]:
+        """Nodes that were away when we lost them, and nobody else condemns: they may have come back."""
+        others = {**self._node_states.poll(), **self._verdicts.poll()}
+        return [node for node in self._lost if node in self._away and node not in others]
+
+    def lose(self, node: str, why: str, away: bool) -> None:
+        """`away`: nothing is heard of it. What is seen first counts."""
+        if node not in self._lost:
+            self._lost[node] = why
+            if away:
+                self._away.add(node)
+
+    def find_again(self, node: str) -> None:
+        self._lost.pop(node, None)
+        self._away.discard(node)
+
+    def bar(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            self._barred[node] = time.monotonic() + BARRED_SECONDS
+            words = f"{node}: Slurm could not start a seat there; not tried again for {BARRED_SECONDS / 60:.0f} minutes"
+            self._events.tell("barred", words, node=node)
+
+    def blame(self, blamed: Mapping[str, str], away: Container[str] = ()) -> None:
+        """A launch ended for their sake, which has been told. Whoever else condemns one can also take that back."""
+        others = {**self._verdicts.poll(), **self._node_states.poll()}
+        for node, why in blamed.items():
+            if node not in self._barred:
+                self._told[node] = why
+                if node not in others:
+                    self.lose(node, why, node in away)
+
+    def tell_changes(self, seats: Sequence[str]) -> None:
+        """Of spares; what happens to the gang's own nodes is told when the launch is ended."""
+        condemned = self.condemned()
+        for node, why in condemned.items():
+            if node not in self._told and node in self.names and node not in seats:
+                self._events.tell("spare_bad", f"spare {node} is not used any more: {why}", node=node, why=why)
+        for node in self._told.keys() - condemned.keys():
+            self._events.tell("node_good", f"{node} can be used again", node=node)
+        self._told = condemned

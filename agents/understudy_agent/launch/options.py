@@ -1,0 +1,182 @@
+"""The command line of `understudy run`, checked whole before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy_agent.launch.decide import OutOfSpares, Rules
+from understudy_agent.launch.ports import port_range
+
+_SIGNALS = ("USR1", "USR2", "HUP", "URG", "WINCH", "TERM")
+
+
+class UsageError(Exception):
+    """The options contradict each other; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for."""
+
+    command: tuple[str, ...]
+    nodes: int
+    procs_per_node: int | None
+    """None: one for each GPU, or one where there are none."""
+    torchrun: bool
+    preload: tuple[str, ...]
+    verdicts: Path | None
+    progress_file: Path | None
+    progress_seconds: float
+    events: Path | None
+    checkpoint_signal: signal.Signals
+    hang_seconds: float
+    """0: never."""
+    in_process_seconds: float | None
+    """For ranks to leave the old launch, to go on in the next one. None: every launch has new processes."""
+    ports: range | None
+    """For the gang to meet on, and for the launcher to hear its seats on. None: any that is free."""
+    seat_seconds: float
+    silence_seconds: float
+    kill_seconds: float
+    term_seconds: float
+    rearm_seconds: float
+    slurm_poll_seconds: float
+    wait_for_requeue_seconds: float
+    wait_for_node_seconds: float
+    rules: Rules
+
+
+def parse(arguments: Sequence[str] | None) -> Options:
+    """Ends the process on a usage error, as argparse does (exit code 2). Raises UsageError."""
+    given = _parser().parse_args(arguments)
+    command = tuple(given.command[1:] if given.command[:1] == ["--"] else given.command)
+    if not command:
+        raise UsageError("no command given; put it last, after `--`")
+    if given.nodes < 1:
+        raise UsageError(f"--nodes {given.nodes}: a gang has one node at least")
+    nodes_min = given.nodes if given.min_nodes is None else given.min_nodes
+    if not 1 <= nodes_min <= given.nodes:
+        raise UsageError(f"--min-nodes {nodes_min}: between 1 and --nodes {given.nodes}")
+    if given.launches_without_progress < 1:
+        raise UsageError("--launches-without-progress: 1 at least")
+    if given.hang_seconds < 0 or (given.hang_seconds and not given.progress_file):
+        raise UsageError(f"--hang-seconds {given.hang_seconds:g}: above 0, and with --progress-file to see steps by")
+    if given.in_process and given.torchrun:
+        raise UsageError("--in-process with --torchrun: torchrun starts its workers itself, and anew")
+    return Options(
+        command=command,
+        nodes=given.nodes,
+        procs_per_node=_processes(given.procs_per_node),
+        torchrun=given.torchrun,
+        preload=tuple(filter(None, given.preload.split(","))),
+        verdicts=Path(given.verdicts) if given.verdicts else None,
+        progress_file=given.progress_file,
+        progress_seconds=given.progress_seconds,
+        events=given.events,
+        checkpoint_signal=signal.Signals[f"SIG{given.checkpoint_signal}"],
+        hang_seconds=given.hang_seconds,
+        in_process_seconds=given.in_process_seconds if given.in_process else None,
+        ports=_ports(given.port_range),
+        seat_seconds=given.seat_seconds,
+        silence_seconds=given.silence_seconds,
+        kill_seconds=given.kill_seconds,
+        term_seconds=given.term_seconds,
+        rearm_seconds=given.rearm_seconds,
+        slurm_poll_seconds=given.slurm_poll_seconds,
+        wait_for_requeue_seconds=given.wait_for_requeue,
+        wait_for_node_seconds=given.wait_for_node,
+        rules=Rules(nodes_min, OutOfSpares(given.when_out_of_spares), given.launches_without_progress),
+    )
+
+
+def _processes(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--procs-per-node {text}: a number above 0, or auto")
+    return int(text)
+
+
+def _ports(text: str) -> range | None:
+    try:
+        return port_range(text) if text else None
+    except ValueError as error:
+        raise UsageError(f"--port-range {text}: first and last, as in 20000-20999") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="understudy run",
+        description="Run a gang on N nodes of an allocation that has more, and start it anew when a node fails.",
+        epilog="The rest of the line, after --, is the command that every rank runs.",
+    )
+    add = parser.add_argument
+    add("--nodes", type=int, required=True, metavar="N", help="nodes of the gang; the allocation's others are spares")
+    add("--procs-per-node", default="auto", metavar="K", help="ranks on each node; auto: one a GPU, or one (default)")
+    add("--torchrun", action="store_true", help="one torchrun on each node, which starts the ranks there")
+    add(
+        "--in-process",
+        action="store_true",
+        help="ranks that can, go on in the next launch without a new process; worth it with gloo, for NCCL's ranks do "
+        "not leave a broken collective in time and are started anew",
+    )
+    add("--preload", default="", metavar="MODULES", help="imported in advance, with commas: torch,numpy")
+    add("--when-out-of-spares", default="pool", choices=[one.value for one in OutOfSpares], help="default: pool")
+    add("--min-nodes", type=int, metavar="M", help="for `shrink`: no fewer (default: N)")
+    add("--wait-for-requeue", type=float, default=60.0, metavar="SECONDS", help="for `pool` (default: 60)")
+    add("--wait-for-node", type=float, default=600.0, metavar="SECONDS", help="for `wait` (default: 600)")
+    add("--launches-without-progress", type=int, default=3, metavar="COUNT", help="then the job ends (default: 3)")
+    add("--progress-file", type=Path, metavar="FILE", help="its last whole number is the newest step")
+    add(
+        "--progress-seconds",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="without a file: alive so long is progress",
+    )
+    add(
+        "--hang-seconds",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="no new step for so long is a hang; longer than a step with a checkpoint in it takes (default: 0, never)",
+    )
+    environment_verdicts = os.environ.get("UNDERSTUDY_VERDICTS", "")
+    add("--verdicts", default=environment_verdicts, metavar="PATH", help="file or directory that names bad nodes")
+    add("--port-range", default="", metavar="A-B", help="TCP ports to use on all nodes (default: 20000-31999)")
+    add(
+        "--checkpoint-signal",
+        default="USR1",
+        choices=_SIGNALS,
+        help="Slurm's warning of the end; TERM: at a preemption",
+    )
+    add("--events", type=Path, metavar="FILE", help="append what happens, a JSON object a line")
+    tuning = parser.add_argument_group("bounds").add_argument
+    tuning("--silence-seconds", type=float, default=3.0, metavar="S", help="a node unheard of so long is gone (3)")
+    tuning(
+        "--kill-seconds", type=float, default=3.0, metavar="S", help="ranks that outlive SIGKILL so long are stuck (3)"
+    )
+    tuning(
+        "--in-process-seconds",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="for ranks to leave the old launch; then they are killed (5)",
+    )
+    tuning("--term-seconds", type=float, default=5.0, metavar="S", help="between SIGTERM and SIGKILL at the end (5)")
+    tuning("--seat-seconds", type=float, default=60.0, metavar="S", help="for a node to answer at the start (60)")
+    tuning("--rearm-seconds", type=float, default=10.0, metavar="S", help="after a launch, until new standbys (10)")
+    tuning(
+        "--slurm-poll-seconds",
+        type=float,
+        default=15.0,
+        metavar="S",
+        help="between looks at node states; 0: never (15)",
+    )
+    add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser

@@ -1,0 +1,170 @@
+"""What is told of a gang and its launches: to people and programs (`events.py`), and to the control plane.
+
+Belongs here: the words, and the messages. Must not: when something is told, or what follows.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from understudy_agent.launch.agent_line import AgentLine, Gang
+from understudy_agent.launch.decide import CAUSES, EXIT_REQUEUE, Decision, Ledger, OutOfSpares
+from understudy_agent.launch.events import Events
+from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.options import Options
+from understudy_agent.launch.protocol import ProtocolError
+from understudy_agent.launch.watch import MANY_SLOW_SECONDS, Over
+
+REASON_CHARACTERS_MAX = 2000
+
+
+class Reports:
+    def __init__(self, options: Options, names: Sequence[str], events: Events, line: AgentLine) -> None:
+        """`names` are the allocation's nodes."""
+        self._options = options
+        self._names = names
+        self._events = events
+        self._line = line
+
+    # -- the gang ----------------------------------------------------------------------------------------------
+
+    def gang(self, launch: Launch, phase: str, spares: Sequence[str]) -> None:
+        """What it is now. For the control plane alone."""
+        rules = self._options.rules
+        may_shrink = rules.when_out_of_spares is OutOfSpares.SHRINK
+        nodes_min = rules.nodes_min if may_shrink else self._options.nodes
+        lost = self._lost(launch, spares)
+        self._line.tell(Gang(launch.number, phase, launch.seats, tuple(spares), lost, nodes_min))
+
+    def checkpoint_asked(self, received: signal.Signals) -> None:
+        words = "the ranks are asked for a checkpoint; nothing is started any more"
+        self._events.tell("checkpoint_asked", f"{received.name}: {words}", signal=received.name)
+
+    def asked_to_end(self, received: signal.Signals, at_once: bool) -> None:
+        words = f"the ranks get SIGTERM, and SIGKILL after {self._options.term_seconds:g} s"
+        if at_once:
+            words = "everything is ended now"
+        self._events.tell("signal", f"{received.name}: {words}", signal=received.name)
+
+    def waiting(self, seconds: float, for_a_node: bool) -> None:
+        if for_a_node:
+            words = f"waiting up to {seconds:g} s for a node to come back"
+        else:
+            words = f"waiting {seconds:g} s for the job to be requeued, then ending with exit code {EXIT_REQUEUE}"
+        self._events.tell("waiting", words, seconds=seconds)
+
+    def done(self, exit_code: int) -> None:
+        self._events.note("ended", exit_code=exit_code)
+
+    def trouble(self) -> None:
+        """Without an agent the gang goes on all the same."""
+        trouble = self._line.trouble()
+        if trouble:
+            words = f"nobody judges this gang's nodes from outside ({trouble}): it goes on by itself"
+            self._events.tell("no_agent", words)
+
+    def _lost(self, launch: Launch, spares: Sequence[str]) -> tuple[str, ...]:
+        return tuple(node for node in self._names if node not in {*launch.seats, *spares})
+
+    # -- its seats ---------------------------------------------------------------------------------------------
+
+    def seat(self, node: str, generation: int) -> None:
+        self._events.note("seat", node=node, generation=generation)
+
+    def warm(self, node: str, generation: int, failed: object) -> None:
+        """Its imports are done. `failed`: why not all of them."""
+        self._events.note("warm", node=node, generation=generation, failed=failed)
+        if failed:
+            self._events.tell("preload_failed", f"{node}: --preload: {failed}", node=node)
+
+    def protocol_error(self, node: str, error: ProtocolError) -> None:
+        self._events.tell("protocol", f"the seat on {node}: {error}", node=node)
+
+    # -- a launch begins ---------------------------------------------------------------------------------------
+
+    def ordered(self, launch: Launch) -> None:
+        self._events.note("ordered", launch=launch.number, seats=launch.seats, generation=launch.step.generation)
+
+    def cannot_start(self, status: int | None) -> None:
+        words = f"srun ended with {status} before any node answered; its own words stand above"
+        self._events.tell("cannot_start", words, status=status)
+
+    def begun(self, launch: Launch, spares: Sequence[str], restore: tuple[int, str] | None) -> None:
+        """`restore`: where its ranks go on, where they cannot ask."""
+        master = launch.step.links[launch.seats[0]]
+        words = f"launch {launch.number} on {len(launch.seats)} nodes ({', '.join(launch.seats)})"
+        standing_by = f"{len(spares)} spares" + (f" ({', '.join(spares)})" if spares else "")
+        self._events.tell(
+            "launch",
+            f"{words}; {standing_by}",
+            launch=launch.number,
+            seats=launch.seats,
+            spares=spares,
+            warm=sum(node in launch.step.warm for node in launch.seats),
+            master=f"{master.address}:{master.port}",
+            since_fault_seconds=None if launch.went_at is None else launch.since_fault(launch.went_at),
+        )
+        if restore is not None:
+            words = f"no control plane answers: its ranks go on from step {restore[0]}, the newest checkpoint it named"
+            self._events.tell("restore_told", f"launch {launch.number}: {words}", step=restore[0], path=restore[1])
+        lost = self._lost(launch, spares)
+        self._line.notice("launch_started", launch=launch.number, seats=launch.seats, spares=tuple(spares), lost=lost)
+
+    def started(self, launch: Launch, now: float) -> None:
+        """All its processes are."""
+        seconds = launch.since_fault(now)
+        if seconds is None:
+            self._events.note("started", launch=launch.number)
+        else:
+            words = f"launch {launch.number}: all processes started, {seconds:.3f} s after the fault was known"
+            self._events.tell("started", words, launch=launch.number, since_fault_seconds=seconds)
+
+    # -- a launch ends -----------------------------------------------------------------------------------------
+
+    def fault(self, launch: Launch, over: Over) -> None:
+        """Nothing, where every rank ended well."""
+        words = [f"{node}: {why}" for node, why in over.bad.items()] or [str(one) for one in launch.failures[:1]]
+        if over.told:
+            words = [over.told]
+        if over.hung_seconds:
+            words.append(f"hung: no new step for {over.hung_seconds:.1f} s (--hang-seconds)")
+        if words:
+            self._events.tell("fault", f"launch {launch.number}: {'; '.join(words)}", **launch.fault_fields(over))
+
+    def slow_to_die(self, launch: Launch, nodes: Sequence[str]) -> None:
+        words = f"ranks on {len(nodes)} of {len(launch.seats)} nodes outlive SIGKILL: that is not the nodes"
+        words += f"; waiting up to {MANY_SLOW_SECONDS:g} s"
+        self._events.tell("slow_to_die", f"launch {launch.number}: {words}", nodes=nodes)
+
+    def decision(self, launch: Launch, decision: Decision, now: float) -> None:
+        self._events.tell(
+            "decision",
+            f"launch {launch.number}: {decision.reason}",
+            launch=launch.number,
+            row=decision.row,
+            action=decision.action,
+            seats=decision.seats,
+            blamed=dict(decision.blamed),
+            cleared=decision.cleared,
+            exit_code=decision.exit_code,
+            ending_seconds=round(now - launch.over_at, 4),
+        )
+
+    def ended(self, launch: Launch, decision: Decision, before: Ledger) -> None:
+        """How, and what it cost; for the control plane alone. `before` is what was spent until then."""
+        launch.end_told = True
+        first = launch.failures[0] if launch.failures else None
+        self._line.notice(
+            "launch_ended",
+            launch=launch.number,
+            row=decision.row,
+            reason=decision.reason[:REASON_CHARACTERS_MAX],
+            progressed=launch.progressed,
+            counted=decision.ledger.without_progress > (0 if launch.progressed else before.without_progress),
+            cause=CAUSES.get(decision.row, "program"),
+            failed_node=first.node if first else "",
+            rank=first.rank if first else None,
+            status=first.status if first else None,
+            blamed=tuple(decision.blamed),
+        )

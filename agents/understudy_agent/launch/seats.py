@@ -1,0 +1,124 @@
+"""What the launcher says to its seats, and what they say to it.
+
+Belongs here: the messages of `protocol.py` between a launch and its seats, noted in the launch and its step. Must not:
+the connections (`hub.py`), or deciding anything.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from understudy_agent.launch.hub import Hub, SeatLink
+from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.options import Options
+from understudy_agent.launch.protocol import Message, ProtocolError, number
+from understudy_agent.launch.reports import Reports
+from understudy_agent.launch.standbys import Standbys
+from understudy_agent.launch.steps import Step, Steps
+from understudy_agent.launch.watch import Over
+
+
+class Seats:
+    """Of all steps are heard, those of a launch are spoken to."""
+
+    def __init__(self, options: Options, hub: Hub, steps: Steps, standbys: Standbys, reports: Reports) -> None:
+        self._options = options
+        self._hub = hub
+        self._steps = steps
+        self._standbys = standbys
+        self._reports = reports
+
+    # -- what is said ------------------------------------------------------------------------------------------
+
+    def go(self, launch: Launch, restore: tuple[int, str] | None) -> None:
+        """All are there. `restore`: where the ranks go on, where they cannot ask."""
+        links = launch.step.links
+        master = links[launch.seats[0]]
+        processes = self._processes(master)
+        for node_rank, node in enumerate(launch.seats):
+            self._hub.say(
+                links[node],
+                "go",
+                launch=launch.number,
+                nodes=len(launch.seats),
+                node_rank=node_rank,
+                processes=processes,
+                address=master.address,
+                port=master.port,
+                torchrun=self._options.torchrun,
+                node_list=",".join(launch.seats),
+                restore=restore,
+            )
+        launch.processes = 1 if self._options.torchrun else processes  # what we see of each node is one torchrun
+
+    def signal(self, launch: Launch, which: signal.Signals) -> None:
+        """To the ranks."""
+        for link in self._those_there(launch).values():
+            self._hub.say(link, "signal", number=int(which))
+
+    def end(self, launch: Launch, over: Over) -> None:
+        """Its ranks are killed, everywhere; but for those that may go on in the next launch."""
+        for node, link in self._those_there(launch).items():
+            if self._options.in_process_seconds is not None and node not in over.bad and not over.of_a_hang:
+                launch.keep_seconds = self._options.in_process_seconds
+                self._hub.say(link, "keep")
+            else:
+                self._hub.say(link, "kill")
+
+    def kill(self, launch: Launch) -> None:
+        for link in self._those_there(launch).values():
+            self._hub.say(link, "kill")
+
+    def _those_there(self, launch: Launch) -> dict[str, SeatLink]:
+        links = {node: launch.step.link(node) for node in launch.seats}
+        return {node: link for node, link in links.items() if link is not None}
+
+    def _processes(self, link: SeatLink) -> int:
+        return self._options.procs_per_node or link.gpus or 1
+
+    # -- what is heard -----------------------------------------------------------------------------------------
+
+    def hear(self, link: SeatLink, message: Message, launch: Launch) -> int | None:
+        """The number of a signal that somebody has sent to a step in use: what follows is not for us to say."""
+        step = self._steps.of(link)
+        if step is None or link.node not in step.nodes:
+            return None
+        try:
+            if message["what"] == "signalled":
+                return number(message, "number") if step.retired_at is None else None
+            self._note(step, link, message, launch)
+        except ProtocolError as error:
+            self._reports.protocol_error(link.node, error)
+        return None
+
+    def _note(self, step: Step, link: SeatLink, message: Message, launch: Launch) -> None:
+        """Raises ProtocolError."""
+        node = link.node
+        match message["what"]:
+            case "hello":
+                self._welcome(step, link, launch)
+            case "lost":
+                step.lost.add(node)
+                step.lost_at = time.monotonic()
+            case "warm":
+                step.warm.add(node)
+                self._reports.warm(node, step.generation, message.get("failed"))
+            case "started" if step is launch.step:
+                launch.started.add(node)
+                if len(launch.started) == len(launch.seats):
+                    self._reports.started(launch, time.monotonic())
+            case "exited" if step is launch.step:
+                launch.note_exit(node, number(message, "local_rank"), number(message, "status"), time.monotonic())
+            case "gone" if step is launch.step:
+                launch.gone.add(node)
+                if "port" in message:
+                    link.port = number(message, "port")
+
+    def _welcome(self, step: Step, link: SeatLink, launch: Launch) -> None:
+        step.links[link.node] = link
+        step.step_id = link.step
+        self._reports.seat(link.node, step.generation)
+        if self._options.preload and not (step.retired_at or step.probe):
+            self._hub.say(link, "prepare", processes=self._processes(link), torchrun=self._options.torchrun)
+        self._standbys.welcome(step, link.node, launch)

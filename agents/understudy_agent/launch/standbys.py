@@ -1,0 +1,119 @@
+"""The next launch's step, and who could sit in it.
+
+Belongs here: starting standbys in time, which spares there are, and looking whether lost nodes are back. Must not: when
+a launch is over, or what follows from that.
+"""
+
+from __future__ import annotations
+
+import time
+
+from understudy_agent.launch import watch
+from understudy_agent.launch.hub import silence_of
+from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.nodes import Nodes
+from understudy_agent.launch.options import Options
+from understudy_agent.launch.seating import START_AGAIN_SECONDS
+from understudy_agent.launch.steps import Step, Steps
+
+PROBE_SECONDS = 15.0
+
+
+class Standbys:
+    """Between launches, and until they are started beside one, they are those in the launch's own step."""
+
+    def __init__(self, options: Options, nodes: Nodes, steps: Steps) -> None:
+        self._options = options
+        self._nodes = nodes
+        self._steps = steps
+        self._step: Step | None = None
+        self._start_at = 0.0
+        self._probed_at = 0.0
+
+    # -- the next launch's step --------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """On every node: the survivors' interpreters shall be warm, too. Raises OSError where there is no srun."""
+        step = self._step
+        if self._options.in_process_seconds is not None:  # the next launch is in the same step
+            return
+        if step is None:
+            if now >= self._start_at:
+                self._step = self._steps.start(self._nodes.usable())
+        elif step.program.poll() is not None or (step.absent and now - step.asked_at > self._options.seat_seconds):
+            if step.links:  # else it is not for single nodes' sake
+                self._nodes.bar(step.absent)
+            self._steps.retire(step)
+            self._step, self._start_at = None, now + START_AGAIN_SECONDS
+
+    def take(self, seats: tuple[str, ...]) -> Step:
+        """For a launch on these nodes: the standbys that are there, or a new step. Raises OSError as `start` does."""
+        step, self._step = self._step, None
+        unusable = self._nodes.unusable()
+        # A node that was lost before its seat came holds up the step, and Slurm may end all of it for that node's sake.
+        if step is not None and (not step.can_seat(seats) or any(node in unusable for node in step.absent)):
+            self._steps.retire(step)
+            step = None
+        return step or self._steps.start(self._nodes.usable())
+
+    def stay(self, launch: Launch, seats: tuple[str, ...]) -> bool:
+        """Whether the next launch is in this one's step, where some ranks still are. Then that is prepared."""
+        hung = launch.over is not None and launch.over.of_a_hang  # its seats have killed all that they had
+        if self._options.in_process_seconds is None or hung or not launch.step.can_seat(seats):
+            return False
+        for node in launch.seats:
+            if node not in seats:
+                self._steps.leave(launch.step, node)
+        self._step = launch.step
+        return True
+
+    def welcome(self, step: Step, node: str, launch: Launch) -> None:
+        """A node's seat has come."""
+        if step.probe:
+            self._nodes.find_again(node)
+            self._steps.retire(step)
+        elif step is self._step and node not in launch.seats:
+            self._steps.leave(launch.step, node)  # the older standby there
+
+    # -- who could sit in it -----------------------------------------------------------------------------------
+
+    def spares(self, launch: Launch) -> list[str]:
+        """Those that have a seat already come first."""
+        step = self._step or launch.step
+        free = self._nodes.usable(without=launch.seats)
+        return sorted(free, key=lambda node: step.link(node) is None)
+
+    def notice_bad(self, launch: Launch) -> None:
+        """What happens to the gang's own nodes is the launch's affair."""
+        step = self._step or launch.step
+        # While a node is absent, srun may end all of the step for its sake.
+        if not step.retired_at and not step.absent:
+            spares = [node for node in step.nodes if node not in launch.seats and node not in step.left]
+            now = time.monotonic()
+            # Where most hang up, somebody has ended the step.
+            ended = watch.are_many(len(step.hung_up), len(step.nodes)) or now - step.lost_at < watch.SETTLE_SECONDS
+            for node in spares if not ended else ():
+                if node in step.hung_up:
+                    self._nodes.lose(node, "its seat hung up", away=True)
+            silent = {node: silence_of(link, now) for node, link in step.links.items() if link.open}
+            for node, why in watch.lost_to_silence(silent, len(silent), self._options.silence_seconds).items():
+                if node in spares:
+                    self._nodes.lose(node, why, away=True)
+        self._nodes.tell_changes(launch.seats)
+
+    def instead(self, launch: Launch) -> tuple[str, ...] | None:
+        """The gang's nodes, a spare in the place of each that cannot be used. None: they are too few."""
+        unusable = self._nodes.unusable()
+        bad = [node for node in launch.seats if node in unusable]
+        spares = self.spares(launch)
+        if len(spares) < len(bad):
+            return None
+        takes = dict(zip(bad, spares, strict=False))
+        return tuple(takes.get(node, node) for node in launch.seats)
+
+    def probe(self, now: float) -> None:
+        """Look, now and then, whether a lost node is back. Raises OSError as `start` does."""
+        if now - self._probed_at > PROBE_SECONDS:
+            self._probed_at = now
+            for node in self._nodes.to_be_probed():  # a step for each: one that is dead shall not hold up the others
+                self._steps.retire_after(self._steps.start([node], probe=True), PROBE_SECONDS - 1)

@@ -1,0 +1,163 @@
+"""A step of Slurm's with a seat on each of its nodes: one for each launch, started before it is needed.
+
+Belongs here: its life, from srun to the certainty that nothing of it is left. Must not: launches, or decisions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from understudy_agent.launch.hub import Hub, SeatLink
+from understudy_agent.launch.options import Options
+from understudy_agent.launch.slurm import Allocation, kill_step, srun_arguments, start_step
+
+LEAVE_SECONDS = 2.0
+"""For seats that were told to leave. Then Slurm is asked to kill the step."""
+SCANCEL_SECONDS = 10.0
+"""For scancel, which waits for a slurmctld that does not answer. Then it is killed."""
+SRUN_SECONDS = 6.0
+"""For srun, which waits for lost nodes longer than we do. Then it is killed."""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    generation: int
+    nodes: tuple[str, ...]
+    program: subprocess.Popen[bytes]
+    asked_at: float
+    links: dict[str, SeatLink] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    """Nodes whose seat hung up."""
+    lost_at: float = 0.0
+    """When the last one did."""
+    left: set[str] = field(default_factory=set)
+    """Nodes whose seat was told to leave."""
+    warm: set[str] = field(default_factory=set)
+    step_id: str = ""
+    killed_at: float | None = None
+    """When Slurm was asked to SIGKILL all of it."""
+    killed: frozenset[str] = frozenset()
+    """Nodes whose seat was there then: that it hangs up afterwards is no fault of theirs."""
+    retired_at: float | None = None
+    expires_at: float | None = None
+    probe: bool = False
+
+    def link(self, node: str) -> SeatLink | None:
+        """The node's seat, where it is there and has not hung up."""
+        found = self.links.get(node)
+        return found if found is not None and found.open else None
+
+    @property
+    def hung_up(self) -> set[str]:
+        """Nodes whose seat hung up by itself."""
+        return self.lost - self.killed
+
+    @property
+    def absent(self) -> list[str]:
+        """Nodes that have not answered. While there are any, nothing may go: srun ends the whole step, ten seconds and
+        more after its start, when it could not start a task on some node.
+        """
+        return [node for node in self.nodes if node not in self.links]
+
+    def can_seat(self, nodes: Sequence[str]) -> bool:
+        """Whether all these nodes have a seat in it, or may still get one."""
+        there = all(node in self.nodes and node not in self.lost | self.left for node in nodes)
+        return there and self.killed_at is None and self.program.poll() is None
+
+
+class Steps:
+    """All steps of this launcher, the ones that are being ended too."""
+
+    def __init__(self, hub: Hub, allocation: Allocation, options: Options, secret: str) -> None:
+        self._hub = hub
+        self._allocation = allocation
+        self._options = options
+        self._secret = secret
+        self._steps: dict[int, Step] = {}
+        self._commands: list[tuple[float, subprocess.Popen[bytes]]] = []
+        """Of scancel, and when each was started."""
+        self._next = 0
+
+    def start(self, nodes: Sequence[str], probe: bool = False) -> Step:
+        """Raises OSError where there is no srun."""
+        generation, self._next = self._next, self._next + 1
+        # -P: neither the working directory nor a script's is where our own modules are looked for.
+        seat = [sys.executable, "-P", "-m", "understudy_agent.launch.seat", f"--port={self._hub.port}"]
+        seat += [
+            f"--generation={generation}",
+            f"--preload={','.join(self._options.preload)}",
+            *([] if self._options.in_process_seconds is None else [f"--in-process={self._options.in_process_seconds}"]),
+            *([f"--port-range={ports[0]}-{ports[-1]}"] if (ports := self._options.ports) else []),
+            "--",
+            *self._options.command,
+        ]
+        program = start_step(srun_arguments(self._allocation, nodes, seat), self._secret)
+        step = Step(generation, tuple(nodes), program, time.monotonic(), probe=probe)
+        self._steps[generation] = step
+        return step
+
+    def of(self, link: SeatLink) -> Step | None:
+        return self._steps.get(link.generation)
+
+    def leave(self, step: Step, node: str) -> None:
+        link = step.link(node)
+        if link is not None:
+            step.left.add(node)
+            self._hub.say(link, "leave")
+
+    def kill(self, step: Step) -> None:
+        """SIGKILL to every process of the step, through Slurm, whatever its seats do."""
+        if step.killed_at is None:
+            step.killed_at = time.monotonic()
+            step.killed = frozenset(node for node in step.nodes if step.link(node) is not None)
+            command = kill_step(self._allocation.job_id, step.step_id)
+            if command is not None:
+                self._commands.append((step.killed_at, command))
+
+    def retire(self, step: Step) -> None:
+        """It is not needed any more. Its seats leave; what does not is killed, in time, by `tidy`."""
+        if step.retired_at is None:
+            step.retired_at = time.monotonic()
+            for node in step.nodes:
+                self.leave(step, node)
+
+    def retire_after(self, step: Step, seconds: float) -> None:
+        """Whatever comes of it, it is not to be there longer."""
+        step.expires_at = time.monotonic() + seconds
+
+    def retire_all(self) -> None:
+        for step in self._steps.values():
+            self.retire(step)
+
+    def tidy(self) -> bool:
+        """Drive retired steps to their end. Returns whether none is left."""
+        now = time.monotonic()
+        self._commands = [(at, one) for at, one in self._commands if one.poll() is None]
+        for at, command in self._commands:
+            if now - at > SCANCEL_SECONDS:
+                command.kill()
+        for step in self._steps.values():
+            if step.expires_at is not None and now >= step.expires_at:
+                self.retire(step)
+        for step in [one for one in self._steps.values() if one.retired_at is not None]:
+            assert step.retired_at is not None
+            if step.program.poll() is not None:
+                del self._steps[step.generation]
+                continue
+            for node in step.nodes:  # one that came late
+                self.leave(step, node)
+            if now - step.retired_at > LEAVE_SECONDS:
+                self.kill(step)
+                if not step.step_id and now - step.retired_at < SRUN_SECONDS:
+                    step.program.terminate()  # no seat has ever told us the step's number: srun knows it
+            if now - step.retired_at > SRUN_SECONDS:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(step.program.pid, signal.SIGKILL)
+        return not self._steps and not self._commands

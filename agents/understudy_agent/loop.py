@@ -1,0 +1,227 @@
+"""The agent: joins the readers, the ranks' socket and the uplink.
+
+Reports go out every interval, and at once when there is a new fact or a GPU is in another state. A fact never waits
+for a picture: it goes with the last one, and the next picture, taken right after, follows by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from understudy_agent.coalesced_requests import SharedQuestions
+from understudy_agent.config import Config, read_boot_id, read_token
+from understudy_agent.facts import FactQueue, Settle
+from understudy_agent.hooks.records import Gone, HookRecords
+from understudy_agent.hooks.verdict import VerdictFile
+from understudy_agent.launchers import Launchers
+from understudy_agent.log import fields, log
+from understudy_agent.ranks import RankServer
+from understudy_agent.sample.gpus import GpuProcess, GpuSource, NoGpus
+from understudy_agent.sample.hardware_history import Memory
+from understudy_agent.sample.host import read_host, read_mounts, with_history
+from understudy_agent.sample.infiniband import PortHistory, read_ports
+from understudy_agent.sample.kernel_log import KernelLog, open_source
+from understudy_agent.sample.nvml_events import NvmlEvents
+from understudy_agent.sample.sampler import Sampler
+from understudy_agent.step_windows import WindowBuffer
+from understudy_agent.uplink import Uplink
+from understudy_agent.wire import (
+    TEXT_CHARACTERS_MAX,
+    WIRE_VERSION,
+    Fact,
+    HardwareEvent,
+    Host,
+    KernelEvent,
+    Port,
+    Report,
+)
+
+COALESCE_SECONDS = 0.01
+"""Facts come in bursts: what follows within this goes with the first."""
+
+FAREWELL_SECONDS = 2.0
+PROBLEMS_MAX = 32
+
+PORTS_SECONDS = 5.0
+HOST_SECONDS = 15.0
+"""How often ports and host are looked at."""
+
+
+class Agent:
+    """One per node. Construct, run() in an event loop, stop() from a signal handler of that loop."""
+
+    def __init__(self, config: Config, gpus: GpuSource | None = None) -> None:
+        """`gpus` stands in for NVML. Raises ConfigError when token or boot id cannot be read."""
+        self._config = config
+        self._boot_id = read_boot_id(config)
+        self._started_at = time.time()
+        self._facts = FactQueue()
+        self._windows = WindowBuffer()
+        self._kernel_log = KernelLog(open_source(config.kernel_log), self._boot_id)
+        self._verdict = VerdictFile(config.run_directory / "verdict")
+        self._records = HookRecords(config.run_directory, self._put, self._on_gone)
+        self._uplink = Uplink(
+            config.control_plane_urls,
+            lambda: read_token(config),
+            self._facts,
+            config.request_timeout_seconds,
+            on_unfit=self._verdict.note,
+        )
+        self._ranks = RankServer(
+            config.socket,
+            self._facts,
+            self._windows,
+            SharedQuestions(self._uplink.restore_point),
+            self._on_fact,
+            Launchers(config.cluster, config.node, self._uplink.launcher_word),
+        )
+        self._memory = Memory(config.run_directory / "hardware.json", self._boot_id)
+        self._gpus: GpuSource = gpus or (
+            GpuProcess(self._memory, config.nvml.interval_seconds) if config.nvml.enabled else NoGpus()
+        )
+        self._nvml_events = NvmlEvents(self._boot_id)
+        host = config.host
+        self._port_sampler = Sampler("fabric ports", lambda: read_ports(host.sys), PORTS_SECONDS)
+        self._host_sampler = Sampler(
+            "memory, clock and disks",
+            lambda: (read_host(host.sys, host.proc, host.disks), read_mounts(host.disks)),
+            HOST_SECONDS,
+        )
+        self._ports = PortHistory(self._memory, self._boot_id)
+        self._host: Host | None = None
+        self._due = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until stop(). Raises SocketInUseError or OSError when the ranks' socket cannot be made."""
+        await self._ranks.start()
+        self._gpus.start(self._due.set, self._nvml_events.add)
+        if self._config.host.enabled:
+            self._port_sampler.start(self._take_ports)
+            self._host_sampler.start(self._take_host)
+        log.info(
+            "agent_started",
+            extra=fields(
+                cluster=self._config.cluster,
+                node=self._config.node,
+                boot_id=self._boot_id,
+                control_planes=",".join(self._config.control_plane_urls),
+                socket=self._config.socket,
+            ),
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                reading = group.create_task(self._kernel_log.follow(self._take))
+                reporting = group.create_task(self._report())
+                following = group.create_task(self._records.follow())
+                await self._stopping.wait()
+                reading.cancel()
+                following.cancel()
+                reporting.cancel()
+        finally:
+            self._gpus.stop()
+            self._port_sampler.stop()
+            self._host_sampler.stop()
+            await self._say_farewell()
+            await self._ranks.stop()
+            await self._uplink.close()
+            log.info("agent_stopped", extra=fields(facts_unsent=len(self._facts)))
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _on_fact(self) -> None:
+        self._due.set()
+
+    def _put(self, fact: Fact, settle: Settle) -> None:
+        self._facts.put(fact, settle)
+        self._due.set()
+
+    def _on_gone(self, gone: Gone) -> None:
+        """Its last step times go out at once, while the control plane still takes them."""
+        self._ranks.forget(gone.job_id, gone.at)
+        self._due.set()
+
+    def _take(self, events: list[KernelEvent]) -> None:
+        self._nvml_events.heard_of_kernel(events, time.time())
+        for event in events:
+            log.warning("kernel_event", extra=fields(sequence=event.sequence, xid=event.xid, text=event.text))
+            self._facts.put(event)
+        self._due.set()
+        self._gpus.take_now()
+
+    def _take_ports(self, ports: list[Port]) -> None:
+        for event in self._ports.add(ports, time.monotonic(), time.time()):
+            self._put_hardware(event)
+            self._due.set()
+
+    def _take_host(self, look: tuple[Host, list[str]]) -> None:
+        self._host = with_history(*look, self._memory)
+
+    async def _report(self) -> None:
+        next_at = asyncio.get_running_loop().time()
+        while True:
+            try:
+                async with asyncio.timeout_at(next_at):
+                    await self._due.wait()
+            except TimeoutError:
+                pass
+            else:
+                await asyncio.sleep(COALESCE_SECONDS)
+            now = asyncio.get_running_loop().time()
+            next_at = max(next_at + self._config.report_interval_seconds, now) if now >= next_at else next_at
+            self._due.clear()
+            for event in self._nvml_events.due(time.time()):
+                self._put_hardware(event)
+            before = len(self._facts)
+            taken = await self._uplink.send(self._build())
+            if taken and before and len(self._facts):
+                self._due.set()  # more facts than one report carries
+
+    def _put_hardware(self, event: HardwareEvent) -> None:
+        log.warning("hardware_event", extra=fields(kind=event.kind, part=event.part, number=event.number))
+        self._facts.put(event)
+
+    async def _say_farewell(self) -> None:
+        """One last attempt for facts that nobody would repeat."""
+        if not len(self._facts):
+            return
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._uplink.send(self._build())
+        except TimeoutError:
+            log.warning("facts_left_unsent", extra=fields(count=len(self._facts)))
+
+    def _build(self) -> Report:
+        picture = self._gpus.newest()
+        problems = [
+            *picture.problems,
+            *self._kernel_log.problems(),
+            *self._facts.problems(),
+            *self._verdict.problems(),
+            *self._records.problems(),
+            *self._memory.problems(),
+            *self._port_sampler.problems(),
+            *self._host_sampler.problems(),
+        ]
+        ports_silent, host_silent = self._port_sampler.silent_seconds(), self._host_sampler.silent_seconds()
+        return Report(
+            version=WIRE_VERSION,
+            cluster=self._config.cluster,
+            node=self._config.node,
+            boot_id=self._boot_id,
+            sequence=0,
+            agent_started_at=self._started_at,
+            sent_at=0.0,
+            driver_version=picture.driver_version,
+            gpus=list(picture.gpus),
+            nvml_silent_seconds=round(self._gpus.silent_seconds(), 1),
+            nvml_unkillable=self._gpus.unkillable(),
+            ports=[] if ports_silent else self._ports.ports,
+            host=None if host_silent else self._host,
+            ports_silent_seconds=round(ports_silent, 1),
+            host_silent_seconds=round(host_silent, 1),
+            ranks=self._windows.take(),
+            problems=[problem[:TEXT_CHARACTERS_MAX] for problem in problems[:PROBLEMS_MAX]],
+        )

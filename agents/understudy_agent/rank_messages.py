@@ -1,0 +1,237 @@
+"""What a rank says to its node's agent, and what it is answered: one JSON object a line, told apart by
+`type`.
+
+The hook in `understudy` (to its users `understudy`) speaks the other side without importing this. Unknown
+fields and unknown types are ignored, so that an older agent understands a newer hook.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from understudy_agent.wire import (
+    COLLECTIVE_CHARACTERS_MAX,
+    STEPS_PER_WINDOW_MAX,
+    TEXT_CHARACTERS_MAX,
+    LaunchCause,
+    Name,
+    StartAnew,
+)
+
+LINE_BYTES_MAX = 65_536
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Step = Annotated[int, Meta(ge=0, le=2**53)]
+Size = Annotated[int, Meta(ge=0, le=2**62)]
+Seconds = Annotated[float, Meta(ge=0, le=1e7)]
+Time = Annotated[float, Meta(ge=0, le=1e11)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+NonEmpty = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARACTERS_MAX)]
+Durations = Annotated[list[Seconds], Meta(min_length=1, max_length=STEPS_PER_WINDOW_MAX)]
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    job_id: Count
+    restart_count: Count
+    rank: Count
+    world_size: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    pid: Count = 0  # for the log; the kernel is asked for the true one
+    gpu_index: Count | None = None
+    role: Text = ""
+    launch: Count = 0  # UNDERSTUDY_LAUNCH, where a launcher starts the gang several times within an allocation
+
+
+class Steps(msgspec.Struct, frozen=True, tag="steps"):
+    first_step: Step
+    self_seconds: Durations
+    wall_seconds: Durations
+
+
+class CollectiveEntered(msgspec.Struct, frozen=True, tag="collective"):
+    """The last one; told when it is another than before, or the rank came out of it."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=COLLECTIVE_CHARACTERS_MAX)]
+    sequence: Size
+    entered_at: Time
+    step: Step | None = None
+    inside: bool = False
+
+
+class FirstStepNotice(msgspec.Struct, frozen=True, tag="first_step"):
+    id: Size
+    step: Step
+    at: Time
+
+
+class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
+    id: Size
+    step: Step
+    path: NonEmpty
+    file: Text  # "." is the path itself; empty: this rank wrote no file of its own
+    size_bytes: Size
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    at: Time
+
+
+class AnomalyNotice(msgspec.Struct, frozen=True, tag="anomaly"):
+    """Loss or gradient norm is not what it should be; with `until`: it is as before since that step."""
+
+    id: Size
+    kind: Literal["loss_nan", "loss_jump", "grad_norm_nan", "grad_norm_jump"]
+    step: Step
+    at: Time
+    value: Annotated[str, Meta(max_length=64)] = ""
+    usual: float = 0.0
+    until: Step | None = None
+
+
+class RestorePointQuestion(msgspec.Struct, frozen=True, tag="restore_point"):
+    id: Size
+
+
+class JobRestorePointQuestion(msgspec.Struct, frozen=True, tag="job_restore_point"):
+    """Needs no hello: the TaskProlog is no rank. A job that did not ask for us gets a plain no."""
+
+    id: Size
+    job_id: Count
+    restart_count: Count
+    launch: Count = 0
+
+
+class LauncherState(msgspec.Struct, frozen=True, tag="launcher"):
+    """A launcher's gang as it is now; said first, and whenever it changes. Needs no hello."""
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    phase: NonEmpty
+    seats: Annotated[list[Name], Meta(min_length=1)]
+    spares: list[Name] = []
+    lost: list[Name] = []
+    nodes_min: Count = 1
+
+
+class LaunchStartedNotice(msgspec.Struct, frozen=True, tag="launch_started"):
+    """Of the gang that was told of before, as the next."""
+
+    id: Size
+    launch: Count
+    seats: tuple[Name, ...]
+    spares: tuple[Name, ...]
+    at: Time
+    lost: tuple[Name, ...] = ()
+
+
+class LaunchEndedNotice(msgspec.Struct, frozen=True, tag="launch_ended"):
+    id: Size
+    launch: Count
+    row: Count
+    reason: Text
+    at: Time
+    progressed: bool = False
+    counted: bool = False
+    cause: LaunchCause = LaunchCause.PROGRAM
+    failed_node: Text = ""
+    rank: Count | None = None
+    status: Annotated[int, Meta(ge=-1024, le=1024)] | None = None
+    blamed: tuple[Name, ...] = ()
+
+
+LauncherMessage = LauncherState | LaunchStartedNotice | LaunchEndedNotice
+
+Message = (
+    Hello
+    | Steps
+    | CollectiveEntered
+    | FirstStepNotice
+    | ShardNotice
+    | AnomalyNotice
+    | RestorePointQuestion
+    | JobRestorePointQuestion
+    | LauncherMessage
+)
+
+
+class Acknowledged(msgspec.Struct, frozen=True, tag="ack"):
+    """The control plane has it in its database."""
+
+    id: int
+
+
+class RestorePointAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="restore_point"):
+    id: int
+    step: int
+    path: str
+    managed: bool = True  # False: the job did not ask for us
+
+
+class Word(msgspec.Struct, frozen=True, omit_defaults=True, tag="word"):
+    """To a launcher: all that the control plane has to say, in place of what it said before."""
+
+    bad: dict[str, str]
+    anew: StartAnew | None = None
+    launches_without_progress: int = 0
+    best_step: int | None = None
+
+
+class Standing(msgspec.Struct, frozen=True, omit_defaults=True, tag="standing"):
+    """To a launcher: whether the control plane answers, and the newest good checkpoint that it named."""
+
+    heard: bool
+    restore_step: int = 0
+    restore_path: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """To a launcher: the furthest step that a rank of this launch has finished."""
+
+    launch: int
+    step: int
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
+    """With an id: that one failed. Without: the agent hangs up after this line."""
+
+    error: str
+    id: int | None = None
+
+
+Answer = Acknowledged | RestorePointAnswer | Word | Standing | Progress | ErrorAnswer
+
+
+class UnknownMessage(msgspec.Struct, frozen=True):
+    """Of a hook or launcher that is newer than this agent."""
+
+    type: NonEmpty
+    id: Size | None = None
+
+
+_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Message))
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+_unknown_decoder = msgspec.json.Decoder(UnknownMessage)
+_encoder = msgspec.json.Encoder()
+
+
+def decode(line: bytes) -> Message | UnknownMessage:
+    """Raises msgspec.MsgspecError, whose text says what is wrong."""
+    try:
+        return _decode(line)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
+
+
+def _decode(line: bytes) -> Message | UnknownMessage:
+    try:
+        return _decoder.decode(line)
+    except msgspec.ValidationError:
+        unknown = _unknown_decoder.decode(line)
+        if unknown.type in _TYPES:
+            raise
+        return unknown
+
+
+def encode(answer: Answer) -> bytes:
+    return _encoder.encode(answer) + b"\n"

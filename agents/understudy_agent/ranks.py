@@ -1,0 +1,406 @@
+"""The local socket: ranks on this node say hello, report step times, announce checkpoints, ask where to go
+on.
+
+Any user's rank may connect, so everything is bounded and nothing a rank sends can do more than end its own
+connection. What is said here is passed on; the one thing checked is who speaks, which the kernel tells
+(SO_PEERCRED).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from understudy_agent.facts import FactQueue
+from understudy_agent.launchers import LauncherLine, Launchers, TooManyLaunchersError
+from understudy_agent.log import fields, log
+from understudy_agent.process import ProcessClock, peer
+from understudy_agent.rank_messages import (
+    LINE_BYTES_MAX,
+    Acknowledged,
+    AnomalyNotice,
+    Answer,
+    CollectiveEntered,
+    ErrorAnswer,
+    FirstStepNotice,
+    Hello,
+    JobRestorePointQuestion,
+    LaunchEndedNotice,
+    LauncherMessage,
+    LauncherState,
+    LaunchStartedNotice,
+    Message,
+    RestorePointAnswer,
+    RestorePointQuestion,
+    ShardNotice,
+    Steps,
+    UnknownMessage,
+    decode,
+    encode,
+)
+from understudy_agent.step_windows import WindowBuffer
+from understudy_agent.uplink import RestorePointError, RestoreQuestion
+from understudy_agent.wire import (
+    RANKS_PER_NODE_MAX,
+    TEXT_CHARACTERS_MAX,
+    Anomaly,
+    AnomalyKind,
+    CheckpointShard,
+    Fact,
+    FirstStep,
+    LaunchEnded,
+    LaunchStarted,
+    RankStarted,
+    RestorePoint,
+)
+
+ANSWER_BYTES_UNREAD_MAX = 262_144
+
+QUESTIONS_OPEN_MAX = 16
+"""Of one connection. A rank has one."""
+
+UNKNOWN_TYPES_TOLD_MAX = 8
+"""In the log, of one connection."""
+
+AskRestorePoint = Callable[[RestoreQuestion], Awaitable[RestorePoint]]
+"""Raises RestorePointError."""
+
+
+class SocketInUseError(Exception):
+    """Another agent is alive on this socket."""
+
+
+class RefusedError(Exception):
+    """A rank said something that cannot be; the message goes back to it and its connection ends."""
+
+
+class RankServer:
+    """Everything of one event loop; `on_fact` is called after a fact was put into the queue."""
+
+    def __init__(
+        self,
+        path: Path,
+        facts: FactQueue,
+        windows: WindowBuffer,
+        ask_restore_point: AskRestorePoint,
+        on_fact: Callable[[], None],
+        launchers: Launchers | None = None,
+    ) -> None:
+        """Without `launchers` none is listened to."""
+        self._path = path
+        self.facts = facts
+        self.windows = windows
+        self.ask_restore_point = ask_restore_point
+        self.on_fact = on_fact
+        self.launchers = launchers
+        self.processes = ProcessClock()
+        self._conversations: set[asyncio.Task[None]] = set()
+        self._ranks: set[RankConnection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Raises SocketInUseError, or OSError where the socket cannot be made."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(_clear_stale_socket, self._path)
+        self._server = await asyncio.start_unix_server(self._converse, str(self._path), limit=LINE_BYTES_MAX)
+        self._path.chmod(0o666)
+
+    async def stop(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        for conversation in list(self._conversations):
+            conversation.cancel()
+        await asyncio.gather(*self._conversations, return_exceptions=True)
+        self._path.unlink(missing_ok=True)
+
+    def forget(self, job_id: int, before: float) -> None:
+        """The job has left this node. What of it connected before then and still holds on is cut off."""
+        for rank in list(self._ranks):
+            if rank.job_id == job_id and rank.connected_at < before:
+                log.warning("rank_cut_off", extra=fields(pid=rank.pid, reason=f"job {job_id} is gone"))
+                rank.cut_off()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._conversations.add(task)
+        rank = RankConnection(self, writer)
+        self._ranks.add(rank)
+        try:
+            self._check_room()
+            await rank.listen(reader)
+        except RefusedError as error:
+            log.warning("rank_refused", extra=fields(pid=rank.pid, error=error))
+            rank.answer(ErrorAnswer(error=str(error)))
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the rank ended, or the agent does: both are ordinary
+        finally:
+            self._ranks.discard(rank)
+            rank.close()
+            writer.close()
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                await writer.wait_closed()
+            self._conversations.discard(task)
+
+    def _check_room(self) -> None:
+        if len(self._conversations) > RANKS_PER_NODE_MAX:
+            raise RefusedError(f"{RANKS_PER_NODE_MAX} ranks are connected already; this node takes no more")
+
+
+class RankConnection:
+    """One rank's side of the socket."""
+
+    def __init__(self, server: RankServer, writer: asyncio.StreamWriter) -> None:
+        self._server = server
+        self._writer = writer
+        self._hello: Hello | None = None
+        self._launcher: LauncherLine | None = None
+        self._questions: set[asyncio.Task[None]] = set()
+        self._left_out: set[str] = set()
+        self.connected_at = time.time()
+        self.pid, self.user_id = peer(writer.get_extra_info("socket"))
+
+    async def listen(self, reader: asyncio.StreamReader) -> None:
+        """Until the rank hangs up. Raises RefusedError and ConnectionError."""
+        while True:
+            try:
+                line = await reader.readline()
+            except ValueError as error:
+                raise RefusedError(f"a line may have at most {LINE_BYTES_MAX} bytes") from error
+            if not line.endswith(b"\n"):
+                return  # end of file; half a line is nobody's word
+            try:
+                message = decode(line)
+            except msgspec.MsgspecError as error:
+                raise RefusedError(f"not understood: {error}") from error
+            if isinstance(message, UnknownMessage):
+                self._leave_out(message)
+            else:
+                self._take(message)
+
+    def answer(self, answer: Answer) -> None:
+        """Dropped when the rank is gone. A rank that reads none of its answers is cut off."""
+        if self._writer.is_closing():
+            return
+        self._writer.write(encode(answer))
+        if self._writer.transport.get_write_buffer_size() > ANSWER_BYTES_UNREAD_MAX:
+            log.warning("rank_cut_off", extra=fields(pid=self.pid, reason="does not read its answers"))
+            self._writer.transport.abort()
+
+    @property
+    def job_id(self) -> int | None:
+        """Of which job this is a rank; None before its hello."""
+        return self._hello.job_id if self._hello is not None else None
+
+    def cut_off(self) -> None:
+        self._writer.transport.abort()
+
+    def close(self) -> None:
+        for question in self._questions:
+            question.cancel()
+        if self._launcher is not None and self._server.launchers is not None:
+            self._server.launchers.close(self._launcher)
+        if self._hello is not None:
+            self._server.windows.leave(self._hello, self.user_id)
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Hello):
+            self._take_hello(message)
+            return
+        if isinstance(message, JobRestorePointQuestion):
+            asked = RestoreQuestion(
+                message.job_id, message.restart_count, message.launch, self.user_id, if_managed=True
+            )
+            self._ask(message.id, asked)
+            return
+        if isinstance(message, LauncherMessage):
+            self._take_launcher(message)
+            return
+        hello = self._hello
+        if hello is None:
+            raise RefusedError("say hello first")
+        if isinstance(message, Steps):
+            if len(message.self_seconds) != len(message.wall_seconds):
+                raise RefusedError("self_seconds and wall_seconds must have the same length")
+            self._server.windows.add(hello, message, self.user_id)
+            if self._server.launchers is not None:
+                last = message.first_step + len(message.self_seconds) - 1
+                self._server.launchers.note_step(hello, self.user_id, last)
+        elif isinstance(message, CollectiveEntered):
+            self._server.windows.enter(hello, message, self.user_id)
+        elif isinstance(message, RestorePointQuestion):
+            self._ask(message.id, RestoreQuestion(hello.job_id, hello.restart_count, hello.launch, self.user_id))
+        else:
+            self._announce(_fact(hello, message, self.user_id), message.id)
+
+    def _leave_out(self, message: UnknownMessage) -> None:
+        """What is asked for an answer gets one, so that it is not said again and again."""
+        if message.type not in self._left_out and len(self._left_out) < UNKNOWN_TYPES_TOLD_MAX:
+            self._left_out.add(message.type)
+            log.warning("rank_message_unknown", extra=fields(pid=self.pid, type=message.type))
+        if message.id is not None:
+            self.answer(ErrorAnswer(error=f"this agent is older and knows no {message.type!r}", id=message.id))
+
+    def _take_hello(self, hello: Hello) -> None:
+        if hello.rank >= hello.world_size:
+            raise RefusedError(f"rank {hello.rank} cannot be in a world of {hello.world_size}")
+        self._hello = hello
+        try:
+            started_at = self._server.processes.started_at(self.pid)
+        except ProcessLookupError as error:
+            # The rank runs in a process namespace of its own: it started a moment ago, more is not to be
+            # known.
+            log.warning("rank_start_unknown", extra=fields(job=hello.job_id, rank=hello.rank, error=error))
+            started_at = time.time()
+        self._announce(
+            RankStarted(
+                job_id=hello.job_id,
+                restart_count=hello.restart_count,
+                rank=hello.rank,
+                world_size=hello.world_size,
+                started_at=started_at,
+                pid=self.pid,
+                launch=hello.launch,
+                user_id=self.user_id,
+            ),
+            None,
+        )
+
+    def _take_launcher(self, message: LauncherMessage) -> None:
+        if self._server.launchers is None:
+            raise RefusedError("this agent listens to no launchers")
+        if isinstance(message, LauncherState):
+            try:
+                line = self._launcher or self._server.launchers.open(self.user_id, self.answer, self._writer.close)
+            except TooManyLaunchersError as error:
+                raise RefusedError(str(error)) from error
+            self._launcher = line
+            line.take(message)
+            return
+        state = self._launcher.state if self._launcher is not None else None
+        if state is None:
+            raise RefusedError("say of which gang first")
+        self._announce(_launch_fact(state, message, self.user_id), message.id)
+
+    def _announce(self, fact: Fact, identifier: int | None) -> None:
+        def settle(error: str | None) -> None:
+            if identifier is None:
+                return
+            refused = None if error is None else ErrorAnswer(error=error[:TEXT_CHARACTERS_MAX], id=identifier)
+            self.answer(refused or Acknowledged(id=identifier))
+
+        self._server.facts.put(fact, settle)
+        self._server.on_fact()
+
+    def _ask(self, identifier: int, question: RestoreQuestion) -> None:
+        if len(self._questions) >= QUESTIONS_OPEN_MAX:
+            raise RefusedError(f"{QUESTIONS_OPEN_MAX} questions are open already; wait for an answer")
+        asking = asyncio.create_task(self._answer_restore_point(identifier, question))
+        self._questions.add(asking)
+        asking.add_done_callback(self._questions.discard)
+
+    async def _answer_restore_point(self, identifier: int, question: RestoreQuestion) -> None:
+        try:
+            point = await self._server.ask_restore_point(question)
+        except RestorePointError as error:
+            log.warning("restore_point_unavailable", extra=fields(job=question.job_id, pid=self.pid, error=error))
+            self.answer(ErrorAnswer(error=str(error), id=identifier))
+            return
+        self.answer(RestorePointAnswer(id=identifier, step=point.step, path=point.path, managed=point.managed))
+
+
+def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice | AnomalyNotice, user_id: int) -> Fact:
+    if isinstance(notice, AnomalyNotice):
+        return Anomaly(
+            job_id=hello.job_id,
+            restart_count=hello.restart_count,
+            rank=hello.rank,
+            world_size=hello.world_size,
+            kind=AnomalyKind(notice.kind),
+            step=notice.step,
+            at=notice.at,
+            value=notice.value,
+            usual=notice.usual,
+            until=notice.until,
+            launch=hello.launch,
+            user_id=user_id,
+        )
+    if isinstance(notice, FirstStepNotice):
+        return FirstStep(
+            job_id=hello.job_id,
+            restart_count=hello.restart_count,
+            rank=hello.rank,
+            world_size=hello.world_size,
+            step=notice.step,
+            at=notice.at,
+            launch=hello.launch,
+            user_id=user_id,
+        )
+    return CheckpointShard(
+        job_id=hello.job_id,
+        restart_count=hello.restart_count,
+        rank=hello.rank,
+        world_size=hello.world_size,
+        step=notice.step,
+        path=notice.path,
+        file=notice.file,
+        size_bytes=notice.size_bytes,
+        sha256=notice.sha256,
+        at=notice.at,
+        launch=hello.launch,
+        user_id=user_id,
+    )
+
+
+def _launch_fact(state: LauncherState, notice: LaunchStartedNotice | LaunchEndedNotice, user_id: int) -> Fact:
+    if isinstance(notice, LaunchStartedNotice):
+        return LaunchStarted(
+            job_id=state.job_id,
+            restart_count=state.restart_count,
+            launch=notice.launch,
+            seats=notice.seats,
+            spares=notice.spares,
+            at=notice.at,
+            user_id=user_id,
+            lost=notice.lost,
+        )
+    return LaunchEnded(
+        job_id=state.job_id,
+        restart_count=state.restart_count,
+        launch=notice.launch,
+        table_row=notice.row,
+        reason=notice.reason,
+        at=notice.at,
+        progressed=notice.progressed,
+        counted=notice.counted,
+        cause=notice.cause,
+        failed_node=notice.failed_node,
+        rank=notice.rank,
+        status=notice.status,
+        blamed=notice.blamed,
+        user_id=user_id,
+    )
+
+
+def _clear_stale_socket(path: Path) -> None:
+    """An agent that was killed leaves its socket behind; one that is alive keeps it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except FileNotFoundError:
+            return
+        except ConnectionRefusedError:
+            if not path.is_socket():
+                raise OSError(f"{path} is in the way and no socket; move it, or set another `socket`") from None
+            path.unlink()
+            return
+    raise SocketInUseError(f"{path}: another agent is listening there; stop it, or set another `socket`")

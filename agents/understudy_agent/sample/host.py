@@ -1,0 +1,121 @@
+"""The node itself: memory, disks, clock, and how much its tasks wait."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from understudy_agent.sample.hardware_history import Memory, Seen
+from understudy_agent.wire import DISKS_PER_NODE_MAX, NOT_MOUNTED, Disk, Host
+
+_TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
+_STA_UNSYNC = 0x40
+
+_PRESSURE = re.compile(r"^(some|full) avg10=[\d.]+ avg60=([\d.]+)", re.MULTILINE)
+_MEMINFO = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB", re.MULTILINE)
+
+
+class _Timex(ctypes.Structure):
+    """struct timex of adjtimex(2), as far as it matters; the rest is room."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_long * 32),
+    )
+
+
+def read_host(sys: Path, proc: Path, disks: Sequence[Path]) -> Host:
+    """`sys` and `proc` are /sys and /proc, or folders of the same form."""
+    memory = {name: int(kilobytes) * 1024 for name, kilobytes in _MEMINFO.findall(_read(proc / "meminfo"))}
+    synchronised, error_seconds = _clock()
+    return Host(
+        memory_total_bytes=memory.get("MemTotal"),
+        memory_available_bytes=memory.get("MemAvailable"),
+        memory_errors_corrected=_memory_errors(sys, "ce_count"),
+        memory_errors_uncorrected=_memory_errors(sys, "ue_count"),
+        clock_synchronised=synchronised,
+        clock_error_seconds=error_seconds,
+        cpu_pressure_percent=_pressure(proc, "cpu", "some"),
+        io_pressure_percent=_pressure(proc, "io", "full"),
+        memory_pressure_percent=_pressure(proc, "memory", "full"),
+        disks=[_disk(path) for path in disks[:DISKS_PER_NODE_MAX]],
+    )
+
+
+def _read(path: Path) -> str:
+    """Empty for what this kernel does not show."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _memory_errors(sys: Path, name: str) -> int | None:
+    counts = [_read(path).strip() for path in (sys / "devices/system/edac/mc").glob(f"mc*/{name}")]
+    known = [int(count) for count in counts if count.isdecimal()]
+    return sum(known) if known else None
+
+
+def _pressure(proc: Path, resource: str, which: str) -> float | None:
+    lines = dict(_PRESSURE.findall(_read(proc / "pressure" / resource)))
+    return float(lines[which]) if which in lines else None
+
+
+def _clock() -> tuple[bool | None, float | None]:
+    """Whether the kernel holds its clock for synchronised, and its bound on the error. Asking changes nothing."""
+    state = _Timex()
+    result = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(state))
+    if result < 0:  # a sandbox that does not let one ask
+        return None, None
+    return result != _TIME_ERROR and not state.status & _STA_UNSYNC, state.maxerror / 1e6
+
+
+def _disk(path: Path) -> Disk:
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        return Disk(str(path), 0, 0, problem=error.strerror or str(error))
+    return Disk(
+        path=str(path),
+        total_bytes=found.f_blocks * found.f_frsize,
+        free_bytes=found.f_bavail * found.f_frsize,
+        free_inodes_share=round(found.f_favail / found.f_files, 4) if found.f_files else None,
+        problem="read-only" if found.f_flag & os.ST_RDONLY else "",
+    )
+
+
+def read_mounts(disks: Sequence[Path]) -> list[str]:
+    """Those of the paths where a file system begins. May hang, as read_host()."""
+    return [str(path) for path in disks[:DISKS_PER_NODE_MAX] if os.path.ismount(path)]
+
+
+def with_history(host: Host, mounts: Sequence[str], memory: Memory) -> Host:
+    """A file system that always was read-only is meant to be, and one that never was there is not missed.
+
+    Where one is not mounted any more, the folder under it answers in its place, and knows nothing of a problem.
+    """
+    seen = memory.seen
+    seen.mounted += [path for path in mounts if path not in seen.mounted]
+    lost = set(seen.mounted).difference(mounts)
+    well = (disk.path for disk in host.disks if not disk.problem and disk.path not in lost)
+    seen.writable += [path for path in well if path not in seen.writable]
+    disks = [replace(disk, problem=_problem(disk, seen, disk.path in lost)) for disk in host.disks]
+    memory.save()
+    return replace(host, disks=[disk for disk in disks if disk.total_bytes or disk.problem])
+
+
+def _problem(disk: Disk, seen: Seen, lost: bool) -> str:
+    if lost and (disk.total_bytes or not disk.problem):
+        return NOT_MOUNTED
+    known = disk.path in seen.writable or (lost and not disk.total_bytes)
+    return disk.problem if known else ""

@@ -1,0 +1,265 @@
+"""Follows the kernel log: /dev/kmsg, or a plain file of the same records where there is no kernel to speak.
+
+Both sources are read from their beginning: what the driver said before the agent started counts too, and the
+control plane knows a repeated record by its boot id and sequence. Nothing found here ends the reading; what
+could not be read is counted and told in `problems`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from understudy_agent.kernel_line import RecordError, parse_record
+from understudy_agent.wire import KernelEvent
+
+POLL_SECONDS = 0.05
+RECORDS_PER_READ_MAX = 1000
+RECORD_BYTES_MAX = 65_536
+CHUNK_BYTES = 1 << 20
+
+
+class Source(Protocol):
+    """Where records come from. Neither method blocks or raises OSError."""
+
+    def read_lines(self) -> list[str]:
+        """The complete lines that are new, some thousands at most."""
+        ...
+
+    def problems(self) -> list[str]: ...
+
+    def descriptor(self) -> int | None:
+        """A file descriptor that tells of new lines, or None when one has to look."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DeviceSource:
+    """/dev/kmsg: every read(2) returns one record."""
+
+    def __init__(self, path: Path, read: Callable[[int, int], bytes] = os.read) -> None:
+        """`read` is os.read, or what stands in for the kernel."""
+        self._path = path
+        self._read = read
+        self._overruns = 0
+        self._error = ""
+        self._descriptor: int | None = None
+        self._open()
+
+    def read_lines(self) -> list[str]:
+        lines: list[str] = []
+        if self._descriptor is None:
+            self._open()
+        while self._descriptor is not None and len(lines) < RECORDS_PER_READ_MAX:
+            try:
+                record = self._read(self._descriptor, RECORD_BYTES_MAX)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:
+                # The kernel overwrote records before we read them; the next read goes on with the oldest one
+                # left.
+                self._overruns += 1
+                continue
+            except OSError as error:
+                self._fail(error)
+                break
+            if not record:
+                break
+            lines.append(record.decode("utf-8", "replace").split("\n", 1)[0])
+        return lines
+
+    def problems(self) -> list[str]:
+        found = [self._error] if self._error else []
+        if self._overruns:
+            found.append(f"{self._path}: overrun {self._overruns} times: records were overwritten unread")
+        return found
+
+    def descriptor(self) -> int | None:
+        return self._descriptor
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open(self) -> None:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._error = ""
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._error = f"{self._path}: cannot be read: {error.strerror}"
+        self.close()
+
+
+class FileSource:
+    """A growing file of records, which may be rotated, truncated, or not there yet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._inode = 0
+        self._offset = 0
+        self._partial = b""
+        self._oversized = 0
+        self._error = ""
+        self._read_up_to: tuple[int, int, int, int] | None = None  # what the file was like when all of it was read
+
+    def read_lines(self) -> list[str]:
+        try:
+            return self._read_if_changed()
+        except OSError as error:
+            self._error = f"{self._path}: cannot be read: {error.strerror}"
+            self.close()
+            return []
+
+    def problems(self) -> list[str]:
+        found = [self._error] if self._error else []
+        if self._oversized:
+            found.append(f"{self._path}: {self._oversized} lines above {RECORD_BYTES_MAX} bytes were left out")
+        return found
+
+    def descriptor(self) -> int | None:
+        return None  # epoll knows no regular files
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        self._read_up_to = None
+
+    def _read_if_changed(self) -> list[str]:
+        """It is looked at many times a second, and hardly ever has anything new."""
+        now = self._look()
+        if now is not None and now == self._read_up_to:
+            return []
+        lines = self._read_lines()
+        all_read = now is not None and now[1:3] == (self._inode, self._offset)
+        self._read_up_to = now if all_read else None
+        return lines
+
+    def _look(self) -> tuple[int, int, int, int] | None:
+        """None: there is no such file just now."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+    def _read_lines(self) -> list[str]:
+        descriptor = self._open() if self._descriptor is None else self._descriptor
+        lines = self._read_open_file(descriptor)
+        # What was still written to a file before it was moved away is read above, before the next one is
+        # opened.
+        if not lines and self._path.stat().st_ino != self._inode:
+            self.close()
+            lines = self._read_open_file(self._open())
+        self._error = ""
+        return lines
+
+    def _open(self) -> int:
+        self._descriptor = descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self._inode = os.fstat(descriptor).st_ino
+        self._offset, self._partial = 0, b""
+        return descriptor
+
+    def _read_open_file(self, descriptor: int) -> list[str]:
+        if os.fstat(descriptor).st_size < self._offset:
+            self._offset, self._partial = 0, b""
+        chunk = os.pread(descriptor, CHUNK_BYTES, self._offset)
+        self._offset += len(chunk)
+        return self._take(chunk)
+
+    def _take(self, chunk: bytes) -> list[str]:
+        """Complete lines; what follows the last newline waits for its end."""
+        *complete, self._partial = (self._partial + chunk).split(b"\n")
+        if len(self._partial) > RECORD_BYTES_MAX:
+            self._oversized += 1
+            self._partial = b""
+        return [line.decode("utf-8", "replace") for line in complete]
+
+
+class KernelLog:
+    """Turns what a source says into events about GPUs."""
+
+    def __init__(self, source: Source, boot_id: str) -> None:
+        self._source = source
+        self._boot_id = boot_id
+        self._rubbish = 0
+        self._last_rubbish = ""
+
+    def read(self) -> list[KernelEvent]:
+        return self._parse(self._source.read_lines())
+
+    def problems(self) -> list[str]:
+        found = self._source.problems()
+        if self._rubbish:
+            found.append(f"{self._rubbish} lines of the kernel log were no records; the last: {self._last_rubbish}")
+        return found
+
+    async def follow(self, deliver: Callable[[list[KernelEvent]], None]) -> None:
+        """Deliver events as they come, for ever."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                lines = self._source.read_lines()
+                events = self._parse(lines)
+                if events:
+                    deliver(events)
+                if lines:
+                    await asyncio.sleep(0)  # a full buffer at the start must not hold up everything else
+                    continue
+                descriptor = self._source.descriptor()
+                if descriptor is None:
+                    await asyncio.sleep(POLL_SECONDS)
+                else:
+                    await _readable(loop, descriptor)
+        finally:
+            self._source.close()
+
+    def _parse(self, lines: list[str]) -> list[KernelEvent]:
+        events: list[KernelEvent] = []
+        if not lines:
+            return events
+        # Records are stamped by a clock that starts at zero with the machine and stands still in suspend.
+        booted_at = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+        for line in lines:
+            try:
+                event = parse_record(line, self._boot_id, booted_at)
+            except RecordError as error:
+                self._rubbish += 1
+                self._last_rubbish = str(error)
+                continue
+            if event is not None:
+                events.append(event)
+        return events
+
+
+def open_source(path: Path) -> Source:
+    """The right reader for `path`: a character device speaks as /dev/kmsg does, anything else is a file."""
+    try:
+        device = stat.S_ISCHR(path.stat().st_mode)
+    except OSError:
+        device = False
+    return DeviceSource(path) if device else FileSource(path)
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+    ready = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, ready.set)
+    except PermissionError:  # a device that epoll does not know, such as /dev/null
+        await asyncio.sleep(POLL_SECONDS)
+        return
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)

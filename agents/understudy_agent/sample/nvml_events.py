@@ -1,0 +1,87 @@
+"""NVML's events as facts, without saying twice what the kernel log says. Pure.
+
+The kernel log is the first source of an Xid: it has the text, and codes that NVML leaves out. An Xid of NVML's waits
+for its line there and becomes a fact of its own when none comes: the log may be unreadable, or cut by a storm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from understudy_agent.sample.nvml_sample import NvmlEvent
+from understudy_agent.wire import HardwareEvent, HardwareKind, KernelEvent
+
+KERNEL_LOG_SECONDS = 5.0
+"""So long an Xid of NVML's waits for its line in the kernel log."""
+
+LINES_REMEMBERED_SECONDS = 60.0
+REPEATED_AFTER_SECONDS = 60.0
+"""The same of the same GPU within this is no news."""
+
+XID = 0x8
+KINDS = {
+    XID: HardwareKind.NVML_XID,
+    0x200: HardwareKind.NVML_MEMORY_STORM,
+    0x400: HardwareKind.NVML_PAGE_RETIREMENT,
+    0x800: HardwareKind.NVML_PAGE_RETIREMENT,
+    0x1000: HardwareKind.NVML_POISON,
+    0x2000: HardwareKind.NVML_POISON,
+    0x4000: HardwareKind.NVML_UNAVAILABLE,
+    0x8000: HardwareKind.NVML_RECOVERY_ACTION,
+}
+TEXTS = {
+    0x400: "memory retired",
+    0x800: "memory could not be retired",
+    0x1000: "not fatal",
+    0x2000: "fatal",
+}
+
+
+class NvmlEvents:
+    """`now` is by the clock that the events' own times are of."""
+
+    def __init__(self, boot_id: str) -> None:
+        self._boot_id = boot_id
+        self._waiting: list[NvmlEvent] = []
+        self._lines: list[tuple[float, int, str]] = []
+        self._told: dict[tuple[int, str, int], float] = {}
+
+    def heard_of_kernel(self, events: Iterable[KernelEvent], now: float) -> None:
+        self._lines = [line for line in self._lines if line[0] > now - LINES_REMEMBERED_SECONDS]
+        self._lines += [(now, event.xid, event.bus_id) for event in events if event.xid is not None]
+
+    def add(self, event: NvmlEvent) -> None:
+        if event.kind in KINDS:  # others were not asked for
+            self._waiting.append(event)
+
+    def due(self, now: float) -> list[HardwareEvent]:
+        """What is to be told now."""
+        due = [one for one in self._waiting if one.kind != XID or now >= one.at + KERNEL_LOG_SECONDS]
+        self._waiting = [one for one in self._waiting if one not in due]
+        return [self._fact(one) for one in due if not (one.kind == XID and self._in_log(one)) and self._is_news(one)]
+
+    def _in_log(self, event: NvmlEvent) -> bool:
+        return any(
+            xid == event.data
+            and (bus_id == event.bus_id or not bus_id or not event.bus_id)
+            and at > event.at - LINES_REMEMBERED_SECONDS
+            for at, xid, bus_id in self._lines
+        )
+
+    def _is_news(self, event: NvmlEvent) -> bool:
+        key = (event.kind, event.bus_id, event.data)
+        before = self._told.get(key)
+        if before is not None and 0 <= event.at - before < REPEATED_AFTER_SECONDS:
+            return False
+        self._told[key] = event.at
+        return True
+
+    def _fact(self, event: NvmlEvent) -> HardwareEvent:
+        return HardwareEvent(
+            boot_id=self._boot_id,
+            at=event.at,
+            kind=KINDS[event.kind],
+            part=event.bus_id,
+            number=event.data if event.data < 2**31 else None,
+            text=TEXTS.get(event.kind, ""),
+        )

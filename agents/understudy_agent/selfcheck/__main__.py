@@ -1,0 +1,103 @@
+"""`understudy selfcheck`: every GPU of this node computes what is known; a node without GPUs, its processor does.
+
+Ends with 0 when all passed, with 1 when one failed, hung or vanished, with 2 when the check cannot be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from understudy_agent.selfcheck.node import Device, NodeResult, Order, check_node
+
+WORKER = (sys.executable, "-m", "understudy_agent.selfcheck.worker")
+NVIDIA = Path("/proc/driver/nvidia/version")
+EXIT = {"passed": 0, "failed": 1, "could_not_run": 2}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    order = Order(
+        device="cpu" if options.device == "cpu" else "cuda" if options.device == "cuda" or NVIDIA.exists() else "auto",
+        seconds=options.seconds,
+        memory_share=options.memory,
+        timeout_seconds=options.timeout,
+        gpus_expected=None if options.device == "cpu" else options.gpus,
+        slow_ratio=options.slow_ratio,
+    )
+    result = check_node(order, WORKER, dict(os.environ))
+    if options.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n")
+    else:
+        sys.stdout.write(tell(result))
+    return EXIT[result.status]
+
+
+def tell(result: NodeResult) -> str:
+    lines = [_line(one) for one in result.devices]
+    lines += [f"problem: {problem}" for problem in result.problems]
+    return "\n".join([*lines, f"selfcheck: {result.status.replace('_', ' ')}"]) + "\n"
+
+
+def _line(device: Device) -> str:
+    where = f"GPU {device.index} {device.uuid}".strip() if device.index is not None else "CPU"
+    if device.result is None:
+        return f"{where}: {device.status.replace('_', ' ')}: {device.problem}"
+    done = device.result
+    tried = f"{done.memory_bytes / 2**30:.1f} GiB of memory, {done.wrong_words} wrong words"
+    speed = ", ".join(f"{one.kind} {one.tflops:.3g} Tflop/s" for one in done.kinds)
+    slow = f"; slow: {device.slow:.2f} times its peers' time" if device.slow else ""
+    return (
+        f"{where} {device.name}: {device.status}: {done.passes} products, {done.wrong_elements} wrong elements; "
+        f"{tried}; {done.seconds:.1f} s; {speed}{slow}"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="understudy selfcheck",
+        description="Multiply matrices whose product is known on every GPU of this node, and try some of its memory.",
+        epilog="Ends with 0: all passed, 1: one failed, hung or is missing, 2: the check cannot be made here.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto", help="default: GPUs if there are")
+    parser.add_argument("--gpus", type=_count, metavar="N", help="so many there must be that can be used")
+    parser.add_argument("--seconds", type=_positive, default=3.0, help="how long each GPU multiplies (default 3)")
+    parser.add_argument("--memory", type=_share, default=0.25, metavar="SHARE", help="of free memory (default 0.25)")
+    parser.add_argument("--timeout", type=_positive, default=120.0, metavar="SECONDS", help="then a GPU hangs (120)")
+    parser.add_argument(
+        "--slow-ratio",
+        type=_positive,
+        metavar="RATIO",
+        help="who takes so many times its peers' time has failed",
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of GPUs")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0")
+    return number
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 0.9:
+        raise argparse.ArgumentTypeError(f"{text!r} must be from 0 to 0.9")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""The parent: one child for each GPU, all at once; who hangs is killed; who differs from the others stands out."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TypeVar
+
+import msgspec
+
+from understudy_agent.selfcheck.check import Result
+from understudy_agent.selfcheck.worker import Listed, Said
+
+Answer = TypeVar("Answer")
+
+SLOW_RATIO = 1.15
+"""A GPU that takes longer than this times its peers' time is told as slow."""
+
+PEERS_MIN = 3
+LATE_SECONDS = 0.5
+"""For a child that finished while another one was waited for."""
+
+DYING_SECONDS = 5.0
+"""A process inside a driver that hangs may not even die: it is not waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    device: str  # "cpu", "cuda", or "auto": GPUs where there are some
+    seconds: float = 3.0
+    memory_share: float = 0.25
+    timeout_seconds: float = 120.0
+    gpus_expected: int | None = None
+    slow_ratio: float | None = None  # above this a GPU has failed; None: slowness is told only
+
+
+class Device(msgspec.Struct, frozen=True):
+    status: str  # "passed", "failed" or "could_not_run"
+    index: int | None = None  # of the GPU among those that this process may see; None: the processor
+    uuid: str = ""
+    name: str = ""
+    backend: str = ""
+    problem: str = ""
+    slow: float | None = None  # how many times its peers' time it takes, where that stands out
+    result: Result | None = None
+
+
+class NodeResult(msgspec.Struct, frozen=True):
+    status: str  # the worst of its devices
+    devices: list[Device]
+    problems: list[str] = []
+
+
+class _Hangs(Exception):
+    """The child did not answer in time, and was killed."""
+
+
+def check_node(order: Order, worker: Sequence[str], environment: Mapping[str, str]) -> NodeResult:
+    """`worker` is the command of `understudy_agent.selfcheck.worker`."""
+    if order.device == "cpu":
+        return _judge(_check([_Child(worker, order, environment, None)], order), order)
+    try:
+        listed = _list(worker, environment, order.timeout_seconds)
+    except _Hangs:
+        problem = f"the driver did not list its GPUs within {order.timeout_seconds:g} s"
+        return NodeResult("failed", [], [problem])
+    except ValueError as error:
+        return NodeResult("could_not_run", [], [f"GPUs cannot be listed: {error}"])
+    if listed.gpus == 0:
+        return _without_gpus(order, worker, environment, listed)
+    visible = [one for one in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.strip()]
+    names = visible if len(visible) >= listed.gpus else [str(index) for index in range(listed.gpus)]
+    children = [
+        _Child(worker, order, {**environment, "CUDA_VISIBLE_DEVICES": names[index]}, index)
+        for index in range(listed.gpus)
+    ]
+    return _judge(_check(children, order), order)
+
+
+def _without_gpus(order: Order, worker: Sequence[str], environment: Mapping[str, str], listed: Listed) -> NodeResult:
+    """Where GPUs are asked for the processor's good health is no answer."""
+    if listed.cannot_look and (order.gpus_expected or order.device == "cuda"):
+        return NodeResult("could_not_run", [], [f"GPUs cannot be checked: {listed.cannot_look}"])
+    if order.gpus_expected:
+        return NodeResult("failed", [], [f"0 of {order.gpus_expected} GPUs are there"])
+    if order.device == "cuda":
+        return NodeResult("could_not_run", [], ["torch finds no GPU that it can use"])
+    return check_node(replace(order, device="cpu"), worker, environment)
+
+
+class _Child:
+    def __init__(self, worker: Sequence[str], order: Order, environment: Mapping[str, str], index: int | None) -> None:
+        self.index = index
+        device = "cpu" if index is None else "cuda"
+        self._process = _start([*worker, device, str(order.seconds), str(order.memory_share)], environment)
+
+    def wait(self, deadline: float, timeout_seconds: float) -> Device:
+        try:
+            said = _answer(self._process, deadline, Said)
+        except _Hangs:
+            return Device(
+                "failed", self.index, problem=f"it did not finish within {timeout_seconds:g} s, and was killed"
+            )
+        except ValueError as error:
+            return Device("failed", self.index, problem=str(error))
+        status = "could_not_run" if said.cannot_run else "passed" if said.result and said.result.good else "failed"
+        problem = said.cannot_run or said.failure
+        return Device(status, self.index, said.uuid, said.device_name, said.backend, problem, result=said.result)
+
+
+def _list(worker: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Listed:
+    """Raises _Hangs and ValueError."""
+    return _answer(_start([*worker, "list"], environment), time.monotonic() + timeout_seconds, Listed)
+
+
+def _check(children: Sequence[_Child], order: Order) -> list[Device]:
+    deadline = time.monotonic() + order.timeout_seconds
+    return [child.wait(deadline, order.timeout_seconds) for child in children]
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def _answer(process: subprocess.Popen[bytes], deadline: float, kind: type[Answer]) -> Answer:
+    """What the child says. Raises _Hangs, and ValueError, in words, when it says nothing that makes sense."""
+    try:
+        out, complaints = process.communicate(timeout=max(LATE_SECONDS, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=DYING_SECONDS)
+        raise _Hangs from error
+    lines = out.splitlines()
+    try:
+        return msgspec.json.decode(lines[-1] if lines else b"", type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        last = complaints.decode(errors="replace").strip().splitlines()[-1:] or ["nothing was said"]
+        how = f"by signal {-process.returncode}" if process.returncode < 0 else f"with {process.returncode}"
+        raise ValueError(f"the check of it ended {how}: {last[0][:500]}") from None
+
+
+def _judge(devices: Sequence[Device], order: Order) -> NodeResult:
+    devices = _beside_peers(devices, order)
+    problems = _odd_ones(devices)
+    if order.gpus_expected is not None and len(devices) < order.gpus_expected:
+        problems.append(f"{len(devices)} of {order.gpus_expected} GPUs are there")
+    statuses = {one.status for one in devices}
+    failed = "failed" in statuses or problems
+    status = "failed" if failed else "could_not_run" if "could_not_run" in statuses else "passed"
+    return NodeResult(status, list(devices), problems)
+
+
+def _beside_peers(devices: Sequence[Device], order: Order) -> list[Device]:
+    """Who takes longer than its peers is told, and has failed where that was asked for."""
+    judged = []
+    for one in devices:
+        ratio = _slowness(one, [other for other in devices if other is not one])
+        if ratio is not None and ratio > min(SLOW_RATIO, order.slow_ratio or SLOW_RATIO):
+            failed = order.slow_ratio is not None and ratio > order.slow_ratio
+            problem = one.problem or (f"it takes {ratio:.2f} times as long as its peers" if failed else "")
+            status = "failed" if failed else one.status
+            judged.append(msgspec.structs.replace(one, slow=round(ratio, 3), status=status, problem=problem))
+        else:
+            judged.append(one)
+    return judged
+
+
+def _slowness(one: Device, others: Sequence[Device]) -> float | None:
+    """Its time over the median of its peers', in the number format in which that is worst; None: too few peers."""
+    peers = [other.result for other in others if other.result and other.name == one.name]
+    if one.result is None or len(peers) < PEERS_MIN - 1:
+        return None
+    ratios = []
+    for kind in one.result.kinds:
+        theirs = [it.seconds for peer in peers for it in peer.kinds if it.kind == kind.kind]
+        if theirs and median(theirs) > 0:
+            ratios.append(kind.seconds / median(theirs))
+    return max(ratios, default=None)
+
+
+def _odd_ones(devices: Sequence[Device]) -> list[str]:
+    """GPUs of one model have to give the same bits. Each is held against what is known already; this holds them against
+    each other, should that knowledge itself be wrong here.
+    """
+    problems = []
+    for name in sorted({one.name for one in devices if one.result}):
+        digests = Counter(one.result.digest for one in devices if one.result and one.name == name)
+        if len(digests) > 1:
+            common, _ = digests.most_common(1)[0]
+            odd = [str(one.index) for one in devices if one.result and one.name == name and one.result.digest != common]
+            problems.append(f"GPU {', '.join(odd)} gives other results than the other GPUs of its model ({name})")
+    return problems

@@ -1,0 +1,98 @@
+"""What ranks told since the last report to the control plane: step times, and the last collective each entered.
+
+Soft: the oldest go first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from understudy_agent.rank_messages import CollectiveEntered, Hello, Steps
+from understudy_agent.wire import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX, Collective, RankWindow
+
+Key = tuple[int, int, int, int, int]
+"""Job, restart count, launch, rank and user."""
+
+COLLECTIVE_AGAIN_REPORTS = 10
+"""A rank that hangs says nothing new; its collective is told again so often, in case a report was lost."""
+
+SECONDS_DIGITS = 6  # microseconds; the rest is noise and half of the report's size
+
+
+@dataclass(slots=True)
+class _Inside:
+    hello: Hello
+    collective: Collective
+    reports_left: int = 0  # until it is told without any steps beside it
+
+
+class WindowBuffer:
+    def __init__(self, ranks_max: int = RANKS_PER_NODE_MAX) -> None:
+        self._ranks_max = ranks_max
+        self._windows: dict[Key, RankWindow] = {}
+        self._collectives: dict[Key, _Inside] = {}
+
+    def add(self, hello: Hello, steps: Steps, user_id: int) -> None:
+        key = _key(hello, user_id)
+        own = [round(seconds, SECONDS_DIGITS) for seconds in steps.self_seconds]
+        wall = [round(seconds, SECONDS_DIGITS) for seconds in steps.wall_seconds]
+        first = steps.first_step
+        before = self._windows.pop(key, None)
+        # A window has no gaps: after one (or a step back) the newer steps are what counts.
+        if before is not None and before.first_step + len(before.self_seconds) == first:
+            own, wall, first = before.self_seconds + own, before.wall_seconds + wall, before.first_step
+        surplus = max(0, len(own) - STEPS_PER_WINDOW_MAX)
+        if len(self._windows) >= self._ranks_max:
+            del self._windows[next(iter(self._windows))]
+        self._windows[key] = msgspec.structs.replace(
+            _window(hello, user_id),
+            first_step=first + surplus,
+            self_seconds=own[surplus:],
+            wall_seconds=wall[surplus:],
+        )
+
+    def enter(self, hello: Hello, entered: CollectiveEntered, user_id: int) -> None:
+        key = _key(hello, user_id)
+        self._collectives.pop(key, None)
+        if len(self._collectives) >= self._ranks_max:
+            del self._collectives[next(iter(self._collectives))]
+        collective = Collective(entered.name, entered.sequence, entered.entered_at, entered.step, entered.inside)
+        self._collectives[key] = _Inside(hello, collective)
+
+    def leave(self, hello: Hello, user_id: int) -> None:
+        """The rank hung up: it hangs in nothing any more. Unless it has said hello anew meanwhile."""
+        inside = self._collectives.get(_key(hello, user_id))
+        if inside is not None and inside.hello is hello:
+            del self._collectives[_key(hello, user_id)]
+
+    def take(self) -> list[RankWindow]:
+        for key, inside in self._collectives.items():
+            window = self._windows.get(key)
+            if window is None and inside.reports_left > 0:
+                inside.reports_left -= 1
+                continue
+            inside.reports_left = COLLECTIVE_AGAIN_REPORTS - 1
+            window = window or _window(inside.hello, key[-1])
+            self._windows[key] = msgspec.structs.replace(window, collective=inside.collective)
+        windows = list(self._windows.values())
+        self._windows.clear()
+        return windows
+
+
+def _key(hello: Hello, user_id: int) -> Key:
+    return (hello.job_id, hello.restart_count, hello.launch, hello.rank, user_id)
+
+
+def _window(hello: Hello, user_id: int) -> RankWindow:
+    return RankWindow(
+        job_id=hello.job_id,
+        restart_count=hello.restart_count,
+        rank=hello.rank,
+        world_size=hello.world_size,
+        gpu_index=hello.gpu_index,
+        launch=hello.launch,
+        user_id=user_id,
+        role=hello.role,
+    )

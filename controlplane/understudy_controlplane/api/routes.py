@@ -1,0 +1,279 @@
+"""The REST windows: nodes, jobs, incidents, recoveries, checkpoints, decisions, the state of the whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+
+from understudy_controlplane.api.timeline import phases_ms
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide.spares import natural
+from understudy_controlplane.detect.lemon import scores, signals_of
+from understudy_controlplane.detect.silence import silent_since
+from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.live.pulse import Pulse
+from understudy_controlplane.live.step_buffer import RankNow
+from understudy_controlplane.live.telemetry import Heard, Telemetry
+from understudy_controlplane.plan.ettr import ettr
+from understudy_controlplane.store.database import StoreError
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.journal import Journal
+from understudy_controlplane.store.queries import Queries, Record
+from understudy_controlplane.store.repairs import RepairStore
+
+TICK_AGE_MAX_SECONDS = 15.0
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most this many, newest first.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What the windows look through. `pulse.snapshot` is the loop's latest."""
+
+    config: Config
+    clock: Clock
+    telemetry: Telemetry
+    fleet: FleetStore
+    journal: Journal
+    queries: Queries
+    pulse: Pulse
+    repairs: RepairStore
+
+
+def api_router(windows: Windows) -> APIRouter:
+    router = APIRouter(prefix="/v1")
+
+    @router.get("/status")
+    def status() -> Record:
+        """The whole at a glance."""
+        return describe_status(windows)
+
+    @router.get("/nodes")
+    def nodes() -> list[Record]:
+        """Every node: our state of it, Slurm's, its agent and GPUs."""
+        snapshot, heard = windows.pulse.snapshot, windows.telemetry.heard()
+        if snapshot is None:
+            return []
+        known = scores(snapshot.lemon_signals, len(snapshot.nodes))
+        names = sorted(snapshot.nodes, key=natural)
+        return [_node(snapshot, name, heard.get(name), known.get(name, 0.0)) for name in names]
+
+    @router.get("/jobs")
+    def jobs(limit: Limit = 100) -> list[Record]:
+        """Jobs as Slurm showed them, with attempts and ETTR."""
+        records = windows.queries.jobs(limit)
+        for record in records:
+            result = ettr(windows.queries.progress(record.pop("id")))
+            record["ettr"] = msgspec.to_builtins(result)
+        return records
+
+    @router.get("/jobs/{job_id}/ranks")
+    def ranks(job_id: int) -> Record:
+        """The running attempt's ranks: last step finished, last collective entered."""
+        found = windows.telemetry.ranks(job_id)
+        attempt, told = found if found else (None, [])
+        which = attempt._asdict() if attempt else {"restart_count": None, "launch": None}
+        return {"job_id": job_id, **which, "ranks": [_rank(one) for one in told]}
+
+    _add_records(router, windows)
+    return router
+
+
+def _add_records(router: APIRouter, windows: Windows) -> None:
+    """What is written down, newest first."""
+
+    @router.get("/incidents")
+    def incidents(limit: Limit = 100) -> list[Record]:
+        """What went wrong, with evidence."""
+        return windows.queries.incidents(limit)
+
+    @router.get("/decisions")
+    def decisions(limit: Limit = 100) -> list[Record]:
+        """What was decided and why; "nothing, because …" too."""
+        return windows.queries.decisions(limit)
+
+    @router.get("/recoveries")
+    def recoveries(limit: Limit = 100) -> list[Record]:
+        """Plans, their steps, and the time each phase took."""
+        return [_recovery(windows, one) for one in windows.journal.recoveries(only_open=False, limit=limit)]
+
+    @router.get("/tickets")
+    def tickets(limit: Limit = 100) -> list[Record]:
+        """What people were asked to do, with the evidence."""
+        return windows.repairs.tickets(limit)
+
+    @router.get("/gpus")
+    def gpus(limit: Limit = 1000) -> list[Record]:
+        """Which GPU was seen in which node, from when to when, and how often it failed there."""
+        return windows.repairs.gpus(limit)
+
+    @router.get("/checkpoints")
+    def checkpoints(limit: Limit = 100) -> list[Record]:
+        """Announced checkpoints, complete or not."""
+        return windows.queries.checkpoints(limit)
+
+
+def health_router(windows: Windows) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/healthz")
+    def healthz() -> Response:
+        """200 while the loop ticks and the database answers. Slurm being away is shown, but is not ill health."""
+        problems = _problems(windows)
+        body = {"ok": not problems, "problems": problems, "slurm_error": windows.pulse.slurm.error}
+        return Response(msgspec.json.encode(body), 503 if problems else 200, media_type="application/json")
+
+    return router
+
+
+def describe_status(windows: Windows) -> Record:
+    snapshot, pulse = windows.pulse.snapshot, windows.pulse
+    nodes = list(snapshot.nodes.values()) if snapshot else []
+    open_recoveries = windows.journal.recoveries()
+    return {
+        "cluster": windows.config.cluster,
+        "mode": windows.config.mode.value,
+        "paused": windows.fleet.pause(),
+        "breaker": windows.repairs.breaker(),
+        "slurm": {"read_at": pulse.slurm.at, "error": pulse.slurm.error},
+        "loop": {
+            "last_tick_at": pulse.last_tick_at,
+            "tick_seconds": pulse.tick_seconds,
+            "error": pulse.last_error,
+        },
+        "nodes": dict(Counter(node.state.value for node in nodes)),
+        "spares": {
+            "held": sorted(node.name for node in nodes if node.is_spare),
+            "wanted": windows.config.spares.count,
+        },
+        "incidents_open": len(windows.journal.open_incidents()),
+        "recoveries_running": [one.id for one in open_recoveries],
+        "problems": _problems(windows) + _worries(windows),
+    }
+
+
+def _problems(windows: Windows) -> list[str]:
+    problems: list[str] = []
+    age = windows.clock.now() - windows.pulse.last_tick_at
+    if age > TICK_AGE_MAX_SECONDS:
+        problems.append(f"the loop has not ticked for {age:.0f} s: {windows.pulse.last_error or 'it hangs'}")
+    elif windows.pulse.last_error:
+        problems.append(f"the last tick failed: {windows.pulse.last_error}")
+    try:
+        windows.queries.alive()
+    except StoreError as error:
+        problems.append(f"the database does not answer: {type(error).__name__}")
+    return problems
+
+
+def _worries(windows: Windows) -> list[str]:
+    """What an operator should know, though this service itself is well."""
+    snapshot = windows.pulse.snapshot
+    if snapshot is None:
+        return []
+    limit = windows.config.silence.silent_after_seconds
+    views = list(snapshot.nodes.values())
+    worries = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
+    with_people = sorted((view.name for view in views if view.state is NodeState.HANDS), key=natural)
+    if with_people:
+        worries.append(f"a person is asked to look after {', '.join(with_people)}: see /v1/tickets")
+    unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
+    if unheard > len(views) / 2:
+        worries.append(f"{unheard} of {len(views)} nodes are not heard: do their agents run?")
+    return worries
+
+
+def _node(snapshot: Snapshot, name: str, heard: Heard | None, score: float) -> Record:
+    node = snapshot.nodes[name]
+    slurm = node.slurm
+    return {
+        "name": name,
+        "state": node.state.value,
+        "since": node.record.since,
+        "row": node.record.table_row,
+        "spare": node.is_spare,
+        "boot_id": node.boot_id,
+        "heard_at": heard.at if heard else None,
+        "agent_problems": list(heard.report.problems) if heard else [],
+        "slurm": {
+            "state": slurm.base_state,
+            "flags": sorted(slurm.flags),
+            "reason": slurm.reason,
+            "reason_user": slurm.reason_user,
+            "weight": slurm.weight,
+        }
+        if slurm
+        else None,
+        "jobs": [job.key.job_id for job in snapshot.job_on(name)],
+        "gpus": [msgspec.to_builtins(gpu) for gpu in node.gpus],
+        "ports": [msgspec.to_builtins(port) for port in node.ports],
+        "host": msgspec.to_builtins(node.host),
+        "nvml_silent_seconds": node.nvml_silent_seconds,
+        "ports_silent_seconds": node.ports_silent_seconds,
+        "host_silent_seconds": node.host_silent_seconds,
+        "lemon": {"score": round(score, 2), **asdict(signals_of(snapshot, name))},
+    }
+
+
+def _rank(now: RankNow) -> Record:
+    entered = now.collective
+    return {
+        "rank": now.rank,
+        "node": now.node,
+        "role": now.role,
+        "gpu_index": now.gpu_index,
+        "last_step": now.last_step,
+        "collective": msgspec.structs.asdict(entered) if entered else None,
+    }
+
+
+def _recovery(windows: Windows, recovery: Recovery) -> Record:
+    plan = recovery.plan
+    row: Record = {
+        "id": recovery.id,
+        "kind": plan.kind.value,
+        "status": recovery.status.value,
+        "outcome": recovery.outcome,
+        "job": plan.job._asdict() if plan.job else None,
+        "restart_count": plan.restart_count,
+        "nodes": list(plan.failed_nodes),
+        "spares": list(plan.spares),
+        "seats": list(plan.seats),
+        "fault_at": recovery.fault_at,
+        "detected_at": recovery.detected_at,
+        "decided_at": recovery.decided_at,
+        "ended_at": recovery.ended_at,
+        "phases_ms": phases_ms(recovery, recovery.fault_at),
+        "steps": [msgspec.to_builtins(step) for step in recovery.steps],
+    }
+    if plan.kind is RecoveryKind.ALLOCATION_SWAP:
+        row |= {"launch": plan.launch, "hang": plan.hang}
+    if plan.kind is RecoveryKind.POOL_SWAP or plan.launch >= 0:
+        row |= _progress_lost(windows, recovery)
+    return row
+
+
+def _progress_lost(windows: Windows, recovery: Recovery) -> dict[str, Any]:
+    """The furthest step of the attempt given up, where the next one began, and the steps done twice."""
+    job = recovery.plan.job
+    assert job is not None  # a swap moves a job
+    job_row = windows.queries.job_row(job.job_id, job.submit_at)
+    reached = windows.queries.last_step(job_row, recovery.plan.restart_count) if job_row else None
+    plan = recovery.plan
+    inside = plan.kind is RecoveryKind.ALLOCATION_SWAP
+    following = Attempt(plan.restart_count, plan.launch + 1) if inside else Attempt(plan.restart_count + 1)
+    told = windows.fleet.restore_point(job_row, following) if job_row else None
+    restored = told[0] if told else None
+    # A checkpoint to go on from with step n proves that n - 1 was finished, though its time may never have come in.
+    proven = restored - 1 if restored else None
+    known = [step for step in (reached, recovery.plan.last_step, proven) if step is not None]
+    reached = max(known, default=None)
+    lost = reached + 1 - restored if reached is not None and restored is not None else None
+    return {"last_step": reached, "restore_step": restored, "steps_lost": lost}

@@ -1,0 +1,162 @@
+"""Composition: builds every part from the configuration and joins them. The only place that knows them all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy import Engine
+from starlette.exceptions import HTTPException
+
+from understudy_controlplane.api.metrics import metrics_router
+from understudy_controlplane.api.operator_requests import OperatorDoor, intents_router
+from understudy_controlplane.api.routes import Windows, api_router, health_router
+from understudy_controlplane.api.trust_checkpoints import TrustDoor, trust_router
+from understudy_controlplane.clock import Clock, SystemClock
+from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.ingest.answers import refuse
+from understudy_controlplane.ingest.authority import read_token
+from understudy_controlplane.ingest.launchers import launchers_router
+from understudy_controlplane.ingest.reports import Doors, reports_router
+from understudy_controlplane.live.directory import JobDirectory
+from understudy_controlplane.live.launchers import Launchers
+from understudy_controlplane.live.telemetry import Telemetry
+from understudy_controlplane.loop import Loop
+from understudy_controlplane.notify.webhook import Webhook
+from understudy_controlplane.observe.observer import Observer, Sources
+from understudy_controlplane.recover.restore import RestorePoints
+from understudy_controlplane.recover.runner import Hands, Runner
+from understudy_controlplane.recover.tickets import Courier
+from understudy_controlplane.slurm.protocol import Slurm
+from understudy_controlplane.slurm_recorder import Bookkeeper
+from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.database import open_database
+from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.journal import Journal
+from understudy_controlplane.store.launches import LaunchStore
+from understudy_controlplane.store.lemons import LemonStore
+from understudy_controlplane.store.queries import Queries
+from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.stores import Stores
+
+LOOP_END_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What the control plane touches, so that tests can put something else there.
+
+    `probe(node)` tells whether anybody answers at its slurmd's port.
+    """
+
+    slurm: Slurm
+    probe: Callable[[SlurmNode], bool]
+    clock: Clock = field(default_factory=SystemClock)
+    make_journal: Callable[[Engine], Journal] = Journal
+    courier: Courier = field(default_factory=Webhook)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    app: FastAPI
+    loop: Loop
+    telemetry: Telemetry
+    stores: Stores
+    launchers: Launchers
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What is in memory, together."""
+
+    telemetry: Telemetry
+    directory: JobDirectory
+    launchers: Launchers
+
+
+def compose(config: Config, outside: Outside) -> ControlPlane:
+    """Raises ConfigError for tokens, SQLAlchemyError for the database. Nothing runs yet."""
+    agent_token = read_token(config.server.agent_token_file)
+    operator_file = config.server.operator_token_file
+    operator_token = read_token(operator_file) if operator_file else None
+    engine = open_database(config.server.database)
+    clock = outside.clock
+    stores = Stores(
+        facts=FactStore(engine),
+        checkpoints=CheckpointStore(engine),
+        launches=LaunchStore(engine),
+        lemons=LemonStore(engine),
+        fleet=FleetStore(engine),
+        journal=outside.make_journal(engine),
+        repairs=RepairStore(engine),
+    )
+    telemetry = Telemetry()
+    telemetry.know(stores.fleet.nodes())
+    directory = JobDirectory(stores.fleet.known_jobs(config.cluster))
+    launchers = Launchers(stores.launches.gangs(config.cluster))
+    loop = _loop(config, outside, stores, Live(telemetry, directory, launchers))
+    restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
+    doors = Doors(
+        cluster=config.cluster,
+        agent_token=agent_token,
+        telemetry=telemetry,
+        directory=directory,
+        facts=stores.facts,
+        launches=stores.launches,
+        clock=clock,
+        wake_loop=loop.wake,
+        tell_restore_point=lambda known, attempt: restore_points.tell(known.key, known.row, attempt),
+        unfit=loop.verdicts.unfit,
+        newest_checkpoint=restore_points.newest,
+    )
+    windows = Windows(
+        config, clock, telemetry, stores.fleet, stores.journal, Queries(engine), loop.pulse, stores.repairs
+    )
+    app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine), docs_url=None, redoc_url=None)
+    app.add_exception_handler(HTTPException, _refuse_request)
+    app.add_exception_handler(RequestValidationError, _refuse_request)
+    app.include_router(reports_router(doors))
+    app.include_router(launchers_router(doors, launchers))
+    app.include_router(api_router(windows))
+    app.include_router(health_router(windows))
+    app.include_router(metrics_router(windows))
+    app.include_router(intents_router(OperatorDoor(operator_token, stores.fleet, stores.repairs, clock, loop.wake)))
+    app.include_router(trust_router(TrustDoor(operator_token, stores.checkpoints, directory, clock)))
+    return ControlPlane(app, loop, telemetry, stores, launchers)
+
+
+async def _refuse_request(_request: Request, error: Exception) -> Response:
+    """FastAPI's own refusals in the form of all others."""
+    if isinstance(error, RequestValidationError):
+        said = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
+        return refuse(422, said, "docs/api.md lists the parameters")
+    assert isinstance(error, HTTPException)
+    return refuse(error.status_code, str(error.detail), "docs/api.md lists the routes")
+
+
+def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
+    telemetry, directory, launchers = live.telemetry, live.directory, live.launchers
+    bookkeeper = Bookkeeper(config, stores.fleet, stores.facts, stores.repairs, telemetry, directory)
+    sources = Sources(outside.slurm, stores, telemetry, launchers, bookkeeper, outside.probe, config, outside.clock)
+    hands = Hands(outside.slurm, outside.probe, launchers, outside.courier)
+    runner = Runner(hands, stores, config, outside.clock)
+    return Loop(Observer(sources), stores.journal, directory, launchers, runner, config, outside.clock)
+
+
+def _lifespan(loop: Loop, engine: Engine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        thread = threading.Thread(target=loop.run, name="loop", daemon=True)
+        thread.start()
+        yield
+        loop.stop()
+        thread.join(LOOP_END_SECONDS)
+        engine.dispose()
+
+    return lifespan

@@ -1,0 +1,397 @@
+"""`understudy analyze kernel-log FILE`: what the service would make of a kernel log.
+
+Reads what dmesg, journalctl, syslog and /dev/kmsg write, with and without times; finds the driver's words in each line
+and gives them to the same detection and the same judgement as the service. What is no line of a log is passed over.
+"""
+
+from __future__ import annotations
+
+import calendar
+import gzip
+import json
+import re
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from understudy_agent.wire import TEXT_CHARACTERS_MAX, KernelEvent
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.detect.node_log import NodeLog
+from understudy_controlplane.detect.xid import Judged, judge_logs
+from understudy_controlplane.fleet.decision import Action, Decision
+from understudy_controlplane.fleet.finding import Json
+from understudy_controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
+from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+LINE_BYTES_MAX = 65_536
+"""A longer line is no line of a log; it is read in pieces of this size."""
+
+NAMELESS = "node"
+"""A log that does not say whose it is."""
+
+CLOCK_FALLS_BACK_SECONDS = 60.0
+
+SHOWN_MAX = 50_000
+"""Times are remembered as they were logged; then those that nobody will be shown are forgotten."""
+
+NOT_SETTLED_SECONDS = 86_400.0
+"""The log is looked at as if a day had passed since its end: nothing is waited for any more."""
+
+_WORDS = re.compile(r"(?:NVRM: |nvidia-nvswitch\d{1,6}: SXid )")
+_KMSG = re.compile(r"\d{1,6},\d{1,18},(?P<microseconds>\d{1,16}),[^;]*;")
+_HOST = re.compile(r"(?:^|\s)(?P<host>[\w.-]{1,255})\s+kernel:\s")
+_MONOTONIC = re.compile(r"\[\s*(?P<seconds>\d{1,10}\.\d{3,9})\]")
+_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?")
+_DAY = r"(?P<month>[A-Z][a-z]{2})\s+(?P<day>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d)"
+_CTIME = re.compile(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) " + _DAY + r" (?P<year>\d{4})")
+_SYSLOG = re.compile(r"^(?:<\d{1,3}>)?" + _DAY + r"(?P<fraction>\.\d{1,9})?\s")
+_START = re.compile(r"(?:^|[\];:]\s?)Linux version \d")
+"""The first words of every boot."""
+
+_MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
+
+
+class LogError(Exception):
+    """The log cannot be read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The driver's words, and what stands before them."""
+
+    text: str
+    host: str
+    at: float | None  # seconds; since the epoch, or since the machine's start
+    shown: str  # the time as it was logged
+
+
+@dataclass
+class Reading:
+    """What was read of a log: of each host as much as the service remembers, however long the log is."""
+
+    lines_total: int = 0
+    lines: Counter[str] = field(default_factory=Counter)  # host → lines with words of the driver
+    logs: dict[str, NodeLog] = field(default_factory=dict)
+    ended_at: float = 0.0  # the latest time
+    shown: dict[tuple[str, float], str] = field(default_factory=dict)  # (host, time) → as it was logged
+    shown_kept: int = 0  # of them, when last looked through
+    timed: bool = True  # every line had a time
+
+    def add(self, event: StoredKernelEvent, shown: str) -> None:
+        self.logs[event.node].add(event)
+        self.ended_at = max(self.ended_at, event.event.at)
+        self.shown.setdefault((event.node, event.event.at), shown)
+        if len(self.shown) > max(SHOWN_MAX, 2 * self.shown_kept):
+            begun = {(host, one.begun_at) for host, log in self.logs.items() for one in log.events(float("-inf"))}
+            self.shown = {key: words for key, words in self.shown.items() if key in begun}
+            self.shown_kept = len(self.shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    reading: Reading
+    judged: dict[str, list[Judged]]
+    decisions: dict[str, list[Decision]]
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """The lines of a file, plain or gzip, or of standard input ("-"). Raises LogError."""
+    try:
+        if path == "-":
+            yield from _split(sys.stdin.buffer)
+            return
+        with Path(path).open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else Path(path).open("rb") as log:
+            yield from _split(log)
+    except (OSError, EOFError, zlib.error) as error:
+        raise LogError(f"{path}: cannot be read: {error}") from error
+
+
+def _split(log: IO[bytes] | gzip.GzipFile) -> Iterator[str]:
+    while piece := log.readline(LINE_BYTES_MAX):
+        yield piece.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def parse_line(line: str, year: int) -> Line | None:
+    """The driver's words in a line of a log; None: there are none. `year` is for times that have none."""
+    found = _from_json(line) if line.startswith("{") else None
+    if found is not None:
+        return found
+    words = _WORDS.search(line)
+    if words is None:
+        return None
+    prefix, text = line[: words.start()], line[words.start() :]
+    record = _KMSG.match(prefix)
+    if record is not None:
+        seconds = int(record["microseconds"]) / 1e6
+        return Line(text, "", seconds, f"{seconds:.6f}")
+    at, shown = _time(prefix, year)
+    return Line(text, _host(prefix), at, shown)
+
+
+def _from_json(line: str) -> Line | None:
+    """`journalctl -o json`."""
+    try:
+        entry = json.loads(line)
+        text = str(entry["MESSAGE"])
+        at = int(entry["__REALTIME_TIMESTAMP"]) / 1e6 if "__REALTIME_TIMESTAMP" in entry else None
+        shown = "" if at is None else _utc(at)
+        host = str(entry.get("_HOSTNAME", ""))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, OSError):
+        return None  # OSError: a year that this machine cannot name
+    if not _WORDS.match(text):
+        return None
+    return Line(text, host, at, shown)
+
+
+def _time(prefix: str, year: int) -> tuple[float | None, str]:
+    try:
+        return _wall_time(prefix, year) or _since_start(prefix)
+    except (ValueError, OverflowError):  # no such day
+        return None, ""
+
+
+def _wall_time(prefix: str, year: int) -> tuple[float, str] | None:
+    iso = _ISO.search(prefix)
+    if iso is not None:
+        zone = (iso[8] or "+00:00").replace("Z", "+00:00")
+        whole = datetime.fromisoformat(f"{iso[1]}-{iso[2]}-{iso[3]}T{iso[4]}:{iso[5]}:{iso[6]}{zone}")
+        return whole.timestamp() + float(f"0.{iso[7] or 0}"), iso[0].strip()
+    named = _CTIME.search(prefix) or _SYSLOG.match(prefix)
+    if named is None or named["month"] not in _MONTHS:
+        return None
+    parts = named.groupdict()
+    hour, minute, second = (int(part) for part in named["clock"].split(":"))
+    day = datetime(int(parts.get("year") or year), _MONTHS[named["month"]], int(named["day"]), hour, minute, second)
+    return calendar.timegm(day.timetuple()) + float(parts.get("fraction") or 0), named[0].strip(" [")
+
+
+def _since_start(prefix: str) -> tuple[float | None, str]:
+    found = _MONOTONIC.search(prefix)
+    return (float(found["seconds"]), found["seconds"]) if found else (None, "")
+
+
+def collect(lines: Iterable[str], year: int, silence_seconds: float) -> Reading:
+    """Events of each host as the service would have got them. A kernel that greets anew, or a clock that falls back, is
+    a new boot. `silence_seconds` ends a storm.
+    """
+    reading = Reading()
+    boots: dict[str, int] = {}
+    latest: dict[str, float] = {}
+    host = NAMELESS
+    for raw in lines:
+        reading.lines_total += 1
+        line = parse_line(raw, year)
+        if line is None:
+            if _START.search(raw):
+                host = _host(raw) or NAMELESS
+                boots[host] = boots.get(host, -1) + 1
+                latest.pop(host, None)
+            continue
+        goes_on = raw[:1].isspace() and line.at is None  # the next line of a record of several
+        host = line.host or (host if goes_on else NAMELESS)
+        reading.timed = reading.timed and (goes_on or line.at is not None)
+        at = latest.get(host, 0.0) if line.at is None else line.at
+        if at < latest.get(host, at) - CLOCK_FALLS_BACK_SECONDS:
+            boots[host] = boots.get(host, 0) + 1
+        latest[host] = at
+        boots.setdefault(host, 0)
+        if host not in reading.logs:
+            reading.logs[host] = NodeLog(silence_seconds)
+        reading.lines[host] += 1
+        number = reading.lines[host]
+        event = KernelEvent(f"boot-{boots[host]}", number, at, line.text[:TEXT_CHARACTERS_MAX])
+        reading.add(StoredKernelEvent(number, host, at, event), line.shown)
+    return reading
+
+
+def _host(prefix: str) -> str:
+    host = _HOST.search(prefix)
+    return host["host"] if host else ""
+
+
+def analyze(reading: Reading, config: Config, driver: str = "") -> Analysis:
+    """The same detection and judgement as the service's, one node after the other."""
+    nodes = {host: _view(host, log.events(float("-inf")), driver) for host, log in reading.logs.items()}
+    snapshot = _snapshot(nodes, reading.ended_at + NOT_SETTLED_SECONDS)
+    # Each boot for itself: what a node said in an earlier one is judged as it was then.
+    judged: dict[str, list[Judged]] = {host: [] for host in nodes}
+    for boot in sorted({event.event.boot_id for node in nodes.values() for event in node.history}, key=_boot_number):
+        then = {
+            host: replace(node, boot_id=boot, events=tuple(one for one in node.history if one.event.boot_id == boot))
+            for host, node in nodes.items()
+        }
+        for host, found in judge_logs(replace(snapshot, nodes=then), config.xid).items():
+            judged[host] += found
+    decisions = {
+        host: [one for one in _decide(snapshot, node, judged[host], config) if one.subject == host]
+        for host, node in nodes.items()
+    }
+    return Analysis(reading, judged, decisions)
+
+
+def _decide(snapshot: Snapshot, node: NodeView, judged: Sequence[Judged], config: Config) -> list[Decision]:
+    """By what was found in its last boot, as if it were the only node."""
+    findings = [one.finding for one in judged if one.reading.stored.event.boot_id == node.boot_id]
+    return decide(replace(snapshot, nodes={node.name: node}), findings, config)
+
+
+def _boot_number(boot_id: str) -> int:
+    return int(boot_id.removeprefix("boot-"))
+
+
+def _view(host: str, events: Sequence[StoredKernelEvent], driver: str) -> NodeView:
+    boot = max((event.event.boot_id for event in events), key=_boot_number, default="boot-0")
+    slurm = SlurmNode(host, "", 0, "IDLE", frozenset(), ())
+    record = NodeRecord(host, cleared_at=float("-inf"))
+    return NodeView(record, slurm, 0.0, boot_id=boot, history=tuple(events), driver_version=driver)
+
+
+def _snapshot(nodes: dict[str, NodeView], now: float) -> Snapshot:
+    return Snapshot(
+        now=now,
+        started_at=now - NOT_SETTLED_SECONDS,
+        mode=Mode.ACT,
+        paused="",
+        slurm_read_at=now,
+        slurmctld_started_at=None,
+        slurm_error="",
+        nodes=nodes,
+        jobs={},
+        reservations={},
+    )
+
+
+def told(analysis: Analysis) -> Json:
+    """As JSON."""
+    return {
+        "lines": analysis.reading.lines_total,
+        "timed": analysis.reading.timed,
+        "nodes": [
+            {
+                "node": host,
+                "lines": analysis.reading.lines[host],
+                "events": [_told_event(analysis.reading, host, one) for one in analysis.judged[host]],
+                "bursts": _told_bursts(analysis.judged[host]),
+                "next": _told_next(analysis.decisions[host]),
+            }
+            for host in analysis.reading.logs
+        ],
+    }
+
+
+def _told_event(reading: Reading, host: str, one: Judged) -> dict[str, Json]:
+    stored = one.reading.stored
+    return {
+        "time": reading.shown.get((host, stored.begun_at), ""),
+        "at": stored.begun_at if reading.timed else None,
+        "rule": one.finding.rule,
+        "signal": one.finding.signal.value,
+        "summary": one.finding.summary,
+        **dict(one.finding.evidence),
+    }
+
+
+def _bursts(judged: Sequence[Judged]) -> list[list[Judged]]:
+    groups: dict[tuple[str, float], list[Judged]] = {}
+    for one in judged:
+        groups.setdefault((one.reading.stored.event.boot_id, one.burst.since), []).append(one)
+    return list(groups.values())
+
+
+def _told_bursts(judged: Sequence[Judged]) -> list[Json]:
+    return [
+        {"boot_id": group[0].reading.stored.event.boot_id, "rules": [one.finding.rule for one in group]}
+        | dict(group[0].finding.evidence["burst"])  # type: ignore[arg-type]
+        for group in _bursts(judged)
+    ]
+
+
+def _told_next(decisions: Sequence[Decision]) -> dict[str, Json]:
+    """The decision that would act on the node, or would but for a guard."""
+    chosen = next((one for one in decisions if one.to_state or one.opens_incident), None)
+    return {
+        "action": chosen.action.value if chosen else Action.NOTHING.value,
+        "row": chosen.row if chosen else None,
+        "state": chosen.to_state.value if chosen and chosen.to_state else "in_service",
+        "repair": chosen.evidence.get("repair") if chosen else "none",
+        "reason": chosen.reason if chosen else "nothing accuses the node",
+    }
+
+
+COLOURS = {
+    "hardware_fault": "red",
+    "drain_at_job_end": "red",
+    "health_suspected": "yellow",
+    "application_fault": "cyan",
+}
+
+
+def draw(analysis: Analysis, console: Console) -> None:
+    reading = analysis.reading
+    found = sum(one.reading.stored.count for judged in analysis.judged.values() for one in judged)
+    console.print(
+        f"{reading.lines_total} lines, {found} events of GPUs or switches on {len(reading.logs)} "
+        f"{'node' if len(reading.logs) == 1 else 'nodes'}"
+    )
+    if found and not reading.timed:
+        console.print("[yellow]not every line has a time:[/] those without count as the one before them")
+    for host, judged in analysis.judged.items():
+        console.print(f"\n[bold]{escape(host)}[/]")
+        for number, group in enumerate(_bursts(judged), 1):
+            _draw_burst(reading, host, number, group, console)
+        _draw_next(analysis.decisions[host], console)
+
+
+def _draw_burst(reading: Reading, host: str, number: int, group: Sequence[Judged], console: Console) -> None:
+    burst = group[0].burst
+    blamed = f"to blame: {burst.blamed.name} on {burst.blamed.device}" if burst.blamed else "no fault of the hardware"
+    console.print(f"burst {number}, {burst.events} events in {burst.until - burst.since:.1f} s; {escape(blamed)}")
+    table = Table(box=None, header_style="bold", padding=(0, 1))
+    for title in ("time", "event", "verdict", "repair", "why"):
+        table.add_column(title, no_wrap=title in ("time", "verdict", "repair"), overflow="fold")
+    for one in group:
+        stored, finding = one.reading.stored, one.finding
+        colour = COLOURS.get(finding.signal.value, "dim")
+        times = f", {stored.count} times," if stored.count > 1 else ""
+        table.add_row(
+            escape(reading.shown.get((host, stored.begun_at), "")),
+            escape(f"{one.reading.name}{times} on {one.reading.device}"),
+            f"[{colour}]{finding.signal.value}[/]",
+            str(finding.evidence["repair"]),
+            escape(str(finding.evidence["why"])),
+        )
+    console.print(table)
+
+
+def _draw_next(decisions: Sequence[Decision], console: Console) -> None:
+    told_next = _told_next(decisions)
+    if told_next["row"] is None:
+        console.print("next: [green]nothing[/]: the node stays in service")
+        return
+    console.print(
+        f"next: [red]{told_next['action']}[/] by row {told_next['row']}, the node becomes "
+        f"[bold]{told_next['state']}[/], repair {told_next['repair']}"
+    )
+    console.print(f"      {escape(str(told_next['reason']))}")
+
+
+def this_year() -> int:
+    return time.gmtime().tm_year
+
+
+def _utc(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))

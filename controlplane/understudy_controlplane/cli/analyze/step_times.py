@@ -1,0 +1,400 @@
+"""`understudy analyze steps`: who was slow, from a file of step times, for a post-mortem without an installation.
+
+The judge is the service's own (`detect.slow_ranks`). What belongs here is reading (any order of columns and lines,
+gaps, nonsense) and telling. The times lie in a temporary file, so that memory holds one stretch of steps.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import sys
+import tempfile
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect.slow_ranks import PEERS_MIN, SlowRank, judge
+from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_controlplane.fleet.steps import StepTable
+
+SELF_COLUMNS = ("self_seconds", "compute_seconds")
+COMPUTE_COLUMNS = ("forward_seconds", "backward_seconds")
+ROLE_COLUMNS = ("role", "stage", "pp_rank")
+"""The first of them that the file has."""
+
+STEPS_AT_ONCE = 128
+"""As many as the control plane keeps."""
+
+CHUNK = 1_000_000
+REFUSED_LINES_TOLD = 20
+RANKS_MAX = 1_000_000
+CELLS_MAX = 4_000_000_000
+SECONDS_MAX = 1e6
+STEP_MAX = 2**53
+NOBODY = JobKey("", 0, 0)
+
+
+class AnalyzeError(Exception):
+    """The file cannot be judged; the message says which, why, and what is needed."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What a file says, its step times left aside."""
+
+    ranks: list[int] = field(default_factory=list)
+    roles: dict[int, str] = field(default_factory=dict)
+    steps: list[int] = field(default_factory=list)
+    gaps: int = 0
+    refused_count: int = 0
+    refused: list[dict[str, Any]] = field(default_factory=list)  # the first of them, with line and reason
+
+    def refuse(self, line: int, why: str) -> None:
+        self.refused_count += 1
+        if len(self.refused) < REFUSED_LINES_TOLD:
+            self.refused.append({"line": line, "why": why})
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    told: Told
+    suspects: list[SlowRank]
+    not_named: list[SlowRank]
+    notes: list[str]
+
+    def as_record(self, origin: str, policy: Straggler) -> dict[str, Any]:
+        told = self.told
+        return {
+            "file": origin,
+            "suspects": [_record(slow, told) for slow in self.suspects],
+            "not_named": [_record(slow, told) | {"why": slow.doubt} for slow in self.not_named],
+            "notes": self.notes,
+            "ranks": len(told.ranks),
+            "steps": len(told.steps),
+            "first_step": told.steps[0] if told.steps else None,
+            "last_step": told.steps[-1] if told.steps else None,
+            "gaps": told.gaps,
+            "refused": told.refused_count,
+            "refused_lines": told.refused,
+            "policy": policy.model_dump(),
+        }
+
+
+def analyze_steps(path: str, policy: Straggler) -> Analysis:
+    """`path` may be compressed with gzip, and "-" is standard input. Raises AnalyzeError."""
+    try:
+        with _open(path) as lines, tempfile.TemporaryDirectory(prefix="understudy-analyze-") as directory:
+            return _analyze(lines, Path(directory), policy)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise AnalyzeError(f"{path}: cannot be read: {error}") from error
+    except AnalyzeError as error:
+        raise AnalyzeError(f"{path}: {error}") from error
+
+
+def draw(analysis: Analysis, console: Console) -> None:
+    told = analysis.told
+    stretch = f"steps {told.steps[0]} to {told.steps[-1]}" if told.steps else "no steps"
+    console.print(
+        f"{len(told.ranks)} ranks, {stretch}; {told.gaps} step times missing, {told.refused_count} lines refused"
+    )
+    if analysis.suspects:
+        table = Table("rank", "role", "ratio", "z", "from step", "to step", "peers", box=None, header_style="bold")
+        for slow in analysis.suspects:
+            table.add_row(
+                str(slow.rank),
+                escape(told.roles.get(slow.rank, "")),
+                f"{slow.ratio:.2f}",
+                f"{slow.z:.1f}",
+                str(slow.first_step),
+                str(slow.last_step),
+                str(slow.peers),
+            )
+        console.print(table)
+    else:
+        console.print("nobody is slow beside its peers")
+    for slow in analysis.not_named:
+        console.print(f"rank {slow.rank} takes {slow.ratio:.2f} times as long and is not named: {escape(slow.doubt)}")
+    for note in analysis.notes:
+        console.print(f"note: {escape(note)}")
+    for one in told.refused:
+        console.print(f"line {one['line']} refused: {escape(one['why'])}")
+    if told.refused_count > len(told.refused):
+        console.print(f"... and {told.refused_count - len(told.refused)} more lines refused")
+
+
+@contextmanager
+def _open(path: str) -> Iterator[IO[str]]:
+    with ExitStack() as closing:
+        raw: IO[bytes] = sys.stdin.buffer if path == "-" else closing.enter_context(Path(path).open("rb"))
+        binary: Any = io.BufferedReader(cast("io.RawIOBase", raw))
+        if binary.peek(2)[:2] == b"\x1f\x8b":
+            binary = closing.enter_context(gzip.GzipFile(fileobj=binary))
+        yield io.TextIOWrapper(binary, encoding="utf-8", errors="replace", newline="")
+
+
+def _analyze(lines: IO[str], directory: Path, policy: Straggler) -> Analysis:
+    told = Told()
+    with (directory / "cells").open("w+b") as cells:
+        for chunk in _chunks(_cells(lines, told)):
+            chunk.tofile(cells)
+        if not told.ranks:
+            raise AnalyzeError(
+                f"not one step time in it; {told.refused_count} lines were refused{_first_refusal(told)}"
+            )
+        cells.flush()
+        times = _matrix(directory, told)
+    notes = _notes(told, policy)
+    return _judge_all(times, told, policy, notes)
+
+
+CELL = np.dtype([("rank", np.int32), ("step", np.int32), ("line", np.int64), ("seconds", np.float32)])
+"""One line of the file: which row and column of the matrix, and what stands there."""
+
+
+def _cells(lines: IO[str], told: Told) -> Iterator[tuple[int, int, int, float]]:
+    reader = csv.reader(lines)
+    header = next(_rows(reader, told), None)
+    if header is None:
+        raise AnalyzeError("the file is empty; its first line must name the columns")
+    columns = _Columns.of([name.strip().lower() for name in header])
+    row_of: dict[int, int] = {}
+    column_of: dict[int, int] = {}
+    for row in _rows(reader, told):
+        if not row:
+            continue
+        try:
+            step, rank, seconds, role = columns.read(row)
+        except ValueError as error:
+            told.refuse(reader.line_num, str(error))
+            continue
+        if rank not in row_of:
+            if len(row_of) >= RANKS_MAX:
+                told.refuse(reader.line_num, f"more than {RANKS_MAX} ranks")
+                continue
+            row_of[rank] = len(told.ranks)
+            told.ranks.append(rank)
+        if step not in column_of:
+            column_of[step] = len(told.steps)
+            told.steps.append(step)
+        if role:
+            known = told.roles.setdefault(rank, role)
+            if known != role:
+                told.refuse(reader.line_num, f"rank {rank} was of role {known!r} and is of {role!r} here")
+                continue
+        yield row_of[rank], column_of[step], reader.line_num, seconds
+
+
+def _rows(reader: Any, told: Told) -> Iterator[list[str]]:
+    """Lines that the CSV reader itself cannot take are refused like others."""
+    while True:
+        try:
+            yield next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            told.refuse(reader.line_num, f"no CSV: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    count: int
+    step: int
+    rank: int
+    seconds: tuple[int, ...]  # their sum is the self time
+    role: int | None
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _Columns:
+        """Raises AnalyzeError when a column is missing."""
+        missing = [name for name in ("step", "rank") if name not in names]
+        own: tuple[str, ...] = next(((name,) for name in SELF_COLUMNS if name in names), ())
+        if not own and all(name in names for name in COMPUTE_COLUMNS):
+            own = COMPUTE_COLUMNS
+        if missing or not own:
+            missing += [] if own else [f"{SELF_COLUMNS[0]} (or {' and '.join(COMPUTE_COLUMNS)})"]
+            raise AnalyzeError(
+                f"the first line names no column {', '.join(missing)}; it names {', '.join(names)[:200]}. "
+                "Wall time is the same on every rank and would name nobody"
+            )
+        role = next((names.index(name) for name in ROLE_COLUMNS if name in names), None)
+        return cls(len(names), names.index("step"), names.index("rank"), tuple(map(names.index, own)), role)
+
+    def read(self, row: Sequence[str]) -> tuple[int, int, float, str]:
+        """Step, rank, seconds (NaN: a gap) and role. Raises ValueError, in words."""
+        if len(row) != self.count:
+            raise ValueError(f"{len(row)} fields where the first line names {self.count}")
+        step, rank = _whole(row[self.step], "step", STEP_MAX), _whole(row[self.rank], "rank", 2**31 - 1)
+        seconds = sum(_seconds(row[column]) for column in self.seconds)
+        role = row[self.role].strip() if self.role is not None else ""
+        return step, rank, seconds, "" if role.lower() in ("nan", "none", "null") else role
+
+
+def _whole(text: str, what: str, most: int) -> int:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{what} {text[:40]!r} is no number") from None
+    if not (number.is_integer() and 0 <= number <= most):
+        raise ValueError(f"{what} {text[:40]!r} is no whole number from 0 to {most}")
+    return int(number)
+
+
+def _seconds(text: str) -> float:
+    """NaN for what is not there."""
+    if not text.strip() or text.strip().lower() in ("none", "null"):
+        return math.nan
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise ValueError(f"time {text[:40]!r} is no number") from None
+    if seconds < 0 or seconds > SECONDS_MAX:
+        raise ValueError(f"time {text[:40]!r} is impossible")
+    return seconds
+
+
+def _chunks(cells: Iterator[tuple[int, int, int, float]]) -> Iterator[npt.NDArray[np.void]]:
+    numbers, seconds = array("q"), array("f")
+    for row, column, line, value in cells:
+        numbers.extend((row, column, line))
+        seconds.append(value)
+        if len(seconds) >= CHUNK:
+            yield _packed(numbers, seconds)
+            numbers, seconds = array("q"), array("f")
+    if seconds:
+        yield _packed(numbers, seconds)
+
+
+def _packed(numbers: array[int], seconds: array[float]) -> npt.NDArray[np.void]:
+    chunk = np.empty(len(seconds), CELL)
+    whole = np.frombuffer(numbers, np.int64).reshape(-1, 3)
+    chunk["rank"], chunk["step"], chunk["line"] = whole.T
+    chunk["seconds"] = np.frombuffer(seconds, np.float32)
+    return chunk
+
+
+def _matrix(directory: Path, told: Told) -> npt.NDArray[np.float32]:
+    """Step times of shape (steps, ranks), in order, on disk. NaN where nothing was told; of two the first counts."""
+    steps, ranks = len(told.steps), len(told.ranks)
+    if steps * ranks > CELLS_MAX:
+        raise AnalyzeError(f"{ranks} ranks times {steps} steps are too many to be judged at once: give fewer steps")
+    place = np.empty(steps, np.int64)
+    place[np.argsort(np.array(told.steps), kind="stable")] = np.arange(steps)
+    row = np.empty(ranks, np.int64)
+    row[np.argsort(np.array(told.ranks), kind="stable")] = np.arange(ranks)
+    times = np.memmap(directory / "times", np.float32, "w+", shape=(steps, ranks))
+    for begin in range(0, steps, STEPS_AT_ONCE):
+        times[begin : begin + STEPS_AT_ONCE] = np.nan
+    seen = np.memmap(directory / "seen", np.bool_, "w+", shape=(steps, ranks))
+    with (directory / "cells").open("rb") as file:
+        while len(chunk := np.fromfile(file, CELL, CHUNK)):
+            columns, rows = place[chunk["step"]], row[chunk["rank"]]
+            flat = columns * ranks + rows
+            _, first = np.unique(flat, return_index=True)
+            new = np.zeros(len(chunk), np.bool_)
+            new[first] = True
+            new &= ~seen[columns, rows]
+            for again in chunk[~new][:REFUSED_LINES_TOLD]:
+                told.refused.append({"line": int(again["line"]), "why": _told_twice(told, again)})
+            told.refused_count += int((~new).sum())
+            times[columns[new], rows[new]] = chunk["seconds"][new]
+            seen[columns[new], rows[new]] = True
+    told.refused = sorted(told.refused, key=lambda one: int(one["line"]))[:REFUSED_LINES_TOLD]
+    told.steps.sort()
+    told.ranks.sort()
+    told.gaps = sum(int(np.isnan(times[i : i + STEPS_AT_ONCE]).sum()) for i in range(0, steps, STEPS_AT_ONCE))
+    return times
+
+
+def _told_twice(told: Told, cell: Any) -> str:
+    return f"step {told.steps[cell['step']]} of rank {told.ranks[cell['rank']]} was told before: the first counts"
+
+
+def _notes(told: Told, policy: Straggler) -> list[str]:
+    notes: list[str] = []
+    if len(told.steps) < policy.window_steps:
+        notes.append(f"{len(told.steps)} steps are too few: a window takes {policy.window_steps}")
+    sizes: dict[str, int] = {}
+    for rank in told.ranks:
+        role = told.roles.get(rank, "")
+        sizes[role] = sizes.get(role, 0) + 1
+    small = [f"{role or 'none'} ({size})" for role, size in sizes.items() if size < PEERS_MIN]
+    if small:
+        notes.append(
+            f"not judged: roles with fewer than {PEERS_MIN} ranks, of whom nobody can tell which one is wrong: "
+            + ", ".join(small[:20])
+            + (f" and {len(small) - 20} more" if len(small) > 20 else "")
+        )
+    return notes
+
+
+def _judge_all(times: npt.NDArray[np.float32], told: Told, policy: Straggler, notes: list[str]) -> Analysis:
+    """As the control plane would have, half a window after the other."""
+    named: dict[int, SlowRank] = {}
+    doubted: dict[int, SlowRank] = {}
+    roles = tuple(told.roles.get(rank, "") for rank in told.ranks)
+    half = policy.window_steps // 2
+    for end in range(2 * half, len(told.steps) + 1, half):
+        for slow in judge(_table(times, max(0, end - STEPS_AT_ONCE), end, roles), policy):
+            found = replace(
+                slow,
+                rank=told.ranks[slow.rank],
+                first_step=told.steps[slow.first_step],
+                last_step=told.steps[slow.last_step],
+            )
+            where = doubted if found.doubt else named
+            where[found.rank] = _joined(where.get(found.rank), found)
+    return Analysis(
+        told,
+        sorted(named.values(), key=lambda slow: -slow.ratio),
+        [slow for rank, slow in sorted(doubted.items()) if rank not in named],
+        notes,
+    )
+
+
+def _table(times: npt.NDArray[np.float32], begin: int, end: int, roles: tuple[str, ...]) -> StepTable:
+    ranks = len(roles)
+    return StepTable(
+        job=NOBODY,
+        attempt=Attempt(0),
+        first_step=begin,
+        self_seconds=np.ascontiguousarray(times[begin:end].T),
+        last_step=np.full(ranks, end - 1, np.int64),
+        nodes=("",) * ranks,
+        roles=roles,
+        gpus=(None,) * ranks,
+        advanced_at=0.0,
+    )
+
+
+def _joined(before: SlowRank | None, now: SlowRank) -> SlowRank:
+    """One rank's verdicts as one: the worst of them, over all of their steps."""
+    if before is None:
+        return now
+    worst = max(before, now, key=lambda slow: slow.ratio)
+    return replace(
+        worst, first_step=min(before.first_step, now.first_step), last_step=max(before.last_step, now.last_step)
+    )
+
+
+def _record(slow: SlowRank, told: Told) -> dict[str, Any]:
+    rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(slow).items()}
+    rounded.pop("doubt")
+    return rounded | {"role": told.roles.get(slow.rank, "")}
+
+
+def _first_refusal(told: Told) -> str:
+    return f", the first (line {told.refused[0]['line']}) because {told.refused[0]['why']}" if told.refused else ""

@@ -1,0 +1,204 @@
+"""`understudy doctor`: what Slurm is like here, and which of its settings cost recovery time or safety.
+
+Belongs here: asking Slurm and this host once, and drawing the answer. Must not: judging settings (`plan.advice`),
+changing anything.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from understudy_controlplane.clock import Clock, SystemClock
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.config import Slurm as Policy
+from understudy_controlplane.plan.advice import Advice, Severity, advise
+from understudy_controlplane.slurm.choose import Choice
+from understudy_controlplane.slurm.choose import choose as choose_gateway
+from understudy_controlplane.slurm.protocol import Slurm, SlurmError, read_view, slurm_version
+from understudy_controlplane.store.database import StoreError, look_at
+
+COLOURS = {Severity.DANGER: "bold red", Severity.COST: "yellow", Severity.UNKNOWN: "magenta", Severity.GOOD: "green"}
+_USER_ID = re.compile(r".*\((\d+)\)")
+SLOW_SHARE = 0.5
+"""A reading of Slurm that takes more than this of the poll interval leaves the rest of the loop little of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`why` says what it costs and what to do; empty where all is well."""
+
+    name: str
+    severity: Severity
+    found: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    checks: tuple[Check, ...]
+    advice: tuple[Advice, ...] = ()
+
+    @property
+    def severities(self) -> list[Severity]:
+        return [check.severity for check in self.checks] + [one.severity for one in self.advice]
+
+    @property
+    def dangerous(self) -> bool:
+        return Severity.DANGER in self.severities
+
+
+def diagnose(
+    config: Config | None,
+    choose: Callable[[Policy], Choice] = choose_gateway,
+    clock: Clock | None = None,
+    user_id: int | None = None,
+) -> Diagnosis:
+    """`config` is None where there is none yet: then Slurm is looked at with the defaults."""
+    policy = config.slurm if config else Policy()
+    checks: list[Check] = []
+    try:
+        gateway = choose(policy)
+        checks.append(Check("gateway", Severity.GOOD, gateway.name, gateway.why))
+        settings = gateway.slurm.config()
+        version = slurm_version(settings)
+    except SlurmError as error:
+        todo = "is slurmctld up, and does SLURM_CONF name its slurm.conf? `scontrol ping` must say UP"
+        checks.append(Check("Slurm", Severity.DANGER, "cannot be reached", f"{error}; {todo}"))
+        return Diagnosis((*checks, _database(config)))
+    user_id = os.geteuid() if user_id is None else user_id
+    checks += [
+        Check("Slurm", Severity.GOOD, f"version {settings['SLURM_VERSION']}"),
+        _cluster(settings, config),
+        _reading(gateway.slurm, policy, clock or SystemClock()),
+        _user(settings, user_id, config),
+        _hooks(settings),
+        _database(config),
+    ]
+    return Diagnosis(tuple(checks), tuple(advise(settings, version)))
+
+
+def draw(diagnosis: Diagnosis, console: Console) -> None:
+    checks = Table(box=box.SIMPLE_HEAD, title="Slurm and this host", title_justify="left", title_style="bold")
+    for column in ("", "what", "found", "remarks"):
+        checks.add_column(column, overflow="fold")
+    for check in diagnosis.checks:
+        checks.add_row(_mark(check.severity), check.name, escape(check.found), escape(check.why))
+    console.print(checks)
+    remarkable = [one for one in diagnosis.advice if one.severity is not Severity.GOOD]
+    if remarkable:
+        console.print(_advice_table(remarkable))
+    good = [f"{one.setting} (S{one.number})" for one in diagnosis.advice if one.severity is Severity.GOOD]
+    if good:
+        console.print(f"[green]good:[/] {escape(', '.join(good))}")
+    console.print(_verdict(diagnosis))
+
+
+def _advice_table(advice: list[Advice]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="Settings of Slurm", title_justify="left", title_style="bold")
+    for column in ("", "rule", "setting", "found", "set", "why"):
+        table.add_column(column, overflow="fold")
+    for one in advice:
+        table.add_row(
+            _mark(one.severity),
+            f"S{one.number}",
+            escape(one.setting),
+            escape(one.found),
+            escape(one.wanted),
+            escape(one.why),
+        )
+    return table
+
+
+def _mark(severity: Severity) -> str:
+    return f"[{COLOURS[severity]}]{severity.value}[/]"
+
+
+def _verdict(diagnosis: Diagnosis) -> str:
+    counts = {severity: diagnosis.severities.count(severity) for severity in Severity}
+    told = ", ".join(f"{count} {severity.value}" for severity, count in counts.items() if count)
+    return f"[bold]{told}.[/] What each setting does: docs/slurm-settings.md"
+
+
+def _cluster(settings: Mapping[str, str], config: Config | None) -> Check:
+    name = settings.get("ClusterName", "")
+    if config is None:
+        return Check("cluster", Severity.GOOD, name, f'write cluster = "{name}" into the configuration')
+    if name.casefold() == config.cluster.casefold():
+        return Check("cluster", Severity.GOOD, name)
+    why = (
+        f"the configuration says {config.cluster!r}: the control plane will not act on another cluster; correct either"
+    )
+    return Check("cluster", Severity.DANGER, name, why)
+
+
+def _reading(slurm: Slurm, policy: Policy, clock: Clock) -> Check:
+    begun = clock.now()
+    try:
+        view = read_view(slurm, begun)
+    except SlurmError as error:
+        return Check("reading", Severity.DANGER, "failed", f"{error}; nothing is decided while Slurm cannot be read")
+    seconds = clock.now() - begun
+    found = (
+        f"{len(view.nodes)} nodes, {len(view.jobs)} jobs, {len(view.reservations)} reservations "
+        f"in {seconds * 1000:.0f} ms"
+    )
+    interval = policy.poll_interval_seconds
+    if seconds <= SLOW_SHARE * interval:
+        return Check("reading", Severity.GOOD, found)
+    better = min(60.0, max(1.0, 4 * seconds))
+    why = (
+        f"slurm.poll_interval_seconds is {interval:g}: raise it to {better:.0f}, or find out what keeps slurmctld busy"
+    )
+    return Check("reading", Severity.COST, found, why)
+
+
+def _user(settings: Mapping[str, str], user_id: int, config: Config | None) -> Check:
+    """Nodes are drained by root and SlurmUser, or by those whom accounting makes Slurm administrators or operators."""
+    name = _user_name(user_id)
+    match = _USER_ID.fullmatch(settings.get("SlurmUser", ""))
+    if user_id == 0 or (match is not None and int(match[1]) == user_id):
+        return Check("user", Severity.GOOD, name, "may drain nodes and requeue jobs")
+    acts = config is not None and config.mode is Mode.ACT
+    why = (
+        f"Slurm lets root and SlurmUser, {settings.get('SlurmUser', 'unknown')}, drain nodes, and whom accounting "
+        "makes an operator (sacctmgr modify user … set adminlevel=operator); run the control plane as one of them"
+    )
+    return Check("user", Severity.DANGER if acts else Severity.COST, name, why)
+
+
+def _user_name(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return str(user_id)
+
+
+def _hooks(settings: Mapping[str, str]) -> Check:
+    ours = [
+        key
+        for key, value in settings.items()
+        if re.match(r"(?:Prolog|Epilog|TaskProlog|HealthCheckProgram)\b", key) and "understudy" in value.casefold()
+    ]
+    if ours:
+        return Check("hooks", Severity.GOOD, f"{', '.join(ours)} name understudy")
+    return Check("hooks", Severity.GOOD, "none", "no Prolog or Epilog of Understudy: none is needed")
+
+
+def _database(config: Config | None) -> Check:
+    if config is None:
+        return Check("database", Severity.GOOD, "no configuration yet", "write one: docs/quickstart.md")
+    try:
+        return Check("database", Severity.GOOD, look_at(config.server.database))
+    except (OSError, StoreError, ImportError) as error:
+        said = " ".join(str(error).split())
+        why = f"{said}; set server.database, or run this as the user of the control plane"
+        return Check("database", Severity.COST, "cannot be opened", why)

@@ -1,0 +1,157 @@
+"""`understudy explain xid|sxid CODE`: what a code means, what would be done about it, and by whose word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from understudy_controlplane.config import Xid
+from understudy_controlplane.decide.table import look_up
+from understudy_controlplane.detect.xid import SIGNALS
+from understudy_controlplane.fleet.finding import Json
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.xid_policy import Decode, EchoOf, FaultClass, Policy, PolicyRow, Repair, driver_branch
+
+FOLLOWS = {
+    FaultClass.HARDWARE: "the node leaves service at once, and a gang of ours that runs there moves",
+    FaultClass.DRAIN: "the node is drained; what runs there goes on to its end",
+    FaultClass.APPLICATION: "no node is condemned: it is the program's doing",
+    FaultClass.RECORD: "nothing: it is kept for the record",
+}
+REPAIRS = {
+    Repair.NONE: "nothing",
+    Repair.RESTART_APP: "the program is started anew",
+    Repair.RESET_GPU: "the GPU is reset",
+    Repair.REBOOT: "the node is booted anew",
+    Repair.HANDS: "a person: cables, diagnosis, another GPU",
+}
+DECODED = {
+    Decode.FLAGS: "its flags RST and D-RST",
+    Decode.NVLINK4: "its registers",
+    Decode.NVLINK5: "its unit and status",
+    Decode.RECOVERY_ACTION: "the number of the action",
+    Decode.SEVERITY: "the driver's word: Fatal or not",
+}
+ECHOES = {
+    EchoOf.ANY: "any other Xid on the node",
+    EchoOf.PEER: "a fault of another GPU or of a switch",
+    EchoOf.LINK: "an NVLink error",
+}
+SOURCES = {
+    "nvidia": "NVIDIA's catalogue",
+    "judgement": "our judgement",
+    "site": "this site's configuration",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One code, ready to be shown."""
+
+    title: str
+    lines: tuple[tuple[str, str], ...]
+    told: dict[str, Json]
+
+
+def explain(kind: str, code: int, policy: Xid, driver: str) -> Explanation:
+    """`kind` is "xid" or "sxid"; `driver` the driver's version, empty: any."""
+    rows = policy.rows.xid if kind == "xid" else policy.rows.sxid
+    row = rows.get(code)
+    name = f"{'Xid' if kind == 'xid' else 'SXid'} {code}"
+    told: dict[str, Json] = {kind: code, "known": row is not None, "policy": policy.rows.version}
+    if row is None:
+        follows = "no rule for this code: it is recorded and condemns nobody"
+        if kind == "sxid":
+            follows = "no rule for this code: the node leaves service where the driver calls it fatal"
+        how = f"a row of your own: [xid.{'policy' if kind == 'xid' else 'switch_policy'}.{code}] with class and repair"
+        return Explanation(name, (("what follows", follows), ("to change it", how)), told | {"follows": follows})
+    lines = [*_what_follows(row), *_what_comes_first(row, policy, driver), *_by_whom(kind, code, row, policy.rows)]
+    told |= {
+        "name": row.name,
+        "meaning": row.meaning,
+        "class": row.fault.value,
+        "signal": SIGNALS[row.fault].value,
+        "row": _table_row(row.fault),
+        "repair": row.repair.value,
+        "source": row.source,
+        "nvidia": row.nvidia,
+        "gpus": row.gpus,
+        "recovery_action_since": row.action_since,
+        "decoded": row.decode.value if row.decode else None,
+        "echo_of": row.echo_of.value if row.echo_of else None,
+        "overridden": (kind, code) in policy.rows.overridden,
+        "why": [f"{label}: {words}" for label, words in lines],
+    }
+    return Explanation(f"{name} {row.name}".strip(), (("meaning", row.meaning), *lines), told)
+
+
+def draw(explanation: Explanation, console: Console) -> None:
+    console.print(f"[bold]{escape(explanation.title)}[/]")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, words in explanation.lines:
+        table.add_row(label, escape(words))
+    console.print(table)
+
+
+def _table_row(fault: FaultClass) -> int | None:
+    row = look_up(NodeState.IN_SERVICE, SIGNALS[fault])
+    return row.number if row else None
+
+
+def _what_follows(row: PolicyRow) -> list[tuple[str, str]]:
+    found = [
+        ("class", row.fault.value),
+        ("what follows", f"{FOLLOWS[row.fault]} (row {_table_row(row.fault)} of the table)"),
+        ("repair", f"{row.repair.value}: {REPAIRS[row.repair]}"),
+    ]
+    if row.repeat:
+        rule = row.repeat
+        words = f"{rule.times} times within {rule.hours:g} h on one GPU: {rule.fault.value}, {rule.repair.value}"
+        found.append(("if it repeats", words))
+    return found
+
+
+def _what_comes_first(row: PolicyRow, policy: Xid, driver: str) -> list[tuple[str, str]]:
+    found = []
+    branch = driver_branch(driver)
+    if row.action_since is not None:
+        if branch is None:
+            words = f"from R{row.action_since} on it tells its own action with it (Xid 154): that goes first"
+        elif branch >= row.action_since:
+            words = f"driver {driver} tells its own action with it (Xid 154, NVML field 230): that goes first"
+        else:
+            words = f"driver {driver} tells no action with it (from R{row.action_since} on): the class above counts"
+        found.append(("the driver", words))
+    if row.decode:
+        found.append(("the line", f"says more by {DECODED[row.decode]}: that goes before the class above"))
+    if row.echo_of:
+        words = f"after {ECHOES[row.echo_of]} within {policy.echo_seconds:g} s it is an echo and condemns nobody"
+        found.append(("echo", words))
+    if row.spread:
+        found.append(("program", f"on {policy.spread_nodes_min} nodes of one job at once it is the program's doing"))
+    if row.fault is FaultClass.APPLICATION:
+        words = (
+            f"{policy.suspect_events_min} times on one GPU within {policy.suspect_hours:g} h, in jobs of "
+            f"{policy.suspect_users_min} users who have it nowhere else: the node becomes a suspect"
+        )
+        found.append(("hardware", words))
+    return found
+
+
+def _by_whom(kind: str, code: int, row: PolicyRow, policy: Policy) -> list[tuple[str, str]]:
+    guide = kind == "sxid" and row.source == "nvidia"
+    by = "NVIDIA's fabric manager guide, DU-09883" if guide else SOURCES[row.source]
+    found = [("by", f"{by}; policy of {policy.version}")]
+    if row.nvidia:
+        found.append(("NVIDIA says", f"{row.nvidia} (Xid catalogue, October 2025)"))
+    if row.gpus:
+        names = {"A": "A100", "H": "H100", "B": "B100", "G": "GB200"}
+        found.append(("on", ", ".join(names[letter] for letter in row.gpus)))
+    if (kind, code) in policy.overridden:
+        found.append(("this site", "has changed this row; what the line itself says more is not looked at"))
+    return found

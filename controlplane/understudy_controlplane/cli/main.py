@@ -1,0 +1,252 @@
+"""The command line: `understudy serve | status | pause | resume | hold | release | retire | reset-breaker | …`."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import msgspec
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from understudy_controlplane.cli.offline import (
+    DEFAULT_CONFIG,
+    ConfigOption,
+    JsonOption,
+    analyze,
+    console,
+    explain,
+    fail,
+    print_json,
+)
+from understudy_controlplane.config import ConfigError, load_config
+
+DEFAULT_URL = "http://127.0.0.1:7117"
+TIMEOUT_SECONDS = 10.0
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Hot spares for gang jobs on Slurm. On compute nodes: `understudy agent --help`.",
+)
+app.add_typer(explain, name="explain")
+app.add_typer(analyze, name="analyze")
+
+UrlOption = Annotated[str, typer.Option("--url", envvar="UNDERSTUDY_URL", help="Where the control plane listens.")]
+TokenOption = Annotated[
+    Path, typer.Option("--token-file", envvar="UNDERSTUDY_TOKEN_FILE", help="File with the operator's token.")
+]
+DEFAULT_TOKEN_FILE = Path("/etc/understudy/operator.token")
+
+
+def main() -> None:
+    app()
+
+
+@app.command()
+def serve(config: ConfigOption = DEFAULT_CONFIG) -> None:
+    """Run the control plane."""
+    from understudy_controlplane.serve import serve as run
+
+    try:
+        run(load_config(config))
+    except ConfigError as error:
+        fail(str(error), 2)
+
+
+@app.command("check-config")
+def check_config(config: ConfigOption = DEFAULT_CONFIG) -> None:
+    """Read the configuration and say whether it is usable."""
+    try:
+        loaded = load_config(config)
+    except ConfigError as error:
+        fail(str(error), 2)
+    else:
+        console.print(f"{config}: good. Cluster {loaded.cluster}, mode {loaded.mode.value}.")
+
+
+@app.command()
+def doctor(
+    config: ConfigOption = DEFAULT_CONFIG,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at Slurm: can it be used, which of its settings cost recovery time or safety, and what to set.
+
+    Ends with 1 where something is dangerous or Slurm cannot be reached.
+    """
+    from understudy_controlplane.cli.doctor import diagnose, draw
+
+    try:
+        # Before there is a configuration Slurm is looked at with the defaults.
+        loaded = load_config(config) if config != DEFAULT_CONFIG or config.exists() else None
+    except ConfigError as error:
+        fail(str(error), 2)
+        raise
+    diagnosis = diagnose(loaded)
+    if as_json:
+        print_json(msgspec.to_builtins(diagnosis) | {"dangerous": diagnosis.dangerous})
+    else:
+        draw(diagnosis, console)
+    raise typer.Exit(1 if diagnosis.dangerous else 0)
+
+
+@app.command()
+def status(url: UrlOption = DEFAULT_URL) -> None:
+    """The fleet at a glance."""
+    whole, nodes = _get(url, "/v1/status"), _get(url, "/v1/nodes")
+    paused = f"PAUSED: {whole['paused']}" if whole["paused"] else "not paused"
+    console.print(f"[bold]{escape(whole['cluster'])}[/]  mode [bold]{whole['mode']}[/]  {escape(paused)}")
+    spares = whole["spares"]
+    console.print(
+        f"spares {len(spares['held'])} of {spares['wanted']}  open incidents {whole['incidents_open']}  "
+        f"recoveries running {len(whole['recoveries_running'])}",
+        highlight=False,
+    )
+    for problem in whole["problems"] + ([whole["slurm"]["error"]] if whole["slurm"]["error"] else []):
+        console.print(f"[red]problem:[/] {escape(problem)}")
+    table = Table("node", "state", "slurm", "GPUs", "jobs", "reason", box=None, header_style="bold")
+    for node in nodes:
+        table.add_row(*_node_row(node))
+    console.print(table)
+    _print_recoveries(_get(url, "/v1/recoveries?limit=10"))
+
+
+@app.command()
+def pause(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Begin nothing from now on. Recoveries under way go on to their end."""
+    _say_paused(_intend(url, "pause", reason, token_file)["paused"])
+
+
+@app.command()
+def resume(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Take up work again after a pause."""
+    _say_paused(_intend(url, "resume", reason, token_file)["paused"])
+
+
+@app.command("reset-breaker")
+def reset_breaker(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Close the circuit breaker, after somebody has looked at why it opened."""
+    told = _intend(url, "reset-breaker", reason, token_file)
+    console.print(f"open: {escape(told['breaker'])}" if told["breaker"] else "the circuit breaker is closed")
+
+
+@app.command()
+def hold(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Take a node out of service; its jobs end in peace, and it is left alone until it is released."""
+    _ask_about(url, node, "hold", reason, token_file)
+
+
+@app.command()
+def release(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Bring a node back that is held, retired, quarantined, or was repaired by a person."""
+    _ask_about(url, node, "release", reason, token_file)
+
+
+@app.command("test")
+def test_node(
+    node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
+) -> None:
+    """Test a node in service, such as a new one, once nobody uses it: then it is on probation, or out of service."""
+    _ask_about(url, node, "test", reason, token_file)
+
+
+@app.command("burn-in")
+def burn_in(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Test a node again and again for some hours, once nobody uses it."""
+    _ask_about(url, node, "burn-in", reason, token_file)
+
+
+@app.command()
+def retire(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+    """Take a node out of service for good."""
+    _ask_about(url, node, "retire", reason, token_file)
+
+
+def _ask_about(url: str, node: str, verb: str, reason: str, token_file: Path) -> None:
+    told = _intend(url, f"nodes/{node}/{verb}", reason, token_file)
+    console.print(f"{escape(told['node'])} is {told['state']}: asked to {told['asked']} it")
+
+
+@app.command("trust-checkpoints")
+def trust_checkpoints(
+    job: int, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
+) -> None:
+    """Call a job's checkpoints good that are suspect for NaN or jumps. Its next attempt may go on from them."""
+    _intend(url, f"jobs/{job}/trust-checkpoints", reason, token_file)
+    console.print(f"job {job}: its checkpoints of before now are no longer suspect")
+
+
+def _node_row(node: dict[str, Any]) -> list[str]:
+    slurm = node["slurm"] or {"state": "unknown", "flags": [], "reason": ""}
+    good = sum(gpu["status"] == "ok" for gpu in node["gpus"])
+    state = "spare" if node["spare"] and node["state"] == "in_service" else node["state"]
+    colours = {"in_service": "green", "probation": "green", "spare": "cyan", "quarantined": "red", "hands": "red"}
+    colour = colours.get(state, "yellow")
+    return [
+        escape(node["name"]),
+        f"[{colour}]{state}[/]",
+        "+".join([slurm["state"], *slurm["flags"]]),
+        f"{good}/{len(node['gpus'])}",
+        " ".join(str(job) for job in node["jobs"]),
+        escape(slurm["reason"]),
+    ]
+
+
+def _print_recoveries(recoveries: list[dict[str, Any]]) -> None:
+    swaps = [one for one in recoveries if one["kind"] != "fill_pool"]
+    if not swaps:
+        return
+    table = Table("recovery", "status", "node", "spare", "job", "steps lost", "took", box=None, header_style="bold")
+    for one in swaps:
+        took = one["phases_ms"].get("first_step", one["phases_ms"].get("running"))
+        table.add_row(
+            str(one["id"]),
+            one["status"],
+            " ".join(one["nodes"]),
+            " ".join(one["spares"]),
+            str(one["job"]["job_id"]) if one["job"] else "",
+            "" if one.get("steps_lost") is None else str(one["steps_lost"]),
+            f"{took / 1000:.1f} s" if took is not None else "",
+        )
+    console.print(table)
+
+
+def _intend(url: str, what: str, reason: str, token_file: Path) -> Any:
+    """POST to `/v1/what`; returns the answer."""
+    try:
+        token = token_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{token_file}: {error}; give the operator's token with --token-file", 2)
+        raise
+    by = os.environ.get("SUDO_USER") or getpass.getuser()
+    return _ask("POST", url, f"/v1/{what}", json={"reason": reason, "by": by}, token=token)
+
+
+def _say_paused(state: str) -> None:
+    console.print(f"paused: {escape(state)}" if state else "not paused")
+
+
+def _get(url: str, path: str) -> Any:
+    return _ask("GET", url, path)
+
+
+def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") -> Any:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        response = httpx.request(method, url + path, json=json, headers=headers, timeout=TIMEOUT_SECONDS)
+    except httpx.HTTPError as error:
+        fail(f"{url}: no answer ({error}); is `understudy serve` running there? Another place: --url", 1)
+        raise
+    try:
+        answer = response.json()
+    except ValueError:
+        fail(f"{url}{path}: no JSON in the answer; is that an Understudy control plane?", 1)
+        raise
+    if response.is_error:
+        said = answer if isinstance(answer, dict) else {}
+        fail(f"{url}{path}: {said.get('error', answer)}. {said.get('hint', '')}".strip(), 1)
+    return answer

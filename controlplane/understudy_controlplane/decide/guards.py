@@ -1,0 +1,207 @@
+"""NOT NOW, NOT SO MANY: what keeps a right decision from being carried out.
+
+Asked in the order of the list; the first that objects is the answer. A guard never turns one action into another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.table import Row
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding
+from understudy_controlplane.fleet.node import IN_OUR_HANDS, PROBED, NodeState, NodeView
+from understudy_controlplane.fleet.recovery import RepairAttempt
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+HOUR_SECONDS = 3600.0
+
+STARTUP_GRACE_SECONDS = 10.0
+"""After a start nothing is done before every usable node was heard, or this has passed: whoever happens to report
+first would be taken for all there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    because: Because
+    words: str
+
+
+def held_back(row: Row, finding: Finding, objection: Objection) -> Decision:
+    return Decision(
+        row=row.number,
+        subject=finding.node,
+        action=Action.NOTHING,
+        because=objection.because,
+        reason=f"{finding.summary}: {row.why}; but nothing is done, because {objection.words}",
+        finding=finding,
+        evidence=finding.evidence,
+    )
+
+
+def quarantine_limit(snapshot: Snapshot, config: Config) -> int:
+    """How many nodes may be quarantined at once."""
+    share = int(config.guards.quarantined_share_max * len(snapshot.nodes))
+    return min(config.guards.quarantined_nodes_max, max(1, share))
+
+
+def still_gathering(snapshot: Snapshot) -> bool:
+    return snapshot.now - snapshot.started_at < STARTUP_GRACE_SECONDS and snapshot.unheard
+
+
+BREAKER_NODES_MIN = 3
+"""However small the fleet: fewer at once than these open no breaker."""
+
+
+def breaker_limit(snapshot: Snapshot, config: Config) -> int:
+    """How many nodes may be quarantined within the breaker's window. Counted against those that are, or just were,
+    well: a fleet that is mostly out of service has little left to lose.
+    """
+    share = int(config.guards.breaker_share_max * (snapshot.well + len(lately_quarantined(snapshot, config))))
+    return min(config.guards.breaker_nodes_max, max(BREAKER_NODES_MIN, share))
+
+
+def lately_quarantined(snapshot: Snapshot, config: Config) -> set[str]:
+    """Each node once, however often."""
+    since = max(snapshot.now - config.guards.breaker_window_seconds, snapshot.breaker_reset_at)
+    return {name for name, times in snapshot.quarantined_at.items() if max(times, default=0.0) > since}
+
+
+def object_while_open(snapshot: Snapshot) -> Objection | None:
+    """Neither drains nor returns while the breaker is open."""
+    if not snapshot.breaker:
+        return None
+    words = f"the circuit breaker is open ({snapshot.breaker}): `understudy reset-breaker` closes it"
+    return Objection(Because.BREAKER, words)
+
+
+def object_to_rule(finding: Finding, config: Config) -> Objection | None:
+    """A site may let single rules only observe."""
+    prefix = next((one for one in config.guards.observe_rules if one and finding.rule.startswith(one)), None)
+    if prefix is None:
+        return None
+    return Objection(Because.RULE_DRY_RUN, f'rule {finding.rule} only observes here (observe_rules has "{prefix}")')
+
+
+def object_to_operator(snapshot: Snapshot) -> Objection | None:
+    """What people ask for themselves is done in a pause as well."""
+    if snapshot.mode is Mode.OBSERVE:
+        return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
+    if snapshot.slurm_error or snapshot.slurm_read_at is None:
+        return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
+    return None
+
+
+def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
+    """Of a node in service: nobody's work is waited for in a reservation, and no gang is on its way there."""
+    if not config.validation.enabled:
+        return Objection(Because.RULE, "no test is configured ([validation])")
+    slurm = snapshot.nodes[name].slurm
+    free = slurm is not None and slurm.usable and slurm.base_state == "IDLE" and "COMPLETING" not in slurm.flags
+    plans = [one.plan for one in snapshot.recoveries]
+    promised = any(name in (*plan.seats, *plan.spares, *plan.failed_nodes) for plan in plans)
+    if free and not promised and not snapshot.holders_of(name):
+        return None
+    return Objection(Because.BUSY, "it is not free: it is tested once nobody uses it, or is on the way there")
+
+
+def object_to_repair(
+    snapshot: Snapshot, config: Config, finding: Finding, tried: Sequence[RepairAttempt], already: Collection[str]
+) -> Objection | None:
+    """`tried`: on this node; `already`: nodes whose repair or test began in this same round."""
+    general = object_to_any(snapshot) or object_while_open(snapshot) or object_to_rule(finding, config)
+    if general:
+        return general
+    if snapshot.nodes[finding.node].state in IN_OUR_HANDS:
+        return None  # it counts already
+    limit = config.repair.nodes_at_once_max
+    at_work = (node.state in IN_OUR_HANDS and not node.record.tested_in_service for node in snapshot.nodes.values())
+    if len(already) + sum(at_work) >= limit:
+        return Objection(Because.REPAIR_BUDGET, f"{limit} nodes are in repair or test already, which is the limit")
+    return _object_so_soon(snapshot, config, tried)
+
+
+def object_to_probe(
+    snapshot: Snapshot, config: Config, finding: Finding, tried: Sequence[RepairAttempt], already: Collection[str]
+) -> Objection | None:
+    """To testing a suspect. It may end in quarantine, so there has to be room for that: for it, and for those that are
+    tested already. Tests that people asked for are theirs to count.
+    """
+    under_test = {*already, *(name for name, node in snapshot.nodes.items() if _is_probed(node))}
+    limit = config.validation.suspects_at_once_max
+    return (
+        object_to_quarantine(snapshot, config, finding, under_test)
+        or (
+            Objection(Because.REPAIR_BUDGET, f"{limit} suspects are tested already, which is the limit")
+            if len(under_test) >= limit
+            else None
+        )
+        or _object_so_soon(snapshot, config, tried)
+    )
+
+
+def _is_probed(node: NodeView) -> bool:
+    return node.state is NodeState.VALIDATING and node.record.table_row == PROBED
+
+
+def _object_so_soon(snapshot: Snapshot, config: Config, tried: Sequence[RepairAttempt]) -> Objection | None:
+    last = max((one.ended_at or one.at for one in tried), default=0.0)
+    if last + config.repair.cooldown_seconds > snapshot.now:
+        words = f"the last attempt on it ended less than {config.repair.cooldown_seconds:g} s ago"
+        return Objection(Because.COOLDOWN, words)
+    return None
+
+
+def object_to_any(snapshot: Snapshot) -> Objection | None:
+    """Guards that hold for every effect on Slurm that no person asks for."""
+    if snapshot.mode is Mode.OBSERVE:
+        return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
+    if snapshot.paused:
+        return Objection(Because.PAUSED, f"paused by an operator: {snapshot.paused}")
+    if snapshot.slurm_error or snapshot.slurm_read_at is None:
+        return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
+    if still_gathering(snapshot):
+        return Objection(Because.GATHERING, "this control plane has just started and not yet heard every node")
+    if snapshot.mass_silence:
+        return Objection(Because.MASS_SILENCE, snapshot.mass_silence)
+    return None
+
+
+def object_to_quarantine(
+    snapshot: Snapshot, config: Config, finding: Finding, already: Collection[str]
+) -> Objection | None:
+    """`already`: nodes whose quarantine was decided in this same round.
+
+    Rules that only observe have no say about a node that is tested: it is kept for us alone, and would stay so.
+    """
+    tested = snapshot.nodes[finding.node].record.tested_in_service
+    by_rule = None if tested else object_to_rule(finding, config)
+    general = object_to_any(snapshot) or object_while_open(snapshot) or by_rule
+    if general:
+        return general
+    lately = lately_quarantined(snapshot, config) | set(already) | {finding.node}
+    if len(lately) > breaker_limit(snapshot, config):
+        return Objection(Because.BREAKER, "it would be one too many at once for the circuit breaker")
+    held = len(already) + snapshot.quarantined
+    limit = quarantine_limit(snapshot, config)
+    if held >= limit:
+        return Objection(Because.FLEET_BUDGET, f"{limit} nodes are quarantined already, which is the limit")
+    recent = len(already) + sum(at > snapshot.now - HOUR_SECONDS for at in snapshot.quarantines)
+    if recent >= config.guards.quarantines_per_hour_max:
+        words = f"{config.guards.quarantines_per_hour_max} nodes were quarantined within the hour, which is the limit"
+        return Objection(Because.HOURLY_BUDGET, words)
+    return _object_for_domains(snapshot, config, finding.node, already)
+
+
+def _object_for_domains(snapshot: Snapshot, config: Config, node: str, already: Collection[str]) -> Objection | None:
+    """Partitions, racks, blocks: what has a power supply, a switch or a purpose of its own."""
+    for domain in snapshot.domains_of.get(node, ()):
+        size = len(snapshot.domains[domain])
+        limit = max(1, int(config.guards.domain_share_max * size))
+        held = snapshot.quarantined_in[domain] + sum(domain in snapshot.domains_of.get(name, ()) for name in already)
+        if held >= limit:
+            words = f"{limit} nodes of {domain} ({size} in all) are quarantined already, which is the limit"
+            return Objection(Because.DOMAIN_BUDGET, words)
+    return None

@@ -1,0 +1,65 @@
+"""Gangs that hang: started anew, as often as they get any further."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide import allocation_swap, plans, spares
+from understudy_controlplane.fleet.finding import Finding
+from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.recovery import Plan, Recovery, StepName, StepStatus
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+
+def restarts_without_progress(steps: Sequence[int | None], now_at: int | None) -> int:
+    """How often running a gang was started anew without having got further than before. `steps` are how far it was
+    each time, oldest first; None: no step was finished, or none was told.
+    """
+    furthest, count = -1, 0
+    for step in [*(-1 if one is None else one for one in steps)]:
+        count = 1 if step > furthest else count + 1
+        furthest = max(furthest, step)
+    return 0 if (-1 if now_at is None else now_at) > furthest else count
+
+
+def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
+    """Why it is not started anew once more; empty: it is."""
+    table = snapshot.tables.get(job.key)
+    now_at = int(table.last_step.max(initial=-1)) if table else None
+    steps = [step for key, step in snapshot.hangs if key == job.key]
+    count = restarts_without_progress(steps, now_at)
+    if count < config.jobs.restarts_without_progress_max:
+        return ""
+    where = f"step {now_at}" if now_at is not None and now_at >= 0 else "its first step"
+    return (
+        f"job {job.key.job_id} was started anew {count} times because it hung, and got no further than {where}: "
+        "that is no node's fault, or one that nobody sees; left to a person (scontrol requeue, or scancel)"
+    )
+
+
+def still_coming_up(snapshot: Snapshot, job: Job) -> bool:
+    """It is being moved or started anew already, and its processes are not there yet."""
+    recovery: Recovery | None = snapshot.recovery_of(job.key)
+    processes = recovery.step(StepName.AWAIT_PROCESSES) if recovery is not None else None
+    return recovery is not None and (processes is None or processes.status is not StepStatus.DONE)
+
+
+def restart(
+    snapshot: Snapshot, job: Job, findings: Sequence[Finding], free: Sequence[str], bad: Collection[str], config: Config
+) -> tuple[Plan, str]:
+    """Without the nodes that are named, where there are spares for them. They are not failed: a hang alone condemns
+    none.
+    """
+    number, why = job.key.job_id, findings[0].summary
+    named = [finding for finding in findings if finding.evidence.get("named")]
+    if job.key in snapshot.gangs and not allocation_swap.why_not(snapshot, job, (), bad):
+        plan = plans.allocation_plan(snapshot, job, snapshot.gangs[job.key], findings, config, hang=why)
+        return plan, f"the launcher of job {number} starts it anew"
+    suiting = [
+        name for name in free if named and spares.suits(snapshot.nodes[name], job, snapshot.nodes[named[0].node])
+    ]
+    chosen = suiting[: len(named)]
+    plan = plans.swap_plan(snapshot, job, named or findings, job.slurm.nodes, chosen, hang=why)
+    words = ", ".join(f"{new} in the place of {old.node}" for old, new in zip(named, chosen, strict=False))
+    return plan, f"job {number} is requeued onto its seats{f', {words}' if words else ''}"

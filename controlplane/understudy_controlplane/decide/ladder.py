@@ -1,0 +1,63 @@
+"""The repair ladder: which rung is next for a node, from its fault and from what was tried before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from understudy_controlplane.config import Repair
+from understudy_controlplane.fleet.finding import Json, Signal
+from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.recovery import RecoveryKind, RepairAttempt, Rung
+from understudy_controlplane.xid_policy import Repair as Asked
+
+WEEK_SECONDS = 7 * 24 * 3600.0
+"""What was tried longer ago counts no more."""
+
+LADDER = tuple(Rung)
+
+
+def first_rung(incident: OpenIncident | None) -> Rung:
+    """Where the ladder is entered: what the finding asks for, a reboot where it asks for nothing; of several findings
+    the one that asks for most.
+    """
+    if incident is None:
+        return Rung.REBOOT
+    first = _rung(incident.evidence.get("repair")) or Rung.REBOOT
+    later = (rung for asked in incident.asked if (rung := _rung(asked)) is not None)
+    return max((first, *later), key=LADDER.index)
+
+
+def _rung(asked: Json) -> Rung | None:
+    if asked == Asked.NONE:
+        return Rung.RESTART_APP
+    return Rung(asked) if isinstance(asked, str) and asked in LADDER else None
+
+
+def next_rung(incident: OpenIncident | None, attempts: Sequence[RepairAttempt], policy: Repair) -> Rung:
+    """Upwards only: never below the highest that was tried within the week. `attempts` are the node's own of it."""
+    tried = [one.rung for one in attempts if one.rung is not None and _counts(one)]
+    lowest = max([LADDER.index(first_rung(incident)), *(LADDER.index(rung) for rung in tried if rung != Rung.HANDS)])
+    for rung in LADDER[lowest:]:
+        if rung is Rung.HANDS or tried.count(rung) < _most(rung, policy):
+            return rung
+    return Rung.HANDS
+
+
+def _counts(attempt: RepairAttempt) -> bool:
+    """A validation that follows a repair is no attempt of its own; without one before it, it stands for the rung."""
+    return attempt.kind is RecoveryKind.REPAIR or (
+        attempt.kind is RecoveryKind.VALIDATE and attempt.rung is Rung.RESTART_APP
+    )
+
+
+def _most(rung: Rung, policy: Repair) -> int:
+    if rung is Rung.RESTART_APP:
+        return 1
+    if rung is Rung.RESET_GPU:
+        return policy.resets_max if policy.reset_command else 0
+    return policy.reboots_max if policy.reboot else 0
+
+
+def died(incident: OpenIncident | None) -> bool:
+    """The node answered nobody: it can be told nothing, a reboot included."""
+    return incident is not None and incident.signal == Signal.NODE_DEAD

@@ -1,0 +1,334 @@
+"""Plans: the steps that carry a decision out, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide.spares import takes_into_pool
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.gang import Gang
+from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.node import AT_FAULT, REASON_PREFIX, NodeState, NodeView
+from understudy_controlplane.fleet.recovery import SEATS_PREFIX, Plan, Recovery, RecoveryKind, Rung, StepName
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+SWAP_STEPS = (
+    StepName.DRAIN_NODES,
+    StepName.HOLD_SEATS,
+    StepName.TAKE_SPARES,
+    StepName.BIND_JOB,
+    StepName.DOWN_NODES,
+    StepName.REQUEUE_JOB,
+    StepName.START_JOB,
+    StepName.RELEASE_SEATS,
+    StepName.AWAIT_PROCESSES,
+    StepName.AWAIT_FIRST_STEP,
+)
+"""Seats are held before the spares leave their pool, so that a spare is reserved at every moment, and before the
+requeue, because pending jobs would take them. A dead node is declared down before any requeue: down requeues the job
+by itself, and Slurm 22.05 spoils the record of a job that is requeued while a node of it does not answer."""
+
+
+def drain_reason(finding: Finding) -> str:
+    """At most 200 characters; begins with the prefix by which our drains are known."""
+    return f"{REASON_PREFIX} {finding.rule}: {finding.summary}".replace("'", "").replace('"', "")[:200]
+
+
+def quarantine_plan(finding: Finding, node: NodeView) -> Plan:
+    """The node leaves service; nobody is moved."""
+    known = node.record.drain_reason  # what it was drained for before Slurm forgot
+    again = finding.signal is Signal.UNDRAINED and known.startswith(REASON_PREFIX)
+    return Plan(
+        kind=RecoveryKind.QUARANTINE,
+        steps=(StepName.DRAIN_NODES, StepName.TAKE_SPARES) if node.is_spare else (StepName.DRAIN_NODES,),
+        failed_nodes=(finding.node,),
+        dead_nodes=(finding.node,) if finding.dead else (),
+        spares=(finding.node,) if node.is_spare else (),
+        drain_reason=known if again else drain_reason(finding),
+    )
+
+
+def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
+    snapshot: Snapshot,
+    job: Job,
+    findings: Sequence[Finding],
+    seats: Sequence[str],
+    spares: Sequence[str],
+    *,
+    hang: str = "",
+    gone: Sequence[str] = (),
+) -> Plan:
+    """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised.
+
+    With `hang` the nodes are not failed: they give up their seats where there are spares, and nothing else. `gone` are
+    quarantined nodes that the gang left before, within its allocation.
+    """
+    earlier: Recovery | None = snapshot.recovery_of(job.key)
+    # A job that pends is on its way from the attempt that the earlier plan gave up; one that runs is given up now.
+    on_its_way = earlier.plan if earlier and not job.running else None
+    accused = [] if hang else [finding for finding in findings if finding.signal is not Signal.SEAT_LOST]
+    # Nodes that others took are no failed ones.
+    lost = {finding.node for finding in findings if finding.signal is Signal.SEAT_LOST}
+    leaving = tuple(finding.node for finding in findings[: len(spares)]) if hang else ()
+    failed = (*(finding.node for finding in accused), *gone)
+    mute = [name for name in gone if snapshot.nodes[name].slurmd_silent_since is not None]
+    dead = (*(finding.node for finding in findings if finding.dead and not hang), *mute)
+    if earlier:
+        # Those that a person has vouched for meanwhile are no longer held against.
+        held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
+        failed = tuple(dict.fromkeys((*(name for name in earlier.plan.failed_nodes if name in held), *failed)))
+        dead = (*(name for name in earlier.plan.dead_nodes if name in held), *dead)
+    kept = tuple(name for name in seats if name not in failed and name not in lost and name not in leaving)
+    table = snapshot.tables.get(job.key)
+    last_step = int(table.last_step.max(initial=-1)) if table else -1
+    own = "" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation
+    return Plan(
+        kind=RecoveryKind.POOL_SWAP,
+        steps=SWAP_STEPS,
+        failed_nodes=failed,
+        dead_nodes=dead,
+        spares=tuple(spares),
+        seats=(*kept, *spares),
+        job=job.key,
+        user=job.slurm.user,
+        submit_at=on_its_way.submit_at if on_its_way else job.slurm.submit_at,
+        restart_count=on_its_way.restart_count if on_its_way else job.slurm.restart_count,
+        last_step=on_its_way.last_step if on_its_way else (last_step if last_step >= 0 else None),
+        supersedes=earlier.id if earlier else None,
+        reservation=earlier.plan.reservation if earlier else own,
+        drain_reason=earlier.plan.drain_reason if earlier and not accused else drain_reason(findings[0]),
+        hang=hang,
+        leaving=leaving,
+    )
+
+
+ALLOCATION_STEPS = (
+    StepName.DRAIN_NODES,
+    StepName.TELL_LAUNCHER,
+    StepName.AWAIT_PROCESSES,
+    StepName.AWAIT_FIRST_STEP,
+)
+"""The drain comes first: the node keeps the job, and Slurm gives it to nobody else. A dead node is not declared down:
+its job is the launcher's to keep, and down would end a job that was asked for without --no-kill."""
+
+
+def allocation_plan(
+    snapshot: Snapshot, job: Job, gang: Gang, findings: Sequence[Finding], config: Config, hang: str = ""
+) -> Plan:
+    """The gang's launcher is told that the nodes of `findings` are bad, or with `hang` that it is to start anew."""
+    earlier = snapshot.recovery_of(job.key)
+    failed = () if hang else tuple(dict.fromkeys(finding.node for finding in findings))
+    reason = "" if hang else drain_reason(findings[0])
+    if earlier:  # as in `swap_plan`
+        held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
+        failed = tuple(dict.fromkeys((*(name for name in earlier.plan.failed_nodes if name in held), *failed)))
+        reason = reason or earlier.plan.drain_reason
+    gone = [] if hang else _replaced_by_itself(snapshot, job, gang, findings)
+    given_up = _given_up(gang, failed, earlier, hang, gone)
+    relaunched = given_up >= 0
+    table = snapshot.tables.get(job.key)
+    last_step = int(table.last_step.max(initial=-1)) if table else -1
+    limit = job.slurm.time_limit_minutes
+    credited = limit - snapshot.limits.get((job.key, job.slurm.restart_count), limit) if limit is not None else 0
+    credit = max(0, config.recovery.time_credit_minutes_max - max(0, credited))
+    steps = ALLOCATION_STEPS if relaunched else ALLOCATION_STEPS[:2]
+    return Plan(
+        kind=RecoveryKind.ALLOCATION_SWAP,
+        steps=(*steps, StepName.CREDIT_TIME) if relaunched and credit and limit is not None else steps,
+        fault_at=min([*(finding.at for finding in findings), *(at for _, at in gone)]),
+        time_limit_minutes=limit,
+        credit_minutes_max=credit,
+        failed_nodes=failed,
+        dead_nodes=tuple(finding.node for finding in findings if finding.dead and not hang),
+        job=job.key,
+        user=job.slurm.user,
+        submit_at=job.slurm.submit_at,
+        restart_count=job.slurm.restart_count,
+        last_step=last_step if last_step >= 0 else None,
+        supersedes=earlier.id if earlier else None,
+        reservation="" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation,
+        drain_reason=reason,
+        launch=given_up,
+        hang=hang,
+        leaving=tuple(finding.node for finding in findings if hang and finding.evidence.get("named")),
+    )
+
+
+def _replaced_by_itself(
+    snapshot: Snapshot, job: Job, gang: Gang, findings: Sequence[Finding]
+) -> list[tuple[int, float]]:
+    """The launcher saw it first: for these nodes' sake it gave the launch up that was before the present one.
+
+    A node that is out of service already had its plan.
+    """
+    replaced = snapshot.replaced.get((job.key, job.slurm.restart_count), {})
+    new = [finding.node for finding in findings if snapshot.nodes[finding.node].state not in AT_FAULT]
+    ends = [replaced[name] for name in new if name in replaced and name not in gang.seats]
+    return [end for end in ends if end[0] == gang.attempt.launch - 1]
+
+
+def _given_up(
+    gang: Gang, failed: Sequence[str], earlier: Recovery | None, hang: str, gone: Sequence[tuple[int, float]]
+) -> int:
+    """The launch that must not go on: this one, where a failed node has a seat in it; else one given up before,
+    by the launcher itself or the earlier plan. -1: none.
+    """
+    if hang or set(failed) & set(gang.seats):
+        return gang.attempt.launch
+    return max([earlier.plan.launch if earlier is not None else -1, *(launch for launch, _ in gone)])
+
+
+def rename_plan(finding: Finding) -> Plan:
+    """Slurm drained the node because our Prolog refused: the drain is given our reason."""
+    node = finding.node
+    return Plan(
+        kind=RecoveryKind.QUARANTINE,
+        steps=(StepName.DRAIN_NODES,),
+        failed_nodes=(node,),
+        drain_reason=drain_reason(finding),
+        renamed_nodes=(node,),
+    )
+
+
+def release_plan(job: Job) -> Plan:
+    return Plan(
+        kind=RecoveryKind.RELEASE_JOB,
+        steps=(StepName.RELEASE_JOB,),
+        job=job.key,
+        user=job.slurm.user,
+        submit_at=job.slurm.submit_at,
+        restart_count=job.slurm.restart_count,
+    )
+
+
+def repair_plan(node: NodeView, rung: Rung, label: str, fault: str, incident: OpenIncident | None) -> Plan:
+    """A drained node runs no job: for one of ours it is resumed, in a reservation that nobody else can use.
+
+    After a reboot Slurm has it DOWN; where ReturnToService is 2 that does not keep it out of service for long.
+    """
+    text = f"{REASON_PREFIX} {rung.value} {label}: {fault}".replace("'", "").replace('"', "")
+    ours = (StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RESET_GPU)
+    return Plan(
+        kind=RecoveryKind.REPAIR,
+        steps=(StepName.REBOOT_NODE, StepName.DRAIN_NODES) if rung is Rung.REBOOT else ours,
+        failed_nodes=(node.name,),
+        drain_reason=" ".join(text.split())[:150],
+        rung=rung,
+        label=label,
+        gpus=_gpus_at_fault(incident) if rung is Rung.RESET_GPU else (),
+    )
+
+
+def _gpus_at_fault(incident: OpenIncident | None) -> tuple[str, ...]:
+    """A bus id alone may be a switch's or a port's."""
+    told = incident.evidence if incident is not None else {}
+    if "gpu" not in told and "xid" not in told:
+        return ()
+    known = told.get("bus_id") or told.get("gpu")
+    return (str(known),) if known is not None and known != "" else ()
+
+
+def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float) -> Plan:
+    """It ends with the node still reserved for us: what becomes of it is decided then."""
+    return Plan(
+        kind=RecoveryKind.VALIDATE,
+        steps=(StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RUN_VALIDATION),
+        failed_nodes=(node.name,),
+        rung=rung,
+        hours=hours,
+        label=label,
+        suspect=node.state is NodeState.SUSPECT,
+    )
+
+
+def hands_plan(node: NodeView, finding: Finding, label: str) -> Plan:
+    return Plan(
+        kind=RecoveryKind.HANDS,
+        steps=(StepName.DRAIN_NODES, StepName.RELEASE_NODE, StepName.OPEN_TICKET),
+        failed_nodes=(node.name,),
+        drain_reason=drain_reason(finding),
+        rung=Rung.HANDS,
+        label=label,
+    )
+
+
+def take_back_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> Plan:
+    """Drained first, and only then no longer reserved: nobody's job starts in between."""
+    return Plan(
+        kind=RecoveryKind.TAKE_BACK,
+        steps=(StepName.DRAIN_NODES, StepName.RELEASE_NODE),
+        failed_nodes=(node.name,),
+        drain_reason=drain_reason(finding),
+        supersedes=under_way.id if under_way else None,
+    )
+
+
+def hold_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> Plan:
+    spare = (StepName.TAKE_SPARES,) if node.is_spare else ()
+    return Plan(
+        kind=RecoveryKind.QUARANTINE,
+        steps=(StepName.DRAIN_NODES, *spare, StepName.RELEASE_NODE),
+        failed_nodes=(node.name,),
+        spares=(node.name,) if spare else (),
+        drain_reason=drain_reason(finding),
+        supersedes=under_way.id if under_way else None,
+    )
+
+
+def return_plan(
+    snapshot: Snapshot, node: NodeView, config: Config, under_way: Recovery | None, *, on_probation: bool
+) -> Plan:
+    """Into the spare pool, where that is short of one, before anybody else can have it; else, on probation, as the last
+    that Slurm gives to a job, where the site wants that.
+    """
+    joins = takes_into_pool(snapshot, node, config.spares)
+    before = weight_of_its_own(node)
+    weight = config.validation.probation_weight
+    raised = on_probation and not joins and weight > before
+    return Plan(
+        kind=RecoveryKind.RETURN,
+        steps=(
+            StepName.RESUME_NODE,
+            *((StepName.FILL_POOL,) if joins else ()),
+            *((StepName.RAISE_WEIGHT,) if raised else ()),
+            StepName.RELEASE_NODE,
+        ),
+        failed_nodes=(node.name,),
+        spares=(node.name,) if joins else (),
+        supersedes=under_way.id if under_way else None,
+        weight=weight if raised else None,
+        weight_before=before,
+    )
+
+
+def weight_of_its_own(node: NodeView) -> int:
+    """In Slurm. A node that comes back a second time may still have the weight that we gave it the first time."""
+    record, now = node.record, node.slurm.weight if node.slurm else 1
+    return record.weight_before if now == record.weight and record.weight_before is not None else now
+
+
+def restore_weight_plan(node: NodeView) -> Plan:
+    """It is for the step to see whether the weight still is the one that we gave."""
+    assert node.record.weight_before is not None
+    return Plan(
+        kind=RecoveryKind.RESTORE_WEIGHT,
+        steps=(StepName.RESTORE_WEIGHT,),
+        failed_nodes=(node.name,),
+        weight=node.record.weight,
+        weight_before=node.record.weight_before,
+    )
+
+
+def let_go_plan(node: NodeView, under_way: Recovery | None) -> Plan:
+    return Plan(
+        kind=RecoveryKind.LET_GO,
+        steps=(StepName.RELEASE_NODE,),
+        failed_nodes=(node.name,),
+        supersedes=under_way.id if under_way else None,
+    )
+
+
+def fill_pool_plan(wanted: Sequence[str]) -> Plan:
+    return Plan(kind=RecoveryKind.FILL_POOL, steps=(StepName.FILL_POOL,), spares=tuple(wanted))

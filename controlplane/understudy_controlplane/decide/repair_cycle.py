@@ -1,0 +1,339 @@
+"""A node's way back: what follows from our own journal and from operators' requests, and the plans for it. Pure.
+
+`due` says what is due as findings, so that the table is entered with them like with any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide import guards, ladder, plans
+from understudy_controlplane.decide.table import Row
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding, Json, Signal
+from understudy_controlplane.fleet.node import (
+    IN_OUR_HANDS,
+    OUT_OF_SERVICE,
+    PROBATION_TESTED,
+    PROBED,
+    SUSPECT_TESTED,
+    TESTED_IN_SERVICE,
+    NodeState,
+    NodeView,
+)
+from understudy_controlplane.fleet.operator import OURSELVES, Request, Verb
+from understudy_controlplane.fleet.recovery import (
+    NODE_HOLD_PREFIX,
+    Plan,
+    RecoveryKind,
+    RecoveryStatus,
+    RepairAttempt,
+    Rung,
+)
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+HOUR_SECONDS = 3600.0
+
+HEARD_AGAIN_SECONDS = 120.0
+"""So long the agent of a node that has passed its test may take to be heard again."""
+
+REQUEST_WAITS_SECONDS = HOUR_SECONDS
+"""An operator's request that could not be answered within this is not answered behind their back later."""
+
+TEST_WAITS_SECONDS = 7 * 24 * HOUR_SECONDS
+"""A test is asked for to be made once nobody uses the node, and jobs take days."""
+
+TESTED_AGAIN_SECONDS = HOUR_SECONDS
+"""A suspect that has passed its test, or could not be tested, is left alone for so long at least."""
+
+ACTIONS = frozenset(
+    {
+        Action.REPAIR,
+        Action.VALIDATE,
+        Action.ASK_PERSON,
+        Action.RETURN,
+        Action.TAKE_BACK,
+        Action.LET_GO,
+        Action.RESTORE_WEIGHT,
+        Action.HOLD,
+    }
+)
+"""Those that are carried out here."""
+
+ASKED = {
+    Verb.HOLD: Signal.HOLD_ASKED,
+    Verb.RETIRE: Signal.RETIRE_ASKED,
+    Verb.TEST: Signal.TEST_ASKED,
+    Verb.BURN_IN: Signal.TEST_ASKED,
+}
+
+NOT_BEGUN = {
+    **dict.fromkeys(TESTED_IN_SERVICE, Signal.TEST_NOT_BEGUN),
+    **dict.fromkeys(SUSPECT_TESTED, Signal.PROBE_NOT_BEGUN),
+    PROBATION_TESTED: Signal.RETURN_TEST_NOT_BEGUN,
+}
+"""What a test that never began is, by the row that took the node from service for it: it says what the node was."""
+
+
+def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
+    tried = attempts_by_node(snapshot)
+    for name, node in snapshot.nodes.items():
+        if _left_over(snapshot, node, config):
+            words = "a reservation that kept it for us is left over"
+            yield _finding(snapshot, node, Signal.HOLD_LEFT, "repair.hold_left", words)
+        if _weight_left(snapshot, node):
+            words = f"its weight in Slurm was raised to {node.record.weight} for its probation"
+            yield _finding(snapshot, node, Signal.WEIGHT_LEFT, "repair.weight_left", words)
+        request = snapshot.requests.get(name)
+        if request is not None:
+            yield _asked(snapshot, node, request, config)
+        if node.state is NodeState.QUARANTINED and config.repair.enabled:
+            yield from _next_rung(snapshot, node, tried.get(name, ()), config)
+        elif node.state in IN_OUR_HANDS:
+            yield from _outcome(snapshot, node, tried.get(name, ()), config)
+        elif node.state is NodeState.PROBATION:
+            hours = config.validation.probation_hours
+            if snapshot.now - node.record.since >= hours * HOUR_SECONDS:
+                yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} hours are over")
+        elif (
+            node.state is NodeState.SUSPECT
+            and config.probes_suspects
+            and not _silent(snapshot, node, config)
+            and not _tested_lately(snapshot, tried.get(name, ()), config)
+            and guards.object_to_test(snapshot, name, config) is None
+        ):
+            words = "it is suspect, and nobody uses it now"
+            yield _finding(snapshot, node, Signal.PROBE_DUE, "validation.suspect", words)
+
+
+def _silent(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
+    """It has an agent, and that is not heard. Neither a suspicion nor a test ends before it is."""
+    silent = config.silence.silent_after_seconds
+    heard = node.heard_at is not None and snapshot.now - node.heard_at <= silent
+    return not heard and node.has_agent
+
+
+def _tested_lately(snapshot: Snapshot, tried: Sequence[RepairAttempt], config: Config) -> bool:
+    pause = max(config.validation.probation_hours * HOUR_SECONDS, TESTED_AGAIN_SECONDS)
+    tests = (one.ended_at or one.at for one in tried if one.kind is RecoveryKind.VALIDATE)
+    return max(tests, default=0.0) + pause > snapshot.now
+
+
+def _left_over(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
+    """As after a plan that failed half-way, or with a database that was lost. One that is to be drained first, is."""
+    held = snapshot.reservations.get(f"{NODE_HOLD_PREFIX}{node.name}")
+    if held is None or not held.made_for(config.validation.user) or node.state in IN_OUR_HANDS:
+        return False
+    if any(node.name in one.plan.failed_nodes for one in snapshot.recoveries):
+        return False
+    out = node.state in OUT_OF_SERVICE
+    return not out or (node.slurm is not None and (node.slurm.draining or node.slurm.down))
+
+
+def _weight_left(snapshot: Snapshot, node: NodeView) -> bool:
+    """Also where somebody has given it another weight since: then nothing of ours is left, and that is written down."""
+    if node.record.weight is None or node.slurm is None:
+        return False
+    return not any(node.name in one.plan.failed_nodes for one in snapshot.recoveries)
+
+
+def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
+    """Those of a week; of a node in our hands also what brought it there, however long a person or a budget lets it
+    wait: a test that it failed does not become one of which nothing is known.
+    """
+    found: dict[str, list[RepairAttempt]] = {}
+    for attempt in snapshot.attempts:
+        node = snapshot.nodes.get(attempt.node)
+        awaited = node is not None and node.state in IN_OUR_HANDS and attempt.at >= node.record.since
+        if awaited or attempt.at > snapshot.now - ladder.WEEK_SECONDS:
+            found.setdefault(attempt.node, []).append(attempt)
+    return found
+
+
+def _finding(
+    snapshot: Snapshot, node: NodeView, signal: Signal, rule: str, summary: str, evidence: dict[str, Json] | None = None
+) -> Finding:
+    return Finding(signal, rule, node.name, snapshot.now, summary, evidence or {})
+
+
+def _asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) -> Finding:
+    waits = TEST_WAITS_SECONDS if request.verb in (Verb.TEST, Verb.BURN_IN) else REQUEST_WAITS_SECONDS
+    if snapshot.now - request.at > waits:
+        words = f"{request.verb.value}, asked for by {request.by}, could not be done within {waits / HOUR_SECONDS:g} h"
+        rule = f"operator.{request.verb.value}"
+        return _finding(snapshot, node, Signal.REQUEST_GIVEN_UP, rule, words, {"request": request.id})
+    tested = request.verb is Verb.RELEASE and config.validation.enabled
+    tested = tested and node.state in (NodeState.HANDS, NodeState.RETIRED)
+    signal = ASKED.get(request.verb, Signal.VALIDATION_DUE if tested else Signal.RELEASE_ASKED)
+    words = f"{request.by} asks for it: {request.reason}"
+    return _finding(snapshot, node, signal, f"operator.{request.verb.value}", words, {"request": request.id})
+
+
+def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:
+    """For a node that is drained by us and empty; what still works there is left to end."""
+    record, slurm = node.record, node.slurm
+    drained = slurm is not None and record.drained_at is not None and record.owns(slurm)
+    if slurm is None or not drained or slurm.base_state not in ("IDLE", "DOWN") or "COMPLETING" in slurm.flags:
+        return
+    if snapshot.holders_of(node.name) or any(node.name in one.plan.failed_nodes for one in snapshot.recoveries):
+        return
+    incident = snapshot.incidents.get(node.name)
+    evidence: dict[str, Json] = {"fault": incident.summary if incident else "not known", **known_of(node)}
+    often = len(snapshot.quarantined_at.get(node.name, ()))
+    if often >= config.repair.quarantines_max:
+        words = f"quarantined {often} times within a week"
+        yield _finding(snapshot, node, Signal.HANDS_DUE, "repair.flapping", words, evidence)
+        return
+    rung = ladder.next_rung(incident, tried, config.repair)
+    if ladder.died(incident) and rung is not Rung.HANDS:
+        answers = slurm.responding and node.slurmd_silent_since is None and (node.heard_at or 0.0) > record.since
+        waited = snapshot.now - record.since
+        if answers:
+            rung = Rung.RESTART_APP if not tried else rung  # it has come back by itself
+        elif waited < config.repair.dead_node_wait_seconds:
+            return
+        else:
+            rung = Rung.HANDS
+    if rung is Rung.RESTART_APP and not config.validation.enabled:
+        rung = Rung.HANDS  # nothing to do, and nobody to say that it is well
+    signal = {Rung.HANDS: Signal.HANDS_DUE, Rung.RESTART_APP: Signal.VALIDATION_DUE}.get(rung, Signal.REPAIR_DUE)
+    evidence |= {"rung": rung.value, "attempts": [f"{one.rung or one.kind}: {one.status}" for one in tried]}
+    yield _finding(snapshot, node, signal, f"repair.{rung.value}", f"the next rung is {rung.value}", evidence)
+
+
+def known_of(node: NodeView) -> dict[str, Json]:
+    """What is gone after a reset or reboot: kept with the decision, before it is carried out."""
+    gpus: list[Json] = [msgspec.to_builtins(gpu) for gpu in node.gpus]
+    return {"boot": node.boot_id, "gpus": gpus, "kernel_log": [one.event.text for one in node.events]}
+
+
+def _outcome(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:
+    """What became of the attempt that brought the node into this state."""
+    testing = node.state is NodeState.VALIDATING
+    kind = RecoveryKind.VALIDATE if testing else RecoveryKind.REPAIR
+    attempt = next((one for one in reversed(tried) if one.kind is kind), None)
+    failed = Signal.VALIDATION_FAILED if testing else Signal.REPAIR_FAILED
+    what = "test" if testing else f"repair ({attempt.rung})" if attempt else "repair"
+    if node.record.tested_in_service and _never_began(attempt):
+        signal = NOT_BEGUN[node.record.table_row]
+        why = attempt.outcome if attempt is not None and attempt.outcome else "nothing is known of it"
+        yield _finding(snapshot, node, signal, "validation.not_begun", f"its test has not begun: {why}")
+    elif attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
+        yield _finding(snapshot, node, failed, f"repair.{kind.value}", f"nothing is known of its {what}")
+    elif attempt.status is RecoveryStatus.FAILED:
+        yield _finding(snapshot, node, failed, f"repair.{kind.value}", f"its {what} failed: {attempt.outcome}")
+    elif attempt.status is RecoveryStatus.SUCCEEDED:
+        yield from _succeeded(snapshot, node, attempt, config)
+
+
+def _never_began(attempt: RepairAttempt | None) -> bool:
+    """Nothing of ours ran on the node. What Slurm refuses us, or others took from us, is no fault of its."""
+    if attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
+        return True
+    return attempt.status is RecoveryStatus.FAILED and attempt.never_began
+
+
+def _succeeded(snapshot: Snapshot, node: NodeView, attempt: RepairAttempt, config: Config) -> Iterator[Finding]:
+    if attempt.kind is RecoveryKind.REPAIR:
+        if config.validation.enabled:
+            yield _finding(snapshot, node, Signal.REPAIRED, f"repair.{attempt.rung}", f"{attempt.rung} is done")
+        else:
+            words = f"{attempt.rung} is done, and no test is configured: a person has to look"
+            yield _finding(snapshot, node, Signal.HANDS_DUE, "repair.untested", words, known_of(node))
+        return
+    ended = attempt.ended_at or snapshot.now
+    if not _silent(snapshot, node, config):
+        yield _finding(snapshot, node, Signal.VALIDATED, "repair.validate", "it passed its test")
+    elif snapshot.now - max(ended, snapshot.started_at) > HEARD_AGAIN_SECONDS:
+        words = "it passed its test, but its agent is not heard"
+        yield _finding(snapshot, node, Signal.VALIDATION_FAILED, "repair.validate", words)
+
+
+# -- decisions -------------------------------------------------------------------------------------------------------
+
+
+def carry_out(snapshot: Snapshot, row: Row, finding: Finding, config: Config, begun: Mapping[str, int]) -> Decision:
+    """`begun`: nodes whose repair or test began in this same round, and by which row."""
+    probe = finding.signal is Signal.PROBE_DUE
+    already = [name for name, by in begun.items() if (by == PROBED if probe else by not in TESTED_IN_SERVICE)]
+    objection = _object(snapshot, row, finding, config, already)
+    request = finding.evidence.get("request")
+    if objection is not None:
+        return guards.held_back(row, finding, objection)
+    node = snapshot.nodes[finding.node]
+    plan = _plan(snapshot, row, finding, config)
+    return Decision(
+        row=row.number,
+        subject=finding.node,
+        action=row.action,
+        because=Because.RULE,
+        reason=f"{finding.summary}: {row.why}",
+        to_state=row.to,
+        finding=finding,
+        evidence=finding.evidence,
+        opens_incident=row.action is Action.TAKE_BACK,
+        plan=plan,
+        clears=row.action is Action.VALIDATE,
+        past_boot_id=node.boot_id if plan is not None and plan.rung is Rung.REBOOT else "",
+        request=request if isinstance(request, int) else None,
+    )
+
+
+def _object(
+    snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: Collection[str]
+) -> guards.Objection | None:
+    if row.action is Action.LET_GO and finding.signal in (Signal.DRAIN_LIFTED, Signal.DRAINED_BY_OTHERS):
+        return None  # a person's word ends our claim at once, whatever else holds
+    if finding.signal is Signal.TEST_ASKED:
+        request = snapshot.requests.get(finding.node)
+        if request is not None and request.by == OURSELVES:
+            objection = guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
+        else:
+            objection = guards.object_to_operator(snapshot)
+        return objection or guards.object_to_test(snapshot, finding.node, config)
+    if finding.rule.startswith("operator."):
+        return guards.object_to_operator(snapshot)
+    if row.action in (Action.REPAIR, Action.VALIDATE):
+        tried = attempts_by_node(snapshot).get(finding.node, [])
+        ask = guards.object_to_probe if finding.signal is Signal.PROBE_DUE else guards.object_to_repair
+        return ask(snapshot, config, finding, tried, already)
+    if row.action is Action.RETURN or finding.signal in NOT_BEGUN.values():
+        return guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
+    return guards.object_to_any(snapshot)
+
+
+def take_back(snapshot: Snapshot, finding: Finding) -> Plan:
+    """Where Slurm has drained it meanwhile by itself, the drain is given our reason: else it would be nobody's."""
+    node = snapshot.nodes[finding.node]
+    plan = plans.take_back_plan(node, finding, snapshot.recovery_on(node.name))
+    return replace(plan, renamed_nodes=(node.name,))
+
+
+def _plan(snapshot: Snapshot, row: Row, finding: Finding, config: Config) -> Plan | None:  # noqa: PLR0911 - a table
+    node = snapshot.nodes[finding.node]
+    under_way = snapshot.recovery_on(node.name)
+    label = f"{node.name}-{int(snapshot.now)}"
+    match row.action:
+        case Action.REPAIR:
+            fault, incident = str(finding.evidence["fault"]), snapshot.incidents.get(node.name)
+            return plans.repair_plan(node, Rung(str(finding.evidence["rung"])), label, fault, incident)
+        case Action.VALIDATE:
+            rung = Rung.RESTART_APP if finding.signal is Signal.VALIDATION_DUE else None
+            hours = config.validation.burn_in_hours if finding.rule == f"operator.{Verb.BURN_IN}" else 0.0
+            return plans.validation_plan(node, rung, label, hours)
+        case Action.ASK_PERSON:
+            return plans.hands_plan(node, finding, label)
+        case Action.TAKE_BACK:
+            return take_back(snapshot, finding)
+        case Action.HOLD:
+            return plans.hold_plan(node, finding, under_way)
+        case Action.RESTORE_WEIGHT:
+            return plans.restore_weight_plan(node)
+    if row.action is Action.RETURN:
+        return plans.return_plan(snapshot, node, config, under_way, on_probation=row.to is NodeState.PROBATION)
+    held = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations
+    return plans.let_go_plan(node, under_way) if held or under_way else None

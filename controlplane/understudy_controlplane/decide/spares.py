@@ -1,0 +1,137 @@
+"""Which nodes are spares, and which spare is taken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from understudy_controlplane.config import Config, Spares
+from understudy_controlplane.decide.guards import still_gathering
+from understudy_controlplane.detect.lemon import lemons
+from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, StepName
+from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Sort key: n9 before n10."""
+    return tuple((int(part) if part.isdigit() else -1, part) for part in re.findall(r"\d+|\D+", name))
+
+
+def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) -> list[SlurmReservation]:
+    """Those that others made, but for the one that the job itself runs in. Ours are made over them (OVERLAP), so it is
+    for us to keep off their nodes.
+    """
+    own = {config.spares.reservation}
+    if job is not None:
+        earlier = snapshot.recovery_of(job.key)
+        own |= {job.slurm.reservation, earlier.plan.reservation if earlier else ""}
+    return [
+        one
+        for one in snapshot.reservations.values()
+        if one.name not in own
+        and not (one.name.startswith((SEATS_PREFIX, NODE_HOLD_PREFIX)) and "IGNORE_JOBS" in one.flags)
+    ]
+
+
+def is_in_the_way(reservation: SlurmReservation, job: Job, now: float) -> bool:
+    """It holds its nodes now, or will before the job's time is up."""
+    minutes = job.slurm.time_limit_minutes
+    return minutes is None or reservation.start_at < now + minutes * 60
+
+
+def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
+    """Spares fit to take a gang's seat now, best first; those on probation and lemons last. What somebody else has
+    reserved, now or later, is theirs.
+    """
+    taken = {spare for recovery in snapshot.recoveries for spare in recovery.plan.spares}
+    taken |= {node for one in foreign_reservations(snapshot, None, config) for node in one.nodes}
+    fit = [
+        name
+        for name, node in snapshot.nodes.items()
+        if node.is_spare and name not in taken and _fit(node, snapshot) and not snapshot.holders_of(name)
+    ]
+    known = lemons(snapshot, config.lemon)
+    return sorted(fit, key=lambda name: (name in known, _on_probation(snapshot, name), natural(name)))
+
+
+def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
+    """The job could start there: the partition, devices and features of the node it leaves, and not excluded by its
+    user.
+    """
+    if spare.slurm is None or failed.slurm is None:
+        return False
+    return (
+        bool(set(spare.slurm.partitions) & set(job.slurm.partition.split(",")))
+        and spare.slurm.gres == failed.slurm.gres
+        and (not job.slurm.features or failed.slurm.features <= spare.slurm.features)
+        and spare.name not in job.slurm.excluded_nodes
+    )
+
+
+def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tuple[str, ...]:
+    """Nodes that should join the spare pool now; `bad` nodes are condemned just now.
+
+    A spare that is merely silent or suspect counts as held: it comes back by itself, and the pool would only grow.
+
+    Only idle nodes join: those on probation first, then last by name first, so that the pool stays together; lemons
+    when there is nobody else.
+    """
+    policy = config.spares
+    missing = policy.count - _held(snapshot)
+    if missing <= 0 or still_gathering(snapshot):
+        return ()
+    elsewhere = {name for reservation in snapshot.reservations.values() for name in reservation.nodes}
+    idle = [
+        name
+        for name, node in snapshot.nodes.items()
+        if _fit(node, snapshot)
+        and node.slurm is not None
+        and node.slurm.base_state == "IDLE"
+        and not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
+        and (not policy.partition or policy.partition in node.slurm.partitions)
+        and name not in elsewhere
+        and name not in bad
+    ]
+    known = lemons(snapshot, config.lemon)
+    best_last = sorted(idle, key=lambda name: (name not in known, _on_probation(snapshot, name), natural(name)))
+    return tuple(best_last[-missing:])
+
+
+def _on_probation(snapshot: Snapshot, name: str) -> bool:
+    return snapshot.nodes[name].state is NodeState.PROBATION
+
+
+def takes_into_pool(snapshot: Snapshot, node: NodeView, policy: Spares) -> bool:
+    """Whether a node that is reserved for us can join the pool right away."""
+    pool = snapshot.reservations.get(policy.reservation)
+    ours = pool is None or pool.made_for(POOL_USER)
+    busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
+    fits = not policy.partition or (node.slurm is not None and policy.partition in node.slurm.partitions)
+    return policy.count > _held(snapshot) and ours and not busy and fits
+
+
+def _held(snapshot: Snapshot) -> int:
+    return sum(
+        node.is_spare
+        and node.state not in OUT_OF_SERVICE
+        and node.state is not NodeState.FOREIGN_DRAIN
+        and (node.slurm is not None and node.slurm.usable)
+        for node in snapshot.nodes.values()
+    )
+
+
+HEARD_WITHIN_SECONDS = 10.0
+"""A node on probation stays so when it falls silent; then it is no spare."""
+
+
+def _fit(node: NodeView, snapshot: Snapshot) -> bool:
+    on_probation = node.state is NodeState.PROBATION and snapshot.now - (node.heard_at or 0.0) < HEARD_WITHIN_SECONDS
+    return (
+        (node.state is NodeState.IN_SERVICE or on_probation)
+        and node.heard_at is not None
+        and node.slurm is not None
+        and node.slurm.usable
+    )

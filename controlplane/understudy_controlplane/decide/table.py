@@ -1,0 +1,455 @@
+"""The table of transitions: which state of a node follows from which finding, and what is done about it.
+
+The numbers stand in every decision, log line and document; a number is never given to another row. Rows are looked
+up by (state, signal); a pair that is not here means nothing at all and leaves no trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.node import NodeState
+
+IN_SERVICE = NodeState.IN_SERVICE
+SUSPECT = NodeState.SUSPECT
+QUARANTINED = NodeState.QUARANTINED
+UNKNOWN = NodeState.UNKNOWN
+FOREIGN_DRAIN = NodeState.FOREIGN_DRAIN
+REPAIRING = NodeState.REPAIRING
+VALIDATING = NodeState.VALIDATING
+PROBATION = NodeState.PROBATION
+HANDS = NodeState.HANDS
+OPERATOR_HOLD = NodeState.OPERATOR_HOLD
+RETIRED = NodeState.RETIRED
+TRUSTED = (IN_SERVICE, SUSPECT, UNKNOWN, PROBATION)
+"""States in which a node may still hold work that we would have to move."""
+
+ALL = tuple(NodeState)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    number: int
+    states: tuple[NodeState, ...]
+    signal: Signal
+    to: NodeState | None  # None: stays
+    action: Action
+    why: str
+
+
+TABLE: tuple[Row, ...] = (
+    Row(
+        10,
+        TRUSTED,
+        Signal.HARDWARE_FAULT,
+        QUARANTINED,
+        Action.QUARANTINE,
+        "the hardware itself says it cannot go on",
+    ),
+    Row(
+        11,
+        TRUSTED,
+        Signal.NODE_DEAD,
+        QUARANTINED,
+        Action.QUARANTINE,
+        "agent and slurmd are gone and no job there goes on: waiting for SlurmdTimeout helps nobody",
+    ),
+    Row(
+        12,
+        TRUSTED,
+        Signal.STRAGGLER_CONFIRMED,
+        QUARANTINED,
+        Action.QUARANTINE,
+        "slow by its own time, and its GPU says so too: the whole gang runs at its pace",
+    ),
+    Row(
+        13,
+        (QUARANTINED,),
+        Signal.GANG_STRANDED,
+        None,
+        Action.MOVE_GANG,
+        "a gang that could not be moved when its node was quarantined is moved as soon as it can be",
+    ),
+    Row(
+        15,
+        (*TRUSTED, FOREIGN_DRAIN),
+        Signal.SEAT_LOST,
+        None,
+        Action.MOVE_GANG,
+        "the node is somebody else's now and left alone; the gang that waits for it gets another",
+    ),
+    Row(14, (QUARANTINED,), Signal.UNDRAINED, None, Action.DRAIN_AGAIN, "the drain was refused and is tried again"),
+    Row(
+        17,
+        (QUARANTINED,),
+        Signal.DRAINED_FOR_US,
+        None,
+        Action.DRAIN_AGAIN,
+        "our Prolog kept a job off it and Slurm drained it for that: the drain is given our reason",
+    ),
+    Row(
+        18,
+        (*TRUSTED, FOREIGN_DRAIN),
+        Signal.DRAINED_FOR_US,
+        QUARANTINED,
+        Action.DRAIN_AGAIN,
+        "our Prolog kept a job off it and Slurm drained it for that: the drain is ours",
+    ),
+    Row(
+        20,
+        (IN_SERVICE, PROBATION),
+        Signal.STRAGGLER_SUSPECTED,
+        SUSPECT,
+        Action.NOTHING,
+        "statistics alone mark a suspect; they drain nobody",
+    ),
+    Row(21, (SUSPECT,), Signal.CLEAN, IN_SERVICE, Action.NOTHING, "it keeps up again"),
+    Row(30, (IN_SERVICE,), Signal.SILENT, UNKNOWN, Action.NOTHING, "silence is not death"),
+    Row(31, (UNKNOWN,), Signal.HEARD, IN_SERVICE, Action.NOTHING, "heard again"),
+    Row(
+        40,
+        TRUSTED,
+        Signal.DRAINED_BY_OTHERS,
+        FOREIGN_DRAIN,
+        Action.NOTHING,
+        "somebody else took it out of service: looked at, not touched",
+    ),
+    Row(
+        41,
+        (FOREIGN_DRAIN,),
+        Signal.DRAIN_LIFTED,
+        IN_SERVICE,
+        Action.NOTHING,
+        "whoever drained it has resumed it",
+    ),
+    Row(
+        42,
+        (FOREIGN_DRAIN,),
+        Signal.HARDWARE_FAULT,
+        None,
+        Action.NOTHING,
+        "it is out of service by somebody else's decision, and theirs to deal with",
+    ),
+    Row(43, (FOREIGN_DRAIN,), Signal.NODE_DEAD, None, Action.NOTHING, "as row 42"),
+    Row(
+        50,
+        (QUARANTINED,),
+        Signal.DRAIN_LIFTED,
+        IN_SERVICE,
+        Action.NOTHING,
+        "a person resumed it and answers for it: what was known against it is cleared",
+    ),
+    Row(
+        130,
+        TRUSTED,
+        Signal.DRAIN_AT_JOB_END,
+        QUARANTINED,
+        Action.DRAIN,
+        "what runs there can go on to its end; nothing new starts there before the repair",
+    ),
+    Row(
+        131,
+        (FOREIGN_DRAIN,),
+        Signal.DRAIN_AT_JOB_END,
+        None,
+        Action.NOTHING,
+        "it is out of service by somebody else's decision, and theirs to deal with",
+    ),
+    Row(
+        140,
+        (IN_SERVICE, PROBATION),
+        Signal.HEALTH_SUSPECTED,
+        SUSPECT,
+        Action.NOTHING,
+        "it looks wrong, which proves no fault: it goes on working, and is no spare, until a second signal or a probe",
+    ),
+    Row(141, (SUSPECT,), Signal.HEALTH_SUSPECTED, None, Action.NOTHING, "it still looks wrong"),
+    Row(
+        150,
+        (IN_SERVICE, PROBATION),
+        Signal.CORRUPTION_SUSPECTED,
+        SUSPECT,
+        Action.NOTHING,
+        "NaN may be the program's: it marks a suspect, for a self-check to decide",
+    ),
+    Row(
+        151,
+        (IN_SERVICE, SUSPECT, UNKNOWN, QUARANTINED),
+        Signal.LEMON,
+        None,
+        Action.NOTHING,
+        "a score is no fault: a person decides, and it is taken last as a spare",
+    ),
+    Row(
+        200,
+        (QUARANTINED,),
+        Signal.REPAIR_DUE,
+        REPAIRING,
+        Action.REPAIR,
+        "it is empty, and this rung of the ladder is the next to be tried",
+    ),
+    Row(
+        201,
+        (QUARANTINED,),
+        Signal.VALIDATION_DUE,
+        VALIDATING,
+        Action.VALIDATE,
+        "nothing on it has to be repaired: its test will tell",
+    ),
+    Row(
+        202,
+        (QUARANTINED, REPAIRING),
+        Signal.HANDS_DUE,
+        HANDS,
+        Action.ASK_PERSON,
+        "nothing is left for us to try: a person gets a ticket with the evidence",
+    ),
+    Row(
+        210,
+        (REPAIRING,),
+        Signal.REPAIRED,
+        VALIDATING,
+        Action.VALIDATE,
+        "a repair proves nothing by itself: the node is tested, and nobody else can use it meanwhile",
+    ),
+    Row(
+        211,
+        (REPAIRING,),
+        Signal.REPAIR_FAILED,
+        QUARANTINED,
+        Action.TAKE_BACK,
+        "the attempt counts, and the ladder goes on from there",
+    ),
+    Row(
+        220,
+        (VALIDATING,),
+        Signal.VALIDATED,
+        PROBATION,
+        Action.RETURN,
+        "back to work, first as a spare, taken last",
+    ),
+    Row(
+        221,
+        (VALIDATING,),
+        Signal.VALIDATION_FAILED,
+        QUARANTINED,
+        Action.TAKE_BACK,
+        "it did not pass: the ladder goes on from there",
+    ),
+    Row(
+        222, (VALIDATING,), Signal.HARDWARE_FAULT, QUARANTINED, Action.TAKE_BACK, "it failed again while it was tested"
+    ),
+    Row(
+        223,
+        (VALIDATING,),
+        Signal.TEST_NOT_BEGUN,
+        IN_SERVICE,
+        Action.LET_GO,
+        "it was in service, and a test that never began says nothing against it",
+    ),
+    Row(
+        224,
+        (VALIDATING,),
+        Signal.PROBE_NOT_BEGUN,
+        SUSPECT,
+        Action.LET_GO,
+        "a test that never began says nothing: it goes on working, as suspect as before",
+    ),
+    Row(
+        226,
+        (VALIDATING,),
+        Signal.RETURN_TEST_NOT_BEGUN,
+        PROBATION,
+        Action.LET_GO,
+        "a test that never began says nothing: its probation begins anew",
+    ),
+    Row(230, (PROBATION,), Signal.PROBATION_OVER, IN_SERVICE, Action.NOTHING, "nothing has come up since it returned"),
+    Row(
+        231,
+        tuple(state for state in ALL if state not in (PROBATION, REPAIRING, VALIDATING, FOREIGN_DRAIN)),
+        Signal.WEIGHT_LEFT,
+        None,
+        Action.RESTORE_WEIGHT,
+        "its probation has ended, whichever way: jobs may have it like any other node once it is in service",
+    ),
+    Row(
+        240,
+        (REPAIRING, VALIDATING, HANDS, OPERATOR_HOLD, RETIRED),
+        Signal.DRAIN_LIFTED,
+        IN_SERVICE,
+        Action.LET_GO,
+        "a person resumed it and answers for it: what was known against it is cleared",
+    ),
+    Row(
+        241,
+        (REPAIRING, VALIDATING),
+        Signal.DRAINED_BY_OTHERS,
+        FOREIGN_DRAIN,
+        Action.LET_GO,
+        "somebody else took it out of our hands: looked at, not touched",
+    ),
+    Row(
+        243,
+        (HANDS, OPERATOR_HOLD, RETIRED),
+        Signal.UNDRAINED,
+        None,
+        Action.DRAIN_AGAIN,
+        "the drain was refused, or forgotten, and is made again",
+    ),
+    Row(
+        244,
+        tuple(state for state in ALL if state not in (REPAIRING, VALIDATING)),
+        Signal.HOLD_LEFT,
+        None,
+        Action.LET_GO,
+        "nobody could use the node, and nobody would give it back",
+    ),
+    Row(
+        250,
+        tuple(state for state in ALL if state not in (OPERATOR_HOLD, RETIRED)),
+        Signal.HOLD_ASKED,
+        OPERATOR_HOLD,
+        Action.HOLD,
+        "an operator asked for it",
+    ),
+    Row(
+        251,
+        tuple(state for state in ALL if state is not RETIRED),
+        Signal.RETIRE_ASKED,
+        RETIRED,
+        Action.HOLD,
+        "an operator asked for it",
+    ),
+    Row(
+        252,
+        (QUARANTINED, REPAIRING, HANDS, OPERATOR_HOLD, RETIRED),
+        Signal.RELEASE_ASKED,
+        IN_SERVICE,
+        Action.RETURN,
+        "an operator asked for it and answers for it",
+    ),
+    Row(
+        253,
+        (HANDS, OPERATOR_HOLD, RETIRED),
+        Signal.VALIDATION_DUE,
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator released it: it is tested before it returns",
+    ),
+    Row(
+        254,
+        (IN_SERVICE,),
+        Signal.TEST_ASKED,
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator asked for it",
+    ),
+    Row(
+        257,
+        (SUSPECT,),
+        Signal.TEST_ASKED,
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator asked for it; should the test never begin, it is as suspect as before",
+    ),
+    Row(
+        258,
+        (PROBATION,),
+        Signal.TEST_ASKED,
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator asked for it; should the test never begin, its probation begins anew",
+    ),
+    Row(
+        255,
+        (SUSPECT,),
+        Signal.PROBE_DUE,
+        VALIDATING,
+        Action.VALIDATE,
+        "a suspicion alone takes nothing out of service for good, and does not end by itself: its test decides",
+    ),
+    Row(
+        100,
+        (IN_SERVICE, UNKNOWN, PROBATION),
+        Signal.GANG_HUNG,
+        SUSPECT,
+        Action.RESTART_GANG,
+        "the gang hangs and waits for this node: started anew, and the node is a suspect, no more",
+    ),
+    Row(
+        101,
+        (SUSPECT, QUARANTINED, FOREIGN_DRAIN),
+        Signal.GANG_HUNG,
+        None,
+        Action.RESTART_GANG,
+        "the gang hangs and waits for this node, about which enough is said already: started anew",
+    ),
+    Row(
+        103,
+        (IN_SERVICE, PROBATION),
+        Signal.BLACK_HOLE,
+        SUSPECT,
+        Action.NOTHING,
+        "launchers of several users blame it: a suspect, for they are users' own processes",
+    ),
+    Row(
+        104,
+        ALL,
+        Signal.GANG_STILL,
+        None,
+        Action.NOTHING,
+        "its ranks are not known to wait for each other: an evaluation or a checkpoint looks alike, so nothing is done",
+    ),
+    Row(60, ALL, Signal.APPLICATION_FAULT, None, Action.NOTHING, "the program's own fault condemns no node"),
+    Row(
+        256,
+        ALL,
+        Signal.REQUEST_GIVEN_UP,
+        None,
+        Action.NOTHING,
+        "what was asked for long ago is not done behind anybody's back",
+    ),
+    Row(61, ALL, Signal.RECORDED, None, Action.NOTHING, "kept for the record: no rule acts on it"),
+)
+
+UNNAMED_HANG_ROW = Row(
+    102,
+    ALL,
+    Signal.GANG_HUNG,
+    None,
+    Action.RESTART_GANG,
+    "the gang hangs, and nobody can be named: started anew on the same nodes",
+)
+"""In place of rows 100 and 101 where the finding names nobody."""
+
+TEST_FAILED_ROW = Row(
+    225,
+    (VALIDATING,),
+    Signal.VALIDATION_FAILED,
+    QUARANTINED,
+    Action.QUARANTINE,
+    "it was in service until its test, and did not pass: it is newly out of service, and counted so",
+)
+"""In place of rows 221 and 222 for a node that was in service until its test: no quarantine has been counted for it."""
+
+FILL_POOL_ROW = Row(80, (IN_SERVICE,), Signal.CLEAN, None, Action.FILL_POOL, "fewer spares are held than wanted")
+"""Not entered by a finding: follows from the size of the spare pool."""
+
+BREAKER_ROW = Row(
+    290,
+    (),
+    Signal.HARDWARE_FAULT,
+    None,
+    Action.OPEN_BREAKER,
+    "so many at once is more likely one fault of ours, or one cause, than so many nodes",
+)
+"""Not entered by a finding: follows from how many nodes were quarantined within a short time."""
+
+RELEASE_JOB_ROW = Row(90, (), Signal.DRAINED_FOR_US, None, Action.RELEASE_JOB, "we held it up, so we set it free")
+"""Not entered by a finding: follows from a job that Slurm holds, and our Prolog's word that it was us."""
+
+
+def look_up(state: NodeState, signal: Signal) -> Row | None:
+    return next((row for row in TABLE if row.signal is signal and state in row.states), None)

@@ -1,0 +1,137 @@
+"""What people and other tools did to nodes in Slurm: drains that are not ours, and drains of ours that they lifted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from understudy_controlplane.detect.prolog import refusal_behind
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import (
+    IN_OUR_HANDS,
+    OUT_OF_SERVICE,
+    REASON_PREFIX,
+    NodeState,
+    NodeView,
+)
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Recovery, RecoveryKind, StepName, StepStatus
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+CLOCKS_APART_SECONDS = 2.0
+"""slurmctld's start is told in whole seconds of its host's clock."""
+
+
+def administration(snapshot: Snapshot) -> Iterator[Finding]:
+    if snapshot.slurm_read_at is None:
+        return
+    returning = {
+        name
+        for recovery in snapshot.recoveries
+        if recovery.plan.kind is RecoveryKind.RETURN
+        for name in recovery.plan.failed_nodes
+    }
+    for node in snapshot.nodes.values():
+        if node.name in returning or snapshot.slurm_read_at <= node.record.since:
+            continue  # this reading is older than what we have begun since
+        if refusal_behind(snapshot, node) is None:  # else the drain is ours, whatever Slurm calls it
+            kept = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations
+            theirs = node.state in IN_OUR_HANDS and not kept and _was_kept(snapshot.recovery_on(node.name), snapshot)
+            yield from _judge(node, snapshot.slurm_read_at, snapshot.slurmctld_started_at, kept, theirs)
+
+
+def _judge(
+    node: NodeView, read_at: float, slurmctld_started_at: float | None, kept: bool, theirs: bool
+) -> Iterator[Finding]:
+    """`kept`: it is reserved for us alone, and so need not be drained while we work on it; `theirs`: it was, and
+    somebody has deleted the reservation.
+    """
+    slurm, record = node.slurm, node.record
+    if slurm is None:
+        return
+    in_hands = node.state in IN_OUR_HANDS
+    ours = record.owns(slurm) or (in_hands and slurm.reboot_given_up)
+    out_of_service = slurm.draining or (slurm.down and not slurm.lost)
+    if out_of_service and not ours:
+        if in_hands and slurm.out_by_slurm:
+            # Nobody took it from us: it is what the repair or the test has come to.
+            yield Finding(
+                Signal.VALIDATION_FAILED if node.state is NodeState.VALIDATING else Signal.REPAIR_FAILED,
+                "administration.slurm_drain",
+                node.name,
+                read_at,
+                f"Slurm itself took it out of service while it was in our hands: {slurm.reason}",
+                {"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at},
+            )
+        elif node.state is not NodeState.FOREIGN_DRAIN and (in_hands or node.state not in OUT_OF_SERVICE):
+            yield Finding(
+                Signal.DRAINED_BY_OTHERS,
+                "administration.foreign_drain",
+                node.name,
+                read_at,
+                f"drained by {slurm.reason_user or 'somebody else'}: {slurm.reason or 'no reason given'}",
+                {"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at},
+            )
+    elif (
+        not slurm.draining
+        and not slurm.down
+        and (node.state is NodeState.FOREIGN_DRAIN or _was_drained(node, read_at) or theirs)
+        and not (in_hands and kept)
+        and not _may_be_forgotten(node, slurmctld_started_at)
+    ):
+        yield Finding(
+            Signal.DRAIN_LIFTED,
+            "administration.drain_lifted",
+            node.name,
+            read_at,
+            "the node was resumed in Slurm",
+            {"our_reason": record.drain_reason},
+        )
+
+
+def _was_kept(recovery: Recovery | None, snapshot: Snapshot) -> bool:
+    """Our reservation was there, and this reading of Slurm is younger."""
+    if recovery is None:
+        return True  # it was the first step of what has ended since
+    step = recovery.step(StepName.HOLD_NODE)
+    at = step.done_at if step is not None else None
+    return at is not None and (snapshot.slurm_read_at or 0.0) > at
+
+
+def _was_drained(node: NodeView, read_at: float) -> bool:
+    """Our drain was carried out, and this reading of Slurm is younger."""
+    at = node.record.drained_at
+    return node.state in OUT_OF_SERVICE and at is not None and read_at > at
+
+
+def _may_be_forgotten(node: NodeView, slurmctld_started_at: float | None) -> bool:
+    """slurmctld was started again before our drain had stood for so long that it was surely saved. Then its being gone
+    is nobody's doing.
+    """
+    record, at = node.record, node.record.drained_at
+    if node.state not in OUT_OF_SERVICE or at is None or record.drain_settled or slurmctld_started_at is None:
+        return False
+    return slurmctld_started_at > at - CLOCKS_APART_SECONDS
+
+
+def undrained(snapshot: Snapshot) -> Iterator[Finding]:
+    """Nodes that we took out of service, and that Slurm offers to jobs: the drain was refused, or a slurmctld that
+    crashed has forgotten it. It is made again.
+    """
+    under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.failed_nodes}
+    draining = {name for recovery in snapshot.recoveries if _drains(recovery) for name in recovery.plan.failed_nodes}
+    for node in snapshot.nodes.values():
+        slurm = node.slurm
+        if slurm is None or slurm.draining or slurm.taken_down(REASON_PREFIX) or node.state in IN_OUR_HANDS:
+            continue
+        never = node.state in OUT_OF_SERVICE and node.record.drained_at is None
+        if never and node.name not in under_way:
+            words = f"{node.state.value}, but Slurm has not drained it"
+        elif _may_be_forgotten(node, snapshot.slurmctld_started_at) and not slurm.down and node.name not in draining:
+            words = "slurmctld has forgotten our drain in a crash"
+        else:
+            continue
+        yield Finding(Signal.UNDRAINED, "administration.undrained", node.name, snapshot.now, words)
+
+
+def _drains(recovery: Recovery) -> bool:
+    step = recovery.step(StepName.DRAIN_NODES)
+    return step is not None and step.status in (StepStatus.PLANNED, StepStatus.INTENDED)

@@ -1,0 +1,195 @@
+"""The fabric of a node: its InfiniBand or RoCE ports, its NVLinks, its GPUs' registration with the NVSwitches.
+
+A port counts when it was in use since the node booted; a port that nobody ever plugged in is no loss, unless the site
+says how many there should be. A *drop* is a port that stays down, a *flap* one that goes down and comes back again and
+again: the latter is up most of the time one looks, so it is judged by its outages, and only a person's word clears it.
+Outages that are too short for that make a suspect. A switch takes the ports of many nodes with it at once, for which
+none of them is to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from understudy_agent.wire import Gpu, HardwareEvent, HardwareKind, Port
+from understudy_controlplane.config import Hardware
+from understudy_controlplane.detect.common_cause import nodes_alike
+from understudy_controlplane.detect.gpu_finding import of_gpu
+from understudy_controlplane.detect.standstill import stands_still
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.xid_policy import Repair
+
+ACTIVE = "ACTIVE"
+
+FABRIC_NOT_STARTED = 1  # nvmlGpuFabricState
+FABRIC_IN_PROGRESS = 2
+FABRIC_COMPLETED = 3
+
+FABRIC_WRONG = {
+    0: "its bandwidth is degraded",
+    2: "its routes are being recovered",
+    4: "its routes are unhealthy",
+    6: "it recovers from an access that timed out",
+}
+"""NVML_GPU_FABRIC_HEALTH_MASK_*: from this bit on two bits say 1 for yes, 2 for no, 0 for not supported."""
+
+FABRIC_CONFIGURATION_BIT = 8
+FABRIC_CONFIGURATION_WELL = (0, 1)
+"""... and from here on four bits say what is wrong with its configuration: nothing, or not supported."""
+
+
+def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
+    down = [
+        (node, port, port.down_seconds)
+        for node in snapshot.nodes.values()
+        for port in node.ports
+        if port.was_active and port.down_seconds is not None
+    ]
+    alike = nodes_alike([(node, (node.heard_at or snapshot.now) - seconds) for node, _, seconds in down])
+    soonest = min(policy.port_down_stalled_seconds, policy.port_down_seconds)
+    for (node, port, seconds), nodes in zip(down, alike, strict=True):
+        if seconds >= soonest:
+            yield from _down(snapshot, node, port, policy, nodes)
+    for node in snapshot.nodes.values():
+        if node.hardware_events:
+            yield from _flaps(snapshot, node, policy)
+
+
+def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, nodes: int) -> Iterator[Finding]:
+    seconds = port.down_seconds or 0.0
+    job = stands_still(snapshot, node.name, policy.port_down_stalled_seconds, seconds)
+    together = nodes >= policy.together_nodes
+    if job is None and seconds < policy.port_down_seconds and not together:
+        return
+    words = f"port {port.label} is {port.state or 'gone'} ({port.physical_state or 'no word why'}) for {seconds:.0f} s"
+    if job is not None:
+        words += f", and job {job.job_id} there stands still"
+    if together:
+        words += f"; so it is on {nodes} nodes at once: a switch, or what manages it"
+    yield Finding(
+        signal=Signal.RECORDED if together else Signal.HARDWARE_FAULT,
+        rule="infiniband.port_down",
+        node=node.name,
+        at=(node.heard_at or snapshot.now) - seconds,
+        summary=words,
+        evidence={
+            "port": port.label,
+            "state": port.state,
+            "physical_state": port.physical_state,
+            "link_layer": port.link_layer,
+            "down_seconds": seconds,
+            "link_downed": port.link_downed,
+            "nodes_alike": nodes,
+            "boot_id": node.boot_id,
+            "bus_id": port.label,
+            "repair": Repair.HANDS.value,
+        },
+        job=job,
+    )
+
+
+def _flaps(snapshot: Snapshot, node: NodeView, policy: Hardware) -> Iterator[Finding]:
+    """Outages count whatever boot they were in: a cable does not mind a reboot."""
+    for part, outages in _outages(snapshot.now, node, policy):
+        own = [event for event in outages if event.seconds >= policy.port_flap_seconds]
+        if len(own) >= policy.port_flaps:
+            words = f"went down and came back {len(own)} times within {policy.port_flaps_hours:g} hours"
+            yield _of_outages(node, part, own, Signal.HARDWARE_FAULT, "infiniband.port_flaps", words)
+
+
+def unsteady_ports(now: float, node: NodeView, policy: Hardware) -> Iterator[Finding]:
+    """As many outages as make a flap, but too short ones: a gang survives those, and its steps tell of them at most."""
+    for part, outages in _outages(now, node, policy):
+        flaps = sum(event.seconds >= policy.port_flap_seconds for event in outages)
+        if flaps < policy.port_flaps <= len(outages):
+            words = f"went down for moments {len(outages) - flaps} times within {policy.port_flaps_hours:g} hours"
+            yield _of_outages(node, part, outages, Signal.HEALTH_SUSPECTED, "infiniband.port_unsteady", words)
+
+
+def _outages(now: float, node: NodeView, policy: Hardware) -> Iterator[tuple[str, list[HardwareEvent]]]:
+    """Port → its outages that count by their age, oldest first."""
+    since = now - policy.port_flaps_hours * 3600.0
+    outages = sorted(
+        (
+            stored.event
+            for stored in node.hardware_events
+            if stored.event.kind is HardwareKind.PORT_OUTAGE and stored.received_at >= since
+        ),
+        key=lambda event: (event.part, event.at),
+    )
+    for part, group in groupby(outages, key=lambda event: event.part):
+        yield part, list(group)
+
+
+def _of_outages(
+    node: NodeView, part: str, outages: list[HardwareEvent], signal: Signal, rule: str, words: str
+) -> Finding:
+    return Finding(
+        signal,
+        rule,
+        node.name,
+        outages[-1].at,
+        f"port {part} {words}",
+        {
+            "port": part,
+            "bus_id": part,
+            "outages": [[round(event.at, 1), event.seconds] for event in outages[-10:]],
+            "repair": Repair.HANDS.value,
+        },
+    )
+
+
+def too_few_ports(node: NodeView, policy: Hardware) -> Iterator[Finding]:
+    """Down since before the node booted, so that its agent has never seen them up."""
+    expected = policy.ports_per_node
+    if not expected or node.ports_silent_seconds or not (node.gpus or node.ports):
+        return
+    active = sum(port.state == ACTIVE for port in node.ports)
+    down = sum(port.was_active and port.state != ACTIVE for port in node.ports)  # these are judged by themselves
+    if active + down < expected:
+        dead = [port.label for port in node.ports if port.state != ACTIVE]
+        yield Finding(
+            Signal.HEALTH_SUSPECTED,
+            "infiniband.too_few_ports",
+            node.name,
+            node.heard_at or 0.0,
+            f"{active} fabric ports are active where there should be {expected}",
+            {"ports": active, "expected": expected, "not_active": list(dead), "repair": Repair.HANDS.value},
+        )
+
+
+def gpu_fabric(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
+    if gpu.nvlinks is not None and gpu.nvlinks_max is not None and gpu.nvlinks < gpu.nvlinks_max:
+        what = f"has {gpu.nvlinks} NVLinks up of {gpu.nvlinks_max}"
+        yield of_gpu(node, gpu, Signal.HEALTH_SUSPECTED, "nvlink.down", what, Repair.RESET_GPU, nvlinks=gpu.nvlinks)
+    wrong = fabric_wrong(gpu.fabric_health or 0)
+    if wrong:
+        what = f"is not well with the fabric: {wrong}"
+        health = gpu.fabric_health
+        yield of_gpu(node, gpu, Signal.HEALTH_SUSPECTED, "fabric.unhealthy", what, Repair.REBOOT, fabric_health=health)
+    registered = gpu.fabric_state == FABRIC_COMPLETED
+    if gpu.fabric_state in (FABRIC_NOT_STARTED, FABRIC_IN_PROGRESS) or (registered and gpu.fabric_status):
+        what = f"is not registered with the fabric (state {gpu.fabric_state}, status {gpu.fabric_status})"
+        yield of_gpu(
+            node,
+            gpu,
+            Signal.HEALTH_SUSPECTED,
+            "fabric.not_registered",
+            what,
+            Repair.REBOOT,
+            fabric_state=gpu.fabric_state,
+            fabric_status=gpu.fabric_status,
+            fabric_health=gpu.fabric_health,
+        )
+
+
+def fabric_wrong(health: int) -> str:
+    """What the mask says; empty: nothing."""
+    wrong = [words for bit, words in FABRIC_WRONG.items() if health >> bit & 0x3 == 1]
+    configuration = health >> FABRIC_CONFIGURATION_BIT & 0xF
+    if configuration not in FABRIC_CONFIGURATION_WELL:
+        wrong.append(f"its configuration is wrong (reason {configuration})")
+    return "; ".join(wrong)

@@ -1,0 +1,29 @@
+"""The common form of findings about one GPU."""
+
+from __future__ import annotations
+
+from understudy_agent.wire import Gpu
+from understudy_controlplane.fleet.finding import Finding, Json, Signal
+from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.xid_policy import Repair
+
+
+def of_gpu(  # the parts of a sentence: where, what it means, why, and what helps
+    node: NodeView, gpu: Gpu, signal: Signal, rule: str, what: str, repair: Repair = Repair.NONE, **more: Json
+) -> Finding:
+    """`repair` is what is thought to help."""
+    return Finding(
+        signal=signal,
+        rule=rule,
+        node=node.name,
+        at=node.heard_at or 0.0,
+        summary=f"GPU {gpu.index} ({gpu.bus_id or gpu.uuid or 'identity unknown'}) {what}",
+        evidence={
+            "gpu": gpu.index,
+            "uuid": gpu.uuid,
+            "serial": gpu.serial,
+            "bus_id": gpu.bus_id,
+            "repair": repair.value,
+            **more,
+        },
+    )

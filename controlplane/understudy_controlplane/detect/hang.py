@@ -1,0 +1,126 @@
+"""Hangs: a gang that finishes no step any more, and who of it has not arrived where the others wait.
+
+How long is too long is learnt from the gang's own pauses between steps, checkpoints in them. Silence with another cause
+is no hang: agents that do not report, a control plane just started. Whose ranks have not entered the collective
+that their peers wait in, is named; where all have entered it, it is the network or all of them, and nobody is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from understudy_controlplane.config import Hang, Silence
+from understudy_controlplane.fleet.finding import Finding, Json, Signal
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.steps import StepTable
+
+RANKS_SHOWN_MAX = 32
+
+
+def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
+    for table in snapshot.tables.values():
+        job = snapshot.jobs.get(table.job)
+        nodes = _nodes_of(table)
+        if job is None or not job.running or not nodes or not _heard(nodes, snapshot, silence):
+            continue
+        since = max(table.advanced_at or table.heard_since, snapshot.started_at)
+        if snapshot.now - since > patience_seconds(table, policy):
+            yield from _hung(table, nodes, snapshot, since)
+
+
+def patience_seconds(table: StepTable, policy: Hang) -> float:
+    """For the gang's next step."""
+    if not table.advanced_at:
+        return policy.first_step_seconds
+    learnt = policy.factor * table.longest_pause_seconds if table.longest_pause_seconds else policy.first_step_seconds
+    return min(max(policy.seconds_min, learnt), policy.first_step_seconds)
+
+
+def not_arrived(table: StepTable) -> list[int]:
+    """Ranks that have left a collective and not entered the one that peers of their role wait in. Empty: nobody can be
+    named, for all wait in the same one, or it is not told of all where they are.
+    """
+    sequences, inside = table.sequences, table.inside
+    if len(sequences) == 0 or (sequences < 0).any():
+        return []
+    roles = np.array(table.roles)
+    found: list[int] = []
+    for role in dict.fromkeys(table.roles):
+        ranks = np.flatnonzero(roles == role)
+        behind = sequences[ranks] < sequences[ranks].max()
+        # Who is still inside an earlier one waits, too: it came there, and what it waits for did not reach it.
+        found += [int(rank) for rank in ranks[behind & ~inside[ranks]]]
+    # The others are many and in one place: that is waiting. A few ahead of many are no evidence against the many.
+    return sorted(found) if 2 * len(found) <= len(sequences) else []
+
+
+def _heard(nodes: Sequence[str], snapshot: Snapshot, silence: Silence) -> bool:
+    """All agents of the gang: without one, steps may go on that nobody tells, or the node is what `silence` finds."""
+    views = [snapshot.nodes.get(name) for name in nodes]
+    return all(
+        view is not None and view.heard_at is not None and snapshot.now - view.heard_at <= silence.silent_after_seconds
+        for view in views
+    )
+
+
+def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: float) -> Iterator[Finding]:
+    suspects = not_arrived(table)
+    seconds = snapshot.now - since
+    furthest = int(table.sequences.max(initial=-1))
+    evidence: dict[str, Json] = {
+        "named": bool(suspects),
+        "still_seconds": round(seconds, 1),
+        "last_step": int(table.last_step.max(initial=-1)),
+        "longest_pause_seconds": round(table.longest_pause_seconds, 3),
+        "collective": table.furthest_collective,
+        "sequence": furthest,
+        "ranks_told": int((table.sequences >= 0).sum()),
+        "ranks_inside": int(table.inside.sum()),
+        "world_size": len(table.nodes),
+    }
+    stands = f"no step of the gang has ended for {seconds:.0f} s"
+    if not suspects:
+        waits = bool(len(table.inside) and table.inside.all())
+        yield Finding(
+            Signal.GANG_HUNG if waits else Signal.GANG_STILL,  # an evaluation, or a checkpoint, is no hang
+            "hang.unexplained" if waits else "hang.still",
+            nodes[0],
+            since,
+            f"{stands}; who is to blame cannot be told: {_why_nobody(table)}",
+            evidence,
+            job=table.job,
+        )
+        return
+    by_node: dict[str, list[int]] = {}
+    for rank in suspects:
+        by_node.setdefault(table.nodes[rank], []).append(rank)
+    for node, ranks in by_node.items():
+        shown: list[Json] = [*ranks[:RANKS_SHOWN_MAX]]
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks, {ranks[0]} among them,"
+        behind = int(table.sequences[ranks].min())
+        yield Finding(
+            Signal.GANG_HUNG,
+            "hang.not_arrived",
+            node,
+            since,
+            f"{stands}; {who} left collective {behind} and never came to "
+            f"{table.furthest_collective} ({furthest}), where the others are",
+            {**evidence, "ranks": shown, "ranks_behind": len(ranks), "sequence_behind": behind},
+            job=table.job,
+        )
+
+
+def _why_nobody(table: StepTable) -> str:
+    if len(table.sequences) == 0 or (table.sequences < 0).all():
+        return "its ranks do not tell their collectives"
+    if (table.sequences < 0).any():
+        return "some of its ranks do not tell where they are"
+    if table.inside.all():
+        return "every rank is inside a collective, so it is the network, or all of them"
+    return "no few of its ranks are behind the others"
+
+
+def _nodes_of(table: StepTable) -> list[str]:
+    return list(dict.fromkeys(name for name in table.nodes if name))

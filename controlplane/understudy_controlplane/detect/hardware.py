@@ -1,0 +1,108 @@
+"""One pass over all nodes' pictures for what is judged of a node or GPU by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from understudy_agent.wire import Gpu, GpuStatus, HardwareKind
+from understudy_controlplane.config import Hardware
+from understudy_controlplane.detect.common_cause import bears_witness
+from understudy_controlplane.detect.fabric import (
+    FABRIC_COMPLETED,
+    fabric_wrong,
+    gpu_fabric,
+    too_few_ports,
+    unsteady_ports,
+)
+from understudy_controlplane.detect.gpu_set import gpu_in_set, too_few_gpus
+from understudy_controlplane.detect.host import CLOCK_RULE, host
+from understudy_controlplane.detect.memory_wear import gpu_memory, host_memory
+from understudy_controlplane.detect.thermal import held_back
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+GPU_MISSING = GpuStatus.MISSING
+FABRIC_AS_IT_SHOULD_BE = (None, 0, FABRIC_COMPLETED)
+
+
+def hardware(snapshot: Snapshot, policy: Hardware) -> list[Finding]:
+    """What a good part of the fleet shows alike makes nobody suspect: it is how the site is, or what was installed
+    everywhere, or our own clock, and a fleet of suspects has no spare left. It is told once, of the first of them.
+    """
+    found = list(_all(snapshot, policy))
+    nodes: dict[str, dict[str, None]] = {}
+    for finding in found:
+        alike_counts = finding.signal is Signal.HEALTH_SUSPECTED or finding.rule == CLOCK_RULE
+        if alike_counts and bears_witness(snapshot.nodes[finding.node]):
+            nodes.setdefault(finding.rule, {})[finding.node] = None
+    many = max(policy.together_nodes, policy.together_share * len(snapshot.nodes))
+    alike = {rule: (next(iter(names)), len(names)) for rule, names in nodes.items() if len(names) >= many}
+    if not alike:
+        return found
+    return [
+        replace(one, signal=Signal.RECORDED, summary=f"{one.summary}; so it is on {alike[one.rule][1]} nodes at once")
+        if one.rule in alike
+        else one
+        for one in found
+        if one.rule not in alike or one.node == alike[one.rule][0]
+    ]
+
+
+def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
+    for node in snapshot.nodes.values():
+        for gpu in node.gpus:
+            if _well(gpu, policy):
+                continue
+            yield from gpu_in_set(node, gpu, policy)
+            yield from gpu_memory(node, gpu)
+            yield from held_back(node, gpu, policy)
+            yield from gpu_fabric(node, gpu)
+        yield from too_few_gpus(node, policy)
+        yield from host_memory(node)
+        yield from host(node, policy)
+        yield from too_few_ports(node, policy)
+        if node.hardware_events:
+            yield from unsteady_ports(snapshot.now, node, policy)
+            yield from _told_by_nvml(node)
+
+
+def _well(gpu: Gpu, policy: Hardware) -> bool:
+    """Nothing that the rules below could find. Of a fleet's hundred thousand GPUs nearly all are, and asking each rule
+    of each of them takes several times as long.
+    """
+    return (
+        gpu.status is not GPU_MISSING
+        and not gpu.replaced_uuid
+        and not gpu.remapped_rows_pending
+        and not gpu.remapped_rows_failed
+        and not gpu.sram_threshold_exceeded
+        and (gpu.slowed_share_recent is None or gpu.slowed_share_recent < policy.slowed_share)
+        and gpu.nvlinks == gpu.nvlinks_max
+        and not gpu.fabric_status
+        and (not gpu.fabric_health or not fabric_wrong(gpu.fabric_health))
+        and gpu.fabric_state in FABRIC_AS_IT_SHOULD_BE
+    )
+
+
+def _told_by_nvml(node: NodeView) -> Iterator[Finding]:
+    """Events of NVML's own, of this boot. What condemns a GPU stands in its picture too, or in the kernel log."""
+    for stored in node.hardware_events:
+        event = stored.event
+        if event.kind is HardwareKind.PORT_OUTAGE or event.boot_id != node.boot_id:
+            continue
+        number = "" if event.number is None else f" {event.number}"
+        yield Finding(
+            Signal.RECORDED,
+            f"event.{event.kind.value}",
+            node.name,
+            event.at,
+            f"{event.kind.value.replace('_', ' ')}{number} on GPU {event.part or 'unknown'} {event.text}".rstrip(),
+            {
+                "bus_id": event.part,
+                "boot_id": event.boot_id,
+                "number": event.number,
+                "sequence": stored.id,
+            },
+        )

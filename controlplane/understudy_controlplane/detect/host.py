@@ -1,0 +1,69 @@
+"""The host under the GPUs: disks that are full, turned read-only or away, a clock that is off; and a host that nobody
+can look at, because a file system hangs, or an adapter's firmware stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from understudy_agent.wire import NOT_MOUNTED, Disk
+from understudy_controlplane.config import Hardware
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.xid_policy import Repair
+
+SILENT_SECONDS = 30.0
+"""An agent that has just been started takes a moment to read them for the first time."""
+
+CLOCK_RULE = "host.clock"
+
+
+def host(node: NodeView, policy: Hardware) -> Iterator[Finding]:
+    for disk in node.host.disks if node.host is not None else ():
+        words = _wrong(disk, policy)
+        if words:
+            yield Finding(
+                Signal.HEALTH_SUSPECTED,
+                "host.disk",
+                node.name,
+                node.heard_at or 0.0,
+                f"{disk.path} {words}",
+                {"path": disk.path, "free_bytes": disk.free_bytes, "total_bytes": disk.total_bytes},
+            )
+    for what, seconds in (("fabric ports", node.ports_silent_seconds), ("host", node.host_silent_seconds)):
+        if seconds >= SILENT_SECONDS:
+            yield Finding(
+                Signal.HEALTH_SUSPECTED,
+                "host.silent",
+                node.name,
+                (node.heard_at or 0.0) - seconds,
+                f"its agent has tried to read the {what} for {seconds:.0f} s",
+                {"what": what, "silent_seconds": seconds, "boot_id": node.boot_id, "repair": Repair.REBOOT.value},
+            )
+    if abs(node.clock_ahead_seconds) > policy.clock_offset_seconds:
+        way = "ahead of" if node.clock_ahead_seconds > 0 else "behind"
+        yield Finding(
+            Signal.RECORDED,
+            CLOCK_RULE,
+            node.name,
+            node.heard_at or 0.0,
+            f"its clock is about {abs(node.clock_ahead_seconds):.0f} s {way} ours",
+            {
+                "ahead_seconds": round(node.clock_ahead_seconds, 1),
+                "synchronised": node.host.clock_synchronised if node.host else None,
+            },
+        )
+
+
+def _wrong(disk: Disk, policy: Hardware) -> str:
+    if disk.problem == "read-only":
+        return "turned read-only"
+    if disk.problem == NOT_MOUNTED:
+        return "is not mounted any more, and a folder stands in its place"
+    if disk.problem:
+        return f"cannot be asked any more: {disk.problem}"
+    if disk.free_bytes < policy.disk_free_share_min * disk.total_bytes:
+        return f"is full: {disk.free_bytes / 2**30:.1f} GiB free"
+    if disk.free_inodes_share is not None and disk.free_inodes_share < policy.disk_free_share_min:
+        return "has no inodes left"
+    return ""

@@ -1,0 +1,22 @@
+"""GPUs that were moved from node to node, and what was known against them where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+
+def inventory(snapshot: Snapshot) -> Iterator[Finding]:
+    """Worth a line, and no more: a GPU may well have been repaired. Whoever reads the next fault wants to know."""
+    for moved in snapshot.moved_gpus:
+        past = f", where it failed {moved.faults} times" if moved.faults else ""
+        yield Finding(
+            Signal.RECORDED,
+            "inventory.faulty_gpu_moved" if moved.faults else "inventory.gpu_moved",
+            moved.node,
+            snapshot.now,
+            f"GPU {moved.serial or moved.uuid} ({moved.bus_id}) came from {moved.from_node}{past}",
+            {"uuid": moved.uuid, "serial": moved.serial, "bus_id": moved.bus_id, "faults": moved.faults},
+        )

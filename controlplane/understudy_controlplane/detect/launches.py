@@ -1,0 +1,43 @@
+"""What launchers and hangs say against nodes: two users that blame the same one, and for how long a suspicion lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+USERS_MIN = 2
+"""One user's program may have its own reasons for failing first on the same node, and is submitted again and again; a
+launcher is a user's process besides.
+"""
+
+SUSPECTED_BY_US = frozenset({100, 103})
+"""Rows of `decide.table` whose suspicion is ours to end."""
+
+SUSPECT_SECONDS = 3600.0
+
+
+def launches(snapshot: Snapshot) -> Iterator[Finding]:
+    for name, node in snapshot.nodes.items():
+        blaming = [one for one in snapshot.black_holes.get(name, ()) if one.at > node.record.cleared_at]
+        blaming = [one for one in blaming if snapshot.now - one.at < SUSPECT_SECONDS]
+        if len({one.user_id for one in blaming}) >= USERS_MIN:
+            jobs = sorted({one.job.job_id for one in blaming})
+            yield Finding(
+                Signal.BLACK_HOLE,
+                "launches.black_hole",
+                name,
+                max(one.at for one in blaming),
+                f"the launchers of jobs {', '.join(map(str, jobs))}, of several users, replaced it: their ranks failed "
+                "there first, twice running, while others were well",
+                {"jobs": [*jobs]},
+            )
+        elif (
+            node.state is NodeState.SUSPECT
+            and node.record.table_row in SUSPECTED_BY_US
+            and snapshot.now - node.record.since > SUSPECT_SECONDS
+        ):
+            words = f"nothing more was found against it in {SUSPECT_SECONDS / 60:.0f} minutes"
+            yield Finding(Signal.CLEAN, "launches.clean", name, snapshot.now, words)

@@ -1,0 +1,40 @@
+"""Memory that wears out: a GPU's rows and caches by the driver's own flags, a host's by its controllers' counters.
+
+Corrected errors mean nothing by their number. What counts is what the driver concludes from them: a remap that waits
+for a reset, one that failed, a threshold that is passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from understudy_agent.wire import Gpu
+from understudy_controlplane.detect.gpu_finding import of_gpu
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.xid_policy import Repair
+
+
+def gpu_memory(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
+    if gpu.remapped_rows_failed:
+        what = "could not remap a memory row: it has no spare ones left there"
+        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "memory.row_remap_failed", what, Repair.HANDS)
+    elif gpu.remapped_rows_pending:
+        what = "has a memory row to remap, which its next reset does"
+        yield of_gpu(node, gpu, Signal.DRAIN_AT_JOB_END, "memory.row_remap_pending", what, Repair.RESET_GPU)
+    if gpu.sram_threshold_exceeded:
+        what = "had more uncorrectable errors in its SRAM than the driver lets pass"
+        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "memory.sram_threshold", what, Repair.HANDS)
+
+
+def host_memory(node: NodeView) -> Iterator[Finding]:
+    if node.host is not None and node.host.memory_errors_uncorrected:
+        count = node.host.memory_errors_uncorrected
+        yield Finding(
+            Signal.HEALTH_SUSPECTED,
+            "memory.host_uncorrected",
+            node.name,
+            node.heard_at or 0.0,
+            f"{count} uncorrectable errors in the host's memory since boot",
+            {"errors": count, "boot_id": node.boot_id, "repair": Repair.HANDS.value},
+        )

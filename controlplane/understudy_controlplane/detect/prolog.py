@@ -1,0 +1,44 @@
+"""Nodes that Slurm drained because our own Prolog kept a job off them. Slurm gives every such drain the same reason, a
+site's own Prolog included: only our Prolog's word tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.job import Refusal
+from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.slurm import PROLOG_ERROR
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+DRAINED_WITHIN_SECONDS = 60.0
+"""Slurm drains the node in the second in which the Prolog refused; the rest is for clocks that differ."""
+
+
+def drained_for_us(snapshot: Snapshot) -> Iterator[Finding]:
+    under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.failed_nodes}
+    for node in snapshot.nodes.values():
+        refusal = refusal_behind(snapshot, node)
+        if refusal is not None and node.name not in under_way:
+            yield Finding(
+                Signal.DRAINED_FOR_US,
+                "prolog.drained_for_us",
+                node.name,
+                refusal.at,
+                f"our Prolog kept job {refusal.job_id} off it ({refusal.reason})",
+                {"job": refusal.job_id, "at": refusal.at},
+            )
+
+
+def refusal_behind(snapshot: Snapshot, node: NodeView) -> Refusal | None:
+    """The refusal of ours for which Slurm drained the node; None when it is not drained, or for something else."""
+    slurm = node.slurm
+    if slurm is None or not slurm.draining or slurm.reason != PROLOG_ERROR:
+        return None
+    near = (
+        one
+        for one in snapshot.refusals
+        if one.node == node.name and abs(slurm.reason_at - one.at) <= DRAINED_WITHIN_SECONDS
+    )
+    return next(near, None)

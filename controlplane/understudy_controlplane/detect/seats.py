@@ -1,0 +1,45 @@
+"""Seats that a gang was promised and cannot have any more, because somebody took the node meanwhile.
+
+An administrator may drain a spare, reboot it or put it into maintenance while a recovery is on its way to it. The node
+is theirs; the gang needs another one, or it would wait for this seat until its recovery gives up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+
+def lost_seats(snapshot: Snapshot) -> Iterator[Finding]:
+    for recovery in snapshot.recoveries:
+        if recovery.plan.kind is RecoveryKind.POOL_SWAP and _waits_for_seats(recovery, snapshot):
+            yield from _lost(recovery, snapshot)
+
+
+def _waits_for_seats(recovery: Recovery, snapshot: Snapshot) -> bool:
+    job = snapshot.jobs.get(recovery.plan.job) if recovery.plan.job else None
+    return job is not None and job.slurm.pending
+
+
+def _lost(recovery: Recovery, snapshot: Snapshot) -> Iterator[Finding]:
+    for name in recovery.plan.seats:
+        node = snapshot.nodes.get(name)
+        # Quarantined, it is condemned by us and replaced as such; silent in Slurm it may come back.
+        if node is None or node.slurm is None or node.state is NodeState.QUARANTINED:
+            continue
+        slurm = node.slurm
+        if slurm.draining or slurm.on_leave or (slurm.down and not slurm.lost):
+            by = f" by {slurm.reason_user} ({slurm.reason})" if slurm.reason else ""
+            yield Finding(
+                Signal.SEAT_LOST,
+                "seats.lost",
+                name,
+                snapshot.slurm_read_at or snapshot.now,
+                f"taken out of service{by} while the gang was on its way there",
+                {"recovery": recovery.id, "reason": slurm.reason, "user": slurm.reason_user},
+                job=recovery.plan.job,
+            )

@@ -1,0 +1,146 @@
+"""Silence: an agent that stops reporting is unknown, not bad.
+
+A node is dead only when Slurm agrees (nobody answers at its slurmd's port, or Slurm says so) *and* no job there goes
+on. Many silent at once is our own fault or the network's: then nothing is concluded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+import numpy as np
+
+from understudy_controlplane.config import Silence
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.steps import StepTable
+
+PROGRESS_MARGIN_SECONDS = 2.0
+"""A job whose ranks finished steps this long after its node fell silent went on there."""
+
+PROGRESS_AGE_MAX_SECONDS = 5.0
+"""... and it does so still if the last of those steps is no older than this, or than three steps."""
+
+MASS_RULE = "silence.mass"
+"""The rule of nodes that fell silent with many others. While there are any, nothing is begun but what people ask."""
+
+TOGETHER_SECONDS = 120.0
+"""Nodes that fell silent within this of each other fell silent together."""
+
+
+def silent_since(node: NodeView, started_at: float) -> float | None:
+    """Since when nothing is heard of the node, by the control plane's clock; None: it never had an agent.
+
+    A node that had one before this process started is given the time since that start.
+    """
+    if node.heard_at is not None:
+        return node.heard_at
+    return started_at if node.record.agent_seen_at is not None else None
+
+
+def is_mass_silence(silent: int, watched: int, policy: Silence) -> bool:
+    return silent >= policy.mass_nodes_min and silent >= policy.mass_share * watched
+
+
+def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[list[float], int]:
+    """When the silent nodes fell silent, and how many nodes are watched at all. Nodes that are out of service already,
+    that Slurm has away on purpose, or that never had an agent do not count either way.
+    """
+    watched = [
+        node
+        for node in snapshot.nodes.values()
+        if node.state not in OUT_OF_SERVICE
+        and node.state is not NodeState.FOREIGN_DRAIN
+        and not (node.slurm and node.slurm.on_leave)
+    ]
+    since = [at for node in watched if (at := silent_since(node, snapshot.started_at)) is not None]
+    return [at for at in since if snapshot.now - at > policy.silent_after_seconds], len(since)
+
+
+def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
+    silent, watched = fallen_silent(snapshot, policy)
+    silent.sort()
+    at_of = {
+        name: snapshot.started_at if (since := silent_since(node, snapshot.started_at)) is None else since
+        for name, node in snapshot.nodes.items()
+    }
+    quiet = {name for name, at in at_of.items() if snapshot.now - at > policy.silent_after_seconds}
+    advanced_at = _advanced_at(snapshot, quiet)
+    for name, node in snapshot.nodes.items():
+        at = at_of[name]
+        if name in quiet:
+            # However long ago: who fell silent together may have one cause, and it may be ours.
+            together = bisect_left(silent, at + TOGETHER_SECONDS) - bisect_right(silent, at - TOGETHER_SECONDS)
+            mass = is_mass_silence(together, watched, policy)
+            yield _dead_or_silent(node, snapshot, policy, mass, advanced_at.get(name, 0.0))
+        elif node.state is NodeState.UNKNOWN and node.heard_at is not None:
+            yield Finding(Signal.HEARD, "silence.heard", node.name, node.heard_at, "the agent reports again")
+
+
+def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, advanced_at: float) -> Finding:
+    since = silent_since(node, snapshot.started_at)
+    at = snapshot.started_at if since is None else since
+    evidence = {
+        "silent_seconds": round(snapshot.now - at, 3),
+        "slurmd_silent_since": node.slurmd_silent_since,
+        "slurm_state": node.slurm.base_state if node.slurm else None,
+        "mass_silence": mass,
+    }
+    # A synchronous gang cannot finish steps without its ranks on this node.
+    goes_on = advanced_at > (since or 0.0) + PROGRESS_MARGIN_SECONDS
+    because = _why_not_dead(node, snapshot, policy, mass, since, goes_on)
+    if because:
+        rule = MASS_RULE if mass else "silence.agent"
+        return Finding(Signal.SILENT, rule, node.name, at, f"the agent is silent; {because}", evidence)
+    return Finding(
+        Signal.NODE_DEAD,
+        "silence.node_dead",
+        node.name,
+        at,
+        f"dead: agent silent for {snapshot.now - at:.1f} s and its slurmd does not answer",
+        evidence,
+        dead=True,
+    )
+
+
+def _why_not_dead(
+    node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, since: float | None, goes_on: bool
+) -> str:
+    """Why silence is not taken for death; empty: it is."""
+    slurm = node.slurm
+    silent_for = snapshot.now - (since or snapshot.started_at)
+    slurmd_silent_for = snapshot.now - node.slurmd_silent_since if node.slurmd_silent_since is not None else 0.0
+    # Where its slurmd's port was never open to us, Slurm's own word must do, and last.
+    can_ask = node.record.slurmd_seen_at is not None
+    slurm_says_so = not can_ask and slurm is not None and slurm.lost
+    patience = policy.dead_after_seconds * (1 if node.heard_at is not None and can_ask else 3)
+    reasons = (
+        (mass, "so do many others: taken for a fault of ours or of the network"),
+        (since is None, "it never had an agent"),
+        (slurm is None or slurm.on_leave, "Slurm has it off, rebooting or in maintenance"),
+        (silent_for <= patience, "not for long enough to mean anything"),
+        (
+            slurmd_silent_for < policy.slurmd_silent_seconds and not slurm_says_so,
+            "its slurmd answers, or did so a moment ago",
+        ),
+        (goes_on, "its job goes on"),
+    )
+    return next((words for holds, words in reasons if holds), "")
+
+
+def _advanced_at(snapshot: Snapshot, nodes: set[str]) -> dict[str, float]:
+    """When the gangs on these nodes last finished a step; of a gang that has stopped since, nothing."""
+    found: dict[str, float] = {}
+    for table in snapshot.tables.values():
+        there = nodes.intersection(table.nodes) if nodes else set()
+        if there and snapshot.now - table.advanced_at < max(PROGRESS_AGE_MAX_SECONDS, 3 * step_seconds(table)):
+            found |= {name: max(table.advanced_at, found.get(name, 0.0)) for name in there}
+    return found
+
+
+def step_seconds(table: StepTable) -> float:
+    """About how long a step takes: the longest self time of any rank, in its middle. 0 while nothing is known."""
+    known = table.self_seconds[np.isfinite(table.self_seconds)]
+    return float(np.quantile(known, 0.9)) if known.size else 0.0

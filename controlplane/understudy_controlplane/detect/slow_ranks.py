@@ -1,0 +1,349 @@
+"""Which ranks are slow, from step times alone: the statistics of stragglers. Arrays in, verdicts out.
+
+Belongs here: self time against peers of one role, over windows of steps. Must not: nodes, GPUs, what follows. The
+service and `understudy analyze steps` both ask here, so a post-mortem says what the service said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from understudy_controlplane.config import Straggler
+from understudy_controlplane.fleet.steps import StepTable
+
+Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.intp]
+_PeerGroups = list[tuple[bool, Indices]]
+
+MAD_TO_SIGMA = 1.4826
+"""Median absolute deviation of a normal distribution, in standard deviations (reciprocal)."""
+
+MEDIAN_ERROR = 1.2533
+"""Standard error of a median, in those of the mean (normal distribution)."""
+
+MAD_FLOOR_SHARE = 0.01
+"""Peers that agree better than this share of their median are not made suspicious by their agreement."""
+
+SELF_SECONDS_MIN = 1e-3
+"""Steps shorter than this are noise: nobody is slow in them."""
+
+PEERS_MIN = 3
+"""Two peers cannot tell who of them is wrong."""
+
+SAMPLE = 256
+"""So many peers, evenly chosen, say well enough how much steps vary."""
+
+RANKS_AT_ONCE = 8192
+"""So many small gangs are judged together that numpy is called seldom, and so few that their step times stay in the
+processor's cache.
+"""
+
+ALIKE_SHARE = 0.05
+"""Ranks that differ from the median of their role by less than this do the same work."""
+
+APART_SHARE = {True: 4, False: 32}
+"""Of a named role up to a quarter may stand apart, of ranks without one up to a thirty-second, and always one: more of
+them are a role of their own that nobody has told."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRank:
+    """A rank that takes longer than its peers. `ratio` and `z` are of the windows that convict it."""
+
+    rank: int
+    ratio: float
+    z: float  # distance from the peers, in their robust deviations
+    noise_z: float  # the excess, in standard errors of what steps vary by themselves
+    slow_windows: int
+    first_step: int  # of the earliest slow window
+    last_step: int  # of the latest one
+    peers: int  # ranks of the same role, itself among them
+    doubt: str = ""  # why it is not named all the same; empty: it is
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The steps that are judged: `count` windows that end with column `end` of the table (exclusive)."""
+
+    start: int
+    end: int
+    count: int
+
+
+def slow_ranks(table: StepTable, policy: Straggler) -> list[SlowRank]:
+    """Those that are named."""
+    return [slow for slow in judge(table, policy) if not slow.doubt]
+
+
+def judge(table: StepTable, policy: Straggler) -> list[SlowRank]:
+    """All that take longer than their peers, those that are not named among them.
+
+    Windows end at multiples of half a window, counted in steps of the job: whenever they are asked about, the same
+    steps are the same windows. Fewer windows than the policy names are judged as they come.
+    """
+    return judge_all([table], policy)[0]
+
+
+def judge_all(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowRank]]:
+    """As `judge`, one list a table. Gangs are compared beside each other, never with each other: so thousands of small
+    ones cost what a few large ones do.
+    """
+    found: list[list[SlowRank]] = [[] for _ in tables]
+    alike: dict[int, list[_Case]] = {}
+    for table, slow in zip(tables, found, strict=True):
+        span = _span(table, policy)
+        if span is not None:
+            alike.setdefault(span.count, []).append(_Case(table, policy, span, slow))
+    groups_of = cache(_peer_groups)  # of most gangs no rank has told a role
+    for cases in alike.values():
+        for batch in _batches(cases):
+            _judge_batch(batch, groups_of)
+    return [sorted(slow, key=lambda one: one.rank) for slow in found]
+
+
+def judged_ranks(table: StepTable, policy: Straggler) -> list[int]:
+    """Ranks that have finished a whole window beside enough peers of their role: only these can be said to keep up."""
+    span = _span(table, policy)
+    if span is None:
+        return []
+    window = table.self_seconds[:, span.end - policy.window_steps : span.end]
+    told = np.count_nonzero(~np.isnan(window), axis=1) >= policy.window_steps // 2
+    return [
+        rank
+        for _, groups in _peer_groups(table.roles)
+        for group in groups
+        if np.count_nonzero(told[group]) >= PEERS_MIN
+        for rank in group[told[group]].tolist()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    table: StepTable
+    policy: Straggler
+    span: _Span
+    found: list[SlowRank]
+
+
+def _batches(cases: Sequence[_Case]) -> Iterator[list[_Case]]:
+    batch: list[_Case] = []
+    ranks = 0
+    for case in cases:
+        batch.append(case)
+        ranks += len(case.table.self_seconds)
+        if ranks >= RANKS_AT_ONCE:
+            yield batch
+            batch, ranks = [], 0
+    if batch:
+        yield batch
+
+
+def _judge_batch(batch: Sequence[_Case], groups_of: Callable[[tuple[str, ...]], _PeerGroups]) -> None:
+    """Of cases with equally many windows: their ranks are the rows of one array, gang after gang."""
+    policy, count = batch[0].policy, batch[0].span.count
+    width = policy.window_steps
+    blocks = [case.table.self_seconds[:, case.span.start : case.span.end] for case in batch]
+    block = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
+    medians = _medians(block.reshape(len(block), count, width), least=width // 2)
+    halves = _medians(block[:, -(width // 2) * 2 :].reshape(len(block), 2, width // 2), least=width // 4)
+    rows: dict[tuple[bool, int], list[Indices]] = {}
+    owners: dict[tuple[bool, int], list[_Owner]] = {}
+    first_row = 0
+    for case in batch:
+        for named, groups in groups_of(case.table.roles):
+            key = (named, groups.shape[1])
+            rows.setdefault(key, []).append(groups + first_row)
+            owners.setdefault(key, []).extend([_Owner(case, first_row)] * len(groups))
+        first_row += len(case.table.self_seconds)
+    for (named, size), members in rows.items():
+        _judge_groups(np.concatenate(members), named, medians, halves, owners[named, size])
+
+
+def _span(table: StepTable, policy: Straggler) -> _Span | None:
+    """None while there is less than one window. A rank that is far behind is not waited for: its steps are missing."""
+    width = policy.window_steps
+    heard = table.last_step[table.last_step >= 0]
+    if heard.size < PEERS_MIN:
+        return None
+    behind_max = policy.windows * width // 2
+    end = int(heard[heard >= heard.max() - behind_max].min()) + 1
+    half = width // 2
+    end -= end % half
+    count = min(policy.windows, (end - table.first_step) // width)
+    if count < 1:
+        return None
+    end -= table.first_step
+    return _Span(end - count * width, end, count)
+
+
+def _peer_groups(roles: tuple[str, ...]) -> _PeerGroups:
+    """Ranks of one role together. Roles with equally many ranks come as one array of shape (roles, ranks), so that many
+    small ones cost no more than a large one. The first value says whether the role has a name.
+    """
+    numbers: dict[str, int] = {}
+    codes = np.fromiter((numbers.setdefault(role, len(numbers)) for role in roles), np.intp, len(roles))
+    ordered = np.argsort(codes, kind="stable")
+    sizes = np.bincount(codes)
+    members = np.split(ordered, np.cumsum(sizes)[:-1])
+    nameless = numbers.get("")
+    found: list[tuple[bool, Indices]] = []
+    if nameless is not None and sizes[nameless] >= PEERS_MIN:
+        found.append((False, members[nameless][None, :]))
+    for size in sorted(set(sizes.tolist())):
+        alike = [members[code] for code in np.flatnonzero(sizes == size) if code != nameless]
+        if size >= PEERS_MIN and alike:
+            found.append((True, np.stack(alike)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Whose group it is, and which row of the batch is its rank 0."""
+
+    case: _Case
+    first_row: int
+
+
+def _judge_groups(groups: Indices, named: bool, medians: Floats, halves: Floats, owners: Sequence[_Owner]) -> None:
+    """`groups` are rows of `medians` and `halves`, one group a row; `owners` are told of those found slow."""
+    policy = owners[0].case.policy
+    ratio, z = _compare(medians[groups])
+    ratio_half, z_half = _compare(halves[groups])
+    few = groups.shape[1] < policy.peers_few
+    # The deviation of few peers is a matter of luck: instead more is asked, and that nobody else stands apart (_doubt).
+    slow = (ratio > policy.ratio) & (few | (z > policy.robust_z))
+    asked = policy.ratio_few_peers if few else policy.ratio_overall
+    recent = _means(ratio[..., -policy.windows_slow_min :])
+    # The latest window may be one of those that fall short, but not of one who keeps up again.
+    steady = (slow.sum(axis=-1) >= policy.windows_slow_min) & (ratio[..., -1] > (1 + asked) / 2) & (recent > asked)
+    gross = ((ratio_half > policy.ratio_gross) & (few | (z_half > policy.robust_z))).all(axis=-1)
+    for group in np.flatnonzero((steady | gross).any(axis=1)).tolist():
+        owner = owners[group]
+        peers = _Peers(groups[group] - owner.first_row, named, ratio[group], owner.case)
+        for place in np.flatnonzero(steady[group] | gross[group]).tolist():
+            convicted = peers.convict(
+                place,
+                steps=policy.window_steps * (policy.windows_slow_min if steady[group, place] else 1),
+                ratio=float(recent[group, place] if steady[group, place] else ratio_half[group, place].mean()),
+                z=float(z[group, place, -1]),
+                slow=slow[group, place],
+            )
+            if convicted is not None:
+                owner.case.found.append(convicted)
+
+
+def _compare(values: Floats) -> tuple[Floats, Floats]:
+    """Ratio to the median of the peers, and distance from it in robust deviations; NaN where too few are there.
+
+    `values` has shape (roles, ranks, windows), and so have the answers.
+    """
+    by_window = np.ascontiguousarray(np.swapaxes(values, 1, 2))
+    least = max(PEERS_MIN, by_window.shape[2] // 2)
+    middle = _medians(by_window, least)[..., None]
+    middle[~(middle > SELF_SECONDS_MIN)] = np.nan
+    ratio = by_window / middle
+    away = ratio - 1
+    spread = _means(MAD_TO_SIGMA * _medians(np.abs(away), least))  # of the role, not of a window
+    floored = np.maximum(spread, MAD_FLOOR_SHARE)[:, None, None]
+    return np.swapaxes(ratio, 1, 2), np.swapaxes(away / floored, 1, 2)
+
+
+def _medians(values: Floats, least: int) -> Floats:
+    """Along the last axis, of what has arrived; NaN where that is less than `least` values.
+
+    Sorting is several times as quick as numpy's own median of many short rows, and puts what is missing last.
+    """
+    ordered = np.sort(values, axis=-1)
+    size = ordered.shape[-1]
+    if not np.isnan(ordered[..., -1]).any():
+        return np.asarray((ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2)
+    there = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
+    low = np.take_along_axis(ordered, np.maximum(there - 1, 0) // 2, axis=-1)
+    high = np.take_along_axis(ordered, np.minimum(there // 2, size - 1), axis=-1)
+    return np.asarray(np.where(there >= max(least, 1), (low + high) / 2, np.nan)[..., 0], dtype=ordered.dtype)
+
+
+def _means(values: Floats) -> Floats:
+    """Along the last axis, of what has arrived; NaN where nothing has."""
+    there = ~np.isnan(values)
+    count = there.sum(axis=-1)
+    total = np.where(there, values, 0).sum(axis=-1)
+    return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+
+
+class _Peers:
+    """One role in which somebody looks slow: what speaks for him. Few ranks get here, so it may take its time."""
+
+    def __init__(self, ranks: Indices, named: bool, ratio: Floats, case: _Case) -> None:
+        self._ranks = ranks
+        self._named = named
+        self._ratio = ratio  # (ranks, windows)
+        self._case = case
+        sample = ranks[:: max(1, len(ranks) // SAMPLE)]
+        steps = case.table.self_seconds[:, : case.span.end]
+        self._middle = _medians(np.ascontiguousarray(steps[sample].T), least=max(1, len(sample) // 2))
+        self._sample = sample
+
+    def convict(self, place: int, steps: int, ratio: float, z: float, slow: npt.NDArray[np.bool_]) -> SlowRank | None:
+        """None: what its steps vary by explains the excess."""
+        excess = ratio - 1
+        error = MEDIAN_ERROR * self._noise(place, steps) / steps**0.5
+        if not excess > self._case.policy.noise_z * error:
+            return None
+        width, first = self._case.policy.window_steps, self._case.table.first_step + self._case.span.start
+        windows = len(slow)
+        earliest = int(np.argmax(slow)) if slow.any() else windows - 1
+        return SlowRank(
+            rank=int(self._ranks[place]),
+            ratio=ratio,
+            z=z,
+            noise_z=excess / error if error > 0 else float("inf"),
+            slow_windows=int(slow.sum()),
+            first_step=first + earliest * width,
+            last_step=first + windows * width - 1,
+            peers=len(self._ranks),
+            doubt=self._doubt(place, excess),
+        )
+
+    def _noise(self, place: int, steps: int) -> float:
+        """How much single steps vary beside the peers' median: of this rank or of its role, whichever is more."""
+        own = _noise(self._relative(self._ranks[place : place + 1])[:, -steps:])
+        role = _noise(self._relative(self._sample)[:, -steps:])
+        return max(float(own[0]), float(np.nanmedian(role)))
+
+    def _relative(self, ranks: Indices) -> Floats:
+        """Step times over those of the peers; shape (ranks, steps of the table up to the end of the span)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(self._case.table.self_seconds[ranks, : self._case.span.end] / self._middle)
+
+    def _doubt(self, place: int, excess: float) -> str:
+        """Several that stand apart alike are a role that nobody has told, unless it was seen how this one fell back."""
+        alike = min(max(excess / 4, ALIKE_SHARE), excess / 2)
+        apart = int((np.abs(_means(self._ratio) - 1) > alike).sum())
+        allowed = max(1, len(self._ranks) // APART_SHARE[self._named])
+        if apart <= allowed or self._fell_back(place, excess):
+            return ""
+        where = "of its role" if self._named else "that told no role"
+        return (
+            f"{apart} of {len(self._ranks)} ranks {where} stand apart, and it does so since the first step known: "
+            "they may have other work to do"
+        )
+
+    def _fell_back(self, place: int, excess: float) -> bool:
+        """Whether it once kept up: work does not change, a fault comes."""
+        width, end = self._case.policy.window_steps, self._case.span.end
+        own = self._relative(self._ranks[place : place + 1])[0, end % width :]
+        before = _medians(own.reshape(-1, width), least=width // 2)
+        return bool((before[:-1] - 1 < excess / 3).any())
+
+
+def _noise(relative: Floats) -> Floats:
+    """Robust deviation of single steps, each row for itself."""
+    least = relative.shape[1] // 4
+    middle = _medians(relative, least)
+    return MAD_TO_SIGMA * _medians(np.abs(relative - middle[:, None]), least)

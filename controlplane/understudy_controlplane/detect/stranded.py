@@ -1,0 +1,45 @@
+"""Gangs of ours that still run on a node which we took out of service.
+
+So it is when there was no spare at that moment, when a job slipped onto the node before the drain, or when its
+recovery failed half-way: whatever the reason, the gang is to be moved as soon as it can be. On a node that was drained
+for later it stays, unless it has to leave another of its nodes: then it leaves this one as well.
+
+A job with --no-kill whose batch host goes down is not ended by Slurm: it loses the node, is shown as running on the
+others, and nothing of it runs any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+DRAINED_FOR_LATER = 130
+"""The row of the table by which a node leaves service when what runs there has ended."""
+
+
+def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
+    """`accused` are nodes that no gang can stay on, by what else was found just now."""
+    for node in snapshot.nodes.values():
+        if node.state is not NodeState.QUARANTINED:
+            continue
+        may_stay = node.record.table_row == DRAINED_FOR_LATER
+        for job in [*snapshot.job_on(node.name), *snapshot.headless.get(node.name, ())]:
+            if may_stay and not accused & set(job.slurm.nodes):
+                continue
+            gang = snapshot.gangs.get(job.key)
+            if gang is not None and node.name not in gang.seats:
+                continue  # its launcher does not use the node
+            if job.managed and snapshot.recovery_of(job.key) is None:
+                yield Finding(
+                    Signal.GANG_STRANDED,
+                    "stranded.gang",
+                    node.name,
+                    snapshot.now,
+                    f"job {job.key.job_id} still runs on a quarantined node",
+                    {"job": job.key.job_id, "restart_count": job.slurm.restart_count},
+                    job=job.key,
+                    dead=node.slurmd_silent_since is not None and snapshot.now - node.slurmd_silent_since > 1.0,
+                )

@@ -1,0 +1,268 @@
+"""Xids and SXids: from the kernel log of each node to findings.
+
+In this order: what the line says by the policy, what the driver itself asks for, whether it is an echo, whether it came
+too often, whether it is the program's doing. The policy is data (`xid_policy`). What is in no row is
+recorded and condemns nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from understudy_controlplane.config import Xid
+from understudy_controlplane.detect.attribution import HOUR_SECONDS, Sightings, suspicion
+from understudy_controlplane.detect.bursts import CONDEMNING, RECOVERY_ACTION, Burst, Reading, bursts
+from understudy_controlplane.detect.kernel_line import JUDGED, Form
+from understudy_controlplane.detect.line_verdict import RECORD, Verdict, line_verdict, policy_row
+from understudy_controlplane.detect.node_log import read
+from understudy_controlplane.fleet.finding import Finding, Json, Signal
+from understudy_controlplane.fleet.node import NodeView, StoredKernelEvent
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.xid_policy import FaultClass, Policy, Repair, driver_branch
+
+TOGETHER_SECONDS = 1.0
+"""The driver tells its recovery action with the error that it is for, not always after it."""
+
+SIGNALS = {
+    FaultClass.HARDWARE: Signal.HARDWARE_FAULT,
+    FaultClass.DRAIN: Signal.DRAIN_AT_JOB_END,
+    FaultClass.APPLICATION: Signal.APPLICATION_FAULT,
+    FaultClass.RECORD: Signal.RECORDED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An event with all that is to be said of it."""
+
+    reading: Reading
+    burst: Burst
+    finding: Finding
+
+
+def xid(snapshot: Snapshot, policy: Xid) -> Iterator[Finding]:
+    for name, judged in judge_logs(snapshot, policy).items():
+        for one in judged:
+            yield one.finding
+        yield from _unread(snapshot.nodes[name])
+
+
+def judge_logs(snapshot: Snapshot, policy: Xid) -> dict[str, list[Judged]]:
+    """Node → its events of this boot, oldest first. Nodes without any are not in it."""
+    talking = [node for node in snapshot.nodes.values() if node.events]
+    if not talking:
+        return {}
+    # Errors of a program are looked for on all nodes: also on those that have booted anew since.
+    remembered = {
+        node.name: _readings(node, node.history or node.events, policy.rows)
+        for node in snapshot.nodes.values()
+        if node.history or node.events
+    }
+    sightings = Sightings()
+    for name, readings in remembered.items():
+        latest = max((one.stored.event.at for one in readings), default=0.0)
+        sightings.note(name, readings, latest - policy.suspect_hours * HOUR_SECONDS)
+    return {node.name: _judge_node(snapshot, node, remembered[node.name], sightings, policy) for node in talking}
+
+
+def _judge_node(
+    snapshot: Snapshot, node: NodeView, history: Sequence[Reading], sightings: Sightings, policy: Xid
+) -> list[Judged]:
+    readings = _by_driver(node, _readings(node, node.events, policy.rows), policy.rows)
+    vouched = [one for one in history if one.stored.received_at > node.record.cleared_at]
+    all_alike, vouched_alike = _alike(history), _alike(vouched)
+    found: list[Judged] = []
+    for burst in bursts(readings, policy.burst_silence_seconds, policy.echo_seconds):
+        for one in burst.readings:
+            alike = all_alike if one.verdict.fault in CONDEMNING else vouched_alike
+            repeated = _repeated(one, alike, policy.burst_silence_seconds)
+            reading = _spread(repeated, snapshot, sightings, policy)
+            suspect = ""
+            if reading.verdict.fault is FaultClass.APPLICATION:
+                suspect = suspicion(reading, vouched, node.name, sightings, policy)
+            found.append(Judged(reading, burst, _finding(node, reading, burst, suspect, policy.rows)))
+    return found
+
+
+def _readings(node: NodeView, events: Iterable[StoredKernelEvent], policy: Policy) -> list[Reading]:
+    """Those that tell of a fault, each taken for itself."""
+    lines = [(stored, read(stored)) for stored in events]
+    found = []
+    for stored, line in lines:
+        if line.form in JUDGED:
+            row = policy_row(line, policy)
+            found.append(Reading(stored, line, row, line_verdict(line, row, policy, _branch(node, stored))))
+    return found
+
+
+def _branch(node: NodeView, stored: StoredKernelEvent) -> int | None:
+    """Of the driver that said it, which may have been another one than that of now."""
+    return driver_branch(stored.generation.driver_version or node.driver_version)
+
+
+def _by_driver(node: NodeView, readings: list[Reading], policy: Policy) -> list[Reading]:
+    """The driver's own recovery action, where it tells one, goes before the row of the error that it tells it for.
+
+    Per GPU and boot: the latest Xid 154, or else what NVML says now. An action of 0 means that what was before is over:
+    a reset, most often. It speaks for no error that came with it or later, nor for a storm that goes on: these count by
+    their rows. NVML's 0 may be older than an error and clears nothing.
+    """
+    latest: dict[str, Reading] = {}
+    for reading in readings:
+        if reading.line.code == RECOVERY_ACTION and reading.line.form is Form.XID and reading.line.action is not None:
+            known = latest.get(reading.line.bus_id)
+            if known is None or reading.stored.event.sequence >= known.stored.event.sequence:
+                latest[reading.line.bus_id] = reading
+    nvml = {gpu.bus_id: gpu.recovery_action for gpu in node.gpus if gpu.bus_id and gpu.recovery_action}
+    taken: set[str] = set()
+    found: list[Reading] = []
+    for reading in readings:
+        told = latest.get(reading.line.bus_id)
+        if told is not None and told is not reading and told.line.action == 0 and _before(reading, told):
+            found.append(replace(reading, verdict=replace(RECORD, why="the driver has said since: nothing to be done")))
+        elif not _linked(reading, _branch(node, reading.stored), policy):
+            found.append(reading)
+        elif (
+            told is not None and told.line.action and reading.stored.begun_at <= told.stored.event.at + TOGETHER_SECONDS
+        ):
+            taken.add(reading.line.bus_id)
+            found.append(replace(reading, verdict=told.verdict, by_driver=True))
+        elif told is None and (action := policy.recovery_action.get(nvml.get(reading.line.bus_id, 0) or -1)):
+            why = f"NVML says of the GPU: {action.meaning}"
+            found.append(replace(reading, verdict=Verdict(action.fault, action.repair, why), by_driver=True))
+        else:
+            found.append(reading)
+    return [_told_with_another(one, taken, latest) for one in found]
+
+
+def _linked(reading: Reading, branch: int | None, policy: Policy) -> bool:
+    """Whether this driver tells its recovery action with such an error. A row of the site's own stands as it is."""
+    since = reading.row.action_since if reading.row else None
+    if since is None or reading.line.form is Form.SXID or ("xid", reading.line.code) in policy.overridden:
+        return False
+    return branch is None or branch >= since
+
+
+def _told_with_another(reading: Reading, taken: set[str], latest: dict[str, Reading]) -> Reading:
+    """An Xid 154 that speaks for another error, or that a later one has replaced, is no fault of its own."""
+    if reading.line.code != RECOVERY_ACTION or reading.line.form is not Form.XID or reading.line.action is None:
+        return reading
+    newest = latest[reading.line.bus_id]
+    if newest.stored is not reading.stored:
+        return replace(reading, verdict=replace(RECORD, why="the driver has said otherwise since"))
+    if reading.line.bus_id in taken and reading.verdict.fault is not FaultClass.RECORD:
+        return replace(reading, verdict=replace(RECORD, why=f"{reading.verdict.why}; counted with the error it is for"))
+    return reading
+
+
+def _before(reading: Reading, told: Reading) -> bool:
+    return reading.stored.event.sequence < told.stored.event.sequence
+
+
+def _alike(readings: Iterable[Reading]) -> dict[tuple[int | None, str], list[Reading]]:
+    """By code and GPU, oldest first."""
+    found: dict[tuple[int | None, str], list[Reading]] = {}
+    for reading in sorted(readings, key=lambda one: one.order):
+        found.setdefault((reading.line.code, reading.line.bus_id), []).append(reading)
+    return found
+
+
+def _repeated(reading: Reading, alike: dict[tuple[int | None, str], list[Reading]], silence_seconds: float) -> Reading:
+    """So often on the same GPU that it is more than it looks.
+
+    That a node was repaired or vouched for makes a fault that comes back graver, so for faults all are `alike`; what
+    condemns nobody by itself counts from when somebody last vouched for the node.
+    """
+    rule = reading.row.repeat if reading.row else None
+    over = reading.verdict.fault is FaultClass.RECORD and reading.verdict.why  # an echo, or the driver's own word
+    if rule is None or over:
+        return reading
+    since = reading.stored.event.at - rule.hours * HOUR_SECONDS
+    times = 0
+    until = float("-inf")
+    for one in alike.get((reading.line.code, reading.line.bus_id), ()):
+        if one.stored.event.at < since or one.order > reading.order:
+            continue
+        times += one.stored.begun_at - until > silence_seconds
+        until = max(until, one.stored.event.at)
+    if times < rule.times:
+        return reading
+    why = f"seen {times} times within {rule.hours:g} h on this GPU"
+    fault = reading.verdict.fault if reading.verdict.fault in CONDEMNING else rule.fault
+    return replace(reading, verdict=Verdict(fault, rule.repair, why))
+
+
+def _spread(reading: Reading, snapshot: Snapshot, sightings: Sightings, policy: Xid) -> Reading:
+    """What a program can do as well as the hardware: on several nodes of one job at once it was the program."""
+    row, verdict = reading.row, reading.verdict
+    may_be_program = verdict.fault is FaultClass.APPLICATION or (row is not None and row.spread)
+    if not may_be_program or reading.echo_of or reading.by_driver:
+        return reading
+    nodes = sightings.nodes_of_job(reading, policy.burst_silence_seconds)
+    if nodes >= policy.spread_nodes_min:
+        job = reading.stored.jobs[0]
+        why = f"{nodes} nodes of job {job.job_id} of {job.user} had it: the program's doing"
+        return replace(reading, verdict=Verdict(FaultClass.APPLICATION, Repair.RESTART_APP, why))
+    waited = snapshot.now - reading.stored.received_at >= policy.spread_wait_seconds
+    if verdict.fault in CONDEMNING and not waited:
+        return replace(reading, verdict=replace(RECORD, why="the other nodes of its job are waited for"))
+    return reading
+
+
+def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, policy: Policy) -> Finding:
+    stored, line, verdict = reading.stored, reading.line, reading.verdict
+    event = stored.event
+    meaning = reading.row.meaning if reading.row else "no rule for this code"
+    said = [meaning, *(words for words in (verdict.why, suspect) if words and words != meaning)]
+    gpu = next((gpu for gpu in node.gpus if gpu.bus_id and gpu.bus_id == line.bus_id), None)
+    kind = "sxid" if line.form is Form.SXID else "xid"
+    evidence: dict[str, Json] = {
+        kind: line.code,
+        "bus_id": line.bus_id,
+        "boot_id": event.boot_id,
+        "sequence": event.sequence,
+        "kernel_log": event.text,
+        "class": verdict.fault.value,
+        "repair": verdict.repair.value,
+        "why": verdict.why or meaning,
+        "count": stored.count,
+        "told": line.told(),
+        "policy": policy.version + (", changed by this site" if (kind, line.code) in policy.overridden else ""),
+        "burst": {
+            "since": burst.since,
+            "until": burst.until,
+            "events": burst.events,
+            "blamed": f"{burst.blamed.name} on {burst.blamed.device}" if burst.blamed else None,
+        },
+    }
+    if stored.generation.driver_version:
+        evidence["driver_version"] = stored.generation.driver_version
+    if gpu is not None:
+        evidence |= {"gpu": gpu.index, "uuid": gpu.uuid, "serial": gpu.serial}
+    if reading.echo_of:
+        evidence["echo_of"] = reading.echo_of
+    if stored.jobs:
+        evidence["jobs"] = [f"{job.job_id} of {job.user}" for job in stored.jobs]
+    return Finding(
+        signal=Signal.HEALTH_SUSPECTED if suspect else SIGNALS[verdict.fault],
+        rule="gpu.lost" if line.form is Form.LOST else f"{kind}.{line.code}",
+        node=stored.node,
+        at=stored.begun_at,
+        summary=f"{reading.name} on {reading.device}: {'; '.join(said)}",
+        evidence=evidence,
+    )
+
+
+def _unread(node: NodeView) -> Iterator[Finding]:
+    """What the driver says of an Xid in a form that is not known here: for people to look at."""
+    for stored in node.events:
+        if stored.event.xid is None and read(stored).form is Form.OTHER and "Xid" in stored.event.text:
+            yield Finding(
+                Signal.RECORDED,
+                "xid.unread",
+                node.name,
+                stored.event.at,
+                "the driver tells of an Xid in a form not known here",
+                {"boot_id": stored.event.boot_id, "sequence": stored.event.sequence, "kernel_log": stored.event.text},
+            )

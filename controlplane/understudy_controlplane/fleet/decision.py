@@ -1,0 +1,89 @@
+"""A decision is a value. "Nothing, because …" is one too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from understudy_controlplane.fleet.finding import Finding, Json
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import Plan
+
+
+class Action(StrEnum):
+    NOTHING = "nothing"
+    QUARANTINE = "quarantine"  # take the node out of service, and move a gang of ours that runs there
+    DRAIN = "drain"  # take the node out of service; what runs there goes on to its end
+    DRAIN_AGAIN = "drain_again"
+    MOVE_GANG = "move_gang"  # the node is out of service already; the gang on it is not safe yet
+    RESTART_GANG = "restart_gang"  # it hangs; no node is taken out of service for that
+    FILL_POOL = "fill_pool"
+    RELEASE_JOB = "release_job"  # our Prolog kept it off a node, and Slurm holds it for that
+    REPAIR = "repair"  # try the next rung of the repair ladder
+    VALIDATE = "validate"  # test the node before it returns
+    ASK_PERSON = "ask_person"  # a ticket, with the evidence
+    RETURN = "return"  # the node goes back to work
+    TAKE_BACK = "take_back"  # drain it again, then give up the reservation that kept it for us
+    LET_GO = "let_go"  # somebody took it: give up what we still hold of it
+    RESTORE_WEIGHT = "restore_weight"  # that it had in Slurm before its probation
+    HOLD = "hold"  # an operator wants it out of service
+    OPEN_BREAKER = "open_breaker"
+
+
+TAKES_OUT = (Action.QUARANTINE, Action.DRAIN)
+"""Actions that take a node out of service, and are counted by the guards."""
+
+
+class Because(StrEnum):
+    """Why an action is, or is not, taken now. Part of what makes two decisions the same."""
+
+    RULE = "rule"  # the table says so
+    DRY_RUN = "dry_run"
+    PAUSED = "paused"
+    SLURM_UNREADABLE = "slurm_unreadable"
+    GATHERING = "gathering"
+    FLEET_BUDGET = "fleet_budget"
+    HOURLY_BUDGET = "hourly_budget"
+    JOB_BUDGET = "job_budget"
+    RESTART_BUDGET = "restart_budget"
+    RELEASE_BUDGET = "release_budget"
+    FOREIGN_POOL = "foreign_pool"
+    NO_SPARE = "no_spare"
+    RULE_DRY_RUN = "rule_dry_run"
+    BREAKER = "breaker"
+    DOMAIN_BUDGET = "domain_budget"
+    REPAIR_BUDGET = "repair_budget"
+    COOLDOWN = "cooldown"
+    BUSY = "busy"
+    MASS_SILENCE = "mass_silence"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    row: int  # number in `decide.table`
+    subject: str  # a node's name, "fleet", or "job" with its id
+    action: Action
+    because: Because
+    reason: str  # one line for people
+    to_state: NodeState | None = None  # None: the node stays what it is
+    finding: Finding | None = None
+    evidence: Mapping[str, Json] = field(default_factory=dict)
+    opens_incident: bool = False
+    plan: Plan | None = None  # only on a decision that acts
+    clears: bool = False  # with a change of state: what was known against the node counts no more
+    past_boot_id: str = ""  # the boot that this decision ends
+    request: int | None = None  # the operator's request that this decision answers
+
+    @property
+    def key(self) -> str:
+        """A decision with the key of one that already stands says nothing new and is not recorded again."""
+        parts = [self.subject, str(self.row), self.action.value, self.because.value]
+        if self.to_state is None and self.finding is not None:
+            parts += [self.finding.rule, str(self.evidence.get("boot_id", "")), str(self.evidence.get("bus_id", ""))]
+        return "|".join(parts)
+
+    @property
+    def once(self) -> bool:
+        """About events of one boot of a node: said once for all of a kind, not each time they are looked at anew."""
+        return self.to_state is None and "sequence" in self.evidence

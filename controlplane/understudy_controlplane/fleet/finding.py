@@ -1,0 +1,82 @@
+"""What detection says: this looks wrong, here, because of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.job import JobKey
+
+__all__ = ["ACCUSING", "Finding", "Json", "Signal"]
+
+
+class Signal(StrEnum):
+    """The meaning of a finding: what `decide.table` is entered with."""
+
+    HARDWARE_FAULT = "hardware_fault"  # a fact that acts alone
+    NODE_DEAD = "node_dead"  # agent and slurmd gone, and its job stands still
+    STRAGGLER_CONFIRMED = "straggler_confirmed"  # statistics and a second signal
+    STRAGGLER_SUSPECTED = "straggler_suspected"  # statistics alone
+    HEALTH_SUSPECTED = "health_suspected"  # the node's hardware or system looks wrong; that proves no fault
+    CORRUPTION_SUSPECTED = "corruption_suspected"  # it may compute wrong
+    SILENT = "silent"  # the agent does not report
+    HEARD = "heard"  # the agent reports again
+    APPLICATION_FAULT = "application_fault"  # the program's doing
+    LEMON = "lemon"  # it comes back again and again
+    GANG_STILL = "gang_still"  # no step ends, and nothing shows that its ranks wait for each other
+    GANG_HUNG = "gang_hung"  # no step ends; `node` has not arrived where the others are, if evidence["named"]
+    BLACK_HOLE = "black_hole"  # launchers of several users blame it
+    RECORDED = "recorded"  # worth keeping, nothing follows
+    DRAINED_BY_OTHERS = "drained_by_others"
+    GANG_STRANDED = "gang_stranded"  # a gang of ours runs on a node that we took out of service
+    SEAT_LOST = "seat_lost"  # somebody took a node that a gang of ours was on its way to
+    UNDRAINED = "undrained"  # our drain was refused
+    DRAINED_FOR_US = "drained_for_us"  # by Slurm, because our Prolog kept a job off it
+    DRAIN_LIFTED = "drain_lifted"  # a drain is gone that we did not lift
+    DRAIN_AT_JOB_END = "drain_at_job_end"  # a fact: out of service, but what runs there can go on to its end
+    CLEAN = "clean"  # what made it suspect is no longer seen
+    REPAIR_DUE = "repair_due"  # out of service, empty, and a rung of the repair ladder is left
+    REPAIRED = "repaired"  # the rung was carried out
+    REPAIR_FAILED = "repair_failed"  # it was not
+    HANDS_DUE = "hands_due"  # nothing is left for us to try
+    VALIDATION_DUE = "validation_due"  # it needs no repair, or an operator says so
+    PROBE_DUE = "probe_due"  # a suspect that nobody uses: its test will tell
+    VALIDATED = "validated"  # the test was passed
+    VALIDATION_FAILED = "validation_failed"
+    TEST_NOT_BEGUN = "test_not_begun"  # of a node in service: so nothing is known of it that was not before
+    PROBE_NOT_BEGUN = "probe_not_begun"  # the same of a suspect
+    RETURN_TEST_NOT_BEGUN = "return_test_not_begun"  # the same of a node on probation
+    PROBATION_OVER = "probation_over"
+    HOLD_LEFT = "hold_left"  # a reservation that kept the node for us is left over
+    WEIGHT_LEFT = "weight_left"  # its weight was raised for its probation, and it is on probation no more
+    HOLD_ASKED = "hold_asked"  # by an operator, as the next three
+    TEST_ASKED = "test_asked"
+    RETIRE_ASKED = "retire_asked"
+    RELEASE_ASKED = "release_asked"
+    REQUEST_GIVEN_UP = "request_given_up"  # an operator's, that could not be answered for too long
+
+
+ACCUSING = frozenset(
+    {
+        Signal.HARDWARE_FAULT,
+        Signal.NODE_DEAD,
+        Signal.STRAGGLER_CONFIRMED,
+        Signal.GANG_STRANDED,
+        Signal.DRAIN_AT_JOB_END,
+    }
+)
+"""Signals that say that a node is at fault, and open an incident."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    signal: Signal
+    rule: str  # such as "xid.79": which detector, which row of its policy
+    node: str
+    at: float  # when it happened, as well as is known
+    summary: str  # for people, one line
+    evidence: Mapping[str, Json] = field(default_factory=dict)
+    job: JobKey | None = None
+    dead: bool = False  # the node answers nobody: Slurm has to be told

@@ -1,0 +1,144 @@
+"""Jobs and their attempts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from understudy_agent.wire import AnomalyKind
+from understudy_controlplane.fleet.slurm import SlurmJob
+
+
+class JobKey(NamedTuple):
+    """Slurm uses job ids again: cluster, id and submit time together name a job for good.
+
+    `submit_at` is the submit time as first seen: Slurm renews it with every requeue (see `identify`).
+    """
+
+    cluster: str
+    job_id: int
+    submit_at: int
+
+    def __str__(self) -> str:
+        return f"{self.cluster}/{self.job_id}@{self.submit_at}"
+
+
+class Attempt(NamedTuple):
+    """One run of a gang: Slurm counts its requeues, the launcher its launches within an allocation."""
+
+    restart_count: int
+    launch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.restart_count}.{self.launch}" if self.launch else str(self.restart_count)
+
+
+FIRST_ATTEMPT = Attempt(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    key: JobKey
+    slurm: SlurmJob
+    managed: bool  # asked for us: ours to recover. Others are never touched
+
+    @property
+    def running(self) -> bool:
+        return self.slurm.state == "RUNNING"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownJob:
+    """What is remembered of the latest job of an id."""
+
+    row: int  # in the database
+    key: JobKey
+    restart_count: int
+    user_id: int
+    managed: bool = False  # asked for us
+    seen_at: float = 0.0  # when it was last written down: at its last requeue, or later
+
+    def believes(self, user_id: int) -> bool:
+        """Whether a process of this user may speak for the job: its owner's, or root's."""
+        return user_id in (0, self.user_id)
+
+
+def identify(cluster: str, slurm: SlurmJob, known: KnownJob | None) -> JobKey:
+    """Which job this is: the known one of its id, or a new one.
+
+    A requeue renews Slurm's submit time and raises the restart count; a new job of an old id has another submit time
+    and a restart count of zero, or another owner. The count may fall: a slurmctld that crashed comes back with a count
+    and a submit time that it had saved before; a new job of that id would be younger than what we saw last.
+    """
+    if known is not None:
+        same_submission = slurm.submit_at == known.key.submit_at
+        requeued = slurm.restart_count >= max(1, known.restart_count)
+        as_before = 1 <= slurm.restart_count < known.restart_count and slurm.submit_at <= known.seen_at
+        if same_submission or ((requeued or as_before) and slurm.user_id == known.user_id):
+            return known.key
+    return JobKey(cluster, slurm.job_id, slurm.submit_at)
+
+
+class JobThere(NamedTuple):
+    """A job that was on a node when something happened there, and whose it was."""
+
+    job_id: int
+    submit_at: int  # as in JobKey
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Our Prolog kept an attempt of a job off a node."""
+
+    node: str
+    job_id: int
+    restart_count: int | None  # of that attempt; None where Slurm did not tell
+    at: float  # by the node's clock
+    received_at: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint of which all shards of one attempt's world are in."""
+
+    step: int  # training continues with this step
+    path: str
+    world_size: int
+    completed_at: float
+    attempt: Attempt = FIRST_ATTEMPT  # that wrote it
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnomaly:
+    """Loss or gradient norm of one rank was not what it should be, from `step` on."""
+
+    id: int
+    job: JobKey
+    attempt: Attempt
+    node: str
+    rank: int
+    world_size: int
+    kind: AnomalyKind
+    step: int
+    until: int | None  # as before since this step; None: not that we know
+    value: str
+    received_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class FirstNan:
+    """Where an attempt of a job on several nodes showed its first NaN."""
+
+    job: JobKey
+    attempt: Attempt
+    step: int
+    nodes: tuple[str, ...]  # whose ranks showed it at that step
+    rank: int  # the lowest of them
+    received_at: float
+
+
+def opted_in(comment: str, word: str) -> bool:
+    """Whether `word` stands alone in the Slurm comment: "understudy", "team-a understudy", "understudy,x=1"."""
+    return word in comment.replace(",", " ").replace(";", " ").split()

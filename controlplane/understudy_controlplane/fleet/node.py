@@ -1,0 +1,200 @@
+"""A node of the fleet, as the control plane knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+
+from understudy_agent.wire import Gpu, HardwareEvent, Host, KernelEvent, Port
+from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.job import JobThere
+from understudy_controlplane.fleet.slurm import SlurmNode
+
+REASON_PREFIX = "understudy:"
+"""Every reason that we give Slurm begins with this; one that does not is somebody else's."""
+
+
+SLURM_SAVES_SECONDS = 10.0
+"""slurmctld writes its state every five seconds at least; a crash forgets what came after the last time."""
+
+
+class NodeState(StrEnum):
+    """Guarantees, not actions. `decide.table` says how one follows from another."""
+
+    IN_SERVICE = "in_service"  # nothing is known against it
+    SUSPECT = "suspect"  # something looks wrong; it goes on working
+    QUARANTINED = "quarantined"  # out of service by our decision
+    UNKNOWN = "unknown"  # its agent is silent; that is all we know
+    FOREIGN_DRAIN = "foreign_drain"  # somebody else took it out of service: look, don't touch
+    REPAIRING = "repairing"  # a rung of the repair ladder is being tried; drained, or reserved for us alone
+    VALIDATING = "validating"  # reserved for us alone, while it is tested
+    PROBATION = "probation"  # it works again and passed its test; as a spare it is taken last
+    HANDS = "hands"  # out of service, and a person has the ticket
+    OPERATOR_HOLD = "operator_hold"  # out of service by an operator's word to us: not touched until released
+    RETIRED = "retired"  # out of service for good
+
+
+AT_FAULT = frozenset({NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING, NodeState.HANDS})
+"""Out of service by our own decision. These count against the budgets, but for nodes that are tested in service."""
+
+OUT_OF_SERVICE = AT_FAULT | {NodeState.OPERATOR_HOLD, NodeState.RETIRED}
+"""Out of service by our hand."""
+
+IN_OUR_HANDS = frozenset({NodeState.REPAIRING, NodeState.VALIDATING})
+"""A recovery of ours is at work on the node: what happens to it meanwhile may be our own doing."""
+
+PROBED = 255
+"""The row of `decide.table` by which a suspect is taken from service for its test."""
+
+SUSPECT_TESTED = frozenset({PROBED, 257})
+"""Rows by which a suspect is tested, whoever wants it: a test that never begins does not end the suspicion."""
+
+PROBATION_TESTED = 258
+"""The row by which a node on probation is tested: a test that never begins does not end the probation."""
+
+TESTED_IN_SERVICE = frozenset({254, PROBATION_TESTED, *SUSPECT_TESTED})
+"""Rows by which a node that was in service is tested: nothing is proven against it, so it counts against no budget for
+faults."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """The durable part: what SQL holds of a node."""
+
+    name: str
+    state: NodeState = NodeState.IN_SERVICE
+    since: float = 0.0
+    table_row: int = 0  # number of the transition that led here
+    cleared_at: float = 0.0  # events received up to here count no more: somebody vouched for the node since
+    drained_at: float | None = None  # when our drain was read back from Slurm
+    drain_reason: str = ""  # as read back then, with who gave it and when, in Slurm's words: the proof that it is ours
+    drain_user: str = ""
+    drain_reason_at: int = 0
+    drain_settled: bool = False  # it was seen to stand for so long that slurmctld has saved it
+    agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
+    slurmd_seen_at: float | None = None  # when its slurmd's port first answered us
+    past_boot_id: str = ""  # the boot that a reboot of ours ends: what is told of it counts no more
+    weight: int | None = (
+        None  # in Slurm, that we gave it for its probation; None: we gave it none, or it has its own again
+    )
+    weight_before: int | None = None  # that it had before
+
+    @property
+    def tested_in_service(self) -> bool:
+        """It is tested, and was in service until then."""
+        return self.state is NodeState.VALIDATING and self.table_row in TESTED_IN_SERVICE
+
+    @property
+    def at_fault(self) -> bool:
+        """It counts against the budgets."""
+        return self.state in AT_FAULT and not self.tested_in_service
+
+    def owns(self, slurm: SlurmNode) -> bool:
+        """Whether the node is out of service for the very reason that we gave.
+
+        Slurm keeps no owner: whoever writes a reason last has the node. Some versions leave an old reason standing when
+        a node is resumed, so the prefix alone proves nothing; time and user of what we read back do.
+        """
+        if self.state not in OUT_OF_SERVICE or not slurm.reason.startswith(REASON_PREFIX):
+            return False
+        if self.state in IN_OUR_HANDS:  # Slurm itself adds to the reason, as "reboot issued", and renews its time
+            return True
+        if self.drained_at is None or not self.drain_user:  # on its way, or written down before there was this proof
+            return True
+        return (slurm.reason_user, slurm.reason_at) == (self.drain_user, self.drain_reason_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Which machine it was, so to say: with a new driver or another set of GPUs it is another one, as after a boot.
+    Empty is what is not known.
+    """
+
+    driver_version: str = ""
+    gpu_set: str = ""  # the same for the same GPUs, whatever their order
+
+
+DRIVER_VERSION_CHARACTERS_MAX = 64
+
+
+def generation_of(driver_version: str, gpus: Iterable[Gpu]) -> Generation:
+    uuids = "\n".join(sorted(gpu.uuid for gpu in gpus if gpu.uuid))
+    gpu_set = sha256(uuids.encode()).hexdigest()[:16] if uuids else ""
+    return Generation(driver_version[:DRIVER_VERSION_CHARACTERS_MAX], gpu_set)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKernelEvent:
+    """A kernel event with the control plane's own marks. Of a storm of events that say the same it is the latest, with
+    their number and when the first of them was.
+    """
+
+    id: int
+    node: str
+    received_at: float
+    event: KernelEvent
+    jobs: tuple[JobThere, ...] = ()  # that were on the node; empty: none, or it is not known any more
+    since: float | None = None  # of a storm: when it began
+    count: int = 1
+    generation: Generation = Generation()
+
+    @property
+    def begun_at(self) -> float:
+        return self.event.at if self.since is None else self.since
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHardwareEvent:
+    """A hardware event with the control plane's own marks."""
+
+    id: int
+    node: str
+    received_at: float
+    event: HardwareEvent
+    generation: Generation = Generation()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """Everything known of one node at the moment of a snapshot."""
+
+    record: NodeRecord
+    slurm: SlurmNode | None  # None: Slurm no longer knows it
+    heard_at: float | None  # last report, None since this process started
+    boot_id: str = ""
+    driver_version: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    events: tuple[StoredKernelEvent, ...] = ()  # of this boot, not cleared
+    is_spare: bool = False  # held in our spare reservation
+    history: tuple[StoredKernelEvent, ...] = ()  # of the last days: those of earlier boots and cleared ones as well
+    slurmd_silent_since: float | None = None  # since when nobody answers at slurmd's port; None: it does, or not asked
+    hardware_events: tuple[StoredHardwareEvent, ...] = ()  # of any boot, not cleared
+    ports: tuple[Port, ...] = ()
+    host: Host | None = None
+    nvml_silent_seconds: float = 0.0
+    nvml_unkillable: bool = False
+    ports_silent_seconds: float = 0.0
+    host_silent_seconds: float = 0.0
+    clock_ahead_seconds: float = 0.0  # of our own clock, the report's way here included (which makes it less)
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def has_agent(self) -> bool:
+        """It was heard once, by this control plane or another."""
+        return self.heard_at is not None or self.record.agent_seen_at is not None
+
+    @property
+    def generation(self) -> dict[str, Json]:
+        """Which machine it was: `Generation`, the boot, and the GPUs by name."""
+        gpus: list[Json] = [gpu.uuid for gpu in self.gpus]
+        own = generation_of(self.driver_version, self.gpus)
+        return {"boot_id": self.boot_id, "driver_version": own.driver_version, "gpu_set": own.gpu_set, "gpus": gpus}
+
+    @property
+    def state(self) -> NodeState:
+        return self.record.state

@@ -1,0 +1,252 @@
+"""What Slurm says of its nodes, jobs and reservations, as plain values.
+
+The field names are Slurm's where Slurm has one. Filled by `understudy_controlplane.slurm`, read by every pure room.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+ON_LEAVE = frozenset(
+    {
+        "POWERED_DOWN",
+        "POWERING_DOWN",
+        "POWERING_UP",
+        "POWER_DOWN",
+        "POWER_UP",
+        "REBOOT_ISSUED",
+        "REBOOT_REQUESTED",
+        "REBOOT",
+        "MAINT",
+        "MAINTENANCE",
+        "FUTURE",
+    }
+)
+
+
+REBOOT_GIVEN_UP = ("reboot timed out", "ResumeTimeout reached", "Node unexpectedly rebooted")
+"""What Slurm writes, after our reason or over it, when a reboot does not end as it expected (ResumeTimeout)."""
+
+_GPUS = re.compile(r"(?:^|,)gpu(?::(?P<kind>[^:,(]+))?:(?P<count>\d+)(?=[(,]|$)")
+
+
+@lru_cache(maxsize=1024)  # asked of every node at every tick, and a fleet has few kinds of them
+def gpus_of_gres(gres: str) -> int:
+    """How many whole GPUs Slurm has for the node; 0: it does not say. MIG instances are called like "1g.10gb"."""
+    found = list(_GPUS.finditer(gres))
+    if any("g." in (match["kind"] or "") for match in found):
+        return 0
+    return sum(int(match["count"]) for match in found)
+
+
+PROLOG_ERROR = "Prolog error"
+"""The reason with which Slurm itself drains a node whose Prolog failed, whoever's it was."""
+
+OWN_REASONS = (
+    PROLOG_ERROR,
+    "Epilog error",
+    "Kill task failed",
+    "batch job complete failure",
+    "gres/",  # "gres/gpu count reported lower than configured (7 < 8)"
+    "Low RealMemory",
+    "Low socket*core*thread count",
+    "Low CPUs",
+    "Low TmpDisk",
+)
+"""How the reasons begin with which Slurm takes a node out of service by itself, for what it saw there."""
+
+OWN_USERS = ("slurm", "root")
+"""As whom it does so: its SlurmUser."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """A node as `scontrol show node` tells it."""
+
+    name: str
+    address: str
+    port: int  # of slurmd
+    base_state: str  # "IDLE", "ALLOCATED", "MIXED", "DOWN", ...
+    flags: frozenset[str]  # "DRAIN", "COMPLETING", "NOT_RESPONDING", "RESERVED", ...
+    partitions: tuple[str, ...]
+    reason: str = ""
+    reason_user: str = ""
+    reason_at: int = 0  # seconds since the epoch; part of the proof that a drain is ours
+    gres: str = ""
+    features: frozenset[str] = frozenset()  # active ones: what jobs can ask for
+    weight: int = 1  # of nodes that suit a job, Slurm gives it those of the lowest weight
+
+    @property
+    def draining(self) -> bool:
+        return "DRAIN" in self.flags
+
+    @property
+    def down(self) -> bool:
+        return self.base_state == "DOWN"
+
+    @property
+    def responding(self) -> bool:
+        return "NOT_RESPONDING" not in self.flags
+
+    @property
+    def on_leave(self) -> bool:
+        """Slurm, or an administrator through it, has the node away on purpose."""
+        return not self.flags.isdisjoint(ON_LEAVE) or self.base_state in ("FUTURE", "PLANNED_DOWN")
+
+    @property
+    def reboot_given_up(self) -> bool:
+        """Slurm no longer waits for its reboot. The node may come back all the same."""
+        return any(words in self.reason for words in REBOOT_GIVEN_UP)
+
+    @property
+    def lost(self) -> bool:
+        """Slurm itself says that the node does not answer it."""
+        return not self.responding or (self.down and self.reason.startswith("Not responding"))
+
+    @property
+    def out_by_slurm(self) -> bool:
+        """Drained, or set down, by Slurm itself: no person's doing."""
+        out = self.draining or (self.down and not self.lost)
+        return out and self.reason_user in OWN_USERS and self.reason.startswith(OWN_REASONS)
+
+    def taken_down(self, our_prefix: str) -> bool:
+        """Somebody set it DOWN for a reason that is not ours."""
+        return self.down and not self.lost and not self.reason.startswith(our_prefix)
+
+    @property
+    def usable(self) -> bool:
+        """Slurm would start a job here, if it were free."""
+        return (
+            not self.draining and not self.down and not self.on_leave and self.responding and "FAIL" not in self.flags
+        )
+
+
+HELD_AFTER_FAILED_LAUNCH = frozenset({"launch_failed_requeued_held", "launch failed requeued held"})
+"""The Reason of a job that Slurm requeued and held because a Prolog failed. Users' and admins' holds have others."""
+
+ENDED_STATES = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "LAUNCH_FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    }
+)
+"""In every other state, those of newer versions included, a job may go on."""
+
+PENDING_STATES = frozenset(
+    {"PENDING", "EXPEDITING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
+"""Slurm's base state is PENDING, and it shows a flag in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A job as `scontrol show job` tells it. Job ids are used again: `submit_at` makes them unique."""
+
+    job_id: int
+    submit_at: int  # seconds since the epoch
+    user: str
+    user_id: int
+    name: str
+    partition: str
+    state: str  # "PENDING", "RUNNING", "COMPLETING", "COMPLETED", "FAILED", ...
+    restart_count: int
+    nodes: tuple[str, ...]  # empty while pending
+    node_count: int
+    comment: str
+    batch: bool
+    requeue: bool
+    reservation: str = ""
+    reason: str = ""
+    start_at: int | None = None  # for a pending job: not before
+    excluded_nodes: tuple[str, ...] = ()
+    priority: int = 1
+    time_limit_minutes: int | None = None  # None: none of its own
+    required_nodes: tuple[str, ...] = ()  # it runs on no set of nodes without these
+    features: str = ""  # that its nodes must have, as an expression of Slurm's
+    part_of: str = ""  # "job array", "heterogeneous job": Slurm may take its id for the whole
+
+    @property
+    def pending(self) -> bool:
+        return self.state in PENDING_STATES
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED_STATES
+
+    @property
+    def holds_nodes(self) -> bool:
+        """Its processes are, or are about to be, on its nodes; a job that is completing lets go of them."""
+        return bool(self.nodes) and not self.pending and not self.ended and self.state != "COMPLETING"
+
+    @property
+    def held(self) -> bool:
+        """It waits for somebody to release it. "BadConstraints" looks the same and is nobody's doing."""
+        return self.pending and self.priority == 0 and self.reason != "BadConstraints"
+
+    @property
+    def held_after_failed_launch(self) -> bool:
+        return self.pending and self.reason in HELD_AFTER_FAILED_LAUNCH
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmStep:
+    """A step as `scontrol show step` tells it."""
+
+    step_id: str  # "0", "batch", "extern", "interactive"
+    name: str
+    state: str
+    nodes: tuple[str, ...]
+
+
+POOL_USER = "root"
+"""For whom the spare pool is reserved: no job can use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A job of our own, alone on one node, in a reservation of ours."""
+
+    name: str
+    node: str
+    partition: str  # or several, with commas between them
+    reservation: str
+    user: str
+    gres: str  # "gpu:8"; empty: none
+    script: str
+    time_limit_minutes: int
+    output: str  # a path on the node
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmReservation:
+    name: str
+    nodes: tuple[str, ...]
+    users: tuple[str, ...]
+    flags: frozenset[str]
+    start_at: int = 0
+
+    def made_for(self, user: str) -> bool:
+        """Made by us for this user: so ours are, and nobody else's would be by chance."""
+        return self.users == (user,) and "IGNORE_JOBS" in self.flags
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmView:
+    """All of it, read one after the other within a few milliseconds."""
+
+    read_at: float
+    nodes: Mapping[str, SlurmNode]
+    jobs: Mapping[int, SlurmJob]  # by job id: Slurm knows one job of an id at a time
+    reservations: Mapping[str, SlurmReservation]

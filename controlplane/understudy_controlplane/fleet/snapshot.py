@@ -1,0 +1,135 @@
+"""One consistent view of everything, at one moment. Detection and decision see this and nothing else.
+
+What they ask once a node of thousands is counted once a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from understudy_controlplane.config import Mode
+from understudy_controlplane.fleet.gang import BlackHole, Gang
+from understudy_controlplane.fleet.gpu import MovedGpu
+from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
+from understudy_controlplane.fleet.lemon import LemonSignals
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeView
+from understudy_controlplane.fleet.operator import Request
+from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RepairAttempt
+from understudy_controlplane.fleet.slurm import SlurmReservation
+from understudy_controlplane.fleet.steps import StepTable
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    now: float
+    started_at: float  # of this control-plane process: nobody can have been heard before
+    mode: Mode
+    paused: str  # by whom and why; empty: not paused
+    slurm_read_at: float | None  # when the Slurm part was read; None: never yet
+    slurmctld_started_at: float | None  # None: not told
+    slurm_error: str  # of the latest attempt to read Slurm; empty: it went well
+    nodes: Mapping[str, NodeView]
+    jobs: Mapping[JobKey, Job]
+    reservations: Mapping[str, SlurmReservation]
+    recoveries: tuple[Recovery, ...] = ()  # the open ones
+    swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
+    quarantines: tuple[float, ...] = ()  # of the last hour: when decided
+    releases: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
+    refusals: tuple[Refusal, ...] = ()  # of the last day: jobs that our Prolog kept off a node
+    first_nans: tuple[FirstNan, ...] = ()  # of the last days: attempts that showed NaN, and where first
+    lemon_signals: Mapping[str, LemonSignals] = field(default_factory=dict)  # by node; those without any are left out
+    gangs: Mapping[JobKey, Gang] = field(default_factory=dict)  # of running jobs of ours that a launcher drives
+    disobeyed: frozenset[tuple[JobKey, int]] = frozenset()  # job and restart count: its launcher did not do as told
+    limits: Mapping[tuple[JobKey, int], int] = field(default_factory=dict)
+    """Job and restart count → its time limit in minutes before any of it was credited for a fault."""
+    hangs: tuple[tuple[JobKey, int | None], ...] = ()  # gangs started anew for a hang, oldest first: how far they came
+    black_holes: Mapping[str, Sequence[BlackHole]] = field(default_factory=dict)  # by the node that was blamed
+    replaced: Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]] = field(default_factory=dict)
+    """Job and restart count → nodes that its launcher took for bad → of which launch last, and when that ended."""
+    tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
+    attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
+    quarantined_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # node → when, within the last week
+    incidents: Mapping[str, OpenIncident] = field(default_factory=dict)  # node → its open one
+    requests: Mapping[str, Request] = field(default_factory=dict)  # node → an operator's that is not answered yet
+    breaker: str = ""  # why the circuit breaker is open; empty: it is closed
+    breaker_reset_at: float = 0.0  # when a person last closed it
+    moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
+    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "rack r1" → its nodes
+    mass_silence: str = ""  # in words: so many agents are silent at once that nothing is done; empty: they are not
+
+    def job_on(self, node: str) -> list[Job]:
+        """Running jobs on a node."""
+        return self._jobs_on.get(node, [])
+
+    @cached_property
+    def headless(self) -> dict[str, list[Job]]:
+        """Node → running jobs that Slurm took it from, though their launcher was there: it is gone, with its ranks."""
+        found: dict[str, list[Job]] = {}
+        for key, gang in self.gangs.items():
+            job = self.jobs.get(key)
+            if job is not None and job.running and gang.host not in job.slurm.nodes:
+                found.setdefault(gang.host, []).append(job)
+        return found
+
+    @cached_property
+    def _jobs_on(self) -> dict[str, list[Job]]:
+        return _by_node(job for job in self.jobs.values() if job.running)
+
+    def holders_of(self, node: str) -> list[Job]:
+        """Jobs whose processes are there, whatever Slurm calls their state."""
+        return self._holders.get(node, [])
+
+    @cached_property
+    def _holders(self) -> dict[str, list[Job]]:
+        return _by_node(job for job in self.jobs.values() if job.slurm.holds_nodes)
+
+    @cached_property
+    def quarantined(self) -> int:
+        """How many nodes are out of service by our own decision, in repair included."""
+        return sum(node.record.at_fault for node in self.nodes.values())
+
+    @cached_property
+    def well(self) -> int:
+        """How many nodes are not out of service by our hand, but for a test of theirs."""
+        return sum(node.state not in OUT_OF_SERVICE or node.record.tested_in_service for node in self.nodes.values())
+
+    @cached_property
+    def domains_of(self) -> dict[str, list[str]]:
+        """Node → the domains of failure that it is in."""
+        found: dict[str, list[str]] = {}
+        for domain, names in self.domains.items():
+            for name in names:
+                found.setdefault(name, []).append(domain)
+        return found
+
+    @cached_property
+    def quarantined_in(self) -> dict[str, int]:
+        """Domain → how many of its nodes are out of service by our own decision."""
+        at_fault = {name for name, node in self.nodes.items() if node.record.at_fault}
+        return {domain: sum(name in at_fault for name in names) for domain, names in self.domains.items()}
+
+    @cached_property
+    def unheard(self) -> bool:
+        """Whether a node that Slurm would use has not been heard since our start."""
+        return any(node.heard_at is None and node.slurm and node.slurm.usable for node in self.nodes.values())
+
+    def recovery_on(self, node: str) -> Recovery | None:
+        """The one that works on this node itself: repairs it, tests it, gives it back."""
+        kinds = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.HANDS, RecoveryKind.RETURN)
+        return next((one for one in self.recoveries if one.plan.kind in kinds and node in one.plan.failed_nodes), None)
+
+    def recovery_of(self, job: JobKey) -> Recovery | None:
+        """The one that moves it. Releasing a job from Slurm's hold moves nobody."""
+        moving = (one for one in self.recoveries if one.plan.kind is not RecoveryKind.RELEASE_JOB)
+        return next((recovery for recovery in moving if recovery.plan.job == job), None)
+
+
+def _by_node(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        for node in dict.fromkeys(job.slurm.nodes):
+            found.setdefault(node, []).append(job)
+    return found

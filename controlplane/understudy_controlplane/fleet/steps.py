@@ -1,0 +1,35 @@
+"""Step times of one attempt of a job: one row a rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from understudy_controlplane.fleet.job import Attempt, JobKey
+
+
+@dataclass(frozen=True, slots=True)
+class StepTable:
+    """A consistent copy of the live step times.
+
+    `self_seconds[rank, i]` is the self time of step `first_step + i`, NaN where it was not reported.
+    """
+
+    job: JobKey
+    attempt: Attempt
+    first_step: int
+    self_seconds: npt.NDArray[np.float32]  # shape (ranks, steps)
+    last_step: npt.NDArray[np.int64]  # per rank, -1: none yet
+    nodes: tuple[str, ...]  # per rank, "" unknown
+    roles: tuple[str, ...]  # per rank
+    gpus: tuple[int | None, ...]  # per rank: index on its node
+    advanced_at: float  # when any rank last reported a new step; 0: none has
+    heard_since: float = 0.0  # when any rank of the attempt was first heard
+    longest_pause_seconds: float = 0.0  # between two of its last steps, as they were reported; 0: there were no two
+    sequences: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Per rank: which collective it entered last, -1: none told."""
+    inside: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    """Per rank: it had not come out of it."""
+    furthest_collective: str = ""  # the name of the highest of them

@@ -1,0 +1,233 @@
+"""The door for agents' reports: `POST /v1/reports`, and `GET /v1/restore-point` for their ranks.
+
+Telemetry goes to memory at once; facts go to SQL before they are acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+from fastapi import APIRouter, Request, Response
+
+from understudy_agent.wire import (
+    DISKS_PER_NODE_MAX,
+    FACTS_PER_REPORT_MAX,
+    GPUS_PER_NODE_MAX,
+    NOT_UNDERSTOOD,
+    PORTS_PER_NODE_MAX,
+    RANKS_PER_NODE_MAX,
+    REPORT_BYTES_MAX,
+    STEPS_PER_WINDOW_MAX,
+    WIRE_VERSION,
+    Acknowledgement,
+    RankFact,
+    Report,
+    RestorePoint,
+)
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.fleet.job import Attempt, KnownJob
+from understudy_controlplane.fleet.node import Generation, generation_of
+from understudy_controlplane.ingest.answers import answer, refuse
+from understudy_controlplane.ingest.authority import Token
+from understudy_controlplane.live.directory import JobDirectory
+from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
+from understudy_controlplane.store.database import StoreError
+from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.launches import LaunchStore
+
+log = structlog.get_logger()
+
+DROPPED_SHOWN_MAX = 8
+
+
+class _VersionOnly(msgspec.Struct):
+    version: int = 0
+
+
+_decoder = msgspec.json.Decoder(Report)
+_version_decoder = msgspec.json.Decoder(_VersionOnly)
+_NOTHING_TO_ACKNOWLEDGE = answer(Acknowledgement(0)).body
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """What the doors need. `tell_restore_point(job, restart_count)` gives step and path; `unfit(node, now)` tells why
+    no new job may start on the node, empty for no objection; `newest_checkpoint(job)` is step and path, or (0, "").
+    """
+
+    cluster: str
+    agent_token: Token
+    telemetry: Telemetry
+    directory: JobDirectory
+    facts: FactStore
+    launches: LaunchStore
+    clock: Clock
+    wake_loop: Callable[[], None]
+    tell_restore_point: Callable[[KnownJob, Attempt], tuple[int, str]]
+    unfit: Callable[[str, float], str]
+    newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
+
+
+def reports_router(doors: Doors) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/reports")
+    async def receive_report(request: Request) -> Response:
+        if not doors.agent_token.admits(request.headers.get("authorization")):
+            return not_an_agent()
+        body = await read_body(request)
+        if body is None:
+            return refuse(
+                413,
+                f"a report has at most {REPORT_BYTES_MAX} bytes",
+                "send fewer steps or facts in one report",
+            )
+        try:
+            report = _decoder.decode(body)
+        except NOT_UNDERSTOOD as error:
+            return _not_understood(body, error)
+        objection = _objection(doors, report)
+        if objection is not None:
+            return objection
+        return await _take(doors, report)
+
+    @router.get("/v1/restore-point")
+    async def restore_point(
+        request: Request, job_id: int, restart_count: int, user_id: int, launch: int = 0, if_managed: bool = False
+    ) -> Response:
+        if not doors.agent_token.admits(request.headers.get("authorization")):
+            return not_an_agent()
+        known = doors.directory.get(job_id)
+        if known is None or restart_count > known.restart_count:
+            doors.wake_loop()
+            return refuse(
+                404, f"Slurm has not named attempt {restart_count} of job {job_id} yet", "ask again in a second"
+            )
+        if not known.believes(user_id):
+            return refuse(403, f"user {user_id} asks about job {job_id} of user {known.user_id}", "ask about your own")
+        if if_managed and not known.managed:
+            return answer(RestorePoint(job_id, restart_count, 0, "", launch, managed=False))
+        step, path = await asyncio.to_thread(doors.tell_restore_point, known, Attempt(restart_count, launch))
+        return answer(RestorePoint(job_id, restart_count, step, path, launch))
+
+    return router
+
+
+def not_an_agent() -> Response:
+    return refuse(401, "no agent's token", "the agent's token_file must hold what agent_token_file holds here")
+
+
+async def read_body(request: Request) -> bytes | None:
+    """The body; None when it is too large, which is noticed before all of it is read."""
+    length = request.headers.get("content-length")
+    if length is not None and length.isdigit() and int(length) > REPORT_BYTES_MAX:
+        return None
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > REPORT_BYTES_MAX:
+            return None
+    return body
+
+
+def _not_understood(body: bytes, error: Exception) -> Response:
+    """A newer agent's report may not decode at all: then its version is what there is to say."""
+    try:
+        version = _version_decoder.decode(body).version
+    except NOT_UNDERSTOOD:
+        version = WIRE_VERSION
+    if version != WIRE_VERSION:
+        return wrong_version(version)
+    return refuse(
+        400, f"the report cannot be read: {error}", "compare the message with agents/understudy_agent/wire.py"
+    )
+
+
+def wrong_version(version: int) -> Response:
+    return refuse(
+        400,
+        f"wire version {version}; this control plane speaks {WIRE_VERSION}",
+        "install the same release of understudy on agents and control plane; update the control plane first",
+    )
+
+
+def _objection(doors: Doors, report: Report) -> Response | None:
+    if report.version != WIRE_VERSION:
+        return wrong_version(report.version)
+    if report.cluster != doors.cluster:
+        return refuse(
+            400,
+            f"node {report.node} reports for cluster {report.cluster!r}; this is {doors.cluster!r}",
+            "set `cluster` in the agent's configuration to Slurm's ClusterName",
+        )
+    too_many = [
+        f"{count} {what}, at most {most}"
+        for what, count, most in (
+            ("GPUs", len(report.gpus), GPUS_PER_NODE_MAX),
+            ("ports", len(report.ports), PORTS_PER_NODE_MAX),
+            ("disks", len(report.host.disks) if report.host else 0, DISKS_PER_NODE_MAX),
+            ("ranks", len(report.ranks), RANKS_PER_NODE_MAX),
+            ("facts", len(report.facts), FACTS_PER_REPORT_MAX),
+            (
+                "steps of a rank",
+                max((len(w.self_seconds) for w in report.ranks), default=0),
+                STEPS_PER_WINDOW_MAX,
+            ),
+        )
+        if count > most
+    ]
+    if too_many:
+        return refuse(422, f"node {report.node} reports {'; '.join(too_many)}", "send it in several reports")
+    for fact in report.facts:
+        if isinstance(fact, RankFact) and fact.rank >= fact.world_size:
+            return refuse(
+                422, f"rank {fact.rank} in a world of {fact.world_size} (job {fact.job_id})", "ranks count from 0"
+            )
+    return None
+
+
+async def _take(doors: Doors, report: Report) -> Response:
+    now = doors.clock.now()
+    before = doors.telemetry.latest(report.node) if report.facts else None
+    try:
+        dropped = doors.telemetry.receive(report, now)
+    except UnknownNode:
+        return refuse(
+            404,
+            f"Slurm on cluster {doors.cluster!r} knows no node {report.node!r}",
+            "set `node` in the agent's configuration to the NodeName of slurm.conf",
+        )
+    if report.facts:
+        try:
+            dropped += await asyncio.to_thread(
+                doors.facts.record,
+                report.node,
+                report.facts,
+                now,
+                doors.directory.get,
+                lambda at: doors.telemetry.allocations.on(report.node, at),
+                _generation(report, before.report if before else None),
+            )
+        except StoreError as error:
+            log.exception("facts.not_stored", node=report.node, facts=len(report.facts))
+            return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
+        doors.wake_loop()
+    unfit = doors.unfit(report.node, now)
+    if dropped:
+        log.warning("report.not_believed", node=report.node, dropped=dropped[:DROPPED_SHOWN_MAX])
+    elif not report.facts and not unfit:
+        return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
+    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit))
+
+
+def _generation(report: Report, before: Report | None) -> Generation:
+    """As far as it is known: a fact may come before the agent's first picture, or without one."""
+    own = generation_of(report.driver_version, report.gpus)
+    if before is None or before.boot_id != report.boot_id:
+        return own
+    known = generation_of(before.driver_version, before.gpus)
+    return Generation(own.driver_version or known.driver_version, own.gpu_set or known.gpu_set)

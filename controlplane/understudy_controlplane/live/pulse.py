@@ -1,0 +1,26 @@
+"""How the control plane itself is doing: written by the loop, read by the windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+
+@dataclass(slots=True)
+class SlurmReading:
+    at: float | None = None
+    seconds: float = 0.0
+    error: str = ""  # of the latest try; empty: it went well
+    errors_total: int = 0
+
+
+@dataclass(slots=True)
+class Pulse:
+    last_tick_at: float = 0.0
+    tick_seconds: float = 0.0
+    ticks_total: int = 0
+    errors_total: int = 0
+    last_error: str = ""
+    snapshot: Snapshot | None = None  # the latest
+    slurm: SlurmReading = field(default_factory=SlurmReading)

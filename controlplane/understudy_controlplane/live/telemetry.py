@@ -1,0 +1,158 @@
+"""The newest picture of every node and every running gang."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from understudy_agent.wire import RANKS_PER_NODE_MAX, RankWindow, Report
+from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.live.allocations import Allocations
+from understudy_controlplane.live.step_buffer import RankNow, StepBuffer
+
+STEP_SECONDS_MAX = 1e6
+
+
+class UnknownNode(Exception):
+    """A report from a node that Slurm does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedJob:
+    """What Slurm says of a job whose ranks may report. Any user's process can claim to be a rank: only windows of an
+    attempt that Slurm knows, from a node that it runs on, are kept."""
+
+    restart_count: int
+    user_id: int
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    report: Report
+    at: float  # by our clock
+
+
+class Telemetry:
+    """Written by the door for reports, read by the loop. Every method is safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: frozenset[str] = frozenset()
+        self._heard: dict[str, Heard] = {}
+        self._steps: dict[int, StepBuffer] = {}
+        self._expected: dict[int, ExpectedJob] = {}
+        self.allocations = Allocations()
+        self.reports_total = 0
+        self.windows_dropped_total = 0
+
+    def know(self, nodes: Collection[str]) -> None:
+        """From now on these nodes exist, and no others."""
+        with self._lock:
+            self._known = frozenset(nodes)
+            for gone in self._heard.keys() - self._known:
+                del self._heard[gone]
+
+    def receive(self, report: Report, now: float) -> list[str]:
+        """Takes the report, but for windows that cannot be believed: these are returned, in words.
+
+        One rank's nonsense is no reason to close the ears to its node. Raises UnknownNode; then nothing was taken.
+        """
+        with self._lock:
+            if report.node not in self._known:
+                raise UnknownNode(report.node)
+            self._heard[report.node] = Heard(report, now)
+            self.reports_total += 1
+            dropped: list[str] = []
+            for window in report.ranks:
+                doubt = self._doubt(window, report.node)
+                if doubt:
+                    dropped.append(f"step times of rank {window.rank} of job {window.job_id}: {doubt}")
+                else:
+                    self._buffer(window).add(window, report.node, now)
+            self.windows_dropped_total += len(dropped)
+            return dropped
+
+    def heard(self) -> dict[str, Heard]:
+        with self._lock:
+            return dict(self._heard)
+
+    def latest(self, node: str) -> Heard | None:
+        """The node's newest report; None: there is none."""
+        with self._lock:
+            return self._heard.get(node)
+
+    def expect(self, jobs: Mapping[int, ExpectedJob]) -> None:
+        """These jobs run now, by job id. Step times of all others, and of earlier attempts, are forgotten."""
+        with self._lock:
+            self._expected = dict(jobs)
+            for job_id, buffer in list(self._steps.items()):
+                expected = self._expected.get(job_id)
+                if expected is None or expected.restart_count != buffer.attempt.restart_count:
+                    del self._steps[job_id]
+
+    def progress(self) -> dict[tuple[int, Attempt], tuple[int, float]]:
+        """(job id, latest attempt) → furthest step finished by any rank, and when that was reported."""
+        with self._lock:
+            return {
+                (job_id, buffer.attempt): (buffer.last_step, buffer.advanced_at)
+                for job_id, buffer in self._steps.items()
+            }
+
+    def nodes_of(self, job_id: int, restart_count: int) -> frozenset[str] | None:
+        """Where Slurm runs this attempt; None: it does not show it as running."""
+        with self._lock:
+            expected = self._expected.get(job_id)
+        return expected.nodes if expected is not None and expected.restart_count == restart_count else None
+
+    def step_of(self, job_id: int, attempt: Attempt) -> int | None:
+        """The furthest step that any rank of this attempt has finished, as far as it was reported."""
+        with self._lock:
+            buffer = self._steps.get(job_id)
+        return buffer.last_step if buffer is not None and buffer.attempt == attempt and buffer.last_step >= 0 else None
+
+    def table(self, job: JobKey, restart_count: int) -> StepTable | None:
+        """Of the latest launch."""
+        with self._lock:
+            buffer = self._steps.get(job.job_id)
+            return buffer.table(job) if buffer and buffer.attempt.restart_count == restart_count else None
+
+    def ranks(self, job_id: int) -> tuple[Attempt, list[RankNow]] | None:
+        """The job's running attempt and its ranks; None: none of them was heard."""
+        with self._lock:
+            buffer = self._steps.get(job_id)
+            return (buffer.attempt, buffer.ranks()) if buffer else None
+
+    def _doubt(self, window: RankWindow, node: str) -> str:
+        """Why the window is not to be believed; empty: it is."""
+        job = self._expected.get(window.job_id)
+        if job is None or node not in job.nodes or window.restart_count != job.restart_count:
+            return f"Slurm knows of no attempt {window.restart_count} running on {node} now"
+        if window.user_id not in (0, job.user_id):
+            return f"they come from user {window.user_id}"
+        if window.rank >= window.world_size or window.world_size > len(job.nodes) * RANKS_PER_NODE_MAX:
+            return f"it cannot be in a world of {window.world_size} on {len(job.nodes)} nodes"
+        times = window.self_seconds
+        if times and not (min(times) >= 0 and max(times) < STEP_SECONDS_MAX):
+            return "they are impossible"
+        return self._doubt_beside_its_gang(window)
+
+    def _doubt_beside_its_gang(self, window: RankWindow) -> str:
+        known = self._steps.get(window.job_id)
+        if known is None or Attempt(window.restart_count, window.launch) > known.attempt:
+            return ""
+        if window.launch < known.attempt.launch:
+            return f"launch {known.attempt.launch} of the gang is under way, they are of launch {window.launch}"
+        if known.world_size != window.world_size:
+            return f"the gang has {known.world_size} ranks, it says {window.world_size}"
+        return ""
+
+    def _buffer(self, window: RankWindow) -> StepBuffer:
+        """A new launch begins anew: it may do steps again that the one before had done."""
+        attempt = Attempt(window.restart_count, window.launch)
+        buffer = self._steps.get(window.job_id)
+        if buffer is None or buffer.attempt != attempt:
+            buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size)
+        return buffer

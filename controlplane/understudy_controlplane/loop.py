@@ -1,0 +1,171 @@
+"""The reconcile tick: look → detect → decide → record → advance. Nothing here judges or acts by itself."""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.fitness import unfit_nodes
+from understudy_controlplane.decide.guards import HOUR_SECONDS
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.launcher_orders import words
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.decision import Decision
+from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
+from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import Recovery
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.live.directory import JobDirectory
+from understudy_controlplane.live.launchers import Launchers
+from understudy_controlplane.live.pulse import Pulse
+from understudy_controlplane.live.verdicts import Verdicts
+from understudy_controlplane.observe.observer import Observer
+from understudy_controlplane.recover.runner import Runner
+from understudy_controlplane.store.journal import Journal
+
+log = structlog.get_logger()
+
+IDLE_TICK_SECONDS = 0.5
+RECOVERING_TICK_SECONDS = 0.1
+STANDING_SECONDS = 7 * 24 * HOUR_SECONDS
+"""How far back a fresh process looks for what was said already."""
+
+
+class Loop:
+    """One thread runs it. What it remembers between ticks can be read back from the database or from Slurm."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - its parts, each there once
+        self,
+        observer: Observer,
+        journal: Journal,
+        directory: JobDirectory,
+        launchers: Launchers,
+        runner: Runner,
+        config: Config,
+        clock: Clock,
+    ) -> None:
+        self._observer = observer
+        self._journal = journal
+        self._directory = directory
+        self._launchers = launchers
+        self._runner = runner
+        self._config = config
+        self._clock = clock
+        self._standing: set[str] = journal.keys_since(clock.now() - STANDING_SECONDS)
+        self._said = set(self._standing)
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self.pulse = Pulse(slurm=observer.reading)
+        self.verdicts = Verdicts()
+
+    def run(self) -> None:
+        """Ticks until `stop`. A tick that fails is logged and shown by `/healthz`; the next one may work."""
+        recovering = False
+        while not self._stop.is_set():
+            try:
+                recovering = self.tick(recovering)
+            except Exception as error:
+                self.pulse.errors_total += 1
+                self.pulse.last_error = f"{type(error).__name__}: {error}"
+                log.exception("tick.failed")
+            self._wake.wait(RECOVERING_TICK_SECONDS if recovering else IDLE_TICK_SECONDS)
+            self._wake.clear()
+
+    def wake(self) -> None:
+        """Something happened: do not wait for the next tick's time."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._wake.set()
+
+    def tick(self, recovering: bool = False) -> bool:
+        """Returns whether recoveries are under way, so that the next tick should come soon."""
+        begun = self._clock.now()
+        snapshot, findings, decisions = self._judge(
+            RECOVERING_TICK_SECONDS if recovering else self._config.slurm.poll_interval_seconds
+        )
+        if any(one.plan for one in decisions) and (snapshot.slurm_read_at or 0.0) < begun:
+            # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
+            snapshot, findings, decisions = self._judge(0.0)
+        self._record(decisions, findings, snapshot)
+        self.pulse.last_error = ""
+        recoveries = self._journal.recoveries()
+        # In mode observe a recovery begun before stays where it is, and is shown as running.
+        acting = snapshot.mode is Mode.ACT and not snapshot.slurm_error
+        if acting:
+            all(self._advance(recovery) for recovery in recoveries)
+        else:
+            self._runner.unreadable()
+        self.pulse.last_tick_at = self._clock.now()
+        self.pulse.tick_seconds = self.pulse.last_tick_at - begun
+        self.pulse.ticks_total += 1
+        return acting and bool(recoveries)
+
+    def _advance(self, recovery: Recovery) -> bool:
+        """Whether to go on with others: a recovery that runs into something unforeseen does not hold them up."""
+        try:
+            return self._runner.advance(recovery)
+        except Exception as error:
+            self.pulse.errors_total += 1
+            self.pulse.last_error = f"recovery {recovery.id}: {type(error).__name__}: {error}"
+            log.exception("recovery.stumbled", recovery=recovery.id)
+            return True
+
+    def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
+        snapshot = self._observer.look(slurm_age_max_seconds)
+        self.pulse.snapshot = snapshot
+        self.verdicts.say(unfit_nodes(snapshot), snapshot.slurm_read_at)
+        self._launchers.say(words(snapshot))
+        findings = detect(snapshot, self._config)
+        return snapshot, findings, decide(snapshot, findings, self._config)
+
+    def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> None:
+        """What stands already is not written again; what acts or changes a state always is."""
+        known = [one.key in (self._said if one.once else self._standing) for one in decisions]
+        news = [one for one, old in zip(decisions, known, strict=True) if one.plan or one.to_state or not old]
+        if news:
+            rows: dict[JobKey, int] = {
+                key: row for key in snapshot.jobs if (row := self._directory.row_of(key.job_id)) is not None
+            }
+            self._journal.record(news, self._clock.now(), rows)
+        self._standing = {one.key for one in decisions}
+        self._said |= {one.key for one in decisions if one.once}
+        for one in news:
+            if one.finding is not None and one.finding.signal is Signal.DRAIN_LIFTED:
+                # What comes after somebody vouched for the node is news, also if it was said before.
+                self._said = {key for key in self._said if not key.startswith(f"{one.subject}|")}
+            log.info(
+                "decision",
+                row=one.row,
+                subject=one.subject,
+                action=one.action.value,
+                because=one.because.value,
+                reason=one.reason,
+            )
+        self._note_incidents(findings, snapshot)
+
+    def _note_incidents(self, findings: list[Finding], snapshot: Snapshot) -> None:
+        """More evidence for open incidents; the end of those whose node is in service and no longer at fault.
+
+        Silence clears nothing: a kernel event counts until the node has booted anew, and a node that is not heard is
+        not called well.
+        """
+        incidents = self._journal.open_incidents()
+        self._journal.add_evidence(
+            (incidents[finding.node], finding) for finding in findings if finding.node in incidents
+        )
+        accused = {finding.node for finding in findings if finding.signal in ACCUSING}
+        well = [
+            node.name
+            for node in snapshot.nodes.values()
+            if node.state is NodeState.IN_SERVICE and node.heard_at is not None and node.name not in accused
+        ]
+        over = [incidents[name] for name in well if name in incidents]
+        self._journal.close_incidents(
+            over, "the fault is no longer seen, and nothing had been done about it", snapshot.now
+        )

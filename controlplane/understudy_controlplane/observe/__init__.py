@@ -1,0 +1,1 @@
+"""Looks: reads Slurm, asks slurmds, joins live telemetry and the database into one snapshot. Writes nothing."""

@@ -1,0 +1,55 @@
+"""The restore point of an attempt: chosen once, told to every rank that asks."""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.decide import restore_point
+from understudy_controlplane.fleet.job import Attempt, JobKey, KnownJob
+from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.fleet import FleetStore
+
+log = structlog.get_logger()
+
+
+class RestorePoints:
+    def __init__(self, checkpoints: CheckpointStore, fleet: FleetStore, clock: Clock) -> None:
+        self._checkpoints = checkpoints
+        self._fleet = fleet
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._newest: dict[int, tuple[int, str]] = {}
+        self._looked_at = [0, 0, 0]
+
+    def newest(self, job: KnownJob) -> tuple[int, str]:
+        """What an attempt that began now would be told; nothing is settled by it. Looked up again only when there are
+        new shards, or something new speaks against a checkpoint.
+        """
+        with self._lock:
+            self._looked_at, changed = self._checkpoints.checkpoint_news(self._looked_at)
+            for row in changed:
+                self._newest.pop(row, None)
+            if job.row not in self._newest:
+                chosen = restore_point.choose(
+                    self._checkpoints.complete_checkpoints(job.key), self._checkpoints.anomalies([job.key])
+                )
+                self._newest[job.row] = (chosen.step, chosen.path) if chosen else (0, "")
+            return self._newest[job.row]
+
+    def tell(self, job: JobKey, job_row: int, attempt: Attempt) -> tuple[int, str]:
+        """Step and path; (0, "") to start from the beginning. Whoever asks first settles it for all."""
+        told = self._fleet.restore_point(job_row, attempt)
+        if told is None:
+            complete, anomalies = self._checkpoints.complete_checkpoints(job), self._checkpoints.anomalies([job])
+            chosen = restore_point.choose(complete, anomalies)
+            why = restore_point.explain(complete, anomalies)
+            step, path = (chosen.step, chosen.path) if chosen else (0, "")
+            self._fleet.tell_restore_point(job_row, attempt, step, path, self._clock.now(), why)
+            if why:
+                log.warning("restore_point.not_the_furthest", job=str(job), attempt=str(attempt), why=why)
+            told = self._fleet.restore_point(job_row, attempt)
+        assert told is not None  # written and committed just above
+        return told

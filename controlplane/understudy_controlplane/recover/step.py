@@ -1,0 +1,155 @@
+"""What a step is, and what it may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.gang import Gang, Word
+from understudy_controlplane.fleet.job import opted_in
+from understudy_controlplane.fleet.node import NodeRecord
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, Plan, StepName
+from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmView
+from understudy_controlplane.slurm.protocol import Slurm
+
+
+@dataclass(frozen=True, slots=True)
+class GangFacts:
+    """What the ranks of the job's present attempt have told."""
+
+    hook_was_used: bool  # by any attempt of the job: if not, nobody will say hello now either
+    ranks_started: int = 0
+    world_size: int = 0
+    last_started_at: float | None = None
+    first_step: tuple[int, float] | None = None  # step, when all ranks had finished it
+
+
+class Desk(Protocol):
+    """What steps need beside Slurm: tickets for people, and the ends of our own jobs' output."""
+
+    def is_sent(self, label: str) -> bool: ...
+
+    def send(self, plan: Plan) -> None:
+        """Whether the webhook takes it is seen later."""
+        ...
+
+    def read_end(self, path: str) -> str:
+        """The last lines of a file; empty where it cannot be read here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a step is judged by: Slurm as just read, and the gang's own word."""
+
+    plan: Plan
+    slurm: SlurmView
+    records: Mapping[str, NodeRecord]  # of the failed nodes
+    gang: Callable[[int], GangFacts]  # by restart count; asks the database
+    answers: Callable[[SlurmNode], bool]  # whether anybody is at its slurmd's port
+    config: Config
+    now: float
+    desk: Desk
+    tell: Callable[[Word], None]  # to the launcher of the plan's job
+    worked_until: Callable[[], float]  # what the gang did after that was lost with the fault; asks the database
+    launcher: Gang | None = None  # what that launcher last said
+
+    @property
+    def job(self) -> SlurmJob | None:
+        """The plan's job; None when Slurm has forgotten it or gave its id to another.
+
+        A requeue raises the restart count and renews the submit time; another job of the same id starts at zero.
+        """
+        plan = self.plan
+        job = self.slurm.jobs.get(plan.job.job_id) if plan.job else None
+        if job is None or (job.submit_at != plan.submit_at and job.restart_count <= plan.restart_count):
+            return None
+        return job
+
+    def others_hold(self, node: SlurmNode) -> bool:
+        """Somebody else took the node out of service, or made our reason theirs: theirs to deal with."""
+        if not node.draining and not (node.down and not node.lost):
+            return False
+        record = self.records.get(node.name)
+        return node.reason != self.plan.drain_reason and not (record is not None and record.owns(node))
+
+    def mute(self, names: Iterable[str]) -> list[str]:
+        """Those of the nodes whose slurmd answers nobody."""
+        nodes = [node for name in names if (node := self.slurm.nodes.get(name)) is not None and not node.down]
+        return [node.name for node in nodes if not self.answers(node)]
+
+    def shared(self, names: Iterable[str]) -> list[int]:
+        """Jobs on these nodes that are not ours."""
+        nodes = set(names)
+        word = self.config.jobs.opt_in_word
+        return [
+            job.job_id
+            for job in self.slurm.jobs.values()
+            if job.holds_nodes and nodes & set(job.nodes) and not opted_in(job.comment, word)
+        ]
+
+    @property
+    def node_name(self) -> str:
+        """The node that a plan about one node is about."""
+        return self.plan.failed_nodes[0]
+
+    @property
+    def hold_name(self) -> str:
+        return f"{NODE_HOLD_PREFIX}{self.node_name}"
+
+    @property
+    def seats_name(self) -> str:
+        assert self.plan.job is not None
+        return f"{SEATS_PREFIX}{self.plan.job.job_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    detail: str = ""
+    at: float | None = None  # when it came about, where that is known better than "now"
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """The effect is not there and nothing is on its way: act."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """On its way, or somebody else's move."""
+
+    why: str
+    for_people: bool = False  # theirs, and people take their time
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It cannot come about any more."""
+
+    why: str
+    never_began: bool = False  # a job of ours on the node that did not run there
+
+
+Observation = Done | Todo | Wait | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`observe` changes nothing; `act` makes Slurm calls and may raise SlurmError or SlurmUnavailable."""
+
+    name: StepName
+    observe: Callable[[World], Observation]
+    act: Callable[[World, Slurm], None]
+    needs: tuple[StepName, ...] = ()
+    """Earlier steps whose effect has to stand when this one acts. A slurmctld that crashed may have forgotten it, a
+    person may have undone it: then that step is taken up again first.
+    """
+
+
+def nothing_to_do(world: World, slurm: Slurm) -> None:
+    """The act of a step that only waits. Never called: such a step never observes Todo."""
+    raise AssertionError(f"nothing to do for {world.plan} on {slurm}")

@@ -1,0 +1,36 @@
+"""The steps, one small module for each thing that is acted on."""
+
+from __future__ import annotations
+
+from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.recover.step import Step
+from understudy_controlplane.recover.steps import credit, gang, job, launcher, nodes, pool, repair, seats, weight
+
+STEPS: dict[StepName, Step] = {
+    step.name: step
+    for step in (
+        nodes.DRAIN_NODES,
+        nodes.DOWN_NODES,
+        launcher.TELL_LAUNCHER,
+        pool.TAKE_SPARES,
+        pool.FILL_POOL,
+        seats.HOLD_SEATS,
+        seats.BIND_JOB,
+        seats.RELEASE_SEATS,
+        job.REQUEUE_JOB,
+        job.START_JOB,
+        job.RELEASE_JOB,
+        gang.AWAIT_PROCESSES,
+        gang.AWAIT_FIRST_STEP,
+        repair.HOLD_NODE,
+        repair.RESUME_NODE,
+        repair.RESET_GPU,
+        repair.REBOOT_NODE,
+        repair.RUN_VALIDATION,
+        repair.OPEN_TICKET,
+        repair.RELEASE_NODE,
+        credit.CREDIT_TIME,
+        weight.RAISE_WEIGHT,
+        weight.RESTORE_WEIGHT,
+    )
+}

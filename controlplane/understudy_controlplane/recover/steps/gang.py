@@ -1,0 +1,51 @@
+"""The gang at work again, by its own word: these steps only wait."""
+
+from __future__ import annotations
+
+from understudy_controlplane.fleet.recovery import RecoveryKind, StepName
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Wait, World, nothing_to_do
+
+
+def _no_word_expected(world: World) -> Done | Failed | None:
+    """What there is to say without the ranks' word: the job is over, or its ranks never talk to us."""
+    job = world.job
+    if job is None or job.state == "COMPLETED":
+        return Done("the job has completed")
+    if job.ended:
+        return Failed(f"the job is over: {job.state}")
+    if world.plan.kind is RecoveryKind.ALLOCATION_SWAP and _stays(world):
+        return Failed("the launcher starts nothing any more, and left the rest to us")
+    if not world.gang(job.restart_count).hook_was_used:
+        return Done("the job does not use the training hook: Slurm's word must do")
+    return None
+
+
+def _stays(world: World) -> bool:
+    """Its launcher waits to be requeued, or is ending."""
+    job, launcher = world.job, world.launcher
+    same = job is not None and launcher is not None and job.restart_count == launcher.attempt.restart_count
+    return same and launcher is not None and launcher.leaving
+
+
+def observe_processes(world: World) -> Observation:
+    job = world.job
+    if job is not None:
+        gang = world.gang(job.restart_count)
+        if gang.world_size and gang.ranks_started >= gang.world_size:
+            return Done(f"{gang.ranks_started} ranks", at=gang.last_started_at)
+    expected = _no_word_expected(world)
+    return expected or Wait("not all ranks have said hello")
+
+
+def observe_first_step(world: World) -> Observation:
+    job = world.job
+    if job is not None:
+        first = world.gang(job.restart_count).first_step
+        if first is not None:
+            return Done(f"step {first[0]}", at=first[1])
+    expected = _no_word_expected(world)
+    return expected or Wait("the first step after the restore is not finished")
+
+
+AWAIT_PROCESSES = Step(StepName.AWAIT_PROCESSES, observe_processes, nothing_to_do)
+AWAIT_FIRST_STEP = Step(StepName.AWAIT_FIRST_STEP, observe_first_step, nothing_to_do)

@@ -1,0 +1,143 @@
+"""The job itself: requeued, started without Slurm's customary two minutes of delay, released from Slurm's hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
+from understudy_controlplane.recover.steps.seats import SEATED
+from understudy_controlplane.slurm.protocol import Slurm, SlurmError
+
+BEGIN_TIME_SLACK_SECONDS = 1.0
+
+SAME_SECOND_MARGIN_SECONDS = 1.05
+"""Slurm fails a job that starts in the very second in which its last attempt was killed ("credential revoked"; it
+counts whole seconds). The requeue renews the submit time, so the job may start a second after that."""
+
+
+def _over(job: SlurmJob | None) -> Failed | None:
+    if job is None:
+        return Failed("Slurm no longer knows the job")
+    return Failed(f"the job is over: {job.state}") if job.ended else None
+
+
+def observe_requeued(world: World) -> Observation:
+    """The restart count goes up the moment Slurm accepts the requeue. Slurm's own requeue will do as well."""
+    job = world.job
+    if job is not None and job.restart_count > world.plan.restart_count:
+        return Done(f"restart {job.restart_count}")
+    over = _over(job)
+    if over or job is None:
+        return over or Failed("Slurm no longer knows the job")
+    dead = sorted(set(job.nodes) & set(world.plan.dead_nodes))
+    theirs = _held_by_others(world, dead)
+    if theirs:
+        return Wait(
+            f"{theirs}: declaring the node down, which requeues the job, is for them, or for Slurm's own timeout",
+            for_people=True,
+        )
+    if dead:
+        return Wait(f"Slurm is about to requeue it by itself: {', '.join(dead)} went down")
+    silent = world.mute(name for name in job.nodes if name not in world.plan.failed_nodes)
+    if silent:
+        return Wait(f"{', '.join(silent)} does not answer: a requeue now would spoil the job's record")
+    return Todo(f"attempt {world.plan.restart_count} still holds its nodes")
+
+
+def _held_by_others(world: World, names: Iterable[str]) -> str:
+    """Which of these dead nodes was drained by whom, in words; empty: none."""
+    nodes = [node for name in names if (node := world.slurm.nodes.get(name)) is not None and not node.down]
+    return next(
+        (
+            f"{node.name} does not answer and was drained by {node.reason_user} ({node.reason})"
+            for node in nodes
+            if world.others_hold(node)
+        ),
+        "",
+    )
+
+
+def requeue(world: World, slurm: Slurm) -> None:
+    """Where a failed node has died since, it is declared down instead, which requeues the job properly."""
+    assert world.plan.job is not None
+    assert world.job is not None
+    dead = world.mute(name for name in world.job.nodes if name in world.plan.failed_nodes)
+    theirs = _held_by_others(world, dead)
+    if theirs:
+        raise SlurmError(f"{theirs}: left to them")
+    others = world.shared(dead)
+    if others:
+        raise SlurmError(f"{', '.join(dead)} does not answer and job {others[0]}, which is not ours, is on it as well")
+    for name in dead:
+        slurm.down_node(name, world.plan.drain_reason)
+    if not dead:
+        slurm.requeue_job(world.plan.job.job_id)
+
+
+def observe_started(world: World) -> Observation:
+    job = world.job
+    if job is None:
+        return Failed("Slurm no longer knows the job")
+    if job.state == "COMPLETED":
+        return Done("the job has completed")
+    if job.state == "RUNNING" and job.restart_count <= world.plan.restart_count:
+        return Failed("the job runs as before its requeue: slurmctld crashed and has forgotten it")
+    if job.state == "RUNNING":
+        bad = sorted(set(job.nodes) & set(world.plan.failed_nodes))
+        if bad:
+            return Failed(f"the job has started on {', '.join(bad)}, which it was to leave")
+        elsewhere = sorted(set(job.nodes) - set(world.plan.seats))
+        note = f", of which {', '.join(elsewhere)} were not held for it" if elsewhere else ""
+        return Done(f"on {', '.join(job.nodes)}{note}")
+    return _over(job) or _on_its_way(job, world.now)
+
+
+def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait | Failed:
+    if job.pending and job.priority == 0 and not job.held:
+        return Failed(f"Slurm finds no nodes that the job may run on ({job.reason})")
+    if job.held:
+        return Wait(f"the job is held ({job.reason}): whoever holds it has to release it", for_people=True)
+    if not job.pending:
+        return Wait(f"the job is {job.state}")  # a start time set now would be lost
+    if now < job.submit_at + SAME_SECOND_MARGIN_SECONDS:
+        return Wait("requeued within this second")
+    if job.start_at is not None and job.start_at > now + BEGIN_TIME_SLACK_SECONDS:
+        return Todo(f"Slurm would start it in {job.start_at - now:.0f} s")
+    return Wait(f"pending: {job.reason or 'no reason given'}")
+
+
+def start(world: World, slurm: Slurm) -> None:
+    assert world.plan.job is not None
+    slurm.start_job_now(world.plan.job.job_id)
+
+
+def observe_released(world: World) -> Observation:
+    """Free, and not made to wait. Whether it finds nodes is between the job and Slurm's scheduler."""
+    job = world.job
+    if job is None:
+        return Done("Slurm no longer knows the job")
+    if job.ended or job.restart_count > world.plan.restart_count or not job.pending:
+        return Done(f"the job is {job.state}")
+    if world.now < job.submit_at + SAME_SECOND_MARGIN_SECONDS:
+        return Wait("requeued within this second")
+    if job.held_after_failed_launch:
+        return Todo("Slurm holds the job since its launch failed")
+    waits = job.reason == "BeginTime" and job.start_at is not None
+    if waits and job.start_at is not None and job.start_at > world.now + BEGIN_TIME_SLACK_SECONDS:
+        return Todo(f"Slurm would start it in {job.start_at - world.now:.0f} s")
+    return Done(f"pending: {job.reason or 'free'}")
+
+
+def release(world: World, slurm: Slurm) -> None:
+    """Only Slurm's own hold: one that a person has set meanwhile has another reason and is left alone."""
+    assert world.job is not None
+    if world.job.held_after_failed_launch:
+        slurm.release_job(world.job.job_id)
+    slurm.start_job_now(world.job.job_id)
+
+
+REQUEUE_JOB = Step(StepName.REQUEUE_JOB, observe_requeued, requeue, needs=SEATED)
+START_JOB = Step(StepName.START_JOB, observe_started, start)
+RELEASE_JOB = Step(StepName.RELEASE_JOB, observe_released, release)

@@ -1,0 +1,71 @@
+"""Nodes leave service: drained, and declared down where they are dead."""
+
+from __future__ import annotations
+
+from understudy_controlplane.fleet.node import REASON_PREFIX
+from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.fleet.slurm import PROLOG_ERROR, SlurmNode
+from understudy_controlplane.recover.step import Done, Observation, Step, Todo, Wait, World
+from understudy_controlplane.recover.steps.seats import SEATED
+from understudy_controlplane.slurm.protocol import Slurm
+
+
+def _open_for_work(world: World) -> list[SlurmNode]:
+    nodes = [world.slurm.nodes.get(name) for name in world.plan.failed_nodes]
+    return [node for node in nodes if node is not None and (_open(node) or _misnamed(node, world))]
+
+
+def _open(node: SlurmNode) -> bool:
+    return not node.draining and not node.taken_down(REASON_PREFIX)
+
+
+def _misnamed(node: SlurmNode, world: World) -> bool:
+    """Out of service by Slurm, for our Prolog that refused or for what it saw while the node was in our hands: a drain
+    of ours, under Slurm's name for it.
+    """
+    by_slurm = (node.draining and node.reason == PROLOG_ERROR) or node.out_by_slurm
+    return node.name in world.plan.renamed_nodes and by_slurm
+
+
+def observe_drained(world: World) -> Observation:
+    """A node that somebody else drained or downed meanwhile is out of service as well: their reason stays."""
+    todo = _open_for_work(world)
+    if todo:
+        return Todo(f"{', '.join(node.name for node in todo)} without our drain")
+    reasons = [f"{name}: {node.reason}" for name in world.plan.failed_nodes if (node := world.slurm.nodes.get(name))]
+    return Done("; ".join(reasons))
+
+
+def drain(world: World, slurm: Slurm) -> None:
+    for node in _open_for_work(world):
+        slurm.drain_node(node.name, world.plan.drain_reason)
+
+
+def _not_down(world: World) -> list[str]:
+    nodes = [world.slurm.nodes.get(name) for name in world.plan.dead_nodes]
+    return [node.name for node in nodes if node is not None and not node.down and not world.others_hold(node)]
+
+
+def _shared(world: World) -> list[int]:
+    return world.shared(_not_down(world))
+
+
+def observe_down(world: World) -> Observation:
+    """Slurm waits SlurmdTimeout for a dead node unless it is told. Down kills and requeues the job on it at once.
+
+    A node that somebody else drained meanwhile is left to them: declaring it down would write our reason over theirs.
+    """
+    todo, others = _not_down(world), _shared(world)
+    if others:
+        words = f"job {others[0]}, which is not ours, is on {', '.join(todo)} as well: left to Slurm's own timeout"
+        return Wait(words, for_people=True)
+    return Todo(f"{', '.join(todo)} not down in Slurm") if todo else Done(", ".join(world.plan.dead_nodes))
+
+
+def down(world: World, slurm: Slurm) -> None:
+    for name in _not_down(world):
+        slurm.down_node(name, world.plan.drain_reason)
+
+
+DRAIN_NODES = Step(StepName.DRAIN_NODES, observe_drained, drain)
+DOWN_NODES = Step(StepName.DOWN_NODES, observe_down, down, needs=SEATED)

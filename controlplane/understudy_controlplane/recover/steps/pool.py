@@ -1,0 +1,69 @@
+"""The spare pool: a reservation of ours that no job can use."""
+
+from __future__ import annotations
+
+from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
+from understudy_controlplane.slurm.protocol import Slurm
+
+POOL_MINUTES = 365 * 24 * 60
+
+
+def _pool(world: World) -> SlurmReservation | None:
+    return world.slurm.reservations.get(world.config.spares.reservation)
+
+
+def _foreign(world: World) -> Failed | None:
+    """A reservation with our name that somebody else made: theirs."""
+    pool = _pool(world)
+    if pool is None or pool.made_for(POOL_USER):
+        return None
+    return Failed(f"reservation {pool.name} is not ours (users {', '.join(pool.users)}): rename ours in [spares]")
+
+
+def _to_take(world: World) -> set[str]:
+    pool = _pool(world)
+    leaving = {*world.plan.spares, *world.plan.seats, *world.plan.failed_nodes}
+    return set(pool.nodes) & leaving if pool else set()
+
+
+def observe_taken(world: World) -> Observation:
+    todo = _to_take(world)
+    if not todo:
+        return Done(", ".join(world.plan.spares))
+    return _foreign(world) or Todo(f"{', '.join(sorted(todo))} still in the spare pool")
+
+
+def take(world: World, slurm: Slurm) -> None:
+    name = world.config.spares.reservation
+    leaving = _to_take(world)
+    rest = [node for node in world.slurm.reservations[name].nodes if node not in leaving]
+    if rest:
+        slurm.set_reservation_nodes(name, rest)
+    else:
+        slurm.delete_reservation(name)  # an empty node list is not a reservation
+
+
+def _to_join(world: World) -> set[str]:
+    pool = _pool(world)
+    return set(world.plan.spares) - set(pool.nodes if pool else ())
+
+
+def observe_filled(world: World) -> Observation:
+    missing = _to_join(world)
+    if not missing:
+        return Done(", ".join(world.plan.spares))
+    return _foreign(world) or Todo(f"{', '.join(sorted(missing))} not in the spare pool")
+
+
+def fill(world: World, slurm: Slurm) -> None:
+    pool = _pool(world)
+    if pool is not None:
+        slurm.set_reservation_nodes(pool.name, sorted({*pool.nodes, *world.plan.spares}))
+    else:
+        slurm.create_reservation(world.config.spares.reservation, world.plan.spares, POOL_USER, POOL_MINUTES)
+
+
+TAKE_SPARES = Step(StepName.TAKE_SPARES, observe_taken, take)
+FILL_POOL = Step(StepName.FILL_POOL, observe_filled, fill)

@@ -1,0 +1,215 @@
+"""One node in our hands: kept for us alone, resumed, repaired, tested, given back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from understudy_controlplane.fleet.node import REASON_PREFIX
+from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
+from understudy_controlplane.recover.steps.pool import POOL_MINUTES
+from understudy_controlplane.recover.steps.script import last_words, reset_script, validation_script, with_last_words
+from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable
+
+START_SECONDS = 300.0
+"""So long a job of ours on a node may take to start: an Epilog may be at work there. One that has not started by then
+may not run there at all, or waits for somebody else's job: that says nothing about the node."""
+
+PARTITIONS_TRIED_MAX = 4
+
+
+def _node(world: World) -> SlurmNode | None:
+    return world.slurm.nodes.get(world.node_name)
+
+
+# -- kept for us -----------------------------------------------------------------------------------------------------
+
+
+def observe_held(world: World) -> Observation:
+    held = world.slurm.reservations.get(world.hold_name)
+    if held is None:
+        return Todo(f"{world.node_name} is not kept for us")
+    if not held.made_for(world.config.validation.user):
+        return Failed(f"reservation {held.name} is not ours (users {', '.join(held.users)})")
+    if held.nodes != (world.node_name,):
+        return Failed(f"reservation {held.name} was changed: it has {', '.join(held.nodes)}")
+    return Done(held.name)
+
+
+def hold(world: World, slurm: Slurm) -> None:
+    """Without an end: should nobody of us be there, nobody gets a node that was not tested."""
+    slurm.create_reservation(world.hold_name, [world.node_name], world.config.validation.user, POOL_MINUTES)
+
+
+def observe_released(world: World) -> Observation:
+    held = world.slurm.reservations.get(world.hold_name)
+    if held is None or not held.made_for(world.config.validation.user):
+        return Done()
+    return Todo(f"{world.node_name} is still kept for us")
+
+
+def release(world: World, slurm: Slurm) -> None:
+    """Slurm deletes no reservation that a job uses, and only ours can use it."""
+    left = [job for job in world.slurm.jobs.values() if job.reservation == world.hold_name and not job.ended]
+    for job in left:
+        slurm.cancel_job(job.job_id)
+    if not left:
+        slurm.delete_reservation(world.hold_name)
+
+
+# -- resumed ---------------------------------------------------------------------------------------------------------
+
+
+def observe_resumed(world: World) -> Observation:
+    node = _node(world)
+    if node is None:
+        return Failed("Slurm no longer knows the node")
+    if not node.draining and not node.down and not node.on_leave:
+        return Done()
+    ours = node.reason.startswith(REASON_PREFIX) or node.reboot_given_up
+    if not ours and not node.lost:
+        return Failed(f"{node.name} is out of service for {node.reason_user} ({node.reason}): theirs")
+    return Todo(f"{node.name} is drained by us")
+
+
+def resume(world: World, slurm: Slurm) -> None:
+    slurm.resume_node(world.node_name)
+
+
+# -- rebooted --------------------------------------------------------------------------------------------------------
+
+
+def observe_rebooted(world: World) -> Observation:
+    """Slurm's own word: the node's slurmd registered anew, with an uptime that is shorter than the wait for it."""
+    node = _node(world)
+    if node is not None and node.on_leave:
+        return Wait("the reboot is under way")
+    if node is not None and node.reason.startswith(world.plan.drain_reason) and "reboot complete" in node.reason:
+        return Done(node.reason)
+    if node is not None and node.reboot_given_up:  # its ResumeTimeout may be shorter than what we allow
+        back = node.responding and world.answers(node)  # Slurm takes a while to notice that it does not
+        return Done(f"it answers; {node.reason}") if back else Wait(f"not back yet: {node.reason}")
+    words = _not_to_be_rebooted(node)
+    return Failed(words) if words else Todo("not rebooted")
+
+
+def _not_to_be_rebooted(node: SlurmNode | None) -> str:
+    if node is None:
+        return "Slurm no longer knows the node"
+    if not node.draining and not node.down:
+        return "somebody resumed the node meanwhile"
+    if not node.reason.startswith(REASON_PREFIX) and not node.lost:
+        return f"{node.name} is out of service for {node.reason_user} ({node.reason}): theirs"
+    return ""
+
+
+def reboot(world: World, slurm: Slurm) -> None:
+    slurm.reboot_node(world.node_name, world.plan.drain_reason)
+
+
+# -- jobs of ours ----------------------------------------------------------------------------------------------------
+
+
+def _job(world: World, what: str) -> SlurmJob | None:
+    """By name and reservation: nobody but us can use that. Of several, when an answer was lost, the first."""
+    name = f"understudy-{what}-{world.plan.label}"
+    jobs = [job for job in world.slurm.jobs.values() if job.name == name and job.reservation == world.hold_name]
+    return min(jobs, key=lambda job: job.job_id, default=None)
+
+
+def _output(world: World, what: str) -> str:
+    directory = world.config.validation.output_directory
+    return f"{directory}/understudy-{what}-{world.plan.label}.out" if directory else "/dev/null"
+
+
+def _observe_job(world: World, what: str) -> Observation:
+    job = _job(world, what)
+    if job is None:
+        return Todo(f"no job for the {what}")
+    if job.pending and world.now - job.submit_at > START_SECONDS:  # it is cancelled when the node is given up
+        return Failed(f"did not start: {job.reason or job.state}", never_began=True)
+    if not job.ended:
+        return Wait(f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}")
+    kept = world.config.validation.output_directory
+    end = world.desk.read_end(_output(world, what)) if kept else last_words(job.comment)
+    words = f"job {job.job_id} {job.state}{f': {end}' if end else ''}"
+    return Done(words) if job.state == "COMPLETED" else Failed(words)
+
+
+def _submit(world: World, slurm: Slurm, what: str, script: str, timeout_seconds: float) -> None:
+    node = _node(world)
+    assert node is not None
+    request = JobRequest(
+        name=f"understudy-{what}-{world.plan.label}",
+        node=node.name,
+        partition="",
+        reservation=world.hold_name,
+        user=world.config.validation.user,
+        gres=re.sub(r"\([^)]*\)", "", node.gres),
+        script=script if world.config.validation.output_directory else with_last_words(script),
+        time_limit_minutes=max(1, int(-(-timeout_seconds // 60))),
+        output=_output(world, what),
+    )
+    refused = SlurmError(f"{node.name} is in no partition")
+    for partition in _choices(node.partitions):
+        try:
+            slurm.submit_job(replace(request, partition=partition))
+        except SlurmUnavailable:
+            raise
+        except SlurmError as error:
+            refused = error
+        else:
+            return
+    raise refused
+
+
+def _choices(partitions: tuple[str, ...]) -> list[str]:
+    """Of all together Slurm takes one whose limits let the job run. With EnforcePartLimits=ALL it refuses them for the
+    limits of a single one: then one after the other, and not very many.
+    """
+    return list(dict.fromkeys((",".join(partitions), *partitions[:PARTITIONS_TRIED_MAX]))) if partitions else []
+
+
+def observe_reset(world: World) -> Observation:
+    return _observe_job(world, "reset")
+
+
+def reset(world: World, slurm: Slurm) -> None:
+    policy = world.config.repair
+    script = reset_script(policy, world.node_name, world.plan.gpus)
+    _submit(world, slurm, "reset", script, policy.reset_timeout_seconds)
+
+
+def observe_validated(world: World) -> Observation:
+    return _observe_job(world, "validate")
+
+
+def validate(world: World, slurm: Slurm) -> None:
+    node = _node(world)
+    hours, policy = world.plan.hours, world.config.validation
+    script = validation_script(policy, node.gres if node else "", hours, world.plan.suspect)
+    _submit(world, slurm, "validate", script, policy.timeout_seconds + hours * 3600)
+
+
+# -- people ----------------------------------------------------------------------------------------------------------
+
+
+def observe_ticket(world: World) -> Observation:
+    return Done() if world.desk.is_sent(world.plan.label) else Todo("the webhook has not taken the ticket")
+
+
+def send_ticket(world: World, slurm: Slurm) -> None:  # noqa: ARG001 - Slurm has no part in it
+    world.desk.send(world.plan)
+
+
+HOLD_NODE = Step(StepName.HOLD_NODE, observe_held, hold)
+RESUME_NODE = Step(StepName.RESUME_NODE, observe_resumed, resume, needs=(StepName.HOLD_NODE,))
+RESET_GPU = Step(StepName.RESET_GPU, observe_reset, reset, needs=(StepName.HOLD_NODE, StepName.RESUME_NODE))
+REBOOT_NODE = Step(StepName.REBOOT_NODE, observe_rebooted, reboot)
+RUN_VALIDATION = Step(
+    StepName.RUN_VALIDATION, observe_validated, validate, needs=(StepName.HOLD_NODE, StepName.RESUME_NODE)
+)
+OPEN_TICKET = Step(StepName.OPEN_TICKET, observe_ticket, send_ticket)
+RELEASE_NODE = Step(StepName.RELEASE_NODE, observe_released, release, needs=(StepName.DRAIN_NODES,))

@@ -1,0 +1,170 @@
+"""The shell scripts of our own jobs on a node: the test before it returns, and the reset of its GPUs. Pure text.
+
+Belongs here: what is run, what counts as passed, and how its last words come back. Must not: judging GPUs (the tests it
+runs do that).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import shlex
+from collections.abc import Sequence
+
+from understudy_controlplane.config import Repair, Validation
+from understudy_controlplane.fleet.slurm import gpus_of_gres
+
+NOTHING_CHECKED = 3
+"""Exit code of a test in which nothing could be looked at: it proves nothing, so it does not pass."""
+
+RELEASE_SECONDS = 3
+"""So long the agent may take to let go of NVML."""
+
+_PATH = "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH\n"
+
+LAST_WORDS_BYTES = 700
+"""Slurm takes a comment of 1024 characters."""
+
+_LAST_WORDS = re.compile(r"said:([A-Za-z0-9+/=]+)")
+
+
+def with_last_words(script: str) -> str:
+    """The same, whose end of output becomes the job's comment: where nodes and control plane share no file system.
+
+    Encoded, or a word of it might be taken for the one by which jobs are ours to recover.
+    """
+    return f"""#!/bin/bash
+said=$(bash -c {shlex.quote(script)} </dev/null 2>&1 | tail -c {LAST_WORDS_BYTES}; exit "${{PIPESTATUS[0]}}")
+code=$?
+scontrol update JobId="$SLURM_JOB_ID" Comment="said:$(printf %s "$said" | base64 -w0)"
+exit $code
+"""
+
+
+def last_words(comment: str) -> str:
+    """Empty where there are none."""
+    found = _LAST_WORDS.fullmatch(comment)
+    try:
+        return base64.b64decode(found[1]).decode(errors="replace").strip() if found else ""
+    except ValueError:
+        return ""
+
+
+def reset_script(policy: Repair, node: str, gpus: Sequence[str]) -> str:
+    """While GPUs are reset nobody may hold their device files: a file in the agent's run directory asks it to let go of
+    them. What the reset would wipe out is told before it. The exit code is the reset's.
+    """
+    evidence = ""
+    if policy.evidence_command:
+        seconds = max(1, int(policy.reset_timeout_seconds / 2))
+        evidence = f"timeout -k 10 {seconds} sh -c {shlex.quote(policy.evidence_command)} </dev/null 2>&1\n"
+    return f"""#!/bin/sh
+{_PATH}export UNDERSTUDY_GPU={shlex.quote(",".join(gpus))}
+{evidence}release={shlex.quote(policy.agent_run_directory.replace("%n", node))}/release-nvml
+if [ -d "${{release%/*}}" ] && touch "$release"; then
+  trap 'rm -f "$release"' EXIT
+  trap 'exit 143' HUP INT TERM
+  sleep {RELEASE_SECONDS}
+fi
+sh -c {shlex.quote(policy.reset_command)} 2>&1
+"""
+
+
+def validation_script(policy: Validation, gres: str, hours: float = 0.0, suspect: bool = False) -> str:
+    """Every part is run, also after one that failed: whoever repairs the node wants to know all of it. With `hours`
+    all of it is repeated for so long, until a round fails.
+    """
+    gpus = gpus_of_gres(gres)
+    parts: list[str] = []
+    if policy.selfcheck:
+        program = shlex.quote(shlex.split(policy.selfcheck)[0])
+        command = shlex.quote(_selfcheck(policy, gpus, suspect))
+        # Exit code 2: it could not run, as on a node without PyTorch. That is no pass and no failure.
+        parts.append(f"if has {program}; then part {command} 2\nelse absent {program}; fi\n")
+    if gpus:
+        bandwidth = policy.all_reduce_gbps_min if gpus > 1 else 0  # one GPU alone sends nothing
+        parts.append(
+            f"if has nvidia-smi; then look 'gpus {gpus}'; look 'nvlinks {policy.nvlinks_active_min}'\n"
+            "else absent nvidia-smi; fi\n"
+            f"if has all_reduce_perf; then part 'all_reduce {gpus} {bandwidth:g}'\n"
+            "else absent all_reduce_perf; fi\n"
+        )
+    if gpus and policy.dcgm_level:
+        parts.append(f"if has dcgmi; then part 'dcgmi diag -r {policy.dcgm_level}'\nelse absent dcgmi; fi\n")
+    if "gpu" in gres and policy.ports_active_min:
+        parts.append(f"look 'ports {policy.ports_active_min}'\n")
+    if policy.command:
+        parts.append(f"part {shlex.quote(policy.command)}\n")
+    again = f"[ $SECONDS -lt {int(hours * 3600)} ]"
+    return "".join(
+        ["#!/bin/bash\n", _PATH, _HEAD, f"while :; do\n{''.join(parts)}{again} || break\n{_ROUND}done\n", _TAIL]
+    )
+
+
+def _selfcheck(policy: Validation, gpus: int, suspect: bool) -> str:
+    """With `--gpus` GPUs that CUDA cannot use are a failure and not "could not run". What the site says itself stays.
+
+    A suspect may be one for being slow, which no wrong number would show.
+    """
+    words = [policy.selfcheck]
+    if gpus and "--gpus" not in policy.selfcheck:
+        words.append(f"--gpus {gpus}")
+    if suspect and policy.slow_ratio and "--slow-ratio" not in policy.selfcheck:
+        words.append(f"--slow-ratio {policy.slow_ratio:g}")
+    return " ".join(words)
+
+
+_HEAD = r"""checked=0 failed=0 wrong=
+has() { command -v "$1" >/dev/null 2>&1; }
+absent() { echo "== $1: not installed here, left out"; }
+part() { # command, exit code that means "could not run"
+  echo "== $1"
+  bash -c "$1" </dev/null 2>&1
+  code=$?
+  if [ -n "$2" ] && [ "$code" -eq "$2" ]; then echo "== could not run: left out"; return; fi
+  checked=$((checked + 1))
+  if [ "$code" -eq 0 ]; then echo "== passed"; return; fi
+  echo "== FAILED with exit code $code"
+  failed=$((failed + 1)) wrong="$wrong; ${1:0:60}"
+}
+look() { # command: that it finds nothing wrong proves nothing, for nothing has computed
+  part "$1"
+  [ "$code" -ne 0 ] || checked=$((checked - 1))
+}
+gpus() { # how many the driver should list
+  [ "$(nvidia-smi -L | grep -c ^GPU)" -eq "$1" ]
+}
+nvlinks() { # how many of each GPU should be up; 0: as many as of that GPU of the node that has most
+  nvidia-smi nvlink -s | awk -v least="$1" '
+    /^GPU / { gpu = $2; up[gpu] = 0 }
+    /Link [0-9]+: *[0-9.]+ *GB/ { up[gpu]++ }
+    END {
+      need = least
+      for (gpu in up) if (least == 0 && up[gpu] > need) need = up[gpu]
+      for (gpu in up) if (up[gpu] < need) { print "GPU " gpu " " up[gpu] " of " need " NVLinks are up"; bad = 1 }
+      exit bad
+    }'
+}
+all_reduce() { # GPUs, least bandwidth in GB/s; 0: any
+  said=$(all_reduce_perf -b 8M -e 256M -f 2 -g "$1" -c 1 2>&1)
+  code=$?
+  echo "$said"
+  [ "$code" -eq 0 ] || return "$code"
+  echo "$said" | awk -v least="$2" '
+    /Avg bus bandwidth/ { sub(/.*: */, ""); told = $1 }
+    END { if (told + 0 < least) { print "bandwidth of " told " GB/s, less than " least; exit 1 } }'
+}
+ports() { # how many InfiniBand or RoCE ports should be up
+  up=$(cat /sys/class/infiniband/*/ports/*/state 2>/dev/null | grep -c ': ACTIVE$')
+  echo "$up ports are active, of $1 that should be"
+  [ "$up" -ge "$1" ]
+}
+export -f gpus nvlinks all_reduce ports
+"""
+
+_ROUND = '[ "$failed" -eq 0 ] || break\n[ "$checked" -gt 0 ] || break\n'
+
+_TAIL = f"""echo "== $checked checks, $failed failed${{wrong:+: ${{wrong#; }}}}"
+[ "$failed" -eq 0 ] || exit 1
+[ "$checked" -gt 0 ] || {{ echo "== nothing was checked that could prove it well"; exit {NOTHING_CHECKED}; }}
+"""

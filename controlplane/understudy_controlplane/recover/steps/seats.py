@@ -1,0 +1,65 @@
+"""The gang's seats: a reservation over its healthy nodes and the spares, from before the requeue until it runs."""
+
+from __future__ import annotations
+
+from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
+from understudy_controlplane.slurm.protocol import Slurm
+
+
+def observe_held(world: World) -> Observation:
+    held = world.slurm.reservations.get(world.seats_name)
+    if held is not None and not held.made_for(world.plan.user):
+        return Failed(f"reservation {held.name} is not ours (users {', '.join(held.users)})")
+    if held is not None and set(held.nodes) == set(world.plan.seats):
+        return Done(f"{held.name}: {', '.join(held.nodes)}")
+    return Todo(f"seats not held: {', '.join(world.plan.seats)}")
+
+
+def hold(world: World, slurm: Slurm) -> None:
+    if world.seats_name in world.slurm.reservations:
+        slurm.set_reservation_nodes(world.seats_name, world.plan.seats)
+    else:
+        minutes = world.config.recovery.seats_minutes
+        slurm.create_reservation(world.seats_name, world.plan.seats, world.plan.user, minutes)
+
+
+def observe_bound(world: World) -> Observation:
+    job = world.job
+    if job is None or job.ended:
+        return Failed(f"the job is over ({job.state if job else 'unknown to Slurm'})")
+    return Done() if job.reservation == world.seats_name else Todo("the job is not bound to its seats")
+
+
+def bind(world: World, slurm: Slurm) -> None:
+    assert world.plan.job is not None
+    slurm.set_job_reservation(world.plan.job.job_id, world.seats_name)
+
+
+def observe_released(world: World) -> Observation:
+    job = world.job
+    held = world.slurm.reservations.get(world.seats_name)
+    if (held is not None and held.made_for(world.plan.user)) or (
+        job and job.reservation == world.seats_name and not job.ended
+    ):
+        return Todo("seats still held")
+    return Done()
+
+
+def release(world: World, slurm: Slurm) -> None:
+    """Unbind first: Slurm refuses to delete a reservation that a job uses. The job gets back the one it had before."""
+    job = world.job
+    before = world.plan.reservation if world.plan.reservation in world.slurm.reservations else ""
+    if job and job.reservation == world.seats_name and not job.ended:
+        slurm.set_job_reservation(job.job_id, before)
+    held = world.slurm.reservations.get(world.seats_name)
+    if held is not None and held.made_for(world.plan.user):
+        slurm.delete_reservation(held.name)
+
+
+SEATED = (StepName.HOLD_SEATS, StepName.TAKE_SPARES, StepName.BIND_JOB)
+"""What has to stand before the gang is given up: whoever waits would take its nodes."""
+
+HOLD_SEATS = Step(StepName.HOLD_SEATS, observe_held, hold)
+BIND_JOB = Step(StepName.BIND_JOB, observe_bound, bind, needs=(StepName.HOLD_SEATS,))
+RELEASE_SEATS = Step(StepName.RELEASE_SEATS, observe_released, release)

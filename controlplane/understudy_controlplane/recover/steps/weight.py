@@ -1,0 +1,43 @@
+"""The weight that a node has in Slurm: raised while it is on probation, so that jobs get it last.
+
+It is the site's own setting. So it is changed only from the value that was written down with the plan, and put back
+only while it still is what we made of it: a weight that somebody sets meanwhile stays.
+"""
+
+from __future__ import annotations
+
+from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.recover.step import Done, Observation, Step, Todo, World
+from understudy_controlplane.slurm.protocol import Slurm
+
+
+def _observe(world: World, from_weight: int | None, to_weight: int | None) -> Observation:
+    node = world.slurm.nodes.get(world.node_name)
+    if node is None:
+        return Done("Slurm no longer knows the node")
+    if node.weight == to_weight:
+        return Done(f"weight {node.weight}")
+    if node.weight != from_weight:
+        return Done(f"it has got weight {node.weight} since, not from us: left so")
+    return Todo(f"weight {node.weight}, not {to_weight}")
+
+
+def observe_raised(world: World) -> Observation:
+    return _observe(world, world.plan.weight_before, world.plan.weight)
+
+
+def raise_weight(world: World, slurm: Slurm) -> None:
+    assert world.plan.weight is not None
+    slurm.set_weight(world.node_name, world.plan.weight)
+
+
+def observe_restored(world: World) -> Observation:
+    return _observe(world, world.plan.weight, world.plan.weight_before)
+
+
+def restore_weight(world: World, slurm: Slurm) -> None:
+    slurm.set_weight(world.node_name, world.plan.weight_before)
+
+
+RAISE_WEIGHT = Step(StepName.RAISE_WEIGHT, observe_raised, raise_weight)
+RESTORE_WEIGHT = Step(StepName.RESTORE_WEIGHT, observe_restored, restore_weight)

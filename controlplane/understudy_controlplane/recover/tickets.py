@@ -1,0 +1,74 @@
+"""The desk: tickets for people, with all that is known, and the ends of our own jobs' output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.finding import Json
+from understudy_controlplane.fleet.recovery import Plan
+from understudy_controlplane.store.repairs import RepairStore
+
+log = structlog.get_logger()
+
+END_BYTES = 4000
+
+
+class Courier(Protocol):
+    """Brings tickets to a URL; nobody waits for it."""
+
+    def send(self, url: str, body: Mapping[str, Json]) -> None: ...
+
+    def take_answer(self, label: str) -> str | None:
+        """Once: why the ticket was not taken, in words; empty: it was. None: there is no answer, or not yet."""
+        ...
+
+
+class Desk:
+    def __init__(self, store: RepairStore, config: Config, clock: Clock, courier: Courier) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._courier = courier
+
+    def is_sent(self, label: str) -> bool:
+        """An answer that has come meanwhile is written down first."""
+        answer = self._courier.take_answer(label)
+        if answer:
+            log.warning("ticket.refused", ticket=label, webhook=self._config.repair.webhook, answer=answer)
+        elif answer is not None:
+            self._store.ticket_sent(label, self._clock.now())
+        return self._store.is_ticket_sent(label)
+
+    def send(self, plan: Plan) -> None:
+        """Written down first. A webhook that took it but whose answer was lost gets it again, under the same id."""
+        node, now = plan.failed_nodes[0], self._clock.now()
+        body: dict[str, Json] = {
+            "id": plan.label,
+            "cluster": self._config.cluster,
+            "node": node,
+            "reason": plan.drain_reason,
+            "evidence": json.loads(json.dumps(self._store.history(node))),
+            "when_done": f"understudy release {node} REASON, or scontrol update NodeName={node} State=RESUME",
+        }
+        self._store.open_ticket(plan.label, node, body, now)
+        if self._config.repair.webhook:
+            self._courier.send(self._config.repair.webhook, body)
+        else:
+            self._store.ticket_sent(plan.label, now)
+
+    def read_end(self, path: str) -> str:
+        try:
+            with Path(path).open("rb") as file:
+                file.seek(0, 2)
+                file.seek(max(0, file.tell() - END_BYTES))
+                return file.read().decode(errors="replace").strip()
+        except OSError as error:
+            log.warning("output.unreadable", path=path, error=str(error))
+            return ""

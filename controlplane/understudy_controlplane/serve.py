@@ -1,0 +1,101 @@
+"""`understudy serve`: the service."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import logging
+import sys
+from pathlib import Path
+from typing import IO
+
+import structlog
+import uvicorn
+
+from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.config import Config, ConfigError
+from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.observe.slurmd_probe import slurmd_answers
+from understudy_controlplane.slurm.choose import choose
+from understudy_controlplane.slurm.protocol import SlurmError
+from understudy_controlplane.store.database import StoreError, make_url
+
+
+def configure_logging() -> None:
+    """One event, one line, to standard error: time, level, event, and its fields."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def real_outside(config: Config) -> Outside:
+    """Raises ConfigError where the gateway that was asked for cannot be used."""
+
+    def probe(node: SlurmNode) -> bool:
+        return slurmd_answers(node.address, node.port, config.slurm.probe_timeout_seconds)
+
+    try:
+        choice = choose(config.slurm)
+    except SlurmError as error:
+        raise ConfigError(str(error)) from error
+    structlog.get_logger().info("slurm.gateway", taken=choice.name, why=choice.why)
+    return Outside(choice.slurm, probe)
+
+
+def hold_database(url: str) -> IO[str] | None:
+    """A second control plane on the same SQLite file would act on the same recoveries: it is kept out by a lock that
+    the kernel lets go of when its holder ends, however it does. Raises ConfigError when another holds it.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return None
+    path = Path(f"{parsed.database}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigError(f"{path}: another control plane runs on this database; end it first") from error
+    return lock
+
+
+def collect_rarely() -> None:
+    """Every tick makes some hundred thousand values of a large fleet anew. By Python's defaults the search for cycles,
+    of which there are few, then goes through the whole picture at every other tick and holds up all doors meanwhile.
+    """
+    gc.set_threshold(100_000, 20, 20)
+
+
+def serve(config: Config, outside: Outside | None = None) -> None:
+    """Runs until SIGTERM or SIGINT. Raises ConfigError when the configuration cannot be lived with here."""
+    configure_logging()
+    collect_rarely()
+    try:
+        lock = hold_database(config.server.database)  # held as long as this frame lives
+        control_plane = compose(config, outside or real_outside(config))
+    except (OSError, StoreError) as error:
+        raise ConfigError(f"database {config.server.database}: cannot be used: {error}") from error
+    structlog.get_logger().info(
+        "serve",
+        cluster=config.cluster,
+        mode=config.mode.value,
+        host=config.server.host,
+        port=config.server.port,
+    )
+    uvicorn.run(
+        control_plane.app,
+        host=config.server.host,
+        port=config.server.port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=5,
+    )
+    structlog.get_logger().info("stopped", database_lock=lock.name if lock else "none")

@@ -1,0 +1,275 @@
+"""Slurm through its command line: `scontrol`, the tool that has stayed the same over versions.
+
+Belongs here: calling it and telling its failures apart. Must not: reading its output (`parse`).
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from understudy_controlplane.slurm.hostlist import compress
+from understudy_controlplane.slurm.parse import (
+    NodeReader,
+    ambiguous_job_ids,
+    parse_config,
+    parse_extra,
+    parse_jobs,
+    parse_reservations,
+    parse_steps,
+    parse_topology,
+)
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
+
+UNAVAILABLE = re.compile(
+    r"Unable to contact slurm controller|Socket timed out|Connection refused|Connection timed out|connect failure"
+    r"|Zero Bytes were transmitted|standby mode|Unexpected message received|Protocol authentication error"
+    r"|Unable to establish a? ?connection|Resource temporarily unavailable",
+    re.IGNORECASE,
+)
+_FILTERS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SBATCH_", "SLURM_CLUSTERS")
+_CANCELLED_ALREADY = re.compile(r"Invalid job id specified|Job/step already completing or completed")
+_NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
+
+
+class CommandLineGateway:
+    """Implements `Slurm`. `environment` is the child's whole environment; None means this process's own."""
+
+    def __init__(
+        self,
+        scontrol: str = "scontrol",
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = 10,
+    ) -> None:
+        self._scontrol = scontrol
+        self._timeout_seconds = timeout_seconds
+        self._node_reader = NodeReader()
+        given = os.environ if environment is None else environment
+        self._environment = {
+            # Whoever starts us may have set filters for his own use of the commands.
+            **{name: value for name, value in given.items() if not name.startswith(_FILTERS)},
+            # scontrol prints and reads local time, without a zone: here it is UTC.
+            "TZ": "UTC",
+            "SLURM_TIME_FORMAT": "standard",
+            "LC_ALL": "C",
+        }
+
+    def config(self) -> Mapping[str, str]:
+        return parse_config(self._run("show", "config"))
+
+    def cluster_name(self) -> str:
+        return self.config()["ClusterName"]
+
+    def nodes(self) -> list[SlurmNode]:
+        return self._node_reader.read(self._run("--all", "show", "nodes", "--oneliner"))
+
+    def jobs(self) -> list[SlurmJob]:
+        printed = parse_jobs(self._run("--all", "show", "jobs", "--oneliner"))
+        if not printed:
+            return []
+        # A job name or comment with a line break can imitate a record. squeue, asked for ids alone, prints no text of
+        # users: what it does not name is no job.
+        known = {int(line) for line in self._squeue("--noheader", "--all", "--states=all", "--format=%A").split()}
+        if not known:
+            raise SlurmError(f"scontrol prints {len(printed)} jobs and squeue knows none of them")
+        jobs = [job for job in printed if job.job_id in known]
+        ambiguous = ambiguous_job_ids(jobs)
+        if not ambiguous:
+            return jobs
+        # An imitation of a job that exists. Asked for by its id, each job comes first.
+        alone = [self._jobs_claiming(job_id)[:1] for job_id in sorted(ambiguous)]
+        return [job for job in jobs if job.job_id not in ambiguous] + [job for found in alone for job in found]
+
+    def reservations(self) -> list[SlurmReservation]:
+        return parse_reservations(self._run("--all", "show", "reservations", "--oneliner"))
+
+    def steps(self, job_id: int) -> list[SlurmStep]:
+        try:
+            return parse_steps(self._run("--all", "show", "step", "--oneliner", str(int(job_id))))
+        except SlurmUnavailable:
+            raise
+        except SlurmError as error:
+            if f"Job step {job_id}. not found" not in str(error):
+                raise
+            # Said of a job without steps, and of any job where Slurm knows no job at all: only the job itself tells.
+            self._run("--all", "show", "job", "--oneliner", str(int(job_id)))
+            return []
+
+    def job_extra(self, job_id: int) -> str:
+        return parse_extra(self._run("--all", "show", "job", "--oneliner", str(int(job_id))))
+
+    def topology(self) -> dict[str, tuple[str, ...]]:
+        return parse_topology(self._run("show", "topology", "--oneliner"))
+
+    def drain_node(self, node: str, reason: str) -> None:
+        self._run("update", f"NodeName={checked_name(node)}", "State=DRAIN", f"Reason={checked_reason(reason)}")
+
+    def down_node(self, node: str, reason: str) -> None:
+        self._run("update", f"NodeName={checked_name(node)}", "State=DOWN", f"Reason={checked_reason(reason)}")
+
+    def resume_node(self, node: str) -> None:
+        self._run("update", f"NodeName={checked_name(node)}", "State=RESUME")
+
+    def reboot_node(self, node: str, reason: str) -> None:
+        self._run("reboot", "ASAP", "nextstate=DOWN", f"reason={checked_reason(reason)}", checked_name(node))
+
+    def set_weight(self, node: str, weight: int) -> None:
+        self._run("update", f"NodeName={checked_name(node)}", f"Weight={int(weight)}")
+
+    def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
+        self._run(
+            "create",
+            "reservation",
+            f"ReservationName={checked_name(name)}",
+            f"Nodes={_node_list(name, nodes)}",
+            f"Users={checked_name(user)}",
+            "StartTime=now",
+            f"Duration={int(duration_minutes)}",
+            # OVERLAP: over the spare pool, which gives its node up a moment later, so that it is never unreserved.
+            # No FLEX: it allows the job nodes outside the reservation.
+            # NO_HOLD_JOBS_AFTER: should nobody of us be there when it expires, the job bound to it goes on by itself.
+            "Flags=IGNORE_JOBS,OVERLAP,NO_HOLD_JOBS_AFTER",
+        )
+
+    def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
+        self._run("update", f"ReservationName={checked_name(name)}", f"Nodes={_node_list(name, nodes)}")
+
+    def delete_reservation(self, name: str) -> None:
+        self._run("delete", f"ReservationName={checked_name(name)}")
+
+    def set_job_reservation(self, job_id: int, reservation: str) -> None:
+        value = checked_name(reservation) if reservation else ""
+        self._update_job(job_id, "ReservationName", value)
+
+    def submit_job(self, request: JobRequest) -> None:
+        given = [f"--gres={request.gres}"] if request.gres else []
+        if request.user != getpass.getuser():
+            given.append(f"--uid={checked_name(request.user)}")  # for root alone: others are refused
+        self._command(
+            self._beside("sbatch"),
+            "--parsable",
+            f"--job-name={checked_name(request.name)}",
+            f"--reservation={checked_name(request.reservation)}",
+            f"--partition={','.join(checked_name(name) for name in request.partition.split(','))}",
+            f"--nodelist={checked_name(request.node)}",
+            "--nodes=1",
+            "--exclusive",
+            "--no-requeue",
+            f"--time={int(request.time_limit_minutes)}",
+            f"--output={request.output}",
+            "--export=NONE",
+            "--chdir=/",
+            *given,
+            text=request.script,
+        )
+
+    def cancel_job(self, job_id: int) -> None:
+        try:
+            self._command(self._beside("scancel"), str(int(job_id)))
+        except SlurmUnavailable:
+            raise
+        except SlurmError as error:
+            if not _CANCELLED_ALREADY.search(str(error)):
+                raise
+
+    def requeue_job(self, job_id: int) -> None:
+        self._run("requeue", str(int(job_id)))
+
+    def start_job_now(self, job_id: int) -> None:
+        self._update_job(job_id, "StartTime", "now")
+
+    def hold_job(self, job_id: int) -> None:
+        self._run("hold", str(int(job_id)))
+
+    def release_job(self, job_id: int) -> None:
+        self._run("release", str(int(job_id)))
+
+    def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
+        self._update_job(job_id, "ExcNodeList", compress(checked_name(node) for node in nodes))
+
+    def set_job_priority(self, job_id: int, priority: int) -> None:
+        self._update_job(job_id, "Priority", str(int(priority)))
+
+    def set_time_limit(self, job_id: int, minutes: int) -> None:
+        self._update_job(job_id, "TimeLimit", str(int(minutes)))
+
+    def set_job_comment(self, job_id: int, comment: str) -> None:
+        self._update_job(job_id, "Comment", " ".join(comment.split()))
+
+    def set_job_extra(self, job_id: int, extra: str) -> None:
+        self._update_job(job_id, "Extra", " ".join(extra.split()))
+
+    def _update_job(self, job_id: int, key: str, value: str) -> None:
+        self._run("update", f"JobId={int(job_id)}", f"{key}={value}")
+
+    def _jobs_claiming(self, job_id: int) -> list[SlurmJob]:
+        try:
+            return parse_jobs(self._run("--all", "show", "job", "--oneliner", str(job_id)))
+        except SlurmUnavailable:
+            raise
+        except SlurmError:
+            return []  # there is no such job: the record was an imitation
+
+    def _run(self, *arguments: str) -> str:
+        return self._command(self._scontrol, *arguments)
+
+    def _squeue(self, *arguments: str) -> str:
+        return self._command(self._beside("squeue"), *arguments)
+
+    def _beside(self, program: str) -> str:
+        """Another of Slurm's commands, from where scontrol is."""
+        folder, slash, _ = self._scontrol.rpartition("/")
+        return f"{folder}{slash}{program}"
+
+    def _command(self, program: str, *arguments: str, text: str = "") -> str:
+        command = " ".join([program, *arguments])
+        try:
+            done = subprocess.run(
+                [program, *arguments],
+                env=self._environment,
+                input=text,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=self._timeout_seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SlurmUnavailable(
+                f"`{command}` did not end within {self._timeout_seconds} s: is slurmctld up?"
+            ) from error
+        except OSError as error:
+            raise SlurmError(
+                f"`{command}` cannot be run ({error}): install Slurm's client commands or set the path of scontrol"
+            ) from error
+        if done.returncode == 0:
+            return done.stdout
+        said = " ".join(f"{done.stderr} {done.stdout}".split())
+        kind = SlurmUnavailable if UNAVAILABLE.search(said) else SlurmError
+        raise kind(f"`{command}` failed with exit code {done.returncode}: {said or 'it said nothing'}")
+
+
+def checked_name(text: str) -> str:
+    """Names go into `Key=value` arguments, where scontrol would read a comma or a blank as more than a name."""
+    if not _NAME.fullmatch(text):
+        raise SlurmError(f"{text!r} is not a name that Slurm takes for a node, a user or a reservation")
+    return text
+
+
+def _node_list(reservation: str, nodes: Sequence[str]) -> str:
+    if not nodes:
+        # Slurm 22.05 answers an empty list with success and leaves the reservation as it was.
+        raise SlurmError(f"reservation {reservation} must keep a node: delete it instead of emptying it")
+    return compress(checked_name(node) for node in nodes)
+
+
+def checked_reason(text: str) -> str:
+    """On one line, or scontrol's own output could not be taken apart again."""
+    reason = " ".join(text.split())
+    if not reason:
+        raise SlurmError("Slurm takes a node out of service only with a reason")
+    return reason

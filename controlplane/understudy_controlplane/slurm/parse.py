@@ -1,0 +1,313 @@
+"""What `scontrol show nodes|jobs|reservations -o` prints, as values. Pure.
+
+One object a line, `Key=value` pairs, no quoting: a value may contain blanks, `=`, even line breaks, where a user or
+admin chose it (job name, comment, reason). So the text of users is never searched for Slurm's own fields: those
+are read from the stretch of the record that Slurm writes alone. A job whose owner's text makes that stretch
+ambiguous is left out; it is nobody's to act on.
+
+Expects the times in UTC: call scontrol with TZ=UTC and SLURM_TIME_FORMAT=standard.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from understudy_controlplane.fleet.slurm import PENDING_STATES, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from understudy_controlplane.slurm.hostlist import HostListError, expand
+from understudy_controlplane.slurm.protocol import SlurmError
+
+_PAIR = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
+_VALUE = re.compile(r"(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
+_NODE_START = re.compile(r"NodeName=")
+_JOB_START = re.compile(r"JobId=(\d+) ")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+_OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
+_OWN_KEYS = re.compile(
+    r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|Partition|ReqNodeList|ExcNodeList|NodeList"
+    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot)="
+)
+"""What is read of Slurm's stretch of a job's record. Users' text can stand in there as well (an MCS label, a QOS)."""
+_RESERVATION = re.compile(r" DelayBoot=\S+\s+Reservation=(\S+)")
+_ARRAY = re.compile(r"JobId=\d+ ArrayJobId=\d+ ")
+_HETEROGENEOUS = re.compile(r"JobId=\d+ (?:ArrayJobId=\d+ ArrayTaskId=\S+ )?HetJobId=\d+ ")
+_USER_TEXT = re.compile(r" (?:Network|Command|WorkDir|AdminComment)=")
+_ADMIN_COMMENT = re.compile(r" AdminComment=")
+_AFTER_USER_TEXT = r"(?=\s+(?:Extra|StdErr|StdIn|StdOut|Power|TresPer\w+|MailUser|NtasksPerTRES)=|\s*$)"
+_COMMENT = re.compile(rf" Comment=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
+_EXTRA = re.compile(rf" Extra=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
+_NODE_REASON = re.compile(r"\sReason=(?P<text>.*)\s\[(?P<user>[^\s\[\]@]+)@(?P<at>[\dT:-]+)\]", re.DOTALL)
+_SETTING = re.compile(r"^(\w+(?:\[\d+\])?)\s*=[ \t]*(.*)$", re.MULTILINE)
+_DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>\d\d)")
+_STATE_SUFFIXES = "*~#!%$@^-"
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Of `scontrol show config`, with the ClusterName at least. Raises SlurmError."""
+    found: dict[str, str] = {}
+    for match in _SETTING.finditer(text):
+        found.setdefault(match[1], match[2].strip())
+    if "ClusterName" not in found:
+        raise SlurmError("scontrol show config printed no ClusterName: a Slurm version not known here?")
+    return found
+
+
+def slurmctld_started_at(config: Mapping[str, str]) -> int | None:
+    """Of the configuration as a gateway tells it; None where it does not."""
+    return epoch_seconds(config.get("BOOT_TIME", ""))
+
+
+class NodeReader:
+    """Reads the nodes of one cluster again and again. A record printed as it was last time gives the very same value:
+    of twelve thousand nodes few change within a second.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, SlurmNode] = {}
+
+    def read(self, text: str) -> list[SlurmNode]:
+        """Raises SlurmError."""
+        last = self._last
+        self._last = {record: last.get(record) or _node(record) for record in _records(text, _NODE_START)}
+        return list(self._last.values())
+
+
+def parse_nodes(text: str) -> list[SlurmNode]:
+    return NodeReader().read(text)
+
+
+def parse_jobs(text: str) -> list[SlurmJob]:
+    """What users wrote can imitate a record: ids may come twice, or belong to no job at all. A record that makes no
+    sense is left out, for it may be somebody's text; only when none makes sense is it Slurm that is not understood.
+
+    Raises SlurmError.
+    """
+    jobs: list[SlurmJob] = []
+    errors: list[SlurmError] = []
+    for record in _records(text, _JOB_START):
+        try:
+            job = _job(record)
+        except SlurmError as error:
+            errors.append(error)
+        else:
+            jobs += [job] if job is not None else []
+    if errors and not jobs:
+        raise errors[0]
+    return jobs
+
+
+def parse_reservations(text: str) -> list[SlurmReservation]:
+    return [_reservation(record) for record in _records(text, re.compile("ReservationName="))]
+
+
+def parse_steps(text: str) -> list[SlurmStep]:
+    return [_step(record) for record in _records(text, re.compile(r"StepId=\d+"))]
+
+
+def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
+    """Of `scontrol show topology`: switches of level 0, or blocks."""
+    found: dict[str, tuple[str, ...]] = {}
+    for record in _records(text, re.compile("(?:SwitchName|BlockName)=")):
+        pairs = _pairs(record)
+        if pairs.get("Level", "0") == "0":
+            found[pairs.get("SwitchName") or pairs["BlockName"]] = hosts(pairs.get("Nodes", ""))
+    return found
+
+
+def minutes(text: str) -> int | None:
+    """Of "01:30:00" or "2-00:00:00", rounded up; None for "UNLIMITED", "Partition_Limit" and the like."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, mins, seconds = (int(match[part] or 0) for part in ("days", "hours", "minutes", "seconds"))
+    return (days * 24 + hours) * 60 + mins + (seconds > 0)
+
+
+def ambiguous_job_ids(jobs: list[SlurmJob]) -> set[int]:
+    """Ids that more than one record claims."""
+    claims = Counter(job.job_id for job in jobs)
+    return {job_id for job_id, count in claims.items() if count > 1}
+
+
+def epoch_seconds(text: str) -> int | None:
+    """None for "Unknown", "None", "N/A" and the like."""
+    if not _TIME.fullmatch(text):
+        return None
+    try:
+        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        return None
+
+
+def _records(text: str, start: re.Pattern[str]) -> list[str]:
+    records: list[str] = []
+    for line in text.split("\n"):
+        if start.match(line):
+            records.append(line)
+        elif records and line.strip():
+            records[-1] += f"\n{line}"  # a value with a line break in it
+    return records
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """The first of equal keys counts: what Slurm writes alone stands before what others chose."""
+    found: dict[str, str] = {}
+    for match in _PAIR.finditer(text):
+        found.setdefault(match[1], "" if match[2] == "(null)" else match[2])
+    return found
+
+
+def _value(record: str, key: str) -> str | None:
+    """What `_pairs` would find for the key, several times as quickly; None: nothing."""
+    at = record.find(f" {key}=")
+    if at < 0:
+        return None
+    match = _VALUE.match(record, at + len(key) + 2)
+    assert match is not None  # it matches anywhere
+    return "" if match[1] == "(null)" else match[1]
+
+
+def _need(stretch: str, key: str, record: str) -> str:
+    value = _value(stretch, key)
+    if value is None:
+        raise SlurmError(f"scontrol printed no {key} in {record[:120]!r}: a Slurm version not known here?")
+    return value
+
+
+def _number(stretch: str, key: str, record: str) -> int:
+    text = _need(stretch, key, record)
+    match = re.match(r"\d+", text)
+    if match is None:
+        raise SlurmError(f"scontrol printed {key}={text!r}, which is no number, in {record[:120]!r}")
+    return int(match[0])  # of "4-8", the nodes wanted, the lower bound
+
+
+def node_state(text: str) -> tuple[str, frozenset[str]]:
+    """Of "IDLE+DRAIN+NOT_RESPONDING", or "IDLE*+DRAIN": base state and flags."""
+    base, *flags = text.split("+")
+    if "*" in base:
+        flags.append("NOT_RESPONDING")  # as sinfo and some versions of scontrol spell it
+    return base.rstrip(_STATE_SUFFIXES), frozenset(flag.rstrip(_STATE_SUFFIXES) for flag in flags)
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    try:
+        return expand(text)
+    except HostListError as error:
+        raise SlurmError(f"scontrol printed a host list not known here: {error}") from error
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(item for item in text.split(",") if item)
+
+
+def _node(record: str) -> SlurmNode:
+    name = record.removeprefix("NodeName=").partition(" ")[0]
+    base, flags = node_state(_need(record, "State", record))
+    reason = _NODE_REASON.search(record) if "Reason=" in record else None
+    return SlurmNode(
+        name=name,
+        address=_value(record, "NodeAddr") or name,
+        port=int(_value(record, "Port") or 6818),  # printed only where it is not the default, in old versions
+        base_state=base,
+        flags=flags,
+        partitions=_list(_value(record, "Partitions") or ""),
+        reason=reason["text"] if reason else _value(record, "Reason") or "",
+        reason_user=reason["user"] if reason else "",
+        reason_at=(epoch_seconds(reason["at"]) or 0) if reason else 0,
+        gres=_value(record, "Gres") or "",
+        features=frozenset(_list(_value(record, "ActiveFeatures") or "")),
+        weight=int(_value(record, "Weight") or 1),
+    )
+
+
+def _job(record: str) -> SlurmJob | None:
+    owners = list(_OWNER.finditer(record))
+    if len(owners) != 1:
+        return None  # somebody's job name or comment imitates Slurm's fields
+    owner = owners[0]
+    user_text = _USER_TEXT.search(record, owner.end())
+    if user_text is None:
+        return None
+    start = _JOB_START.match(record)
+    assert start is not None  # it is what makes a record
+    stretch = record[owner.start() : user_text.start()]
+    keys = _OWN_KEYS.findall(stretch)
+    if len(keys) != len(set(keys)):
+        return None  # a text of the user's repeats one of Slurm's keys
+    reserved = _RESERVATION.search(stretch)
+    state = _need(stretch, "JobState", record)
+    submit_at = epoch_seconds(_need(stretch, "SubmitTime", record))
+    if submit_at is None:
+        raise SlurmError(f"scontrol printed no usable SubmitTime in {record[:120]!r}")
+    reason = _value(stretch, "Reason") or ""
+    return SlurmJob(
+        job_id=int(start[1]),
+        submit_at=submit_at,
+        user=owner["user"],
+        user_id=int(owner["user_id"]),
+        name=record[: owner.start()].partition(" JobName=")[2],
+        partition=_value(stretch, "Partition") or "",
+        state=state,
+        restart_count=_number(stretch, "Restarts", record),
+        # While pending, Slurm may still show the nodes of the attempt before.
+        nodes=() if state in PENDING_STATES else hosts(_value(stretch, "NodeList") or ""),
+        node_count=_number(stretch, "NumNodes", record),
+        comment=_comment(record, user_text.start()),
+        batch=(_value(stretch, "BatchFlag") or "0") != "0",
+        requeue=_value(stretch, "Requeue") == "1",
+        reservation=reserved[1] if reserved else "",
+        reason="" if reason == "None" else reason,
+        start_at=epoch_seconds(_value(stretch, "StartTime") or ""),
+        excluded_nodes=hosts(_value(stretch, "ExcNodeList") or ""),
+        priority=_number(stretch, "Priority", record),
+        time_limit_minutes=minutes(_value(stretch, "TimeLimit") or ""),
+        required_nodes=hosts(_value(stretch, "ReqNodeList") or ""),
+        features=_value(stretch, "Features") or "",
+        part_of=_part_of(record),
+    )
+
+
+def _part_of(record: str) -> str:
+    if _HETEROGENEOUS.match(record):
+        return "heterogeneous job"
+    return "job array" if _ARRAY.match(record) else ""
+
+
+def _comment(record: str, start: int) -> str:
+    """The job's own comment. An admin's stands before it and may contain anything: the last one counts."""
+    rest = record[start:]
+    if _ADMIN_COMMENT.search(rest):
+        position = rest.rfind(" Comment=")
+        rest = rest[position:] if position >= 0 else ""
+    match = _COMMENT.search(rest)
+    return match[1] if match else ""
+
+
+def parse_extra(record: str) -> str:
+    """Of one job. It stands after the comment: what its owner wrote there may contain its name, the last one counts."""
+    position = record.rfind(" Extra=")
+    match = _EXTRA.match(record, position) if position >= 0 else None
+    return match[1] if match else ""
+
+
+def _step(record: str) -> SlurmStep:
+    return SlurmStep(
+        step_id=record.removeprefix("StepId=").partition(" ")[0].partition(".")[2],
+        name=_value(record, "Name") or "",
+        state=_need(record, "State", record),
+        nodes=hosts(_value(record, "NodeList") or ""),
+    )
+
+
+def _reservation(record: str) -> SlurmReservation:
+    pairs = _pairs(record)
+    return SlurmReservation(
+        name=pairs["ReservationName"],
+        nodes=hosts(pairs.get("Nodes", "")),
+        users=_list(pairs.get("Users", "")),
+        flags=frozenset(_list(pairs.get("Flags", ""))),
+        start_at=epoch_seconds(pairs.get("StartTime", "")) or 0,
+    )

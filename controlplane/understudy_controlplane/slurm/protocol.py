@@ -1,0 +1,171 @@
+"""What the control plane asks of Slurm: one protocol, several implementations.
+
+Every implementation passes `tests/contract/test_slurm_contract.py`. Reads return plain values; writes return
+nothing, because an RPC's return value proves nothing: it can time out and have been carried out. Callers read back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep, SlurmView
+
+__all__ = [
+    "READS",
+    "JobRequest",
+    "Slurm",
+    "SlurmError",
+    "SlurmJob",
+    "SlurmNode",
+    "SlurmReservation",
+    "SlurmStep",
+    "SlurmUnavailable",
+    "read_view",
+    "slurm_version",
+]
+
+
+class SlurmError(Exception):
+    """Slurm refused, or its answer could not be understood. Repeating the same call will not help."""
+
+
+class SlurmUnavailable(SlurmError):
+    """slurmctld did not answer in time. Nothing is known about the outcome; try again later."""
+
+
+READS = frozenset({"config", "cluster_name", "nodes", "jobs", "reservations", "steps", "job_extra", "topology"})
+"""Methods of `Slurm` that change nothing."""
+
+
+class Slurm(Protocol):
+    """Raises SlurmUnavailable or SlurmError from every method."""
+
+    def config(self) -> Mapping[str, str]:
+        """slurm.conf as slurmctld has it, by name, in the words of `scontrol show config`: "300 sec", "(null)".
+
+        Of settings that take several values ("Prolog[0]") each stands by its own name.
+        """
+        ...
+
+    def cluster_name(self) -> str:
+        """ClusterName of slurm.conf."""
+        ...
+
+    def nodes(self) -> list[SlurmNode]: ...
+
+    def jobs(self) -> list[SlurmJob]:
+        """All jobs slurmctld still remembers, finished ones included."""
+        ...
+
+    def reservations(self) -> list[SlurmReservation]: ...
+
+    def steps(self, job_id: int) -> list[SlurmStep]:
+        """The job's running steps; none while it pends."""
+        ...
+
+    def job_extra(self, job_id: int) -> str:
+        """The job's Extra; empty before Slurm 23.02, which knows none."""
+        ...
+
+    def topology(self) -> dict[str, tuple[str, ...]]:
+        """Leaf switches, or blocks, and the nodes below each; empty where Slurm was told of none."""
+        ...
+
+    def drain_node(self, node: str, reason: str) -> None:
+        """Set State=DRAIN. Running jobs are left alone. The caller has checked that the drain is ours to make."""
+        ...
+
+    def down_node(self, node: str, reason: str) -> None:
+        """Set State=DOWN: jobs there are killed, and requeued where they allow it."""
+        ...
+
+    def resume_node(self, node: str) -> None: ...
+
+    def reboot_node(self, node: str, reason: str) -> None:
+        """Drain the node, reboot it once its jobs have ended, and leave it DOWN then: its health is to be looked at."""
+        ...
+
+    def set_weight(self, node: str, weight: int) -> None:
+        """Of nodes that suit a job, Slurm gives it those of the lowest weight. Lost when slurmctld reads its
+        configuration anew.
+        """
+        ...
+
+    def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
+        """Hold exactly `nodes` for `user` from now on, jobs that run there notwithstanding."""
+        ...
+
+    def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
+        """Replace the node list. `nodes` is never empty: a reservation without nodes is none, delete it."""
+        ...
+
+    def delete_reservation(self, name: str) -> None: ...
+
+    def set_job_reservation(self, job_id: int, reservation: str) -> None:
+        """Bind the job to a reservation; the empty string unbinds it."""
+        ...
+
+    def submit_job(self, request: JobRequest) -> None:
+        """A batch job of our own, exclusively on one node, never requeued. It is known by its name afterwards."""
+        ...
+
+    def cancel_job(self, job_id: int) -> None:
+        """End the job, whether it pends or runs. One that is over stays as it is."""
+        ...
+
+    def requeue_job(self, job_id: int) -> None:
+        """The restart count goes up at once; the submit time is renewed once the job is PENDING again.
+
+        Never for a job with a dead node: Slurm 22.05 would wait for that node, and then fail the job and lose count
+        of its GPUs. Set the node DOWN instead, that requeues the job.
+        """
+        ...
+
+    def start_job_now(self, job_id: int) -> None:
+        """Clear the pending job's begin time. Lost by Slurm while the job is still COMPLETING.
+
+        Not within the second of the job's submit time: Slurm fails a job that starts in the second of its kill.
+        """
+        ...
+
+    def hold_job(self, job_id: int) -> None:
+        """Keep the pending job from starting until it is released. Its owner cannot release it."""
+        ...
+
+    def release_job(self, job_id: int) -> None:
+        """Lift the hold of a pending job. Its begin time stays."""
+        ...
+
+    def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
+        """Replace the list of nodes that the pending job must not start on. The caller keeps what its user wanted."""
+        ...
+
+    def set_job_priority(self, job_id: int, priority: int) -> None: ...
+
+    def set_time_limit(self, job_id: int, minutes: int) -> None: ...
+
+    def set_job_comment(self, job_id: int, comment: str) -> None: ...
+
+    def set_job_extra(self, job_id: int, extra: str) -> None:
+        """Refused by Slurm before 23.02."""
+        ...
+
+
+def slurm_version(config: Mapping[str, str]) -> tuple[int, int]:
+    """(22, 5) of "22.05.8". Raises SlurmError."""
+    match = re.match(r"(\d+)\.(\d+)", config.get("SLURM_VERSION", ""))
+    if match is None:
+        raise SlurmError(f"scontrol show config tells no version: {config.get('SLURM_VERSION')!r}")
+    return int(match[1]), int(match[2])
+
+
+def read_view(slurm: Slurm, now: float) -> SlurmView:
+    """`now` stamps the view: whatever it shows was so at `now` or later."""
+    return SlurmView(
+        read_at=now,
+        nodes={node.name: node for node in slurm.nodes()},
+        jobs={job.job_id: job for job in slurm.jobs()},
+        reservations={reservation.name: reservation for reservation in slurm.reservations()},
+    )

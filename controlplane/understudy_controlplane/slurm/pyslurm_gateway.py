@@ -1,0 +1,291 @@
+"""Slurm through pyslurm: no commands are started and no text is taken apart.
+
+Belongs here: the protocol's calls as requests to the process that pyslurm lives in (`pyslurm_process`), and what is
+left to the command line. Must not: pyslurm itself (`pyslurm_worker`).
+
+Left to the command line, because pyslurm 25.11 cannot: creating reservations (it frees the answer with the wrong
+allocator and aborts), everything that sets a text, a list or a weight to nothing (it takes that for "no change"), the
+reboot of a node, jobs of ours, a job's Extra, the topology, the configuration in Slurm's own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from understudy_controlplane.fleet.slurm import (
+    PENDING_STATES,
+    JobRequest,
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    SlurmStep,
+)
+from understudy_controlplane.slurm.cli import CommandLineGateway, checked_name, checked_reason
+from understudy_controlplane.slurm.parse import hosts, node_state
+from understudy_controlplane.slurm.protocol import READS, SlurmError, SlurmUnavailable
+from understudy_controlplane.slurm.pyslurm_process import PyslurmWorker, WorkerDied
+
+log = structlog.get_logger()
+
+Noun = TypeVar("Noun")
+
+
+class Hello(msgspec.Struct, frozen=True):
+    pyslurm: str
+    built_for: list[int]
+    libslurm: list[int]
+
+
+class _Node(msgspec.Struct, frozen=True):
+    name: str
+    address: str
+    port: int
+    state: str
+    partitions: tuple[str, ...]
+    reason: str
+    reason_user: str
+    reason_at: int
+    gres: str
+    features: frozenset[str]
+    weight: int
+
+
+class _Job(msgspec.Struct, frozen=True):
+    job_id: int
+    submit_at: int
+    user: str
+    user_id: int
+    name: str
+    partition: str
+    state: str
+    restart_count: int
+    nodes: str
+    node_count: int
+    comment: str
+    batch: bool
+    requeue: bool
+    reservation: str
+    reason: str
+    start_at: int | None
+    excluded_nodes: str
+    priority: int
+    time_limit_minutes: int | None
+    required_nodes: str
+    features: str
+    part_of: str
+
+
+class _Reservation(msgspec.Struct, frozen=True):
+    name: str
+    nodes: str
+    users: tuple[str, ...]
+    flags: frozenset[str]
+    start_at: int
+
+
+class _Step(msgspec.Struct, frozen=True):
+    step_id: str
+    name: str
+    state: str
+    nodes: str
+
+
+class PyslurmGateway:
+    """Implements `Slurm`. A call that pyslurm died of goes by the command line from then on."""
+
+    def __init__(
+        self,
+        command_line: CommandLineGateway,
+        python: str = "",
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = 10,
+    ) -> None:
+        """`python` can import pyslurm; `environment` is the worker's whole environment, None: this process's own."""
+        self._command_line = command_line
+        self.worker = PyslurmWorker(python, environment, timeout_seconds)
+        self._died_of: set[str] = set()
+        self._unread: dict[str, str] = {}
+
+    def hello(self) -> Hello:
+        """Raises SlurmError where pyslurm cannot be used."""
+        found: Hello = self.worker.ask("hello", (), Hello)
+        return found
+
+    def config(self) -> Mapping[str, str]:
+        return self._command_line.config()
+
+    def cluster_name(self) -> str:
+        return self._command_line.cluster_name()
+
+    def nodes(self) -> list[SlurmNode]:
+        found = self._read("nodes", (), list[_Node], _node)
+        return self._command_line.nodes() if found is None else found
+
+    def jobs(self) -> list[SlurmJob]:
+        found = self._read("jobs", (), list[_Job], _job)
+        return self._command_line.jobs() if found is None else found
+
+    def reservations(self) -> list[SlurmReservation]:
+        found = self._read("reservations", (), list[_Reservation], _reservation)
+        return self._command_line.reservations() if found is None else found
+
+    def steps(self, job_id: int) -> list[SlurmStep]:
+        found = self._read("steps", (int(job_id),), list[_Step], _step)
+        return self._command_line.steps(job_id) if found is None else found
+
+    def job_extra(self, job_id: int) -> str:
+        return self._command_line.job_extra(job_id)
+
+    def topology(self) -> dict[str, tuple[str, ...]]:
+        return self._command_line.topology()
+
+    def drain_node(self, node: str, reason: str) -> None:
+        self._act("drain_node", checked_name(node), checked_reason(reason))
+
+    def down_node(self, node: str, reason: str) -> None:
+        self._act("down_node", checked_name(node), checked_reason(reason))
+
+    def resume_node(self, node: str) -> None:
+        self._act("resume_node", checked_name(node))
+
+    def reboot_node(self, node: str, reason: str) -> None:
+        self._command_line.reboot_node(node, reason)
+
+    def set_weight(self, node: str, weight: int) -> None:
+        if weight:
+            self._act("set_weight", checked_name(node), int(weight))
+        else:
+            self._command_line.set_weight(node, 0)
+
+    def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
+        self._command_line.create_reservation(name, nodes, user, duration_minutes)
+
+    def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
+        if nodes:
+            self._act("set_reservation_nodes", checked_name(name), [checked_name(node) for node in nodes])
+        else:
+            self._command_line.set_reservation_nodes(name, nodes)
+
+    def delete_reservation(self, name: str) -> None:
+        self._act("delete_reservation", checked_name(name))
+
+    def set_job_reservation(self, job_id: int, reservation: str) -> None:
+        if reservation:
+            self._act("set_job_reservation", int(job_id), checked_name(reservation))
+        else:
+            self._command_line.set_job_reservation(job_id, "")
+
+    def submit_job(self, request: JobRequest) -> None:
+        self._command_line.submit_job(request)
+
+    def cancel_job(self, job_id: int) -> None:
+        self._command_line.cancel_job(job_id)
+
+    def requeue_job(self, job_id: int) -> None:
+        self._act("requeue_job", int(job_id))
+
+    def start_job_now(self, job_id: int) -> None:
+        self._act("start_job_now", int(job_id))
+
+    def hold_job(self, job_id: int) -> None:
+        self._act("hold_job", int(job_id))
+
+    def release_job(self, job_id: int) -> None:
+        self._act("release_job", int(job_id))
+
+    def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
+        if nodes:
+            self._act("set_excluded_nodes", int(job_id), [checked_name(node) for node in nodes])
+        else:
+            self._command_line.set_excluded_nodes(job_id, nodes)
+
+    def set_job_priority(self, job_id: int, priority: int) -> None:
+        self._act("set_job_priority", int(job_id), int(priority))
+
+    def set_time_limit(self, job_id: int, minutes: int) -> None:
+        self._act("set_time_limit", int(job_id), int(minutes))
+
+    def set_job_comment(self, job_id: int, comment: str) -> None:
+        if comment.strip():
+            self._act("set_job_comment", int(job_id), " ".join(comment.split()))
+        else:
+            self._command_line.set_job_comment(job_id, "")
+
+    def set_job_extra(self, job_id: int, extra: str) -> None:
+        if extra.strip():
+            self._act("set_job_extra", int(job_id), " ".join(extra.split()))
+        else:
+            self._command_line.set_job_extra(job_id, "")
+
+    def _read(
+        self, call: str, arguments: Sequence[object], kind: Any, build: Callable[[Any], Noun]
+    ) -> list[Noun] | None:
+        """None where pyslurm cannot: it dies of this call, or of something that users wrote. Then it is the command
+        line's, which leaves out what makes no sense and reads the rest.
+        """
+        assert call in READS
+        if call in self._died_of:
+            return None
+        try:
+            return [build(one) for one in self.worker.ask(call, arguments, kind)]
+        except WorkerDied:
+            self._distrust(call)
+        except SlurmUnavailable:
+            raise
+        except SlurmError as error:
+            if self._unread.get(call) != str(error):
+                log.warning("pyslurm.unread", call=call, error=str(error), remedy="the command line reads it")
+            self._unread[call] = str(error)
+        return None
+
+    def _act(self, call: str, *arguments: object) -> None:
+        if call in self._died_of:
+            getattr(self._command_line, call)(*arguments)
+            return
+        try:
+            self.worker.ask(call, arguments, None)
+        except WorkerDied:
+            self._distrust(call)
+            raise
+
+    def _distrust(self, call: str) -> None:
+        self._died_of.add(call)
+        log.error("pyslurm.distrusted", call=call, remedy="the command line is used for it until the next start")
+
+
+def _node(one: _Node) -> SlurmNode:
+    base, flags = node_state(one.state)
+    return SlurmNode(
+        one.name,
+        one.address,
+        one.port,
+        base,
+        flags,
+        one.partitions,
+        one.reason,
+        one.reason_user,
+        one.reason_at,
+        one.gres,
+        one.features,
+        one.weight,
+    )
+
+
+def _job(one: _Job) -> SlurmJob:
+    values = msgspec.structs.asdict(one)
+    values["nodes"] = () if one.state in PENDING_STATES else hosts(one.nodes)
+    values["excluded_nodes"] = hosts(one.excluded_nodes)
+    values["required_nodes"] = hosts(one.required_nodes)
+    return SlurmJob(**values)
+
+
+def _reservation(one: _Reservation) -> SlurmReservation:
+    return SlurmReservation(one.name, hosts(one.nodes), one.users, one.flags, one.start_at)
+
+
+def _step(one: _Step) -> SlurmStep:
+    return SlurmStep(one.step_id, one.name, one.state, hosts(one.nodes))

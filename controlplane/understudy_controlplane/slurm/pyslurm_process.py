@@ -1,0 +1,133 @@
+"""The handle on the process that pyslurm lives in: asking it, outwaiting it, and surviving its death.
+
+Belongs here: that process and the lines that go to and fro. Must not: what the lines mean (`pyslurm_gateway`), pyslurm
+itself (`pyslurm_worker`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from understudy_controlplane.slurm.cli import UNAVAILABLE
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
+
+log = structlog.get_logger()
+
+WORKER = Path(__file__).with_name("pyslurm_worker.py")
+
+
+END_SECONDS = 2.0
+"""A process that is killed, or has hung up, ends within this; if not, nobody waits for it."""
+
+
+class WorkerDied(SlurmUnavailable):
+    """In the middle of a call: nothing is known about its outcome."""
+
+
+class PyslurmWorker:
+    """The process that pyslurm lives in, started when first needed and again after its death."""
+
+    def __init__(self, python: str, environment: Mapping[str, str] | None, timeout_seconds: float) -> None:
+        # As text and not as a path: the Python that has pyslurm may see other files than this process.
+        self._command = [python or sys.executable, "-c", WORKER.read_text(encoding="utf-8")]
+        self._environment = dict(os.environ if environment is None else environment)
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._received = b""
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def ask(self, call: str, arguments: Sequence[object], kind: Any) -> Any:
+        """The answer as `kind`. Raises WorkerDied, SlurmUnavailable, or SlurmError."""
+        request = json.dumps({"call": call, "arguments": list(arguments)}).encode() + b"\n"
+        with self._lock:
+            line = self._exchange(call, request)
+        try:
+            answer = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+            if "result" in answer:
+                return msgspec.json.decode(answer["result"], type=kind)
+        except msgspec.MsgspecError as error:
+            raise SlurmError(f"pyslurm's {call} answered what is not understood here: {error}") from error
+        said = msgspec.json.decode(answer.get("refused") or answer["failed"], type=str)
+        words = f"pyslurm's {call}({', '.join(repr(one) for one in arguments)}) failed: {said}"
+        raise SlurmUnavailable(words) if UNAVAILABLE.search(said) else SlurmError(words)
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        self._received = b""
+        if process is None:
+            return
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: left to it
+            process.wait(END_SECONDS)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):  # closing flushes what it never read
+                    pipe.close()
+
+    def _exchange(self, call: str, request: bytes) -> bytes:
+        process = self._process or self._start()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(request)
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died(call) from None
+        return self._read_line(process, call)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for its parent, with whom it ends
+            )
+        except OSError as error:
+            raise SlurmError(f"{self._command[0]} cannot be run ({error}): set slurm.pyslurm_python") from error
+        return self._process
+
+    def _read_line(self, process: subprocess.Popen[bytes], call: str) -> bytes:
+        assert process.stdout is not None
+        deadline = time.monotonic() + self._timeout_seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._received:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self.stop()
+                    raise SlurmUnavailable(f"pyslurm's {call} did not end within {self._timeout_seconds} s")
+                piece = os.read(process.stdout.fileno(), 1 << 20)
+                if not piece:
+                    raise self._died(call)
+                self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def _died(self, call: str) -> WorkerDied:
+        assert self._process is not None
+        try:
+            code = self._process.wait(END_SECONDS)
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        except subprocess.TimeoutExpired:  # it closed its output, and lives
+            how = "by hanging up"
+        self.stop()
+        log.error("pyslurm.died", call=call, how=how)
+        return WorkerDied(f"the process that pyslurm lives in ended {how} in the middle of {call}")

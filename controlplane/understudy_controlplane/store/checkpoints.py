@@ -1,0 +1,155 @@
+"""What is known of a job's checkpoints: which are complete, and what speaks against them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Engine, Row, and_, func, insert, select
+
+from understudy_agent.wire import AnomalyKind
+from understudy_controlplane.fleet.job import Attempt, Checkpoint, FirstNan, JobKey, StoredAnomaly
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import reading
+from understudy_controlplane.store.facts import GOES_ON
+from understudy_controlplane.store.fleet import is_job
+
+NAN_KINDS = (AnomalyKind.LOSS_NAN, AnomalyKind.GRAD_NORM_NAN)
+
+
+class CheckpointStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def complete_checkpoints(self, job: JobKey) -> list[Checkpoint]:
+        """Checkpoints of which every rank of one attempt's world announced its shard, all under one path."""
+        shard = tables.checkpoint_shard
+        query = (
+            select(
+                shard.c.restart_count,
+                shard.c.launch,
+                shard.c.step,
+                shard.c.path,
+                shard.c.world_size,
+                func.max(shard.c.at).label("completed_at"),
+            )
+            .join(tables.job, tables.job.c.id == shard.c.job)
+            .where(is_job(job), shard.c.rank < shard.c.world_size)
+            .group_by(shard.c.restart_count, shard.c.launch, shard.c.step, shard.c.path, shard.c.world_size)
+            .having(func.count(shard.c.rank.distinct()) == shard.c.world_size)
+            .order_by(shard.c.step)
+        )
+        with reading(self._engine) as connection:
+            return [
+                Checkpoint(r.step, r.path, r.world_size, r.completed_at, Attempt(r.restart_count, r.launch))
+                for r in connection.execute(query)
+            ]
+
+    def checkpoint_news(self, after: Sequence[int] = (0, 0, 0)) -> tuple[list[int], set[int]]:
+        """How far shards, anomalies and people's words for them have got, and the jobs (rows) of those that came after
+        the given ones.
+        """
+        jobs: set[int] = set()
+        newest = []
+        sources = (tables.checkpoint_shard, tables.anomaly, tables.anomaly_clearance)
+        with reading(self._engine) as connection:
+            for table, last in zip(sources, after, strict=True):
+                query = select(table.c.job, func.max(table.c.id)).where(table.c.id > last).group_by(table.c.job)
+                found = [(job, identifier) for job, identifier in connection.execute(query)]
+                jobs |= {job for job, _ in found}
+                newest.append(max((identifier for _, identifier in found), default=last))
+        return newest, jobs
+
+    def anomalies(self, jobs: Iterable[JobKey]) -> list[StoredAnomaly]:
+        """Of these jobs, those that nobody has answered for since; what is over says so."""
+        table, clearance = tables.anomaly, tables.anomaly_clearance
+        cleared = select(func.max(clearance.c.at)).where(clearance.c.job == table.c.job).scalar_subquery()
+        found: dict[tuple[Any, ...], StoredAnomaly] = {}
+        with reading(self._engine) as connection:
+            for key in dict.fromkeys(jobs):
+                query = (
+                    select(table)
+                    .join(tables.job, tables.job.c.id == table.c.job)
+                    .where(is_job(key), table.c.received_at > func.coalesce(cleared, 0.0))
+                    .order_by(table.c.until)
+                )
+                for row in connection.execute(query):
+                    one = _anomaly(row, key)
+                    found[(key, one.attempt, one.rank, one.kind, one.step)] = one
+        return list(found.values())
+
+    def newest_anomaly(self) -> int:
+        """Its id; 0: there is none."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(func.max(tables.anomaly.c.id))).scalar() or 0
+
+    def first_nans(self, since: float) -> tuple[FirstNan, ...]:
+        """Of attempts on several nodes that showed NaN since then: where first. Those somebody answered for, too: that
+        says something of the checkpoints, not of the node.
+        """
+        table, attempt = tables.anomaly, tables.attempt
+        of_attempt = (table.c.job, table.c.restart_count, table.c.launch)
+        shown = (table.c.kind.in_([kind.value for kind in NAN_KINDS]), table.c.received_at >= since)
+        first = select(*of_attempt, func.min(table.c.step).label("step")).where(*shown).group_by(*of_attempt).subquery()
+        query = (
+            select(
+                tables.job.c.cluster,
+                tables.job.c.job_id,
+                tables.job.c.submit_at,
+                table.c.restart_count,
+                table.c.launch,
+                table.c.step,
+                table.c.node,
+                attempt.c.nodes,
+                func.min(table.c.rank).label("rank"),
+                func.min(table.c.received_at).label("received_at"),
+            )
+            .join(first, and_(*(column == first.c[column.name] for column in (*of_attempt, table.c.step))))
+            .join(tables.job, tables.job.c.id == table.c.job)
+            .join(
+                attempt,
+                and_(
+                    attempt.c.job == table.c.job,
+                    attempt.c.restart_count == table.c.restart_count,
+                    attempt.c.launch == 0,
+                ),
+            )
+            .where(*shown)
+            .group_by(tables.job.c.id, *of_attempt, table.c.step, table.c.node, attempt.c.id)
+        )
+        found: dict[tuple[JobKey, Attempt], FirstNan] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(query):
+                key = (JobKey(row.cluster, row.job_id, row.submit_at), Attempt(row.restart_count, row.launch))
+                if len(set(row.nodes)) < 2:
+                    continue
+                before = found.get(key)
+                found[key] = FirstNan(
+                    *key,
+                    row.step,
+                    (*(before.nodes if before else ()), row.node),
+                    min(row.rank, before.rank) if before else row.rank,
+                    min(row.received_at, before.received_at) if before else row.received_at,
+                )
+        return tuple(found.values())
+
+    def clear_anomalies(self, job_row: int, reason: str, by: str, now: float) -> None:
+        """Somebody answers for the job's checkpoints: what is known up to now speaks against none of them."""
+        with self._engine.begin() as connection:
+            connection.execute(insert(tables.anomaly_clearance).values(job=job_row, at=now, reason=reason, by=by))
+
+
+def _anomaly(row: Row[Any], job: JobKey) -> StoredAnomaly:
+    return StoredAnomaly(
+        row.id,
+        job,
+        Attempt(row.restart_count, row.launch),
+        row.node,
+        row.rank,
+        row.world_size,
+        AnomalyKind(row.kind),
+        row.step,
+        None if row.until == GOES_ON else row.until,
+        row.value,
+        row.received_at,
+    )

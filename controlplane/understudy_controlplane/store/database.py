@@ -1,0 +1,110 @@
+"""Opening the database: engine, pragmas, migrations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection, Engine, Table, event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+StoreError = SQLAlchemyError
+"""The database did not do what it was asked; nothing of that transaction is in it. For rooms without SQL."""
+
+__all__ = ["StoreError", "insert_new", "look_at", "make_url", "migrate", "open_database", "reading"]
+
+BUSY_TIMEOUT_MILLISECONDS = 10_000
+
+MIGRATIONS = Path(__file__).resolve().parents[1] / "migrations"
+"""Alembic's revisions. In a checkout a link to the folder `migrations` at the top."""
+
+
+def open_database(url: str) -> Engine:
+    """The engine for `url`, its schema brought up to date. Creates a SQLite file and its folder where missing.
+
+    Raises StoreError when the database cannot be used.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sqlalchemy.create_engine(url)
+    if engine.dialect.name == "sqlite":
+        _prepare_sqlite(engine)
+    migrate(engine)
+    return engine
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the schema to the newest revision."""
+    config = AlembicConfig()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            words = f"it was made by a newer release ({error}); install that one, or restore a copy from before"
+            raise StoreError(words) from error
+
+
+def look_at(url: str) -> str:
+    """What there is, in words; nothing is made or changed. Raises sqlalchemy.exc.SQLAlchemyError where it cannot be
+    used, or ModuleNotFoundError where its driver is not installed.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+        return "is not there yet: made at the first start"
+    engine = sqlalchemy.create_engine(url)
+    try:
+        with engine.connect() as connection:
+            if sqlalchemy.inspect(connection).has_table("alembic_version"):
+                return "can be opened"
+            return "can be opened; it is empty"
+    finally:
+        engine.dispose()
+
+
+def insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Insert the rows that no unique key knows yet; leave the others alone."""
+    if not rows:
+        return
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
+
+
+def _prepare_sqlite(engine: Engine) -> None:
+    """WAL: readers do not wait for the writer. FULL: a commit is on disk when it returns.
+
+    BEGIN IMMEDIATE: a transaction that writes has the lock from its start, so it waits instead of failing half-way.
+    """
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            f"busy_timeout={BUSY_TIMEOUT_MILLISECONDS}",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        if connection.get_execution_options().get("read_only"):
+            connection.exec_driver_sql("BEGIN")
+        else:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def reading(engine: Engine) -> Connection:
+    """A connection for queries: one consistent view, no lock that a writer would wait for."""
+    return engine.connect().execution_options(read_only=True)

@@ -1,0 +1,285 @@
+"""Nodes, jobs and attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, Row, bindparam, insert, select, true, update
+
+from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob
+from understudy_controlplane.fleet.node import NodeRecord, NodeState
+from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import insert_new, reading
+
+
+class FleetStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._nodes: dict[tuple[Any, ...], NodeRecord] = {}
+
+    def nodes(self) -> dict[str, NodeRecord]:
+        """A row that reads as it did last time is the same record as last time: most of thousands are."""
+        last = self._nodes
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(tables.node)).all()
+        self._nodes = {key: last.get(key) or _node(row) for row in rows for key in (tuple(row),)}
+        return {record.name: record for record in self._nodes.values()}
+
+    def nodes_named(self, names: Iterable[str]) -> dict[str, NodeRecord]:
+        """Those of them that are written down."""
+        query = select(tables.node).where(tables.node.c.name.in_(names))
+        with reading(self._engine) as connection:
+            return {row.name: _node(row) for row in connection.execute(query)}
+
+    def slurmds_seen(self) -> frozenset[str]:
+        """Nodes whose slurmd ever answered us."""
+        table = tables.node
+        query = select(table.c.name).where(table.c.slurmd_seen_at.is_not(None))
+        with reading(self._engine) as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def nodes_in(self, states: Iterable[NodeState]) -> list[NodeRecord]:
+        query = select(tables.node).where(tables.node.c.state.in_([state.value for state in states]))
+        with reading(self._engine) as connection:
+            return [_node(row) for row in connection.execute(query)]
+
+    def add_nodes(self, names: Iterable[str], now: float) -> None:
+        """New nodes are in service until something is known against them."""
+        rows = [
+            {
+                "name": name,
+                "state": NodeState.IN_SERVICE.value,
+                "since": now,
+                "table_row": 0,
+                "cleared_at": 0.0,
+                "drain_reason": "",
+            }
+            for name in names
+        ]
+        with self._engine.begin() as connection:
+            insert_new(connection, tables.node, rows)
+
+    def note_seen(self, agents: Iterable[str], slurmds: Iterable[str], now: float) -> None:
+        """These nodes' agents were heard just now, and these nodes' slurmds answered."""
+        table = tables.node
+        with self._engine.begin() as connection:
+            for column, names in ((table.c.agent_seen_at, list(agents)), (table.c.slurmd_seen_at, list(slurmds))):
+                if names:
+                    connection.execute(update(table).where(table.c.name.in_(names)).values({column: now}))
+
+    def drained(self, node: SlurmNode, at: float) -> None:
+        """The node was read back from Slurm, out of service. What was read first stands, but see `owned`."""
+        self._write_drain(node, at, tables.node.c.drained_at.is_(None))
+
+    def owned(self, node: SlurmNode, at: float) -> None:
+        """A reason that we have just given was read back from Slurm: each writing of it renews its time."""
+        self._write_drain(node, at, true())
+
+    def settled(self, node: str) -> None:
+        """The drain has stood for so long that no crash of slurmctld forgets it."""
+        with self._engine.begin() as connection:
+            connection.execute(update(tables.node).where(tables.node.c.name == node).values(drain_settled=True))
+
+    def _write_drain(self, node: SlurmNode, at: float, condition: ColumnElement[bool]) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(tables.node)
+                .where(tables.node.c.name == node.name, condition)
+                .values(
+                    drained_at=at,
+                    drain_reason=node.reason,
+                    drain_user=node.reason_user,
+                    drain_reason_at=node.reason_at,
+                    drain_settled=False,
+                )
+            )
+
+    def known_jobs(self, cluster: str) -> dict[int, KnownJob]:
+        """The latest job of each Slurm id."""
+        table = tables.job
+        query = select(table).where(table.c.cluster == cluster).order_by(table.c.id)
+        with reading(self._engine) as connection:
+            return {
+                row.job_id: KnownJob(
+                    row.id,
+                    JobKey(row.cluster, row.job_id, row.submit_at),
+                    row.restart_count,
+                    row.user_id,
+                    row.managed,
+                    row.seen_at,
+                )
+                for row in connection.execute(query)
+            }
+
+    def see_jobs(self, jobs: Iterable[Job], now: float) -> list[KnownJob]:
+        """Write down jobs as Slurm shows them now, and the attempts of those that run, in one transaction."""
+        known: list[KnownJob] = []
+        with self._engine.begin() as connection:
+            for job in jobs:
+                known.append(_see_job(connection, job, now))
+                if job.running:
+                    _see_attempt(connection, known[-1].row, job, now)
+        return known
+
+    def end_attempts(self, running: Mapping[int, Attempt], now: float) -> None:
+        """Close open attempts that run no more. `running` maps job rows to their latest one."""
+        table = tables.attempt
+        with reading(self._engine) as connection:
+            query = select(table.c.id, table.c.job, table.c.restart_count, table.c.launch).where(
+                table.c.running_at.is_not(None), table.c.ended_at.is_(None)
+            )
+            over = [
+                row.id
+                for row in connection.execute(query)
+                if running.get(row.job) != Attempt(row.restart_count, row.launch)
+            ]
+        if over:
+            with self._engine.begin() as connection:
+                connection.execute(update(table).where(table.c.id.in_(over)).values(ended_at=now))
+
+    def see_launches(self, launches: Mapping[int, Attempt], now: float) -> None:
+        """Job row → a launch within its allocation that was heard of for the first time."""
+        rows = [
+            {"job": job, **attempt._asdict(), "nodes": [], "running_at": now, "restore_path": ""}
+            for job, attempt in launches.items()
+        ]
+        table = tables.attempt
+        with self._engine.begin() as connection:
+            insert_new(connection, table, rows)
+            for row in rows:  # one that asked for its restore point before
+                connection.execute(
+                    update(table)
+                    .where(is_attempt(row["job"], Attempt(row["restart_count"], row["launch"])))
+                    .where(table.c.running_at.is_(None))
+                    .values(running_at=now)
+                )
+
+    def note_progress(self, attempts: Mapping[tuple[int, Attempt], tuple[int, float]]) -> None:
+        """(job row, attempt) → furthest step finished, and when. All in one transaction."""
+        table = tables.attempt
+        rows = [
+            {
+                "of_job": job,
+                "of_count": attempt.restart_count,
+                "of_launch": attempt.launch,
+                "last_step": step,
+                "last_step_at": at,
+            }
+            for (job, attempt), (step, at) in attempts.items()
+        ]
+        if not rows:
+            return
+        this = (
+            (table.c.job == bindparam("of_job"))
+            & (table.c.restart_count == bindparam("of_count"))
+            & (table.c.launch == bindparam("of_launch"))
+        )
+        with self._engine.begin() as connection:
+            connection.execute(update(table).where(this), rows)
+
+    def restore_point(self, job_row: int, attempt: Attempt) -> tuple[int, str] | None:
+        """What this attempt was told to go on from; None: it has not been told anything."""
+        table = tables.attempt
+        query = select(table.c.restore_step, table.c.restore_path).where(is_attempt(job_row, attempt))
+        with reading(self._engine) as connection:
+            row = connection.execute(query).first()
+        return None if row is None or row.restore_step is None else (row.restore_step, row.restore_path)
+
+    def tell_restore_point(
+        self, job_row: int, attempt: Attempt, step: int, path: str, now: float, why: str = ""
+    ) -> None:
+        """Fix the attempt's restore point. The first one told stands: all ranks must hear the same. `why` says what
+        speaks against newer ones.
+        """
+        table = tables.attempt
+        with self._engine.begin() as connection:
+            insert_new(connection, table, [{"job": job_row, **attempt._asdict(), "nodes": [], "restore_path": ""}])
+            connection.execute(
+                update(table)
+                .where(is_attempt(job_row, attempt), table.c.restore_step.is_(None))
+                .values(restore_step=step, restore_path=path, restore_at=now, restore_why=why)
+            )
+
+    def pause(self) -> str:
+        """Who paused the control plane and why; empty: it is not paused."""
+        table = tables.operator_intent
+        query = select(table).where(table.c.verb.in_(("pause", "resume"))).order_by(table.c.id.desc()).limit(1)
+        with reading(self._engine) as connection:
+            row = connection.execute(query).first()
+        return f"{row.reason} ({row.by})" if row is not None and row.verb == "pause" else ""
+
+    def add_intent(self, verb: str, reason: str, by: str, now: float) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(insert(tables.operator_intent).values(at=now, verb=verb, reason=reason, by=by))
+
+
+def _see_job(connection: Connection, job: Job, now: float) -> KnownJob:
+    values = {
+        "user": job.slurm.user,
+        "user_id": job.slurm.user_id,
+        "name": job.slurm.name,
+        "managed": job.managed,
+        "state": job.slurm.state,
+        "restart_count": job.slurm.restart_count,
+        "seen_at": now,
+    }
+    insert_new(connection, tables.job, [job.key._asdict() | values])
+    connection.execute(update(tables.job).where(is_job(job.key)).values(**values))
+    row = connection.execute(select(tables.job.c.id).where(is_job(job.key))).scalar_one()
+    return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id, job.managed, now)
+
+
+def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> None:
+    """A running job's attempt: made when first seen."""
+    row = {
+        "job": job_row,
+        "restart_count": job.slurm.restart_count,
+        "launch": 0,
+        "nodes": list(job.slurm.nodes),
+        "running_at": now,
+        "restore_path": "",
+    }
+    table = tables.attempt
+    insert_new(connection, table, [row])
+    connection.execute(
+        update(table)
+        .where(is_attempt(job_row, Attempt(job.slurm.restart_count)))
+        .where(table.c.running_at.is_(None))
+        .values(nodes=row["nodes"], running_at=now)
+    )
+
+
+def is_attempt(job_row: int, attempt: Attempt) -> ColumnElement[bool]:
+    """For the table `attempt`: this one."""
+    table = tables.attempt
+    return (
+        (table.c.job == job_row) & (table.c.restart_count == attempt.restart_count) & (table.c.launch == attempt.launch)
+    )
+
+
+def is_job(key: JobKey) -> ColumnElement[bool]:
+    """For the table `job`: this one."""
+    table = tables.job
+    return (table.c.cluster == key.cluster) & (table.c.job_id == key.job_id) & (table.c.submit_at == key.submit_at)
+
+
+def _node(row: Row[Any]) -> NodeRecord:
+    return NodeRecord(
+        name=row.name,
+        state=NodeState(row.state),
+        since=row.since,
+        table_row=row.table_row,
+        cleared_at=row.cleared_at,
+        drained_at=row.drained_at,
+        drain_reason=row.drain_reason,
+        drain_user=row.drain_user,
+        drain_reason_at=row.drain_reason_at,
+        drain_settled=row.drain_settled,
+        agent_seen_at=row.agent_seen_at,
+        slurmd_seen_at=row.slurmd_seen_at,
+        past_boot_id=row.past_boot_id,
+        weight=row.weight,
+        weight_before=row.weight_before,
+    )

@@ -1,0 +1,151 @@
+"""What launchers and ranks told of the launches of a gang."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Engine, Select, Table, func, select
+
+from understudy_agent.wire import LaunchCause
+from understudy_controlplane.fleet.gang import BlackHole, Gang, Spent
+from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import reading
+from understudy_controlplane.store.fleet import is_job
+
+
+class LaunchStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def gangs(self, cluster: str) -> dict[int, Gang]:
+        """By job id: the latest launch that a launcher has told of; of jobs that ran when they were last seen."""
+        start, job = tables.launch_start, tables.job
+        query = (
+            select(start, job.c.job_id)
+            .join(job, job.c.id == start.c.job)
+            .where(job.c.cluster == cluster, job.c.state == "RUNNING", job.c.restart_count == start.c.restart_count)
+            .order_by(start.c.job, start.c.launch, start.c.at)
+        )
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).all()
+        return {
+            row.job_id: Gang(
+                Attempt(row.restart_count, row.launch), row.node, tuple(row.seats), tuple(row.spares), tuple(row.lost)
+            )
+            for row in rows
+        }
+
+    def spent(self, job_row: int, restart_count: int) -> Spent:
+        """What the job's allocations before this one have used up."""
+        end, attempt = tables.launch_end, tables.attempt
+        ends = (
+            select(end.c.progressed, end.c.counted)
+            .where(end.c.job == job_row, end.c.restart_count < restart_count)
+            .order_by(end.c.restart_count, end.c.launch, end.c.at)
+        )
+        best = select(func.max(attempt.c.last_step)).where(
+            attempt.c.job == job_row, attempt.c.restart_count < restart_count
+        )
+        without = 0
+        with reading(self._engine) as connection:
+            for row in connection.execute(ends):
+                without = 0 if row.progressed else without + row.counted
+            return Spent(without, connection.execute(best).scalar())
+
+    def black_holes_since(self, since: float) -> dict[str, list[BlackHole]]:
+        """By node: by which jobs' launchers it was blamed for failing first again and again. Where the failure went
+        with the rank to another node afterwards, the node had no part in it.
+        """
+        end, job = tables.launch_end, tables.job
+        later = tables.launch_end.alias()
+        followed = (
+            select(later.c.id)
+            .where(
+                later.c.job == end.c.job,
+                later.c.restart_count == end.c.restart_count,
+                later.c.launch > end.c.launch,
+                later.c.rank == end.c.rank,
+                later.c.failed_node != end.c.failed_node,
+            )
+            .exists()
+        )
+        query = (
+            select(
+                end.c.failed_node,
+                job.c.cluster,
+                job.c.job_id,
+                job.c.submit_at,
+                job.c.user_id,
+                func.max(end.c.received_at).label("at"),
+            )
+            .join(job, job.c.id == end.c.job)
+            .where(end.c.received_at >= since, end.c.cause == LaunchCause.BLACK_HOLE.value, end.c.failed_node != "")
+            .where(~followed)
+            .group_by(end.c.failed_node, job.c.id)
+            .order_by(end.c.failed_node, job.c.id)
+        )
+        found: dict[str, list[BlackHole]] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(query):
+                hole = BlackHole(JobKey(row.cluster, row.job_id, row.submit_at), row.user_id, row.at)
+                found.setdefault(row.failed_node, []).append(hole)
+        return found
+
+    def replacements(self, cluster: str) -> dict[tuple[JobKey, int], dict[str, tuple[int, float]]]:
+        """Of running jobs, by job and restart count: nodes that a launcher took for bad, of which launch last, and when
+        that ended.
+        """
+        end, job = tables.launch_end, tables.job
+        query = (
+            select(end.c.restart_count, end.c.launch, end.c.at, end.c.blamed, job.c.job_id, job.c.submit_at)
+            .join(job, job.c.id == end.c.job)
+            .where(job.c.cluster == cluster, job.c.state == "RUNNING", job.c.restart_count == end.c.restart_count)
+            .where(end.c.cause == LaunchCause.HARDWARE.value)
+            .order_by(end.c.launch, end.c.at)
+        )
+        found: dict[tuple[JobKey, int], dict[str, tuple[int, float]]] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(query):
+                of_job = found.setdefault((JobKey(cluster, row.job_id, row.submit_at), row.restart_count), {})
+                of_job |= dict.fromkeys(row.blamed, (row.launch, row.at))
+        return found
+
+    def processes(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, int, float | None]:
+        """Of the latest launch after this one: how many ranks said hello, how many there are, when the last one's
+        process started.
+        """
+        query = _latest_launch(tables.rank_start, job, restart_count, after_launch)
+        with reading(self._engine) as connection:
+            row = connection.execute(query.add_columns(func.max(tables.rank_start.c.started_at))).first()
+        count, world, started = row or (0, 0, None)
+        return count, world or 0, started
+
+    def hook_was_used(self, job: JobKey) -> bool:
+        """Whether any rank of any attempt ever said hello."""
+        table = tables.rank_start
+        query = select(table.c.id).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job)).limit(1)
+        with reading(self._engine) as connection:
+            return connection.execute(query).first() is not None
+
+    def first_step_at(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, float] | None:
+        """Of the latest launch after this one: number and time of the first step that every rank has finished; None:
+        not yet.
+        """
+        table = tables.first_step
+        query = _latest_launch(table, job, restart_count, after_launch)
+        with reading(self._engine) as connection:
+            row = connection.execute(query.add_columns(func.min(table.c.step), func.max(table.c.at))).first()
+        count, world, step, at = row or (0, 0, 0, 0.0)
+        return (step, at) if world and count >= world else None
+
+
+def _latest_launch(table: Table, job: JobKey, restart_count: int, after_launch: int) -> Select[int, Any]:
+    """Of what ranks said: how many did in each launch after this one, the latest first, and how many there are."""
+    return (
+        select(func.count(table.c.rank.distinct()), func.max(table.c.world_size))
+        .join(tables.job, tables.job.c.id == table.c.job)
+        .where(is_job(job), table.c.restart_count == restart_count, table.c.launch > after_launch)
+        .group_by(table.c.launch)
+        .order_by(table.c.launch.desc())
+    )

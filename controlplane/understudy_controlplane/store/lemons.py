@@ -1,0 +1,87 @@
+"""The signals of lemons, counted in the database."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from sqlalchemy import Engine, func, select
+
+from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.lemon import LemonSignals
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import reading
+
+FAULT_SIGNALS = (Signal.HARDWARE_FAULT, Signal.STRAGGLER_CONFIRMED)
+PROGRAM_XIDS = (13, 31, 43, 45)
+"""The program's own faults, and what follows from any."""
+
+SILENT_ROW, FOREIGN_DRAIN_ROW = 30, 40
+"""Transitions that count: the agent fell silent; somebody else took the node out."""
+
+FAILED = ("FAILED", "NODE_FAIL")
+
+
+class LemonStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def signals(self, since: float, excluded_by: Counter[str]) -> dict[str, LemonSignals]:
+        """Node → what is remembered of it since then, nodes without anything left out. `excluded_by` is taken over."""
+        incident, event, decision = tables.incident, tables.kernel_event, tables.decision
+        with reading(self._engine) as connection:
+            incidents = connection.execute(
+                select(incident.c.node, incident.c.signal, func.count())
+                .where(incident.c.opened_at >= since)
+                .group_by(incident.c.node, incident.c.signal)
+            ).all()
+            xids = connection.execute(
+                select(event.c.node, func.count(event.c.xid.distinct()))
+                .where(event.c.received_at >= since, event.c.xid.is_not(None), event.c.xid.not_in(PROGRAM_XIDS))
+                .group_by(event.c.node)
+            ).all()
+            transitions = connection.execute(
+                select(decision.c.subject, decision.c.table_row, func.count())
+                .where(decision.c.at >= since, decision.c.table_row.in_((SILENT_ROW, FOREIGN_DRAIN_ROW)))
+                .group_by(decision.c.subject, decision.c.table_row)
+            ).all()
+            failed = connection.execute(
+                select(tables.attempt.c.nodes)
+                .join(tables.job, tables.job.c.id == tables.attempt.c.job)
+                .where(
+                    tables.job.c.state.in_(FAILED),
+                    tables.job.c.seen_at >= since,
+                    tables.attempt.c.restart_count == tables.job.c.restart_count,
+                    tables.attempt.c.launch == 0,
+                )
+            ).scalars()
+            single, multi = _failures(failed)
+        counts: defaultdict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for node, signal, count in incidents:
+            if signal in FAULT_SIGNALS:
+                counts[node]["faults"] += count
+            elif signal == Signal.NODE_DEAD:
+                counts[node]["agent_losses"] += count
+        for node, row, count in transitions:
+            counts[node]["agent_losses" if row == SILENT_ROW else "outages"] += count
+        for name, found in (
+            ("xid_kinds", dict(xids)),
+            ("single_node_failures", single),
+            ("multi_node_failures", multi),
+            ("excluded_by", excluded_by),
+        ):
+            for node, value in found.items():
+                counts[node][name] += value
+        return {node: LemonSignals(**values) for node, values in counts.items()}
+
+
+def _failures(attempts: Iterable[list[str]]) -> tuple[Counter[str], defaultdict[str, float]]:
+    """Of jobs on one node, and shares of those on several."""
+    single: Counter[str] = Counter()
+    multi: defaultdict[str, float] = defaultdict(float)
+    for nodes in attempts:
+        if len(nodes) == 1:
+            single[nodes[0]] += 1
+        for node in nodes if len(nodes) > 1 else ():
+            multi[node] += 1 / len(nodes)
+    return single, multi

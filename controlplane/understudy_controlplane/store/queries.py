@@ -1,0 +1,205 @@
+"""Questions that the windows ask: rows as plain dictionaries, ready to be shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Engine, and_, func, select
+
+from understudy_controlplane.decide.restore_point import suspicion
+from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly
+from understudy_controlplane.plan.ettr import AttemptProgress
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.database import reading
+
+Record = dict[str, Any]
+
+
+class Queries:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def alive(self) -> None:
+        """Raises sqlalchemy.exc.SQLAlchemyError when the database does not answer."""
+        with reading(self._engine) as connection:
+            connection.execute(select(1))
+
+    def jobs(self, limit: int) -> list[Record]:
+        """Newest first, each with its attempts."""
+        with reading(self._engine) as connection:
+            jobs = [
+                dict(row)
+                for row in connection.execute(
+                    select(tables.job).order_by(tables.job.c.id.desc()).limit(limit)
+                ).mappings()
+            ]
+            ids = [job["id"] for job in jobs]
+            attempt = tables.attempt
+            attempts = [
+                dict(row)
+                for row in connection.execute(
+                    select(attempt).where(attempt.c.job.in_(ids)).order_by(attempt.c.restart_count, attempt.c.launch)
+                ).mappings()
+            ]
+            launches = self._launches(connection, ids)
+        for job in jobs:
+            job["attempts"] = [
+                {key: value for key, value in one.items() if key not in ("id", "job")}
+                for one in attempts
+                if one["job"] == job["id"]
+            ]
+            job["launches"] = launches.get(job["id"], [])
+        return jobs
+
+    @staticmethod
+    def _launches(connection: Connection, jobs: list[int]) -> dict[int, list[Record]]:
+        """Job row → what launchers told of it: each launch with its seats, and how it ended."""
+        start, end = tables.launch_start, tables.launch_end
+        of_launch = and_(
+            end.c.job == start.c.job, end.c.restart_count == start.c.restart_count, end.c.launch == start.c.launch
+        )
+        columns = (start.c.job, start.c.restart_count, start.c.launch, start.c.seats, start.c.spares, start.c.at)
+        ended = (end.c.table_row, end.c.cause, end.c.reason, end.c.progressed, end.c.at.label("ended_at"))
+        query = (
+            select(*columns, *ended)
+            .select_from(start.outerjoin(end, of_launch))
+            .where(start.c.job.in_(jobs))
+            .order_by(start.c.restart_count, start.c.launch, start.c.at)
+        )
+        found: dict[int, list[Record]] = {}
+        for row in connection.execute(query).mappings():
+            found.setdefault(row["job"], []).append({key: value for key, value in row.items() if key != "job"})
+        return found
+
+    def incidents(self, limit: int) -> list[Record]:
+        """Newest first, each with what else was found while it was open."""
+        incident, more = tables.incident, tables.incident_finding
+        with reading(self._engine) as connection:
+            rows = [
+                dict(row)
+                for row in connection.execute(select(incident).order_by(incident.c.id.desc()).limit(limit)).mappings()
+            ]
+            found = [
+                dict(row)
+                for row in connection.execute(
+                    select(more).where(more.c.incident.in_([row["id"] for row in rows])).order_by(more.c.id)
+                ).mappings()
+            ]
+        for row in rows:
+            row["findings"] = [
+                {key: one[key] for key in ("rule", "summary", "evidence", "at")}
+                for one in found
+                if one["incident"] == row["id"]
+            ]
+        return rows
+
+    def decisions(self, limit: int) -> list[Record]:
+        table = tables.decision
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(table).order_by(table.c.id.desc()).limit(limit)).mappings()
+            return [{key: value for key, value in row.items() if key != "key"} for row in rows]
+
+    def checkpoints(self, limit: int) -> list[Record]:
+        """Newest first, complete or not, with the number of shards that are in, and what speaks against them."""
+        shard, job = tables.checkpoint_shard, tables.job
+        shards = func.count(shard.c.rank.distinct())
+        query = (
+            select(
+                job.c.cluster,
+                job.c.job_id,
+                job.c.submit_at,
+                shard.c.restart_count,
+                shard.c.launch,
+                shard.c.step,
+                shard.c.path,
+                shard.c.world_size,
+                shards.label("shards"),
+                func.sum(shard.c.size_bytes).label("size_bytes"),
+                func.max(shard.c.at).label("at"),
+                (shards == shard.c.world_size).label("complete"),
+            )
+            .join(job, job.c.id == shard.c.job)
+            .group_by(job.c.id, shard.c.restart_count, shard.c.launch, shard.c.step, shard.c.path, shard.c.world_size)
+            .order_by(func.max(shard.c.at).desc())
+            .limit(limit)
+        )
+        with reading(self._engine) as connection:
+            rows: list[Record] = [
+                {key: bool(value) if key == "complete" else value for key, value in row.items()}
+                for row in connection.execute(query).mappings()
+            ]
+        anomalies: dict[JobKey, list[StoredAnomaly]] = {}
+        keys = {JobKey(row["cluster"], row["job_id"], row["submit_at"]) for row in rows}
+        for one in CheckpointStore(self._engine).anomalies(keys):
+            anomalies.setdefault(one.job, []).append(one)
+        for row in rows:
+            key = JobKey(row["cluster"], row["job_id"], row["submit_at"])
+            attempt = Attempt(row["restart_count"], row["launch"])
+            written = Checkpoint(row["step"], row["path"], row["world_size"], row["at"], attempt)
+            row["suspect"] = suspicion(written, anomalies.get(key, ()))
+        return rows
+
+    def progress(self, job_row: int) -> list[AttemptProgress]:
+        """Attempts that finished at least one step, in order."""
+        attempt, first = tables.attempt, tables.first_step
+        query = (
+            select(
+                attempt.c.running_at,
+                func.min(first.c.step).label("first_step"),
+                func.max(first.c.at).label("first_step_at"),
+                attempt.c.last_step,
+                attempt.c.last_step_at,
+            )
+            .join(
+                first,
+                and_(
+                    first.c.job == attempt.c.job,
+                    first.c.restart_count == attempt.c.restart_count,
+                    first.c.launch == attempt.c.launch,
+                ),
+            )
+            .where(attempt.c.job == job_row, attempt.c.last_step.is_not(None), attempt.c.running_at.is_not(None))
+            .group_by(attempt.c.id)
+            .order_by(attempt.c.restart_count, attempt.c.launch)
+        )
+        with reading(self._engine) as connection:
+            return [AttemptProgress(*row) for row in connection.execute(query)]
+
+    def last_step(self, job_row: int, restart_count: int) -> int | None:
+        """The furthest of all launches."""
+        table = tables.attempt
+        of_attempt = (table.c.job == job_row) & (table.c.restart_count == restart_count)
+        query = select(func.max(table.c.last_step)).where(of_attempt)
+        with reading(self._engine) as connection:
+            return connection.execute(query).scalar()
+
+    def job_row(self, job_id: int, submit_at: int) -> int | None:
+        table = tables.job
+        query = select(table.c.id).where(table.c.job_id == job_id, table.c.submit_at == submit_at)
+        with reading(self._engine) as connection:
+            return connection.execute(query).scalar()
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many there are of what, for the metrics: recoveries by kind and status, facts, open incidents."""
+        recovery, decision = tables.recovery, tables.decision
+        with reading(self._engine) as connection:
+            recoveries = connection.execute(
+                select(recovery.c.kind, recovery.c.status, func.count()).group_by(recovery.c.kind, recovery.c.status)
+            )
+            result = {"recoveries": {f"{kind}|{status}": count for kind, status, count in recoveries}}
+            decisions = connection.execute(
+                select(decision.c.action, decision.c.because, func.count()).group_by(
+                    decision.c.action, decision.c.because
+                )
+            )
+            result["decisions"] = {f"{action}|{because}": count for action, because, count in decisions}
+            xids = connection.execute(
+                select(tables.kernel_event.c.xid, func.count())
+                .where(tables.kernel_event.c.xid.is_not(None))
+                .group_by(tables.kernel_event.c.xid)
+            )
+            result["xids"] = {str(xid): count for xid, count in xids}
+            open_incidents = select(func.count()).where(tables.incident.c.closed_at.is_(None))
+            result["incidents"] = {"open": connection.execute(open_incidents).scalar_one()}
+        return result

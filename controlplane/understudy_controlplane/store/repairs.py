@@ -1,0 +1,292 @@
+"""What was tried on nodes, what operators asked for, tickets for people, and which GPU sat in which node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Engine, Row, func, insert, select, update
+
+from understudy_agent.wire import Gpu
+from understudy_controlplane.fleet.decision import TAKES_OUT, Action
+from understudy_controlplane.fleet.finding import ACCUSING, Json
+from understudy_controlplane.fleet.gpu import MovedGpu
+from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.operator import Request, Verb
+from understudy_controlplane.fleet.recovery import Plan, RecoveryKind, RecoveryStatus, RepairAttempt
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import insert_new, reading
+
+REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.HANDS)
+NODE_VERBS = (Verb.HOLD, Verb.RELEASE, Verb.RETIRE, Verb.TEST, Verb.BURN_IN)
+
+
+class RepairStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def attempts_since(self, since: float) -> tuple[RepairAttempt, ...]:
+        """Oldest first."""
+        table = tables.recovery
+        query = (
+            select(table)
+            .where(table.c.kind.in_([kind.value for kind in REPAIR_KINDS]), table.c.decided_at >= since)
+            .order_by(table.c.id)
+        )
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).all()
+        found: list[RepairAttempt] = []
+        for row in rows:
+            plan = msgspec.convert(row.plan, Plan)
+            status = RecoveryStatus(row.status)
+            found += [
+                RepairAttempt(
+                    recovery=row.id,
+                    node=node,
+                    kind=plan.kind,
+                    rung=plan.rung,
+                    at=row.decided_at,
+                    status=status,
+                    outcome=row.outcome,
+                    ended_at=row.ended_at,
+                    never_began=row.never_began,
+                )
+                for node in plan.failed_nodes
+            ]
+        return tuple(found)
+
+    def quarantined_since(self, since: float) -> dict[str, tuple[float, ...]]:
+        """Node → when it was quarantined."""
+        table = tables.decision
+        query = select(table.c.subject, table.c.at).where(table.c.at >= since, table.c.action.in_(TAKES_OUT))
+        found: dict[str, tuple[float, ...]] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(query):
+                found[row.subject] = (*found.get(row.subject, ()), row.at)
+        return found
+
+    def open_incidents(self) -> dict[str, OpenIncident]:
+        table, later = tables.incident, tables.incident_finding
+        query = select(table).where(table.c.closed_at.is_(None)).order_by(table.c.id)
+        more = select(later.c.incident, later.c.evidence).join(table, later.c.incident == table.c.id)
+        asked: dict[int, tuple[Json, ...]] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(more.where(table.c.closed_at.is_(None)).order_by(later.c.id)):
+                if row.evidence.get("signal") in ACCUSING and "repair" in row.evidence:
+                    asked[row.incident] = (*asked.get(row.incident, ()), row.evidence["repair"])
+            return {
+                row.node: OpenIncident(
+                    row.id,
+                    row.node,
+                    row.rule,
+                    row.signal,
+                    row.summary,
+                    row.opened_at,
+                    row.evidence,
+                    asked.get(row.id, ()),
+                )
+                for row in connection.execute(query)
+            }
+
+    # -- operators ---------------------------------------------------------------------------------------------
+
+    def requests_since(self, since: float) -> dict[str, Request]:
+        """Of each node the latest that no decision has answered."""
+        table = tables.operator_intent
+        query = (
+            select(table)
+            .where(
+                table.c.at >= since,
+                table.c.answered_at.is_(None),
+                table.c.verb.in_([verb.value for verb in NODE_VERBS]),
+            )
+            .order_by(table.c.id)
+        )
+        with reading(self._engine) as connection:
+            return {
+                row.subject: Request(row.id, row.subject, Verb(row.verb), row.reason, row.by, row.at)
+                for row in connection.execute(query)
+            }
+
+    def ask(self, verb: Verb, node: str, reason: str, by: str, now: float) -> None:
+        """What was asked of the same node before, and not answered yet, is not wanted any more."""
+        table = tables.operator_intent
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(table).where(table.c.subject == node, table.c.answered_at.is_(None)).values(answered_at=now)
+            )
+            connection.execute(insert(table).values(at=now, verb=verb.value, reason=reason, by=by, subject=node))
+
+    def breaker(self) -> str:
+        """Why the circuit breaker is open; empty: it is closed. What opened it is a decision, what closes it a
+        person's word.
+        """
+        decision, intent = tables.decision, tables.operator_intent
+        opened = (
+            select(decision.c.at, decision.c.reason)
+            .where(decision.c.action == Action.OPEN_BREAKER.value)
+            .order_by(decision.c.id.desc())
+            .limit(1)
+        )
+        closed = select(func.max(intent.c.at)).where(intent.c.verb == Verb.RESET_BREAKER.value)
+        with reading(self._engine) as connection:
+            last = connection.execute(opened).first()
+            reset_at: float | None = connection.execute(closed).scalar()
+        return "" if last is None or (reset_at or 0.0) >= last.at else last.reason
+
+    def breaker_reset_at(self) -> float:
+        """When a person last closed it: what was quarantined before counts no more for it."""
+        intent = tables.operator_intent
+        with reading(self._engine) as connection:
+            query = select(func.max(intent.c.at)).where(intent.c.verb == Verb.RESET_BREAKER.value)
+            return connection.execute(query).scalar() or 0.0
+
+    # -- tickets -----------------------------------------------------------------------------------------------
+
+    def open_ticket(self, label: str, node: str, body: Mapping[str, Json], now: float) -> None:
+        """Once, however often."""
+        row = {"label": label, "node": node, "opened_at": now, "body": dict(body)}
+        with self._engine.begin() as connection:
+            insert_new(connection, tables.ticket, [row])
+
+    def ticket_sent(self, label: str, now: float) -> None:
+        table = tables.ticket
+        with self._engine.begin() as connection:
+            connection.execute(update(table).where(table.c.label == label).values(sent_at=now))
+
+    def is_ticket_sent(self, label: str) -> bool:
+        table = tables.ticket
+        with reading(self._engine) as connection:
+            query = select(table.c.id).where(table.c.label == label, table.c.sent_at.is_not(None))
+            return connection.execute(query).first() is not None
+
+    def tickets(self, limit: int) -> list[dict[str, Any]]:
+        """Newest first."""
+        table = tables.ticket
+        with reading(self._engine) as connection:
+            query = select(table).order_by(table.c.id.desc()).limit(limit)
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def history(self, node: str) -> dict[str, Any]:
+        """What a person needs who is to look after the node: its open incident, what was found, tried and seen."""
+        incident, found, decision = tables.incident, tables.incident_finding, tables.decision
+        with reading(self._engine) as connection:
+            query = select(incident).where(incident.c.node == node, incident.c.closed_at.is_(None))
+            query = query.order_by(incident.c.id.desc()).limit(1)
+            last = connection.execute(query).mappings().first()
+            findings = (
+                connection.execute(
+                    select(found.c.rule, found.c.summary, found.c.evidence, found.c.at)
+                    .where(found.c.incident == last["id"])
+                    .order_by(found.c.id)
+                )
+                .mappings()
+                .all()
+                if last
+                else []
+            )
+            decided = (
+                connection.execute(
+                    select(
+                        decision.c.at, decision.c.table_row, decision.c.action, decision.c.reason, decision.c.evidence
+                    )
+                    .where(decision.c.subject == node)
+                    .order_by(decision.c.id.desc())
+                    .limit(20)
+                )
+                .mappings()
+                .all()
+            )
+            events = (
+                connection.execute(
+                    select(tables.kernel_event.c.at, tables.kernel_event.c.boot_id, tables.kernel_event.c.text)
+                    .where(tables.kernel_event.c.node == node)
+                    .order_by(tables.kernel_event.c.id.desc())
+                    .limit(50)
+                )
+                .mappings()
+                .all()
+            )
+            recovery, step = tables.recovery, tables.recovery_step
+            steps = (
+                connection.execute(
+                    select(recovery.c.id, recovery.c.kind, step.c.name, step.c.status, step.c.detail, step.c.done_at)
+                    .join(step, step.c.recovery == recovery.c.id)
+                    .join(decision, decision.c.recovery == recovery.c.id)
+                    .where(decision.c.subject == node, recovery.c.kind.in_([kind.value for kind in REPAIR_KINDS]))
+                    .order_by(recovery.c.id.desc(), step.c.position)
+                    .limit(40)
+                )
+                .mappings()
+                .all()
+            )
+        return {
+            "incident": {key: last[key] for key in ("rule", "summary", "evidence", "fault_at")} if last else None,
+            "findings": [dict(row) for row in findings],
+            "decisions": [dict(row) for row in reversed(decided)],
+            "kernel_log": [dict(row) for row in reversed(events)],
+            "steps": [dict(row) for row in steps],
+        }
+
+    # -- inventory ---------------------------------------------------------------------------------------------
+
+    def see_gpus(self, sights: Mapping[str, Sequence[Gpu]], now: float) -> list[MovedGpu]:
+        """Node → the GPUs that sit in it now. Returns those that were last seen in another node."""
+        table = tables.gpu_seen
+        moved: list[MovedGpu] = []
+        with self._engine.begin() as connection:
+            for node, gpus in sights.items():
+                known = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
+                if not known:
+                    continue
+                seats: dict[str, list[Row[Any]]] = {uuid: [] for uuid in sorted(known)}
+                query = select(table).where(table.c.uuid.in_(known)).order_by(table.c.last_seen_at, table.c.id)
+                for row in connection.execute(query):
+                    seats[row.uuid].append(row)
+                moved += [_moved(node, known[uuid], rows) for uuid, rows in seats.items() if _elsewhere(node, rows)]
+                here = {row.uuid: row for rows in seats.values() for row in rows if row.node == node}
+                insert_new(connection, table, [_seat(node, known[uuid], now) for uuid in seats if uuid not in here])
+                for uuid, row in here.items():
+                    news = {"last_seen_at": now, **_news(row, known[uuid])}
+                    connection.execute(update(table).where(table.c.id == row.id).values(news))
+        return moved
+
+    def gpus(self, limit: int) -> list[dict[str, Any]]:
+        """Where each GPU was seen, newest sight first."""
+        table = tables.gpu_seen
+        with reading(self._engine) as connection:
+            query = select(table).order_by(table.c.last_seen_at.desc(), table.c.id).limit(limit)
+            return [
+                {key: value for key, value in row.items() if key != "id"}
+                for row in connection.execute(query).mappings()
+            ]
+
+
+def _elsewhere(node: str, rows: Sequence[Row[Any]]) -> bool:
+    """Whether a GPU was last seen in another node; `rows` are its seats, the one seen last at the end."""
+    return bool(rows) and rows[-1].node != node
+
+
+def _moved(node: str, gpu: Gpu, rows: Sequence[Row[Any]]) -> MovedGpu:
+    serial, faults = gpu.serial or rows[-1].serial, sum(row.faults for row in rows)
+    return MovedGpu(gpu.uuid, serial, gpu.bus_id, node, rows[-1].node, faults)
+
+
+def _seat(node: str, gpu: Gpu, now: float) -> dict[str, Any]:
+    return {
+        "uuid": gpu.uuid,
+        "node": node,
+        **{name: getattr(gpu, name) for name in _TOLD},
+        "first_seen_at": now,
+        "last_seen_at": now,
+    }
+
+
+_TOLD = ("serial", "name", "bus_id", "board_part_number")
+
+
+def _news(row: Row[Any], gpu: Gpu) -> dict[str, str]:
+    """What this GPU did not tell before, or tells otherwise, as in another slot. Of one that fails little is told."""
+    told = {name: str(getattr(gpu, name)) for name in _TOLD}
+    return {name: text for name, text in told.items() if text and text != getattr(row, name)}

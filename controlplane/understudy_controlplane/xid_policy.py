@@ -1,0 +1,205 @@
+"""The policy for Xids and SXids as data: `xid_policy.toml`, read strictly, and what a site changes in it.
+
+Belongs here: the shape of a row, the reading of the file. Must not: what a line of the log says (`detect.kernel_line`),
+which row counts for it (`detect.xid`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class PolicyError(ValueError):
+    """The policy file cannot be used; the message names row, key and remedy."""
+
+
+class FaultClass(StrEnum):
+    """Whose fault it is, and how soon something follows."""
+
+    HARDWARE = "hardware"  # the node leaves service at once
+    DRAIN = "drain"  # what runs there goes on to its end, then the node leaves service
+    APPLICATION = "application"  # the program's doing: no node is condemned
+    RECORD = "record"  # kept, nothing follows
+
+
+class Repair(StrEnum):
+    """What the GPU needs before it works again."""
+
+    NONE = "none"
+    RESTART_APP = "restart_app"
+    RESET_GPU = "reset_gpu"
+    REBOOT = "reboot"
+    HANDS = "hands"  # a person's
+
+
+class Decode(StrEnum):
+    """What more the line itself says."""
+
+    FLAGS = "flags"
+    NVLINK4 = "nvlink4"
+    NVLINK5 = "nvlink5"
+    RECOVERY_ACTION = "recovery_action"
+    SEVERITY = "severity"
+
+
+class EchoOf(StrEnum):
+    """What a code follows without being a fault of its own."""
+
+    ANY = "any"  # another Xid on the node
+    PEER = "peer"  # a fault of another GPU, or of a switch
+    LINK = "link"  # an NVLink error
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Repeat(_Strict):
+    """So often within these hours on the same GPU, it is more than it looks."""
+
+    times: int = Field(ge=2)
+    hours: float = Field(gt=0, le=168)
+    fault: FaultClass = Field(alias="class")
+    repair: Repair
+
+
+class PolicyRow(_Strict):
+    meaning: str = Field(min_length=1)
+    fault: FaultClass = Field(alias="class")
+    repair: Repair
+    name: str = ""
+    nvidia: str = ""
+    gpus: str = Field("", pattern=r"^A?H?B?G?$")
+    source: str = Field("nvidia", pattern="^(nvidia|judgement|site)$")
+    action_since: int | None = Field(None, ge=400)
+    decode: Decode | None = None
+    echo_of: EchoOf | None = None
+    spread: bool = False
+    repeat: Repeat | None = None
+
+
+class RowOverride(_Strict):
+    """What a site says of a code. A row that it changes is taken as it stands: its lines are not decoded for more."""
+
+    fault: FaultClass | None = Field(None, alias="class")
+    repair: Repair | None = None
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.fault is None and self.repair is None:
+            raise ValueError("says nothing: set class, repair, or both")
+        return self
+
+
+class NvlinkBits(_Strict):
+    """Bits of a register that Xid 74 tells."""
+
+    word: int = Field(ge=1, le=7)
+    bits: tuple[int, ...]
+    verdict: str = Field(pattern="^(ignore|secondary|go_on|service)$")
+
+
+class NvlinkUnit(_Strict):
+    """A unit of NVLink 5 that Xids 144 to 150 tell of."""
+
+    xid: int
+    unit: str
+    v1: tuple[int, ...]
+    v2: tuple[int, ...]
+    by: str = Field("status", pattern="^(status|value|reason)$")
+    always: str = Field("", pattern="^(reset|ignore)?$")
+    reset: tuple[int, ...] = ()
+    follow: tuple[int, ...] = ()
+    ignore: tuple[int, ...] = ()
+    reset_if: bool = False
+    peer: tuple[int, ...] = ()
+
+
+class ActionRow(_Strict):
+    """One value of NVML's GPU recovery action."""
+
+    meaning: str
+    fault: FaultClass = Field(alias="class")
+    repair: Repair
+
+
+class Policy(_Strict):
+    version: str = Field(min_length=1)
+    xid: dict[int, PolicyRow]
+    sxid: dict[int, PolicyRow]
+    recovery_action: dict[int, ActionRow]
+    nvlink4: tuple[NvlinkBits, ...] = ()
+    nvlink5: tuple[NvlinkUnit, ...] = ()
+    overridden: frozenset[tuple[str, int]] = frozenset()  # ("xid", 94): rows that the site changed
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if 154 not in self.xid or 79 not in self.xid or 0 not in self.recovery_action:
+            raise ValueError("rows xid.79, xid.154 and recovery_action.0 must be there")
+        return self
+
+    def with_overrides(self, xid: Mapping[int, RowOverride], sxid: Mapping[int, RowOverride]) -> Policy:
+        """Raises PolicyError for a code of which neither file nor site say enough."""
+        changed = {"xid": dict(self.xid), "sxid": dict(self.sxid)}
+        for kind, overrides in (("xid", xid), ("sxid", sxid)):
+            for code, override in overrides.items():
+                changed[kind][code] = _overridden(kind, code, changed[kind].get(code), override)
+        names = {("xid", code) for code in xid} | {("sxid", code) for code in sxid}
+        return self.model_copy(update=changed | {"overridden": self.overridden | names})
+
+
+def _overridden(kind: str, code: int, row: PolicyRow | None, override: RowOverride) -> PolicyRow:
+    fault = override.fault or (row.fault if row else None)
+    repair = override.repair or (row.repair if row else None)
+    if fault is None or repair is None:
+        raise PolicyError(f"{kind} {code} is in no catalogue known here: say both class and repair")
+    if row is None:
+        return PolicyRow(meaning=override.reason or "a row of this site", fault=fault, repair=repair, source="site")
+    changes: dict[str, Any] = {"fault": fault, "repair": repair, "source": "site", "decode": None, "repeat": None}
+    if override.reason:
+        changes["meaning"] = f"{row.meaning} ({override.reason})"
+    return row.model_copy(update=changes)
+
+
+def parse_policy(text: str, origin: str) -> Policy:
+    """`text` is TOML; `origin` names it in errors. Raises PolicyError."""
+    try:
+        return Policy.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise PolicyError(f"{origin}: not valid TOML: {error}") from error
+    except ValidationError as error:
+        raise PolicyError("\n".join(_explain(origin, one) for one in error.errors())) from error
+
+
+@cache
+def default_policy() -> Policy:
+    """The one that is installed with the control plane."""
+    name = "xid_policy.toml"
+    return parse_policy((resources.files("understudy_controlplane") / name).read_text(encoding="utf-8"), name)
+
+
+def driver_branch(version: str) -> int | None:
+    """ "550.54.15" is of branch 550."""
+    head = version.split(".", 1)[0]
+    return int(head) if head.isascii() and head.isdigit() and len(head) <= 5 else None
+
+
+KEYS = sorted({(field.alias or name) for name, field in PolicyRow.model_fields.items()})
+
+
+def _explain(origin: str, error: Any) -> str:
+    key = ".".join(str(part) for part in error["loc"])
+    if error["type"] != "extra_forbidden":
+        return f"{origin}: {key}: {error['msg']}"
+    near = difflib.get_close_matches(str(error["loc"][-1]), KEYS, n=1)
+    known = f"did you mean '{near[0]}'?" if near else f"keys of a row: {', '.join(KEYS)}"
+    return f"{origin}: unknown key '{key}'; {known}"

@@ -1,1 +1,0 @@
-"""Documents, and `generate.py`, which makes those that follow from the code."""

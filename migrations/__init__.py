@@ -1,1 +1,0 @@
-"""Alembic migrations of the fleet database: `understudy serve` runs them at its start."""

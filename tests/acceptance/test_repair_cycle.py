@@ -1,0 +1,269 @@
+"""From a fault back into service, on a real cluster: one node that passes its test, one that fails it twice."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import PYTHON_PATH, REPOSITORY
+from tests.acceptance import gang
+from tests.acceptance.conftest import MakeSite
+from tests.testbed.site import Site
+
+pytestmark = pytest.mark.cluster
+
+SELFCHECK = (
+    f"env PYTHONPATH={PYTHON_PATH} {sys.executable} -m understudy_agent.entry selfcheck"
+    " --device cpu --seconds 0.1 --memory 0.001"
+)
+
+
+class Tickets:
+    """A site's ticket system: takes what is posted to it, after it has refused the first try."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self.taken: list[dict[str, Any]] = []
+        tickets = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if tickets.refused == 0:
+                    tickets.refused += 1
+                    self.send_error(503)
+                    return
+                tickets.taken.append(body)
+                self.send_response(201)
+                self.end_headers()
+
+            def log_message(self, *_arguments: object) -> None:
+                """Nothing: pytest shows what matters."""
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/tickets"
+
+
+@pytest.fixture
+def tickets() -> Iterator[Tickets]:
+    system = Tickets()
+    thread = threading.Thread(target=system.server.serve_forever)
+    thread.start()
+    yield system
+    system.server.shutdown()
+    thread.join()
+    system.server.server_close()
+
+
+def wait_for(site: Site, predicate: Callable[[], bool], timeout_seconds: float, what: str) -> None:
+    """Meanwhile nodes that Slurm reboots are rebooted, as its RebootProgram would."""
+
+    def reached() -> bool:
+        for one in site.get("/v1/nodes"):
+            if "REBOOT_ISSUED" in one["slurm"]["flags"]:
+                site.finish_reboot(one["name"])
+        return predicate()
+
+    site.wait_for(reached, timeout_seconds, what)
+
+
+def wait_for_state(site: Site, node: str, state: str, timeout_seconds: float = 180) -> None:
+    """One that lasts."""
+    wait_for(site, lambda: bool(site.node(node)["state"] == state), timeout_seconds, f"{node} is {state}")
+
+
+def wait_for_row(site: Site, node: str, row: int) -> None:
+    """The state that it leads to may be over by then."""
+    wait_for(site, lambda: row in rows_about(site, node), 180, f"row {row} about {node}")
+
+
+def ask(site: Site, node: str, verb: str, reason: str) -> subprocess.CompletedProcess[str]:
+    """By the command line, as an operator would."""
+    options = ["--url", site.url, "--token-file", str(site.operator_token_file)]
+    command = [sys.executable, "-m", "understudy_controlplane", verb, node, reason, *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+
+
+def rows_about(site: Site, node: str) -> list[int]:
+    decisions = reversed(site.get("/v1/decisions?limit=1000"))
+    return [one["table_row"] for one in decisions if one["subject"] == node and one["action"] != "nothing"]
+
+
+def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_person(
+    make_site: MakeSite, tickets: Tickets, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    site = make_site(
+        nodes=4,
+        spares=1,
+        settings={
+            "repair": {"enabled": True, "cooldown_seconds": 1, "webhook": tickets.url},
+            "validation": {
+                "enabled": True,
+                "selfcheck": SELFCHECK,
+                "command": f'echo "tested on $SLURMD_NODENAME"; test ! -e {tmp_path}/broken.$SLURMD_NODENAME',
+                "output_directory": str(tmp_path),
+                "probation_hours": 0.004,
+                "probation_weight": 1000,
+            },
+        },
+    )
+    gang.start_site(site)
+    (tmp_path / "broken.n3").touch()
+    before = site.cluster.run("srun", "--nodes=2", "--ntasks-per-node=1", *shlex.split(SELFCHECK))
+    assert (before.returncode, before.stdout.count("selfcheck: passed")) == (0, 2), "as a step, before a gang starts"
+
+    site.nodes["n2"].fail_gpu()
+    wait_for_row(site, "n2", 10)
+    hungry = gang.submit(site, "--nodelist=n2", nodes=1, comment="somebody else's")
+    wait_for_row(site, "n2", 210)
+    assert gang.state(site, hungry) == "PENDING"
+    wait_for_row(site, "n2", 220)
+    assert rows_about(site, "n2") == [10, 200, 210, 220]
+    (test,) = [one for one in site.get("/v1/recoveries") if one["kind"] == "validate"]
+    said = test["steps"][-1]["detail"]
+    assert "0 wrong elements" in said, said
+    assert "selfcheck: passed\n== passed" in said
+    assert "== 2 checks, 0 failed" in said
+    site.wait_for(lambda: site.node("n2")["slurm"]["weight"] == 1000, 60, "jobs get it last")
+    wait_for_state(site, "n2", "in_service")
+    site.wait_for(lambda: "understudy_node_n2" not in gang.reservations(site), 60, "it is kept no longer")
+    site.wait_for(lambda: site.node("n2")["slurm"]["weight"] == 1, 60, "jobs get it like any other")
+    gang.wait_running(site, hungry)
+
+    serial = site.nodes["n3"].gpus.read()[0].serial
+    site.nodes["n3"].fail_gpu()
+    wait_for_row(site, "n3", 10)
+    hungry = gang.submit(site, "--nodelist=n3", nodes=1, comment="somebody else's")
+    wait_for_state(site, "n3", "hands", 360)  # two reboots and two tests: Slurm may start a job late after a reboot
+    assert rows_about(site, "n3") == [10, 200, 210, 221, 200, 210, 221, 202]
+    site.wait_for(lambda: tickets.taken, 60, "the ticket is taken")
+    assert tickets.refused == 1
+    (ticket,) = tickets.taken
+    assert ticket["node"] == "n3"
+    told = json.dumps(ticket["evidence"])
+    for what in ("Xid (PCI:", serial, "tested on n3", "FAILED with exit code 1"):
+        assert what in told, what
+    assert "DRAIN" in site.node("n3")["slurm"]["flags"]
+    assert "understudy_node_n3" not in gang.reservations(site)
+
+    assert gang.state(site, hungry) == "PENDING"
+
+    # A person repairs it, and has it tested.
+    (tmp_path / "broken.n3").unlink()
+    assert ask(site, "n3", "release", "new GPU").stdout == "n3 is hands: asked to release it\n"
+    wait_for_state(site, "n3", "in_service")
+    site.wait_for(lambda: rows_about(site, "n3")[-3:] == [253, 220, 231], 60, "its weight is put back")
+    assert site.get("/v1/tickets")[0]["closed_at"] is not None
+    again = ask(site, "n3", "release", "again")
+    assert (again.returncode, "in_service: nothing to release" in again.stderr) == (1, True)
+    gang.wait_running(site, hungry)
+
+
+def test_a_person_may_take_the_node_at_any_time(make_site: MakeSite) -> None:
+    site = make_site(
+        nodes=4,
+        spares=1,
+        settings={
+            "repair": {"enabled": True, "cooldown_seconds": 1},
+            "validation": {"enabled": True, "command": "sleep 600"},
+        },
+    )
+    gang.start_site(site)
+    site.nodes["n2"].fail_gpu()
+    wait_for_state(site, "n2", "validating")
+    site.wait_for(lambda: "ALLOCATED" in site.node("n2")["slurm"]["state"], 60, "its test runs")
+    site.cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=alice: let me see")
+    site.wait_for(lambda: site.node("n2")["state"] == "foreign_drain", 60, "we let go of it")
+    site.wait_for(lambda: "understudy_node_n2" not in gang.reservations(site), 60, "it is kept no longer")
+    assert site.node("n2")["slurm"]["reason"] == "alice: let me see"
+    site.cluster.run("scontrol", "update", "NodeName=n2", "State=RESUME")
+    site.wait_for(lambda: site.node("n2")["state"] == "in_service", 60, "it is hers to resume")
+
+    assert ask(site, "n1", "hold", "new cables").returncode == 0
+    site.wait_for(lambda: "DRAIN" in site.node("n1")["slurm"]["flags"], 60, "it is held")
+    assert site.node("n1")["state"] == "operator_hold"
+    site.cluster.run("scontrol", "update", "NodeName=n1", "State=RESUME")
+    site.wait_for(lambda: site.node("n1")["state"] == "in_service", 60, "resuming it ends the hold")
+
+
+def test_a_test_that_is_wrong_takes_no_more_nodes_from_service_than_the_guards_allow(make_site: MakeSite) -> None:
+    site = make_site(
+        nodes=4,
+        spares=1,
+        settings={
+            "validation": {"enabled": True, "selfcheck": "false", "command": "false"},
+            "guards": {"quarantines_per_hour_max": 1},
+        },
+    )
+    gang.start_site(site)
+    assert ask(site, "n1", "test", "a new script").returncode == 0
+    wait_for_state(site, "n1", "quarantined")
+    assert rows_about(site, "n1") == [254, 225]
+    site.wait_for(lambda: "understudy_node_n1" not in gang.reservations(site), 60, "it is kept no longer")
+    assert "DRAIN" in site.node("n1")["slurm"]["flags"]
+
+    assert ask(site, "n2", "test", "once more").returncode == 0
+    site.wait_for(
+        lambda: [one for one in site.get("/v1/decisions") if one["because"] == "hourly_budget"], 60, "n2 is held"
+    )
+    waiting = gang.submit(site, "--nodelist=n2", nodes=1, comment="somebody else's")
+    assert (site.node("n2")["state"], rows_about(site, "n2")) == ("validating", [254])
+    assert "understudy_node_n2" in gang.reservations(site)
+    assert gang.state(site, waiting) == "PENDING"
+
+    site.cluster.run("scontrol", "delete", "ReservationName=understudy_node_n2")
+    wait_for_state(site, "n2", "in_service")
+    gang.wait_running(site, waiting)
+
+
+def test_a_gpu_that_asks_for_a_reset_gets_one_and_the_node_is_not_rebooted(make_site: MakeSite, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    reset, held = tmp_path / "reset", tmp_path / "held"
+    site = make_site(
+        nodes=4,
+        spares=1,
+        settings={
+            "repair": {
+                "enabled": True,
+                "cooldown_seconds": 1,
+                "reset_command": str(reset),
+                "evidence_command": str(held),
+            },
+            "validation": {"enabled": True, "command": "true"},
+        },
+    )
+    state = site.nodes["n2"].gpus.path
+    held.write_text(
+        "#!/bin/sh\nfor process in /proc/[0-9]*; do\n"
+        "  grep -qz nvml_process $process/cmdline 2>/dev/null || continue\n"
+        f"  grep -qz FAKE_NVML_STATE={state} $process/environ 2>/dev/null && echo held\ndone\n"
+    )
+    reset.write_text(
+        f"#!/bin/sh\n{held}\necho resetting $UNDERSTUDY_GPU of $SLURMD_NODENAME\n"
+        f"cp {state}.well {state}.new && mv {state}.new {state}\n"
+    )
+    held.chmod(0o755)
+    reset.chmod(0o755)
+    Path(f"{state}.well").write_bytes(state.read_bytes())
+    gang.start_site(site)
+    site.nodes["n2"].gpus.change(0, recovery_action=1)
+    wait_for_state(site, "n2", "probation")
+    assert rows_about(site, "n2") == [10, 200, 210, 220]
+    (repair,) = [one for one in site.get("/v1/recoveries") if one["kind"] == "repair"]
+    assert [step["name"] for step in repair["steps"]] == ["hold_node", "resume_node", "reset_gpu"]
+    bus_id = site.nodes["n2"].gpus.read()[0].bus_id
+    said = repair["steps"][-1]["detail"]
+    assert said.endswith(f"COMPLETED: held\nresetting {bus_id} of n2"), (
+        f"NVML is let go of for it, and not before: {said}"
+    )
+    site.wait_for(lambda: all(gpu["status"] == "ok" for gpu in site.node("n2")["gpus"]), 60, "NVML is asked again")

@@ -1,0 +1,162 @@
+"""A control plane that listens and remembers: real HTTP on a real port, so that it can die and come back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+
+from understudy_agent.wire import REPORT_BYTES_MAX, Fact, LauncherReport, LauncherWord, Report
+
+TOKEN = "correct-horse"
+
+
+class FakeControlPlane:
+    def __init__(self, port: int = 0) -> None:
+        self.reports: list[Report] = []
+        self.token = TOKEN
+        self.refuse: Callable[[Report], tuple[int, str] | None] = lambda _: None
+        """Given a report: the status and body to refuse it with."""
+        self.restore_points: dict[tuple[int, int], tuple[int, str]] = {}
+        self.questions = 0
+        self.launchers: list[LauncherReport] = []
+        self.refuse_launcher: tuple[int, str] | None = None
+        self._word = LauncherWord("")
+        self._news = threading.Condition()
+        self.unfit = ""
+        """Why no new job may start on the node."""
+        self.port = port
+        self._server: _Server | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def facts(self) -> list[Fact]:
+        return [fact for report in list(self.reports) for fact in report.facts]
+
+    def say(self, word: LauncherWord) -> None:
+        """To every launcher, at once."""
+        with self._news:
+            self._word = word
+            self._news.notify_all()
+
+    def word(self, known: str, seconds: float) -> LauncherWord:
+        with self._news:
+            self._news.wait_for(lambda: self._word.version not in ("", known), min(seconds, 1.0))
+            if self._word.version != known:
+                return self._word
+            return LauncherWord("", restore_step=self._word.restore_step, restore_path=self._word.restore_path)
+
+    def start(self) -> None:
+        self._server = _Server(("127.0.0.1", self.port), self)
+        self.port = self._server.server_port
+        # The pause between checks for shutdown, not for requests.
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def stop(self) -> None:
+        """As a killed process does: the port closes and so does every connection."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+            server.hang_up()
+
+    def wait_for(self, condition: Callable[[FakeControlPlane], object], timeout_seconds: float = 5.0) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        while not condition(self):
+            if time.monotonic() > deadline:
+                last = self.reports[-1] if self.reports else None
+                raise AssertionError(f"not so within {timeout_seconds} s; {len(self.reports)} reports, last: {last}")
+            time.sleep(0.005)
+
+    def __enter__(self) -> FakeControlPlane:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _Server(ThreadingHTTPServer):
+    def __init__(self, address: tuple[str, int], plane: FakeControlPlane) -> None:
+        super().__init__(address, _Handler)
+        self.plane = plane
+        self.connections: set[socket.socket] = set()
+
+    def hang_up(self) -> None:
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):  # it hung up first
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no event here."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.server.connections.discard(self.connection)
+        super().finish()
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        plane = self.server.plane
+        if len(body) > REPORT_BYTES_MAX:
+            self._answer(413, {"error": f"{len(body)} bytes"})
+            return
+        if self.headers["Authorization"] != f"Bearer {plane.token}":
+            self._answer(401, {"error": "unknown token"})
+            return
+        if self.path == "/v1/launchers":
+            self._follow(plane, msgspec.json.decode(body, type=LauncherReport))
+            return
+        report = msgspec.json.decode(body, type=Report)
+        refusal = plane.refuse(report)
+        if refusal is not None:
+            self._answer(refusal[0], {"error": refusal[1]})
+            return
+        plane.reports.append(report)
+        self._answer(200, {"facts": len(report.facts), "unfit": plane.unfit})
+
+    def _follow(self, plane: FakeControlPlane, report: LauncherReport) -> None:
+        plane.launchers.append(report)
+        if plane.refuse_launcher is not None:
+            self._answer(plane.refuse_launcher[0], {"error": plane.refuse_launcher[1]})
+            return
+        self._answer(200, msgspec.to_builtins(plane.word(report.known, report.wait_seconds)))
+
+    def do_GET(self) -> None:
+        plane = self.server.plane
+        plane.questions += 1
+        query = dict(pair.split("=") for pair in self.path.partition("?")[2].split("&"))
+        job_id, restart_count = int(query["job_id"]), int(query["restart_count"])
+        point = plane.restore_points.get((job_id, restart_count))
+        if point is None:
+            self._answer(404, {"error": f"job {job_id} is not known"})
+            return
+        self._answer(200, {"job_id": job_id, "restart_count": restart_count, "step": point[0], "path": point[1]})
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+    def _answer(self, status: int, value: object) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

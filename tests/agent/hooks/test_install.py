@@ -1,0 +1,102 @@
+"""What `understudy install-hooks` promises."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from understudy_agent.hooks.install import SCRIPTS, InstallError, advice, install, main
+
+
+def run(folder: Path, *arguments: str) -> int:
+    return main(["--directory", str(folder / "hooks"), "--slurm-conf", str(folder / "slurm.conf"), *arguments])
+
+
+def test_the_scripts_are_roots_and_nobody_else_may_write_to_them(tmp_path: Path) -> None:
+    umask = os.umask(0o002)
+    assert run(tmp_path) == 0
+    os.umask(umask)
+    for path in (tmp_path / "hooks", *(tmp_path / "hooks").iterdir()):
+        status = path.stat()
+        assert (status.st_uid, status.st_gid) == (0, 0)
+        assert not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    assert {path.name for path in (tmp_path / "hooks").iterdir()} == set(SCRIPTS)
+    assert [name for name in SCRIPTS if os.access(tmp_path / "hooks" / name, os.X_OK)] == [
+        "prolog",
+        "health_check",
+        "epilog",
+        "task_prolog",
+    ]
+
+
+def test_nothing_is_left_to_be_filled_in(tmp_path: Path) -> None:
+    assert run(tmp_path, "--run-directory", "/srv/%n/run") == 0
+    texts = {name: (tmp_path / "hooks" / name).read_text() for name in SCRIPTS}
+    assert not [name for name, text in texts.items() if "@" in text.replace("$@", "")]
+    assert 'run="/srv/${SLURMD_NODENAME}/run"' in texts["prolog"]
+    assert 'socket="/srv/${SLURMD_NODENAME}/run/agent.sock"' in texts["task_prolog"]
+    assert sys.executable in texts["task_prolog"]
+
+
+def test_it_can_be_run_again_and_repairs_what_was_changed(tmp_path: Path) -> None:
+    assert run(tmp_path) == 0
+    prolog = tmp_path / "hooks" / "prolog"
+    good = prolog.read_text()
+    prolog.write_text("#!/bin/sh\nexit 1\n")
+    prolog.chmod(0o777)
+    (tmp_path / "hooks").chmod(0o777)
+    (tmp_path / "hooks" / "site.sh").write_text("theirs")
+    assert run(tmp_path) == 0
+    assert prolog.read_text() == good
+    assert stat.S_IMODE(prolog.stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / "hooks").stat().st_mode) == 0o755
+    assert (tmp_path / "hooks" / "site.sh").read_text() == "theirs"
+
+
+def test_slurm_conf_is_read_and_never_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = tmp_path / "slurm.conf"
+    text = f"#Prolog=/no\nprolog=/site/prolog.sh\nTaskProlog={tmp_path}/hooks/task_prolog\n"
+    text += "HealthCheckInterval=30\nPrologFlags=Serial"
+    conf.write_text(text)
+    assert run(tmp_path) == 0
+    assert conf.read_text() == text
+    said = capsys.readouterr().out
+    assert "Prolog is set already: /site/prolog.sh" in said
+    assert f"{tmp_path}/hooks/prolog || exit 1" in said
+    assert f"TaskProlog={tmp_path}/hooks/task_prolog    # is there already" in said
+    assert f"\n  Epilog={tmp_path}/hooks/epilog\n" in said
+    assert "HealthCheckInterval=60" not in said
+    assert "\n  PrologFlags=Alloc    # besides Serial\n" in said
+
+
+def test_a_slurm_conf_that_is_elsewhere_is_said_so(tmp_path: Path) -> None:
+    said = "\n".join(advice(tmp_path, tmp_path / "nowhere.conf"))
+    assert "nowhere.conf cannot be read here" in said
+    assert f"  Prolog={tmp_path}/prolog\n" in said
+
+
+@pytest.mark.parametrize("path", ["relative", "/a b", "/a;reboot", '/a"$(reboot)"', "/a/../b", "/a\nb"])
+def test_a_path_that_a_shell_could_misread_is_refused(tmp_path: Path, path: str) -> None:
+    for options in (["--run-directory", path], ["--socket", path], ["--directory", path]):
+        assert run(tmp_path, *options) == 1
+    assert not (tmp_path / "hooks").exists()
+
+
+def test_a_directory_that_others_can_replace_is_refused(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    with pytest.raises(InstallError, match="others than root may write"):
+        install(open_to_all / "hooks", "/run/understudy", "/run/understudy/agent.sock")
+    assert not (open_to_all / "hooks").exists()
+    open_to_all.chmod(0o700)
+    with pytest.raises(InstallError, match="closed to users"):
+        install(open_to_all / "hooks", "/run/understudy", "/run/understudy/agent.sock")
+    open_to_all.chmod(0o755)
+    os.chown(open_to_all, 65534, 65534)
+    with pytest.raises(InstallError, match="belongs to user 65534"):
+        install(open_to_all / "hooks", "/run/understudy", "/run/understudy/agent.sock")

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.agent.fake_control_plane import FakeControlPlane
+from tests.agent.running_agent import agent_config, running_agent, write_xid
+from tests.testbed.fake_fabric import FakeFabric
+from understudy_agent import loop
+from understudy_agent.config import Config, HostConfig
+from understudy_agent.sample.gpus import NoGpus
+from understudy_agent.sample.hardware_history import Memory
+from understudy_agent.sample.nvml_sample import NvmlEvent, Picture
+from understudy_agent.sample.sampler import Sampler
+from understudy_agent.wire import Gpu, GpuStatus, HardwareEvent, Host, KernelEvent
+
+
+@pytest.fixture
+def plane() -> Iterator[FakeControlPlane]:
+    with FakeControlPlane() as plane:
+        yield plane
+
+
+@pytest.fixture
+def config(tmp_path: Path, plane: FakeControlPlane) -> Config:
+    return agent_config(tmp_path, plane.url)
+
+
+class OneGpu(NoGpus):
+    """A GPU that shows its state when asked to, and a driver that can be silent."""
+
+    def __init__(self) -> None:
+        self.status = GpuStatus.OK
+        self.silent = 0.0
+        self._on_news: Callable[[], None] = lambda: None
+        self._picture = self._take()
+
+    def start(self, on_news: Callable[[], None], on_event: Callable[[NvmlEvent], None]) -> None:  # noqa: ARG002
+        self._on_news = on_news
+
+    def take_now(self) -> None:
+        self._picture = self._take()
+        self._on_news()
+
+    def newest(self) -> Picture:
+        return self._picture
+
+    def silent_seconds(self) -> float:
+        return self.silent
+
+    def _take(self) -> Picture:
+        return Picture("570", (Gpu(index=0, status=self.status, uuid="GPU-1"),))
+
+
+def xids(plane: FakeControlPlane) -> list[tuple[int, int | None]]:
+    return [(fact.sequence, fact.xid) for fact in plane.facts if isinstance(fact, KernelEvent)]
+
+
+def test_reports_come_every_interval(plane: FakeControlPlane, config: Config) -> None:
+    with running_agent(config, OneGpu()):
+        plane.wait_for(lambda plane: len(plane.reports) >= 5)
+    reports = plane.reports
+    assert reports[0].cluster == "testcluster"
+    assert reports[0].node == "n1"
+    assert reports[0].boot_id == "boot-1"
+    assert reports[0].driver_version == "570"
+    assert [report.sequence for report in reports] == list(range(1, len(reports) + 1))
+    assert reports[4].sent_at - reports[0].sent_at == pytest.approx(0.4, abs=0.2)
+
+
+def test_without_nvml_reports_come_all_the_same(plane: FakeControlPlane, config: Config) -> None:
+    with running_agent(config):
+        plane.wait_for(lambda plane: len(plane.reports) >= 2)
+    assert plane.reports[0].gpus == []
+
+
+def test_an_xid_goes_out_at_once_and_the_gpus_are_looked_at_again(plane: FakeControlPlane, config: Config) -> None:
+    slow = msgspec.structs.replace(config, report_interval_seconds=30.0)
+    gpu = OneGpu()
+    with running_agent(slow, gpu):
+        plane.wait_for(lambda plane: plane.reports)
+        gpu.status = GpuStatus.LOST
+        written_at = write_xid(config, 1)
+        plane.wait_for(lambda plane: xids(plane) == [(1, 79)])
+        latency_seconds = time.time() - written_at
+        plane.wait_for(lambda plane: plane.reports[-1].gpus[0].status == GpuStatus.LOST)
+    assert latency_seconds < 0.3
+
+
+def test_a_silent_driver_is_told(plane: FakeControlPlane, config: Config) -> None:
+    gpu = OneGpu()
+    with running_agent(config, gpu):
+        plane.wait_for(lambda plane: plane.reports)
+        assert plane.reports[-1].nvml_silent_seconds == 0
+        gpu.silent = 12.0
+        plane.wait_for(lambda plane: plane.reports[-1].nvml_silent_seconds == 12)
+
+
+def test_ports_and_host_that_cannot_be_looked_at_any_more_do_not_stand_as_they_were(
+    plane: FakeControlPlane, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeFabric(tmp_path).lay_out(1)
+    hangs, healed = threading.Event(), threading.Event()
+
+    def read(*arguments: Any) -> Host:
+        if hangs.is_set():
+            healed.wait()
+        return Host(memory_total_bytes=1)
+
+    monkeypatch.setattr(loop, "read_host", read)
+    monkeypatch.setattr(loop, "HOST_SECONDS", 0.05)
+    monkeypatch.setattr(loop, "Sampler", partial(Sampler, silent_after_seconds=0.3))
+    looking = msgspec.structs.replace(config, host=HostConfig(sys=tmp_path, disks=(tmp_path,)))
+    with running_agent(looking):
+        plane.wait_for(lambda plane: plane.reports and plane.reports[-1].host)
+        assert plane.reports[-1].host_silent_seconds == 0
+        hangs.set()
+        plane.wait_for(lambda plane: plane.reports[-1].host is None)
+        assert plane.reports[-1].host_silent_seconds >= 0.3
+        healed.set()
+        plane.wait_for(lambda plane: plane.reports[-1].host)
+
+
+def test_ports_and_host_travel_and_an_outage_is_a_fact(plane: FakeControlPlane, config: Config, tmp_path: Path) -> None:
+    fabric = FakeFabric(tmp_path)
+    fabric.lay_out(1)
+    fabric.take_down(0)
+    memory = Memory(config.run_directory / "hardware.json", "boot-1")
+    memory.seen.port_rates["mlx5_0/1"] = 400.0
+    memory.seen.port_down_at["mlx5_0/1"] = time.monotonic() - 50
+    memory.save()
+    looking = msgspec.structs.replace(config, host=HostConfig(sys=tmp_path, disks=(tmp_path,)))
+    with running_agent(looking):
+        plane.wait_for(lambda plane: plane.reports and plane.reports[-1].ports and plane.reports[-1].host)
+        fabric.bring_up(0)
+        plane.wait_for(lambda plane: plane.facts, timeout_seconds=15)
+    report = plane.reports[0] if plane.reports[0].ports else plane.reports[1]
+    assert report.ports[0].state == "DOWN"
+    (outage,) = set(plane.facts)  # one that is on its way when the agent ends goes out again
+    assert isinstance(outage, HardwareEvent)
+    assert (outage.part, outage.boot_id) == ("mlx5_0/1", "boot-1")
+    assert 50 <= outage.seconds < 70
+    assert plane.reports[-1].ports[0].down_seconds is None
+
+
+def test_facts_survive_the_death_of_the_control_plane(plane: FakeControlPlane, config: Config) -> None:
+    with running_agent(config, OneGpu()):
+        plane.wait_for(lambda plane: plane.reports)
+        plane.stop()
+        for sequence in (1, 2, 3):
+            write_xid(config, sequence)
+        time.sleep(0.4)
+        plane.start()
+        plane.wait_for(lambda plane: set(xids(plane)) == {(1, 79), (2, 79), (3, 79)})
+
+
+def test_a_burst_of_xids_arrives_whole(plane: FakeControlPlane, config: Config) -> None:
+    with running_agent(config, OneGpu()):
+        for sequence in range(600):
+            write_xid(config, sequence, xid=13)
+        plane.wait_for(lambda plane: len(xids(plane)) >= 600)
+    assert {sequence for sequence, _ in xids(plane)} == set(range(600))
+
+
+def test_rubbish_in_the_kernel_log_is_told_as_a_problem(plane: FakeControlPlane, config: Config) -> None:
+    with running_agent(config, OneGpu()):
+        with config.kernel_log.open("a") as log:
+            log.write("rubbish\n")
+        plane.wait_for(lambda plane: plane.reports and plane.reports[-1].problems)
+    assert "no records" in plane.reports[-1].problems[0]
+
+
+def start_agent(config: Config, folder: Path, *more: str) -> subprocess.Popen[str]:
+    lines = [
+        f'cluster = "{config.cluster}"',
+        f'node = "{config.node}"',
+        f'control_plane_urls = ["{config.control_plane_urls[0]}"]',
+        *(f'{key} = "{getattr(config, key)}"' for key in ("token_file", "kernel_log", "socket", "boot_id_file")),
+        "[nvml]",
+        "enabled = false",
+    ]
+    (folder / "agent.toml").write_text("\n".join(lines))
+    command = [sys.executable, "-m", "understudy_agent", "--config", str(folder / "agent.toml"), *more]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_agent_cleanly(
+    plane: FakeControlPlane, config: Config, tmp_path: Path, number: signal.Signals
+) -> None:
+    with start_agent(config, tmp_path) as process:
+        plane.wait_for(lambda plane: plane.reports, timeout_seconds=15)
+        process.send_signal(number)
+        _, log = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert not config.socket.exists()
+    events = [line.split(" event=")[1].split()[0] for line in log.splitlines()]
+    assert events == ["agent_started", "agent_stopped"]
+
+
+def test_a_configuration_can_be_checked_without_starting(config: Config, tmp_path: Path) -> None:
+    with start_agent(config, tmp_path, "--check-config") as process:
+        out, _ = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "good (cluster testcluster, node n1)" in out
+    config.token_file.unlink()
+    with start_agent(config, tmp_path, "--check-config") as process:
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == 2
+    assert "token_file" in err

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from understudy_agent.config import Config, ConfigError, load_config, parse_config, read_token
+
+LEAST = 'cluster = "c1"\ncontrol_plane_urls = ["http://head1:7117/", "http://head2:7117"]\n'
+
+
+def parse(more: str = "") -> Config:
+    return parse_config(LEAST + more, "agent.toml", {"SLURMD_NODENAME": "n7"})
+
+
+def test_two_lines_are_a_whole_configuration() -> None:
+    config = parse()
+    assert config.control_plane_urls == ("http://head1:7117", "http://head2:7117")
+    assert config.node == "n7"
+    assert config.kernel_log == Path("/dev/kmsg")
+    assert config.report_interval_seconds == 1.0
+    assert config.nvml.enabled
+
+
+def test_without_slurms_word_the_short_host_name_is_the_nodes() -> None:
+    node = parse_config(LEAST, "agent.toml", {}).node
+    assert node
+    assert "." not in node
+
+
+def test_all_settings_are_read() -> None:
+    config = parse(
+        'node = "n1"\ntoken_file = "/t"\nreport_interval_seconds = 2\nrequest_timeout_seconds = 0.5\n'
+        'kernel_log = "/k"\nsocket = "/s"\nboot_id_file = "/b"\n[nvml]\nenabled = false\n'
+    )
+    assert (config.node, config.token_file, config.socket) == ("n1", Path("/t"), Path("/s"))
+    assert (config.report_interval_seconds, config.request_timeout_seconds) == (2.0, 0.5)
+    assert not config.nvml.enabled
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("report_intervall_seconds = 2", "did you mean 'report_interval_seconds'?"),
+        ("[nvml]\nenable = true", "unknown key 'nvml.enable'; did you mean 'nvml.enabled'?"),
+        ("zzz = 1", "known keys: cluster"),
+        ("report_interval_seconds = 0", "report_interval_seconds: Expected `float` >= 0.05"),
+        ("request_timeout_seconds = 900", "request_timeout_seconds: Expected `float` <= 60"),
+        ('socket = ""', "socket: Expected the path of a file"),
+        ("kernel_log = 7", "kernel_log: Expected the path of a file"),
+        (f'socket = "/{"x" * 200}"', "at most 107 bytes"),
+        ("= 3", "not valid TOML"),
+        ("nvml = 3", "nvml: Expected `object`"),
+    ],
+)
+def test_a_mistake_is_named_with_file_and_key(more: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(more)
+    assert str(caught.value).startswith("agent.toml: ")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('cluster = "c"', "control_plane_urls"),
+        ('cluster = "c"\ncontrol_plane_urls = []', "control_plane_urls"),
+        ('cluster = "c"\ncontrol_plane_urls = ["head1:7117"]', "control_plane_urls"),
+        ('cluster = ""\ncontrol_plane_urls = ["http://h"]', "cluster"),
+    ],
+)
+def test_what_has_no_default_must_be_given(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_config(text, "agent.toml", {})
+
+
+def test_every_unknown_key_is_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("a1 = 1\nb2 = 2")
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_a_token_file_without_a_token_is_refused(tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    config = parse(f'token_file = "{token_file}"')
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_token(config)
+    token_file.write_text("\n")
+    with pytest.raises(ConfigError, match="exactly one word"):
+        read_token(config)
+    token_file.write_text("secret\n")
+    assert read_token(config) == "secret"

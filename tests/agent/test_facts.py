@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from understudy_agent.facts import FactQueue
+from understudy_agent.rank_messages import Hello, Steps
+from understudy_agent.step_windows import WindowBuffer
+from understudy_agent.wire import STEPS_PER_WINDOW_MAX, CheckpointShard, FirstStep, KernelEvent
+
+
+def kernel_event(sequence: int) -> KernelEvent:
+    return KernelEvent(boot_id="b", sequence=sequence, at=0.0, text="NVRM: Xid")
+
+
+def first_step(rank: int) -> FirstStep:
+    return FirstStep(job_id=1, restart_count=0, rank=rank, world_size=4, step=0, at=0.0)
+
+
+def shard(rank: int) -> CheckpointShard:
+    return CheckpointShard(
+        job_id=1,
+        restart_count=0,
+        rank=rank,
+        world_size=4,
+        step=10,
+        path="/c",
+        file=f"{rank}",
+        size_bytes=1,
+        sha256="0" * 64,
+        at=0.0,
+    )
+
+
+def test_facts_are_held_in_order_until_acknowledged() -> None:
+    facts = FactQueue()
+    for sequence in range(3):
+        facts.put(kernel_event(sequence))
+    assert facts.oldest(2) == [kernel_event(0), kernel_event(1)]
+    facts.acknowledge([kernel_event(0)])
+    assert facts.oldest(10) == [kernel_event(1), kernel_event(2)]
+
+
+def test_a_fact_put_twice_is_held_once_and_all_who_wait_are_told() -> None:
+    facts, told = FactQueue(), list[str | None]()
+    facts.put(shard(0), told.append)
+    facts.put(shard(0), told.append)
+    assert len(facts) == 1
+    facts.acknowledge([shard(0)])
+    assert told == [None, None]
+
+
+def test_a_refused_fact_is_told_why() -> None:
+    facts, told = FactQueue(), list[str | None]()
+    facts.put(shard(0), told.append)
+    facts.refuse(shard(0), "no such job")
+    assert told == ["no such job"]
+    assert len(facts) == 0
+
+
+def test_when_full_what_decides_no_recovery_goes_first_and_it_is_told() -> None:
+    facts = FactQueue(held_max=3)
+    for fact in (kernel_event(1), shard(0), first_step(0)):
+        facts.put(fact)
+    assert facts.problems() == []
+    facts.put(kernel_event(2))
+    assert facts.oldest(9) == [kernel_event(1), shard(0), kernel_event(2)]
+    facts.put(kernel_event(3))
+    assert facts.oldest(9) == [kernel_event(1), kernel_event(2), kernel_event(3)]
+    facts.put(kernel_event(4))
+    assert facts.oldest(9) == [kernel_event(2), kernel_event(3), kernel_event(4)]
+    assert "3 facts were dropped" in facts.problems()[0]
+
+
+def hello(rank: int = 0) -> Hello:
+    return Hello(job_id=1, restart_count=0, rank=rank, world_size=4, gpu_index=rank, role="stage0")
+
+
+def steps(first: int, count: int) -> Steps:
+    return Steps(first_step=first, self_seconds=[0.1] * count, wall_seconds=[0.2] * count)
+
+
+def test_consecutive_steps_become_one_window() -> None:
+    windows = WindowBuffer()
+    windows.add(hello(), steps(5, 2), 1000)
+    windows.add(hello(), steps(7, 3), 1000)
+    [window] = windows.take()
+    assert (window.first_step, len(window.self_seconds), len(window.wall_seconds)) == (5, 5, 5)
+    assert (window.rank, window.gpu_index, window.role) == (0, 0, "stage0")
+    assert windows.take() == []
+
+
+def test_a_window_has_no_gaps() -> None:
+    windows = WindowBuffer()
+    windows.add(hello(), steps(5, 2), 1000)
+    windows.add(hello(), steps(90, 1), 1000)
+    [window] = windows.take()
+    assert (window.first_step, len(window.self_seconds)) == (90, 1)
+
+
+def test_a_window_keeps_the_newest_steps() -> None:
+    windows = WindowBuffer()
+    windows.add(hello(), steps(0, STEPS_PER_WINDOW_MAX), 1000)
+    windows.add(hello(), steps(STEPS_PER_WINDOW_MAX, 10), 1000)
+    [window] = windows.take()
+    assert (window.first_step, len(window.self_seconds)) == (10, STEPS_PER_WINDOW_MAX)
+
+
+def test_beyond_the_limit_of_ranks_the_oldest_window_goes() -> None:
+    windows = WindowBuffer(ranks_max=2)
+    for rank in range(3):
+        windows.add(hello(rank), steps(0, 1), 1000)
+    assert [window.rank for window in windows.take()] == [1, 2]

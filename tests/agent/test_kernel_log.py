@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from understudy_agent.sample.kernel_log import RECORD_BYTES_MAX, DeviceSource, FileSource, KernelLog, open_source
+from understudy_agent.wire import KernelEvent
+
+
+def xid_line(sequence: int, xid: int = 79) -> str:
+    return f"4,{sequence},1000000,-;NVRM: Xid (PCI:0000:05:00): {xid}, GPU has fallen off the bus.\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kmsg"
+
+
+@pytest.fixture
+def log(path: Path) -> Iterator[KernelLog]:
+    source = FileSource(path)
+    yield KernelLog(source, "boot-1")
+    source.close()
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def sequences(log: KernelLog) -> list[int]:
+    return [event.sequence for event in log.read()]
+
+
+def test_what_was_logged_before_the_agent_started_counts(path: Path, log: KernelLog) -> None:
+    append(path, xid_line(1) + "6,2,5,-;usb 1-1: new device\n" + xid_line(3))
+    assert sequences(log) == [1, 3]
+    assert sequences(log) == []
+
+
+def test_half_a_line_waits_for_its_end(path: Path, log: KernelLog) -> None:
+    append(path, xid_line(1)[:30])
+    assert sequences(log) == []
+    append(path, xid_line(1)[30:])
+    assert sequences(log) == [1]
+
+
+def test_rubbish_is_counted_and_told_and_the_next_line_is_read(path: Path, log: KernelLog) -> None:
+    path.write_bytes(b"rubbish\n\xff\xfe\x00\n" + xid_line(2).encode())
+    assert sequences(log) == [2]
+    [problem] = log.problems()
+    assert "2 lines" in problem
+
+
+def test_a_line_without_end_is_left_out_and_reading_goes_on(path: Path, log: KernelLog) -> None:
+    append(path, "x" * (RECORD_BYTES_MAX + 1))
+    assert sequences(log) == []
+    append(path, "\n" + xid_line(5))
+    assert sequences(log) == [5]
+    assert any("left out" in problem for problem in log.problems())
+
+
+def test_a_rotated_file_is_read_to_its_end_and_the_new_one_from_its_start(path: Path, log: KernelLog) -> None:
+    append(path, xid_line(1))
+    assert sequences(log) == [1]
+    append(path, xid_line(2))
+    path.rename(path.with_suffix(".1"))
+    append(path, xid_line(3))
+    assert sequences(log) + sequences(log) == [2, 3]
+
+
+def test_a_truncated_file_is_read_from_its_start(path: Path, log: KernelLog) -> None:
+    append(path, xid_line(1) + xid_line(2))
+    assert sequences(log) == [1, 2]
+    path.write_text(xid_line(3))
+    assert sequences(log) == [3]
+
+
+def test_a_file_that_has_not_changed_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    pread = os.pread
+
+    def counted(descriptor: int, count: int, offset: int) -> bytes:
+        reads.append(offset)
+        return pread(descriptor, count, offset)
+
+    monkeypatch.setattr(os, "pread", counted)
+    append(path, xid_line(1))
+    source = FileSource(path)
+    assert len(source.read_lines()) == 1
+    assert source.read_lines() == source.read_lines() == []
+    assert reads == [0]
+    append(path, xid_line(2))
+    assert len(source.read_lines()) == 1
+    assert len(reads) == 2
+    source.close()
+
+
+def test_a_missing_file_is_a_problem_until_it_is_there(path: Path, log: KernelLog) -> None:
+    assert sequences(log) == []
+    assert "cannot be read" in log.problems()[0]
+    append(path, xid_line(1))
+    assert sequences(log) == [1]
+    assert log.problems() == []
+
+
+def test_an_event_carries_the_time_at_which_it_was_logged(path: Path, log: KernelLog) -> None:
+    append(path, f"4,1,{time.monotonic_ns() // 1000},-;NVRM: Xid (PCI:0000:05:00): 79, x\n")
+    [event] = log.read()
+    assert event.at == pytest.approx(time.time(), abs=0.5)
+
+
+def test_an_event_is_delivered_within_a_tenth_of_a_second(path: Path) -> None:
+    path.touch()
+
+    async def follow() -> float:
+        arrived: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+        def deliver(events: list[KernelEvent]) -> None:
+            arrived.set_result(time.monotonic())
+
+        task = asyncio.create_task(KernelLog(open_source(path), "b").follow(deliver))
+        await asyncio.sleep(0.1)
+        append(path, xid_line(1))
+        written = time.monotonic()
+        latency_seconds = await asyncio.wait_for(arrived, 5) - written
+        task.cancel()
+        return latency_seconds
+
+    assert asyncio.run(follow()) < 0.15
+
+
+class ScriptedKernel:
+    """Stands in for read(2) on /dev/kmsg."""
+
+    def __init__(self, *results: bytes | OSError) -> None:
+        self.results = list(results)
+
+    def read(self, _descriptor: int, _length: int) -> bytes:
+        result = self.results.pop(0) if self.results else BlockingIOError()
+        if isinstance(result, OSError):
+            raise result
+        return result
+
+
+def test_overwritten_records_are_told_and_reading_goes_on() -> None:
+    kernel = ScriptedKernel(
+        xid_line(1).encode(), BrokenPipeError(), xid_line(900).encode() + b" SUBSYSTEM=pci\n DEVICE=+pci:x\n"
+    )
+    source = DeviceSource(Path(os.devnull), kernel.read)
+    log = KernelLog(source, "b")
+    try:
+        assert sequences(log) == [1, 900]
+        assert any("overrun 1 times" in problem for problem in log.problems())
+    finally:
+        source.close()
+
+
+def test_a_device_that_fails_is_told_and_opened_again() -> None:
+    kernel = ScriptedKernel(OSError(5, "Input/output error"), xid_line(4).encode())
+    source = DeviceSource(Path(os.devnull), kernel.read)
+    log = KernelLog(source, "b")
+    try:
+        assert sequences(log) == []
+        assert "Input/output error" in log.problems()[0]
+        assert sequences(log) == [4]
+        assert log.problems() == []
+    finally:
+        source.close()
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="needs a readable /dev/kmsg")
+def test_the_kernels_own_log_is_read_without_rubbish() -> None:
+    source = open_source(Path("/dev/kmsg"))
+    log = KernelLog(source, "b")
+    try:
+        assert isinstance(source, DeviceSource)
+        assert source.read_lines()
+        log.read()
+        assert not any("no records" in problem for problem in log.problems())
+    finally:
+        source.close()

@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from understudy_agent.facts import FactQueue
+from understudy_agent.process import ProcessClock
+from understudy_agent.rank_messages import LINE_BYTES_MAX, CollectiveEntered, Hello
+from understudy_agent.ranks import QUESTIONS_OPEN_MAX, RankServer, SocketInUseError
+from understudy_agent.step_windows import COLLECTIVE_AGAIN_REPORTS, WindowBuffer
+from understudy_agent.uplink import RestorePointError, RestoreQuestion
+from understudy_agent.wire import RANKS_PER_NODE_MAX, CheckpointShard, Collective, FirstStep, RankStarted, RestorePoint
+
+HELLO = {"type": "hello", "job_id": 7, "restart_count": 1, "rank": 2, "world_size": 4, "pid": 1, "gpu_index": 3}
+SHARD = {
+    "type": "shard",
+    "id": 5,
+    "step": 40,
+    "path": "/ckpt/40",
+    "file": "rank2.pt",
+    "size_bytes": 10,
+    "sha256": "a" * 64,
+    "at": 99.5,
+}
+
+
+class Stage:
+    """A rank server with everything around it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "run" / "agent.sock"
+        self.facts = FactQueue()
+        self.windows = WindowBuffer()
+        self.urgent = 0
+        self.questions: list[RestoreQuestion] = []
+        self.server = RankServer(self.path, self.facts, self.windows, self.restore_point, self._count)
+
+    async def restore_point(self, question: RestoreQuestion) -> RestorePoint:
+        self.questions.append(question)
+        if question.restart_count == 9:
+            raise RestorePointError("the control plane is away")
+        return RestorePoint(question.job_id, question.restart_count, 30, "/ckpt/30", managed=question.job_id != 8)
+
+    async def connect(self) -> Rank:
+        return Rank(*await asyncio.open_unix_connection(str(self.path)))
+
+    def _count(self) -> None:
+        self.urgent += 1
+
+
+class Rank:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def say(self, *messages: dict[str, Any]) -> None:
+        for message in messages:
+            self.writer.write(json.dumps(message).encode() + b"\n")
+        await self.writer.drain()
+
+    async def hear(self) -> dict[str, Any] | None:
+        """The next answer, None at the end of the connection."""
+        line = await asyncio.wait_for(self.reader.readline(), 5)
+        answer: dict[str, Any] | None = json.loads(line) if line else None
+        return answer
+
+    async def close(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
+def on_stage(folder: Path, play: Callable[[Stage], Awaitable[None]]) -> None:
+    async def run() -> None:
+        stage = Stage(folder)
+        await stage.server.start()
+        try:
+            await play(stage)
+        finally:
+            await stage.server.stop()
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("not so within 5 s")
+
+
+def test_hello_becomes_a_fact_with_the_pid_and_start_that_the_kernel_tells(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        await rank.say(HELLO)
+        await until(lambda: len(stage.facts))
+        [fact] = stage.facts.oldest(9)
+        assert isinstance(fact, RankStarted)
+        assert (fact.job_id, fact.restart_count, fact.rank, fact.world_size) == (7, 1, 2, 4)
+        assert fact.pid == os.getpid()  # and not the 1 that it claims
+        assert time.time() - 3600 < fact.started_at < time.time()
+        assert stage.urgent == 1
+        await rank.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_a_process_started_now_is_known_to_have_started_now() -> None:
+    clock = ProcessClock()
+    before = time.time()
+    pid = os.posix_spawn("/bin/sleep", ["sleep", "5"], {})
+    try:
+        assert clock.started_at(pid) == pytest.approx(before, abs=0.3)
+        assert clock.started_at(pid) == clock.started_at(pid)
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        clock.started_at(pid)
+
+
+def test_a_notice_is_acknowledged_only_after_the_control_plane_has_it(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        await rank.say(HELLO, {"type": "first_step", "id": 4, "step": 31, "at": 98.5}, SHARD)
+        await until(lambda: len(stage.facts) == 3)
+        _, first_step, shard = stage.facts.oldest(9)
+        assert first_step == FirstStep(job_id=7, restart_count=1, rank=2, world_size=4, step=31, at=98.5)
+        assert isinstance(shard, CheckpointShard)
+        assert (shard.step, shard.path, shard.file, shard.size_bytes) == (40, "/ckpt/40", "rank2.pt", 10)
+        answer = asyncio.create_task(rank.hear())
+        done, _ = await asyncio.wait([answer], timeout=0.1)
+        assert not done
+        stage.facts.acknowledge([shard])
+        assert await answer == {"type": "ack", "id": 5}
+        stage.facts.refuse(first_step, "no such job")
+        assert await rank.hear() == {"type": "error", "error": "no such job", "id": 4}
+        await rank.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_a_fact_outlives_the_rank_that_told_it(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        await rank.say(HELLO, SHARD)
+        await rank.close()
+        await until(lambda: len(stage.facts) == 2)
+        stage.facts.acknowledge(stage.facts.oldest(9))
+
+    on_stage(tmp_path, play)
+
+
+def test_step_times_are_kept_for_the_next_report(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        times = {"self_seconds": [0.1, 0.2], "wall_seconds": [0.3, 0.3]}
+        await rank.say(HELLO | {"role": "stage1"}, {"type": "steps", "first_step": 31} | times)
+        await rank.say({"type": "restore_point", "id": 1})
+        await rank.hear()  # what was said before it is taken in by now
+        [window] = stage.windows.take()
+        assert (window.first_step, window.self_seconds, window.gpu_index) == (31, [0.1, 0.2], 3)
+        assert window.role == "stage1"
+        await rank.close()
+
+    on_stage(tmp_path, play)
+
+
+ENTERED = {"type": "collective", "name": "all_reduce", "sequence": 3, "step": 12, "entered_at": 99.5, "inside": True}
+
+
+def test_the_last_collective_goes_with_the_step_times_and_alone_only_rarely(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        await rank.say(
+            HELLO, ENTERED, {"type": "steps", "first_step": 11, "self_seconds": [1.0], "wall_seconds": [1.0]}
+        )
+        await rank.say({"type": "restore_point", "id": 1})
+        await rank.hear()
+        [window] = stage.windows.take()
+        assert window.collective == Collective("all_reduce", 3, 99.5, 12, inside=True)
+        assert (window.first_step, window.self_seconds) == (11, [1.0])
+        quiet = [stage.windows.take() for _ in range(COLLECTIVE_AGAIN_REPORTS)]
+        assert quiet[:-1] == [[]] * (COLLECTIVE_AGAIN_REPORTS - 1)
+        [again] = quiet[-1]
+        assert (again.collective, again.self_seconds, again.rank) == (window.collective, [], 2)
+        await rank.say(ENTERED | {"sequence": 4, "inside": False})
+        await rank.say({"type": "restore_point", "id": 2})
+        await rank.hear()
+        [news] = stage.windows.take()
+        assert news.collective == Collective("all_reduce", 4, 99.5, 12)
+        await rank.close()
+        await until(lambda: not stage.windows._collectives)  # who has hung up hangs in nothing
+
+    on_stage(tmp_path, play)
+
+
+def test_the_collectives_of_too_many_ranks_are_not_all_kept() -> None:
+    windows = WindowBuffer(ranks_max=2)
+    for rank in range(4):
+        hello = Hello(job_id=7, restart_count=0, rank=rank, world_size=4)
+        windows.enter(hello, CollectiveEntered("barrier", 1, 99.5), user_id=0)
+    assert [window.rank for window in windows.take()] == [2, 3]
+
+
+def test_a_rank_is_told_where_to_go_on_or_why_not(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        await rank.say(HELLO, {"type": "restore_point", "id": 1})
+        assert await rank.hear() == {"type": "restore_point", "id": 1, "step": 30, "path": "/ckpt/30"}
+        await rank.say(HELLO | {"restart_count": 9}, {"type": "restore_point", "id": 2})
+        assert await rank.hear() == {"type": "error", "id": 2, "error": "the control plane is away"}
+        await rank.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_a_task_prolog_is_told_without_a_hello_and_who_asks_is_told_on(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        question = {"type": "job_restore_point", "id": 1, "job_id": 7, "restart_count": 2}
+        task = await stage.connect()
+        await task.say(question)
+        assert await task.hear() == {"type": "restore_point", "id": 1, "step": 30, "path": "/ckpt/30"}
+        await task.say(question | {"id": 2, "job_id": 8})
+        answer = await task.hear()
+        assert answer is not None
+        assert answer["managed"] is False
+        assert stage.questions[0] == RestoreQuestion(7, 2, 0, os.getuid(), if_managed=True)
+        await task.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_a_job_that_is_gone_is_cut_off_and_its_next_attempt_is_not(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        left_over = await stage.connect()
+        await left_over.say(HELLO, {"type": "restore_point", "id": 1})
+        assert await left_over.hear()
+        gone_at = time.time()
+        await asyncio.sleep(0.01)
+        new, other = await stage.connect(), await stage.connect()
+        await new.say(HELLO | {"restart_count": 2}, {"type": "restore_point", "id": 1})
+        await other.say(HELLO | {"job_id": 8}, {"type": "restore_point", "id": 1})
+        assert await new.hear()
+        assert await other.hear()
+        stage.server.forget(7, gone_at)
+        assert await left_over.hear() is None
+        await left_over.close()
+        for rank in (new, other):
+            await rank.say({"type": "restore_point", "id": 2})
+            assert await rank.hear()
+            await rank.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_a_connection_that_asks_without_end_is_refused(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        question = {"type": "job_restore_point", "job_id": 7, "restart_count": 2}
+        task = await stage.connect()
+        await task.say(*(question | {"id": number} for number in range(QUESTIONS_OPEN_MAX + 1)))
+        answers = [await task.hear() for _ in range(QUESTIONS_OPEN_MAX + 1)]
+        assert any(answer and "questions are open already" in answer.get("error", "") for answer in answers)
+        await task.close()
+
+    on_stage(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"rubbish\n", "not understood"),
+        (b"\xff\xfe\n", "not understood"),
+        (b'{"tape":"steps"}\n', "not understood"),
+        (b'{"type":"restore_point","id":1}\n', "say hello first"),
+        (b'{"type":"collective","name":"","sequence":1,"entered_at":1.0}\n', "not understood"),
+        (b'{"type":"collective","name":"barrier","sequence":-1,"entered_at":1.0}\n', "not understood"),
+        (b'{"type":"collective","name":"barrier","sequence":1,"entered_at":1e99}\n', "not understood"),
+        (json.dumps(HELLO | {"rank": 4}).encode() + b"\n", "cannot be in a world of 4"),
+        (json.dumps(HELLO | {"rank": -1}).encode() + b"\n", "rank"),
+        (json.dumps(HELLO | {"job_id": 2**70}).encode() + b"\n", "not understood"),
+        (b"x" * (LINE_BYTES_MAX + 100), "at most"),
+    ],
+)
+def test_rubbish_gets_an_error_and_ends_only_its_own_connection(tmp_path: Path, line: bytes, words: str) -> None:
+    async def play(stage: Stage) -> None:
+        good, bad = await stage.connect(), await stage.connect()
+        await good.say(HELLO)
+        bad.writer.write(line)
+        answer = await bad.hear()
+        assert answer is not None
+        assert answer["type"] == "error"
+        assert words in answer["error"]
+        assert await bad.hear() is None
+        await good.say({"type": "restore_point", "id": 1})
+        assert (await good.hear() or {})["step"] == 30
+        await good.close()
+        await bad.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_what_only_a_newer_hook_says_is_left_out_and_answered_and_the_rank_goes_on(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        await rank.say(
+            HELLO, {"type": "dance", "of": [1]}, {"type": "dance", "id": 4}, {"type": "restore_point", "id": 5}
+        )
+        answers = [await rank.hear() or {} for _ in range(2)]
+        assert {answer["id"]: answer["type"] for answer in answers} == {4: "error", 5: "restore_point"}
+        assert "knows no 'dance'" in next(answer["error"] for answer in answers if answer["id"] == 4)
+        await rank.close()
+
+    on_stage(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"self_seconds": [0.1], "wall_seconds": [0.1, 0.2]},
+        {"self_seconds": [-1], "wall_seconds": [0.1]},
+        {"self_seconds": [], "wall_seconds": []},
+        {"self_seconds": [0.1] * 513, "wall_seconds": [0.1] * 513},
+    ],
+)
+def test_impossible_step_times_are_refused(tmp_path: Path, times: dict[str, list[float]]) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        await rank.say(HELLO, {"type": "steps", "first_step": 1} | times)
+        assert (await rank.hear() or {})["type"] == "error"
+        assert stage.windows.take() == []
+        await rank.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_more_ranks_than_a_node_can_have_are_turned_away(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        ranks = [await stage.connect() for _ in range(RANKS_PER_NODE_MAX)]
+        await asyncio.sleep(0.05)
+        late = await stage.connect()
+        assert "takes no more" in (await late.hear() or {})["error"]
+        for rank in [late, *ranks]:
+            await rank.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_any_user_may_connect(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        assert stage.path.stat().st_mode & 0o777 == 0o666
+
+    on_stage(tmp_path, play)
+
+
+def test_a_socket_left_by_a_killed_agent_is_replaced_and_a_living_one_is_not(tmp_path: Path) -> None:
+    left = tmp_path / "run" / "agent.sock"
+    left.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(left))
+
+    async def play(stage: Stage) -> None:
+        with pytest.raises(SocketInUseError):
+            await Stage(tmp_path).server.start()
+        rank = await stage.connect()
+        await rank.say(HELLO)
+        await until(lambda: len(stage.facts))
+        await rank.close()
+
+    on_stage(tmp_path, play)
+    assert not left.exists()
+
+
+def test_a_plain_file_in_the_sockets_place_is_left_alone(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.path.parent.mkdir()
+    stage.path.write_text("precious")
+    with pytest.raises(OSError, match="in the way"):
+        asyncio.run(stage.server.start())
+    assert stage.path.read_text() == "precious"

@@ -1,0 +1,355 @@
+"""What the agent makes of looks at the hardware: GPUs against those seen before, ports, the host, NVML's events."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.testbed.fake_fabric import FakeFabric
+from understudy_agent.config import HostConfig
+from understudy_agent.sample.gpu_history import GpuHistory
+from understudy_agent.sample.hardware_history import Memory
+from understudy_agent.sample.host import read_host, read_mounts, with_history
+from understudy_agent.sample.infiniband import PortHistory, read_ports
+from understudy_agent.sample.nvml_events import NvmlEvents
+from understudy_agent.sample.nvml_sample import NvmlEvent, Picture
+from understudy_agent.sample.recent import Growth, Share
+from understudy_agent.sample.sampler import Sampler
+from understudy_agent.wire import Disk, Gpu, GpuStatus, HardwareKind, Host, KernelEvent
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Memory:
+    return Memory(tmp_path / "run" / "hardware.json", "boot-1")
+
+
+def reopened(memory: Memory, boot_id: str = "boot-1") -> Memory:
+    return Memory(memory.path, boot_id)
+
+
+def gpu(index: int, uuid: str = "", status: GpuStatus = GpuStatus.OK, **values: Any) -> Gpu:
+    bus_id = values.pop("bus_id", f"0000:{index:02x}:00.0")
+    return Gpu(index, status, uuid or f"GPU-{index}", bus_id, **values)
+
+
+def picture(*gpus: Gpu) -> Picture:
+    return Picture("570", gpus)
+
+
+class TestGpuHistory:
+    def test_a_gpu_that_is_reset_leaves_nothing_behind(self, memory: Memory) -> None:
+        history = GpuHistory(memory)
+        before = history.add(picture(gpu(0), gpu(1)), 0.0)
+        away = history.add(picture(gpu(0)), 10.0).gpus[1]
+        assert (away.status, away.uuid, away.missing_seconds) == (GpuStatus.MISSING, "GPU-1", 0.0)
+        assert history.add(picture(gpu(0)), 25.0).gpus[1].missing_seconds == 15.0
+        after = history.add(picture(gpu(0), gpu(1)), 30.0)
+        assert after.gpus == before.gpus
+        assert history.add(picture(gpu(0)), 40.0).gpus[1].missing_seconds == 0.0  # counted anew
+
+    def test_gpus_that_move_up_are_not_others(self, memory: Memory) -> None:
+        history = GpuHistory(memory)
+        history.add(picture(*(gpu(i) for i in range(4))), 0.0)
+        moved = [gpu(0), gpu(1, "GPU-2", bus_id="0000:02:00.0"), gpu(2, "GPU-3", bus_id="0000:03:00.0")]
+        after = history.add(picture(*moved), 5.0).gpus
+        assert [one.replaced_uuid for one in after] == [""] * 4
+        assert [(one.uuid, one.status) for one in after][-1] == ("GPU-1", GpuStatus.MISSING)
+        assert sorted(one.index for one in after) == [0, 1, 2, 3]
+
+    def test_another_gpu_in_the_same_place_is_told_also_by_a_new_agent(self, memory: Memory) -> None:
+        GpuHistory(memory).add(picture(gpu(0), gpu(1)), 0.0)
+        for history in (GpuHistory(memory), GpuHistory(reopened(memory))):
+            after = history.add(picture(gpu(0), gpu(1, "GPU-new")), 10.0).gpus
+            assert [(one.uuid, one.replaced_uuid) for one in after] == [("GPU-0", ""), ("GPU-new", "GPU-1")]
+
+    def test_another_serial_is_another_gpu(self, memory: Memory) -> None:
+        history = GpuHistory(memory)
+        history.add(picture(gpu(0, serial="1")), 0.0)
+        assert history.add(picture(gpu(0, serial="2")), 1.0).gpus[0].replaced_uuid == "GPU-0"
+
+    def test_a_gpu_that_cannot_be_named_is_the_one_that_was_there(self, memory: Memory) -> None:
+        history = GpuHistory(memory)
+        history.add(picture(gpu(0), gpu(1)), 0.0)
+        lost = Gpu(1, GpuStatus.LOST, error="GPU is lost")
+        after = history.add(picture(gpu(0), lost), 1.0).gpus
+        assert [(one.uuid, one.status) for one in after] == [("GPU-0", GpuStatus.OK), ("GPU-1", GpuStatus.LOST)]
+
+    def test_a_driver_that_cannot_be_used_takes_no_gpu_out_of_the_list(self, memory: Memory) -> None:
+        history = GpuHistory(memory)
+        history.add(picture(gpu(0), gpu(1)), 0.0)
+        after = history.add(Picture(error="NVML cannot be used"), 1.0)
+        assert [one.status for one in after.gpus] == [GpuStatus.UNREADABLE] * 2
+        assert after.problems == ("NVML cannot be used",)
+
+    def test_links_that_went_down_are_told_against_those_that_were_up(self, memory: Memory) -> None:
+        GpuHistory(memory).add(picture(gpu(0, nvlinks=18)), 0.0)
+        after = GpuHistory(reopened(memory)).add(picture(gpu(0, nvlinks=17)), 1.0).gpus[0]
+        assert (after.nvlinks, after.nvlinks_max) == (17, 18)
+
+    def test_counters_are_told_with_what_they_grew_by(self, memory: Memory) -> None:
+        history = GpuHistory(memory)
+        for minute, replays in enumerate([100, 100, 107, 107, 5, 8]):
+            after = history.add(picture(gpu(0, pcie_replays=replays)), minute * 60.0).gpus[0]
+            assert after.pcie_replays == replays
+            assert after.pcie_replays_recent == [0, 0, 7, 7, 0, 3][minute]
+
+
+def test_growth_forgets_what_is_long_past() -> None:
+    growth = Growth(seconds=600)
+    assert [growth.add("a", at, value) for at, value in ((0, 10), (300, 15), (700, 15), (1300, 15))] == [0, 5, 0, 0]
+    assert growth.add("b", 0, None) is None
+
+
+def test_a_share_is_told_when_enough_was_seen() -> None:
+    share = Share(seconds=100)
+    told = [share.add("a", float(at), at >= 100) for at in range(0, 201, 10)]
+    assert told[:5] == [None] * 5
+    assert told[10] == pytest.approx(1 / 11)
+    assert told[-1] == 1.0
+
+
+@pytest.fixture
+def fabric(tmp_path: Path) -> FakeFabric:
+    fabric = FakeFabric(tmp_path)
+    fabric.lay_out(1)
+    return fabric
+
+
+class TestPorts:
+    def test_a_port_is_read_as_the_kernel_shows_it(self, fabric: FakeFabric) -> None:
+        fabric.change(0, {"counters/link_downed": "3"})
+        (port,) = read_ports(fabric.sys)
+        assert (port.label, port.state, port.physical_state) == ("mlx5_0/1", "ACTIVE", "LinkUp")
+        assert (port.rate_gbps, port.link_layer, port.link_downed) == (400.0, "InfiniBand", 3)
+
+    def test_a_node_without_adapters_has_no_ports(self, tmp_path: Path) -> None:
+        assert read_ports(tmp_path) == []
+
+    def test_an_adapter_that_shows_half_of_it_is_read_by_half(self, fabric: FakeFabric) -> None:
+        fabric.change(0, {"rate": "", "counters/symbol_error": "n/a"})
+        (port,) = read_ports(fabric.sys)
+        assert (port.state, port.rate_gbps, port.symbol_errors) == ("ACTIVE", None, None)
+
+    def test_an_outage_is_counted_while_it_lasts_and_told_when_it_is_over(
+        self, fabric: FakeFabric, memory: Memory
+    ) -> None:
+        history = PortHistory(memory, "boot-1")
+        assert history.add(read_ports(fabric.sys), 1000.0, 5000.0) == []
+        fabric.take_down(0)
+        history.add(read_ports(fabric.sys), 1005.0, 5005.0)
+        history.add(read_ports(fabric.sys), 1035.0, 5035.0)
+        assert (history.ports[0].down_seconds, history.ports[0].was_active) == (30.0, True)
+        fabric.bring_up(0)
+        (event,) = history.add(read_ports(fabric.sys), 1045.0, 5045.0)
+        assert (event.kind, event.part) == (HardwareKind.PORT_OUTAGE, "mlx5_0/1")
+        assert (event.at, event.seconds, event.number) == (5005.0, 40.0, 1)
+        assert history.ports[0].down_seconds is None
+        assert history.add(read_ports(fabric.sys), 1050.0, 5050.0) == []
+
+    def test_outages_between_two_looks_are_told_by_the_adapters_counter_and_a_swarm_of_them_once(
+        self, fabric: FakeFabric, memory: Memory
+    ) -> None:
+        history = PortHistory(memory, "boot-1")
+        told = []
+        for look, downed in enumerate([7, 7, 8, 8, *range(9, 25)]):
+            fabric.change(0, {"counters/link_downed": str(downed)})
+            at = look * 60.0
+            told += [(at, event.seconds, event.number) for event in history.add(read_ports(fabric.sys), at, at)]
+        assert told == [(120.0, 0.0, 8), (720.0, 0.0, 17)]
+        assert history.ports[0].link_downed_recent == 10
+        fabric.change(0, {"counters/link_downed": "0"})  # somebody set it back
+        assert history.add(read_ports(fabric.sys), 2000.0, 2000.0) == []
+
+    def test_an_outage_that_was_seen_for_a_moment_is_told_once(self, fabric: FakeFabric, memory: Memory) -> None:
+        history = PortHistory(memory, "boot-1")
+        history.add(read_ports(fabric.sys), 0.0, 0.0)
+        fabric.take_down(0)
+        assert history.add(read_ports(fabric.sys), 5.0, 5.0) == []
+        fabric.bring_up(0)
+        (event,) = history.add(read_ports(fabric.sys), 10.0, 10.0)
+        assert (event.seconds, event.number) == (0.0, 1)
+        assert history.add(read_ports(fabric.sys), 15.0, 15.0) == []
+
+    def test_an_outage_outlives_the_agent_that_saw_it_begin(self, fabric: FakeFabric, memory: Memory) -> None:
+        history = PortHistory(memory, "boot-1")
+        history.add(read_ports(fabric.sys), 1000.0, 5000.0)
+        fabric.take_down(0)
+        history.add(read_ports(fabric.sys), 1005.0, 5005.0)
+        history = PortHistory(reopened(memory), "boot-1")
+        history.add(read_ports(fabric.sys), 1305.0, 5305.0)
+        assert history.ports[0].down_seconds == 300.0
+        history = PortHistory(reopened(memory, "boot-2"), "boot-2")
+        history.add(read_ports(fabric.sys), 5.0, 9000.0)
+        assert (history.ports[0].was_active, history.ports[0].down_seconds) == (False, None)
+
+    def test_an_adapter_that_is_gone_is_a_port_that_is_down(self, fabric: FakeFabric, memory: Memory) -> None:
+        fabric.lay_out(2)
+        history = PortHistory(memory, "boot-1")
+        history.add(read_ports(fabric.sys), 0.0, 0.0)
+        history.add(read_ports(fabric.sys)[:1], 10.0, 10.0)
+        history.add(read_ports(fabric.sys)[:1], 40.0, 40.0)
+        assert [(port.label, port.state, port.down_seconds) for port in history.ports] == [
+            ("mlx5_0/1", "ACTIVE", None),
+            ("mlx5_1/1", "", 30.0),
+        ]
+
+    def test_a_port_that_was_never_up_is_told_as_such(self, fabric: FakeFabric, memory: Memory) -> None:
+        fabric.take_down(0)
+        history = PortHistory(memory, "boot-1")
+        history.add(read_ports(fabric.sys), 0.0, 0.0)
+        assert (history.ports[0].was_active, history.ports[0].down_seconds) == (False, None)
+
+    def test_a_slower_link_is_told_against_its_best(self, fabric: FakeFabric, memory: Memory) -> None:
+        history = PortHistory(memory, "boot-1")
+        history.add(read_ports(fabric.sys), 0.0, 0.0)
+        fabric.change(0, {"rate": "200 Gb/sec (2X NDR)"})
+        history.add(read_ports(fabric.sys), 5.0, 5.0)
+        assert (history.ports[0].rate_gbps, history.ports[0].rate_gbps_max) == (200.0, 400.0)
+
+
+class TestHost:
+    def test_this_machine_is_read(self) -> None:
+        default = HostConfig()
+        host = read_host(default.sys, default.proc, [Path("/")])
+        assert host.memory_total_bytes is not None and host.memory_available_bytes is not None
+        assert 0 < host.memory_available_bytes < host.memory_total_bytes
+        assert host.disks[0].total_bytes > host.disks[0].free_bytes > 0
+
+    def test_what_a_kernel_shows_is_read_and_what_it_does_not_is_none(self, tmp_path: Path) -> None:
+        (tmp_path / "pressure").mkdir()
+        (tmp_path / "pressure" / "cpu").write_text("some avg10=1.00 avg60=42.50 avg300=3.00 total=1\n")
+        lines = "some avg10=1.00 avg60=9.00 avg300=3.00 total=1\nfull avg10=1.00 avg60=7.25 avg300=3.00 total=1\n"
+        (tmp_path / "pressure" / "io").write_text(lines)
+        for controller, errors in (("mc0", "3"), ("mc1", "4")):
+            folder = tmp_path / "devices/system/edac/mc" / controller
+            folder.mkdir(parents=True)
+            (folder / "ce_count").write_text(errors)
+            (folder / "ue_count").write_text("0")
+        host = read_host(tmp_path, tmp_path, [])
+        assert (host.cpu_pressure_percent, host.io_pressure_percent) == (42.5, 7.25)
+        assert (host.memory_errors_corrected, host.memory_errors_uncorrected) == (7, 0)
+        assert (host.memory_total_bytes, host.memory_pressure_percent) == (None, None)
+
+    def test_a_disk_that_always_was_read_only_is_meant_to_be(self, memory: Memory) -> None:
+        def look(*disks: Disk) -> list[tuple[str, str]]:
+            return [(disk.path, disk.problem) for disk in with_history(Host(disks=list(disks)), [], memory).disks]
+
+        root, gone = Disk("/", 9, 5, problem="read-only"), Disk("/nowhere", 0, 0, problem="No such file or directory")
+        assert look(root, gone) == [("/", "")]
+        assert look(Disk("/", 9, 5)) == [("/", "")]
+        assert look(root) == [("/", "read-only")]
+
+    def test_a_file_system_that_is_not_mounted_any_more_is_missed_though_its_folder_answers(
+        self, memory: Memory
+    ) -> None:
+        def look(memory: Memory, disk: Disk, *mounts: str) -> list[str]:
+            return [one.problem for one in with_history(Host(disks=[disk]), mounts, memory).disks]
+
+        well, gone = Disk("/data", 9, 5), Disk("/data", 0, 0, problem="Stale file handle")
+        assert look(memory, well) == [""]  # a folder as any other
+        assert look(memory, Disk("/data", 9, 5, problem="read-only"), "/data") == ["read-only"]
+        for one in (memory, reopened(memory)):
+            assert look(one, well) == ["not mounted"]
+        assert look(memory, gone) == ["Stale file handle"]
+        assert look(memory, well, "/data") == [""]
+        assert look(reopened(memory, "boot-2"), well) == [""]
+
+    def test_what_its_folder_lets_one_do_is_not_remembered_of_a_file_system(self, memory: Memory) -> None:
+        read_only = Disk("/data", 9, 5, problem="read-only")
+        looks = [(read_only, ["/data"]), (Disk("/data", 9, 5), []), (read_only, ["/data"])]
+        told = [with_history(Host(disks=[disk]), mounts, memory).disks[0].problem for disk, mounts in looks]
+        assert told == ["", "not mounted", ""]
+
+    def test_where_a_file_system_begins_is_read(self, tmp_path: Path) -> None:
+        assert read_mounts([Path("/"), tmp_path, tmp_path / "none", Path("/proc")]) == ["/", "/proc"]
+
+    def test_a_disk_that_is_not_there_is_no_error(self, tmp_path: Path) -> None:
+        host = read_host(tmp_path, tmp_path, [tmp_path / "none"])
+        assert host.disks[0].problem == "No such file or directory"
+
+
+def line(xid: int, bus_id: str = "0000:01:00.0") -> KernelEvent:
+    return KernelEvent("boot-1", 1, 0.0, "NVRM: Xid", xid, bus_id)
+
+
+class TestNvmlEvents:
+    def test_an_xid_that_the_kernel_log_has_is_not_told_twice(self) -> None:
+        for log_first in (True, False):
+            events = NvmlEvents("boot-1")
+            if log_first:
+                events.heard_of_kernel([line(79)], 99.0)
+            events.add(NvmlEvent(100.0, 0x8, 79, "0000:01:00.0"))
+            if not log_first:
+                events.heard_of_kernel([line(79)], 103.0)
+            assert events.due(101.0) == []
+            assert events.due(106.0) == []
+
+    @pytest.mark.parametrize("other", [line(48), line(79, "0000:02:00.0")])
+    def test_one_that_it_does_not_have_is_told_after_a_while(self, other: KernelEvent) -> None:
+        events = NvmlEvents("boot-1")
+        events.heard_of_kernel([other], 99.0)
+        events.add(NvmlEvent(100.0, 0x8, 79, "0000:01:00.0"))
+        assert events.due(104.0) == []
+        (fact,) = events.due(105.5)
+        assert (fact.kind, fact.number, fact.part, fact.at) == (HardwareKind.NVML_XID, 79, "0000:01:00.0", 100.0)
+        assert events.due(200.0) == []
+
+    def test_other_events_are_told_at_once_and_a_storm_of_them_once_a_minute(self) -> None:
+        events = NvmlEvents("boot-1")
+        for at in range(100, 200):
+            events.add(NvmlEvent(float(at), 0x8000, 1, "0000:01:00.0"))
+        assert [fact.at for fact in events.due(200.0)] == [100.0, 160.0]
+
+    def test_an_event_of_an_unknown_kind_is_left(self) -> None:
+        events = NvmlEvents("boot-1")
+        events.add(NvmlEvent(100.0, 0x10, 1))
+        assert events.due(200.0) == []
+
+
+def test_a_reader_that_hangs_or_fails_is_told_and_holds_up_nobody() -> None:
+    hangs = threading.Event()
+
+    async def run() -> tuple[list[str], list[float]]:
+        taken: list[int] = []
+
+        def read() -> int:
+            if taken:
+                raise OSError("the adapter is gone")
+            return 7
+
+        sampler = Sampler("ports", read, 0.01, silent_after_seconds=1.0)
+        assert sampler.silent_seconds() == 0.0  # nobody asked for anything
+        sampler.start(taken.append)
+        async with asyncio.timeout(5):
+            while not sampler.problems():  # noqa: ASYNC110 - another thread's doing
+                await asyncio.sleep(0.01)
+        assert taken == [7]
+        assert sampler.silent_seconds() == 0.0
+        hanging = Sampler("disks", hangs.wait, 0.01, silent_after_seconds=1.0)
+        hanging.start(lambda _: None)
+        await asyncio.sleep(0.05)
+        assert hanging.problems() == []
+        assert 0.0 < hanging.silent_seconds() < 1.0  # nothing was read yet
+        await asyncio.sleep(1.1)
+        sampler.stop()
+        return [*sampler.problems(), *hanging.problems()], [sampler.silent_seconds(), hanging.silent_seconds()]
+
+    (failed, hung), silent = asyncio.run(run())
+    hangs.set()
+    assert min(silent) > 1.0
+    assert failed == "ports cannot be read: OSError: the adapter is gone"
+    assert hung == "disks: reading them has hung for 1 s"
+
+
+def test_what_was_seen_is_learnt_anew_from_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "hardware.json").write_text("{")
+    memory = Memory(tmp_path / "hardware.json", "boot-1")
+    assert "cannot be read" in memory.problems()[0]
+    memory.seen.writable.append("/")
+    memory.save()
+    assert memory.problems() == []
+    assert Memory(tmp_path / "hardware.json", "boot-1").seen.writable == ["/"]

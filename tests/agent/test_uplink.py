@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import pytest
+
+from tests.agent.fake_control_plane import TOKEN, FakeControlPlane
+from understudy_agent.facts import FactQueue
+from understudy_agent.uplink import RestorePointError, RestoreQuestion, Uplink
+from understudy_agent.wire import (
+    WIRE_VERSION,
+    Gpu,
+    GpuStatus,
+    Host,
+    KernelEvent,
+    Port,
+    RankWindow,
+    Report,
+    RestorePoint,
+)
+
+
+@pytest.fixture
+def plane() -> Iterator[FakeControlPlane]:
+    with FakeControlPlane() as plane:
+        yield plane
+
+
+def report(**more: object) -> Report:
+    fixed = {"version": WIRE_VERSION, "cluster": "c", "node": "n1", "boot_id": "b"}
+    return Report(**(fixed | {"sequence": 0, "agent_started_at": 1.0, "sent_at": 0.0} | more))  # type: ignore[arg-type]
+
+
+def kernel_event(sequence: int, text: str = "NVRM: Xid") -> KernelEvent:
+    return KernelEvent(boot_id="b", sequence=sequence, at=0.0, text=text)
+
+
+def with_uplink(
+    urls: Sequence[str],
+    facts: FactQueue,
+    play: Callable[[Uplink], Awaitable[None]],
+    read_token: Callable[[], str] = lambda: TOKEN,
+) -> None:
+    async def run() -> None:
+        uplink = Uplink(urls, read_token, facts, request_timeout_seconds=1.0)
+        try:
+            await play(uplink)
+        finally:
+            await uplink.close()
+
+    asyncio.run(run())
+
+
+def filled(count: int) -> FactQueue:
+    facts = FactQueue()
+    for sequence in range(count):
+        facts.put(kernel_event(sequence))
+    return facts
+
+
+def sequences(plane: FakeControlPlane) -> list[int]:
+    return [fact.sequence for fact in plane.facts if isinstance(fact, KernelEvent)]
+
+
+def test_facts_arrive_and_are_held_no_longer(plane: FakeControlPlane) -> None:
+    facts = filled(2)
+
+    async def play(uplink: Uplink) -> None:
+        assert await uplink.send(report(gpus=[Gpu(index=0, status=GpuStatus.OK)]))
+        assert await uplink.send(report())
+
+    with_uplink([plane.url], facts, play)
+    assert sequences(plane) == [0, 1]
+    assert len(facts) == 0
+    assert [one.sequence for one in plane.reports] == [1, 2]
+    assert plane.reports[0].sent_at > 1e9
+
+
+def test_many_facts_go_in_several_reports_oldest_first(plane: FakeControlPlane) -> None:
+    facts = filled(300)
+
+    async def play(uplink: Uplink) -> None:
+        await uplink.send(report())
+        await uplink.send(report())
+
+    with_uplink([plane.url], facts, play)
+    assert [len(one.facts) for one in plane.reports] == [256, 44]
+    assert sequences(plane) == list(range(300))
+
+
+def test_no_fact_is_lost_while_the_control_plane_is_dead(plane: FakeControlPlane) -> None:
+    facts = filled(1)
+
+    async def play(uplink: Uplink) -> None:
+        assert await uplink.send(report())
+        plane.stop()
+        facts.put(kernel_event(1))
+        assert not await uplink.send(report())
+        facts.put(kernel_event(2))
+        assert not await uplink.send(report())
+        plane.start()
+        assert await uplink.send(report())
+
+    with_uplink([plane.url], facts, play)
+    assert sequences(plane) == [0, 1, 2]
+
+
+def test_the_second_control_plane_takes_over_and_is_asked_first_from_then_on(plane: FakeControlPlane) -> None:
+    with FakeControlPlane() as second:
+
+        async def play(uplink: Uplink) -> None:
+            assert await uplink.send(report())
+            plane.stop()
+            assert await uplink.send(report())
+            plane.start()
+            assert await uplink.send(report())
+
+        with_uplink([plane.url, second.url], filled(0), play)
+        assert (len(plane.reports), len(second.reports)) == (1, 2)
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
+def test_a_passing_refusal_drops_nothing(plane: FakeControlPlane, status: int) -> None:
+    plane.refuse = lambda _: (status, "later")
+    facts = filled(2)
+
+    async def play(uplink: Uplink) -> None:
+        assert not await uplink.send(report())
+        plane.refuse = lambda _: None
+        assert await uplink.send(report())
+
+    with_uplink([plane.url], facts, play)
+    assert sequences(plane) == [0, 1]
+
+
+def test_one_refused_fact_does_not_hold_up_the_others(plane: FakeControlPlane) -> None:
+    told: list[str | None] = []
+    facts = filled(2)
+    facts.put(kernel_event(2, "poison"), told.append)
+    facts.put(kernel_event(3))
+
+    def refuse(report: Report) -> tuple[int, str] | None:
+        texts = [fact.text for fact in report.facts if isinstance(fact, KernelEvent)]
+        return (400, "cannot store that") if "poison" in texts else None
+
+    plane.refuse = refuse
+
+    async def play(uplink: Uplink) -> None:
+        await uplink.send(report())
+        assert await uplink.send(report())
+
+    with_uplink([plane.url], facts, play)
+    assert sequences(plane) == [0, 1, 3]
+    assert len(facts) == 0
+    assert "cannot store that" in (told[0] or "")
+
+
+def test_facts_are_kept_when_the_report_itself_is_what_is_refused(plane: FakeControlPlane) -> None:
+    plane.refuse = lambda _: (400, "wire version 1 is not spoken here")
+    facts = filled(3)
+
+    async def play(uplink: Uplink) -> None:
+        assert not await uplink.send(report())
+        assert not await uplink.send(report())
+
+    with_uplink([plane.url], facts, play)
+    assert len(facts) == 3
+
+
+@pytest.mark.parametrize(
+    ("what", "telemetry"),
+    [
+        ("gpus", [Gpu(index=0, status=GpuStatus.OK)]),
+        ("ports", [Port("mlx5_0", 1)]),
+        ("host", Host(memory_total_bytes=1)),
+        ("nvml_silent_seconds", 12.0),
+        ("nvml_unkillable", True),
+        ("problems", ["what"]),
+    ],
+)
+def test_facts_get_through_when_the_telemetry_is_what_is_refused(
+    plane: FakeControlPlane, what: str, telemetry: object
+) -> None:
+    plane.refuse = lambda report: (400, f"{what} is not known here") if getattr(report, what) else None
+    facts = filled(2)
+
+    async def play(uplink: Uplink) -> None:
+        assert not await uplink.send(report(**{what: telemetry}))
+
+    with_uplink([plane.url], facts, play)
+    assert sequences(plane) == [0, 1]
+
+
+def test_no_report_is_larger_than_the_wire_allows(plane: FakeControlPlane) -> None:
+    facts = FactQueue()
+    for sequence in range(200):
+        facts.put(kernel_event(sequence, "ü" * 2048))
+    window = RankWindow(job_id=1, restart_count=0, rank=0, world_size=1, self_seconds=[0.123456] * 512)
+
+    async def play(uplink: Uplink) -> None:
+        for _ in range(9):
+            assert await uplink.send(report(ranks=[window] * 100))
+
+    with_uplink([plane.url], facts, play)
+    assert sequences(plane) == list(range(200))
+    assert plane.reports[-1].ranks  # with the facts gone there is room for telemetry again
+
+
+def test_a_new_token_in_the_file_is_taken_up(plane: FakeControlPlane) -> None:
+    tokens = ["old", TOKEN]
+
+    async def play(uplink: Uplink) -> None:
+        assert await uplink.send(report())
+
+    with_uplink([plane.url], filled(1), play, lambda: tokens.pop(0) if len(tokens) > 1 else tokens[0])
+    assert sequences(plane) == [0]
+
+
+def test_a_restore_point_is_waited_for(plane: FakeControlPlane) -> None:
+    async def play(uplink: Uplink) -> None:
+        question = asyncio.create_task(uplink.restore_point(RestoreQuestion(7, 1, 0, 1000)))
+        await asyncio.sleep(0.3)
+        assert not question.done()
+        plane.stop()
+        await asyncio.sleep(0.3)
+        plane.restore_points[7, 1] = (30, "/ckpt/30")
+        plane.start()
+        assert await asyncio.wait_for(question, 5) == RestorePoint(7, 1, 30, "/ckpt/30")
+
+    with_uplink([plane.url], filled(0), play)
+
+
+def test_an_answer_that_makes_no_sense_is_an_error_at_once(plane: FakeControlPlane) -> None:
+    plane.restore_points[7, 1] = ("nonsense", "/ckpt/30")  # type: ignore[assignment]
+
+    async def play(uplink: Uplink) -> None:
+        with pytest.raises(RestorePointError, match="not understood"):
+            await uplink.restore_point(RestoreQuestion(7, 1, 0, 1000))
+
+    with_uplink([plane.url], filled(0), play)

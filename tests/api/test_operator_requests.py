@@ -1,0 +1,90 @@
+"""What operators may ask for, and what is refused in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests import builders as b
+from tests.fakes.slurm import FakeSlurm
+from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.store.stores import Stores
+
+TOKEN = "an-operators-token"
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[tuple[TestClient, Stores]]:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    server = {
+        "database": f"sqlite:///{tmp_path}/fleet.db",
+        "agent_token_file": str(token),
+        "operator_token_file": str(token),
+    }
+    fake = FakeSlurm(["n1", "n2"])
+    made = compose(b.config(mode="observe", server=server), Outside(fake, lambda _node: True))
+    made.loop.tick()
+    yield TestClient(made.app), made.stores
+
+
+@pytest.fixture
+def ask(plane: tuple[TestClient, Stores]) -> Ask:
+    def post(path: str, body: Any = None, token: str = TOKEN) -> Any:
+        told = body if body is not None else {"reason": "cables", "by": "alice"}
+        return plane[0].post(path, json=told, headers={"Authorization": f"Bearer {token}"})
+
+    return post
+
+
+def test_a_node_is_asked_for_and_the_answer_says_what_it_is_now(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
+    answer = ask("/v1/nodes/n1/hold")
+    assert (answer.status_code, answer.json()) == (200, {"node": "n1", "asked": "hold", "state": "in_service"})
+    request = plane[1].repairs.requests_since(0.0)["n1"]
+    assert (request.verb, request.reason, request.by) == (Verb.HOLD, "cables", "alice")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "token", "status"),
+    [
+        ("/v1/nodes/n9/hold", None, TOKEN, 404),
+        ("/v1/nodes/n1/release", None, TOKEN, 409),
+        ("/v1/nodes/n1/hold", None, "wrong", 401),
+        ("/v1/nodes/n1/hold", {"reason": " ", "by": "alice"}, TOKEN, 422),
+        ("/v1/nodes/n1/hold", {"reason": "x"}, TOKEN, 400),
+        ("/v1/nodes/n1/retire", [], TOKEN, 400),
+        ("/v1/reset-breaker", None, "wrong", 401),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words(
+    ask: Ask, plane: tuple[TestClient, Stores], path: str, body: Any, token: str, status: int
+) -> None:
+    answer = ask(path, body, token)
+    assert answer.status_code == status
+    assert answer.json()["error"]
+    assert plane[1].repairs.requests_since(0.0) == {}
+
+
+def test_the_breaker_and_a_pause_are_switched_apart(ask: Ask) -> None:
+    assert ask("/v1/pause").json() == {"paused": "cables (alice)"}
+    assert ask("/v1/reset-breaker").json() == {"breaker": ""}
+    assert ask("/v1/resume").json() == {"paused": ""}
+
+
+def test_windows_show_tickets_gpus_and_the_breaker(plane: tuple[TestClient, Stores]) -> None:
+    client, stores = plane
+    stores.repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
+    stores.repairs.open_ticket("n1-17", "n1", {"why": "broken"}, b.NOW)
+    assert client.get("/v1/gpus").json()[0]["node"] == "n1"
+    assert client.get("/v1/tickets").json()[0]["body"] == {"why": "broken"}
+    assert client.get("/v1/status").json()["breaker"] == ""
+    metrics = client.get("/metrics").text
+    assert "understudy_tickets_open 1.0" in metrics
+    assert "understudy_breaker_open 0.0" in metrics
+    assert 'understudy_nodes{state="operator_hold"} 0.0' in metrics

@@ -1,0 +1,168 @@
+"""What the windows show, of a real recovery on a virtual cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests import builders as b
+from tests.recover.rehearsal import Rehearsal
+from understudy_agent.wire import CheckpointShard, Collective, FirstStep, RankStarted, RankWindow
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
+    """A gang with the hook: checkpoint at step 20, lost at step 29, back on a spare."""
+    rehearsal = Rehearsal(tmp_path_factory.mktemp("windows"))
+    play(rehearsal, attempt=0, first=0, last=29)
+    record(rehearsal, *(shard(rank, 20) for rank in range(4)), *(shard(rank, 24) for rank in range(2)))
+    rehearsal.run(3)
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+    told = (
+        client_of(rehearsal)
+        .get("/v1/restore-point?job_id=1&restart_count=1&user_id=0", headers=agent(rehearsal))
+        .json()
+    )
+    assert (told["step"], told["path"]) == (20, "/c/20")
+    play(rehearsal, attempt=1, first=20, last=40)
+    rehearsal.run_until(rehearsal.ended)
+    return rehearsal
+
+
+def play(rehearsal: Rehearsal, attempt: int, first: int, last: int) -> None:
+    """Ranks say hello, take their steps, and tell of the first."""
+    now, nodes = rehearsal.fake.now, rehearsal.gang_nodes()
+    record(rehearsal, *(RankStarted(1, attempt, rank, 4, now + 0.1, 100 + rank) for rank in range(4)))
+    rehearsal.run(1)
+    record(rehearsal, *(FirstStep(1, attempt, rank, 4, first, now + 0.5) for rank in range(4)))
+    for rank, node in enumerate(nodes):
+        times = [0.1] * (last + 1 - first)
+        entered = Collective("ddp_gradients", last - first + 1 - (rank == 2), now, last, inside=rank != 2)
+        window = RankWindow(1, attempt, rank, 4, 0, 0, "", first, times, times, collective=entered)
+        report = b.report(node, boot_id=f"boot of {node}", ranks=[window])
+        rehearsal.control_plane.telemetry.receive(report, rehearsal.fake.now)
+    rehearsal.run(1)
+
+
+def record(rehearsal: Rehearsal, *facts: RankStarted | FirstStep | CheckpointShard) -> None:
+    rows = rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER)
+    rehearsal.control_plane.stores.facts.record("n1", facts, rehearsal.fake.now, rows.get)
+
+
+def shard(rank: int, step: int) -> CheckpointShard:
+    return CheckpointShard(1, 0, rank, 4, step, f"/c/{step}", f"rank-{rank}", 10, "0" * 64, b.NOW)
+
+
+def agent(_rehearsal: Rehearsal) -> dict[str, str]:
+    return {"Authorization": "Bearer a-token-for-a-rehearsal"}
+
+
+def client_of(rehearsal: Rehearsal) -> TestClient:
+    return TestClient(rehearsal.control_plane.app)  # not entered: the loop is ticked by the rehearsal
+
+
+@pytest.fixture
+def get(rehearsal: Rehearsal) -> Iterator[Any]:
+    def ask(path: str) -> Any:
+        response = client_of(rehearsal).get(path)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    return ask  # type: ignore[return-value]
+
+
+def test_status_tells_the_whole_at_a_glance(get: Any) -> None:
+    status = get("/v1/status")
+    assert status["nodes"] == {"in_service": 7, "quarantined": 1}
+    assert status["spares"] == {"held": ["n5", "n7", "n8"], "wanted": 3}
+    assert (status["mode"], status["paused"], status["problems"]) == ("act", "", [])
+
+
+def test_nodes_show_our_state_and_slurms(get: Any) -> None:
+    n3 = next(node for node in get("/v1/nodes") if node["name"] == "n3")
+    assert (n3["state"], n3["row"], n3["slurm"]["flags"]) == ("quarantined", 10, ["DRAIN"])
+    assert n3["slurm"]["reason"].startswith("understudy: xid.79")
+    assert len(n3["gpus"]) == 8
+
+
+def test_a_recovery_is_told_phase_by_phase_with_what_it_cost(get: Any) -> None:
+    recovery = next(one for one in get("/v1/recoveries") if one["kind"] == "pool")
+    phases = recovery["phases_ms"]
+    assert list(phases) == ["detected", "decided", "drained", "seats_held", "requeued", "running", "first_step"]
+    assert list(phases.values()) == sorted(phases.values())
+    assert (recovery["last_step"], recovery["restore_step"], recovery["steps_lost"]) == (29, 20, 10)
+
+
+def test_jobs_have_attempts_and_an_ettr(get: Any) -> None:
+    job = next(job for job in get("/v1/jobs") if job["job_id"] == 1)
+    assert [one["nodes"] for one in job["attempts"]] == [["n1", "n2", "n3", "n4"], ["n1", "n2", "n4", "n6"]]
+    assert [one["restore_step"] for one in job["attempts"]] == [None, 20]
+    assert 0 < job["ettr"]["ratio"] <= 1
+    assert job["ettr"]["steps_lost"] == 10
+
+
+def test_the_ranks_of_a_job_show_which_of_them_the_others_wait_for(get: Any) -> None:
+    told = get("/v1/jobs/1/ranks")
+    assert (told["job_id"], told["restart_count"], told["launch"]) == (1, 1, 0)
+    assert [(one["node"], one["last_step"]) for one in told["ranks"]] == [(n, 40) for n in ("n1", "n2", "n4", "n6")]
+    sequences = [one["collective"]["sequence"] for one in told["ranks"]]
+    assert sequences == [21, 21, 20, 21]
+    assert [one["collective"]["inside"] for one in told["ranks"]] == [True, True, False, True]
+    assert get("/v1/jobs/4711/ranks") == {"job_id": 4711, "restart_count": None, "launch": None, "ranks": []}
+
+
+def test_an_incident_has_its_evidence_and_its_decision(get: Any) -> None:
+    (incident,) = get("/v1/incidents")
+    assert (incident["node"], incident["rule"], incident["closed_at"]) == ("n3", "xid.79", None)
+    assert ": 79," in incident["evidence"]["kernel_log"]
+    decision = next(one for one in get("/v1/decisions") if one["table_row"] == 10)
+    assert (decision["incident"], decision["action"], decision["because"]) == (incident["id"], "quarantine", "rule")
+    assert "moves to n6" in decision["reason"]
+
+
+def test_half_a_checkpoint_is_shown_as_what_it_is(get: Any) -> None:
+    shown = {one["step"]: (one["shards"], one["complete"]) for one in get("/v1/checkpoints")}
+    assert shown == {20: (4, True), 24: (2, False)}
+
+
+def test_prometheus_can_read_the_metrics_and_every_label_is_of_a_closed_set(rehearsal: Rehearsal) -> None:
+    text = client_of(rehearsal).get("/metrics").text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    values = {(sample.name, *sorted(sample.labels.values())): sample.value for sample in samples}
+    assert values["understudy_nodes", "quarantined"] == 1
+    assert values["understudy_recoveries_total", "pool", "succeeded"] == 1
+    assert values["understudy_xid_events_total", "79"] == 1
+    assert all(sample.name.startswith("understudy_") for sample in samples)
+    assert {name for sample in samples for name in sample.labels} <= {
+        "state",
+        "node",
+        "kind",
+        "status",
+        "action",
+        "because",
+        "xid",
+    }
+
+
+def test_limits_are_checked(rehearsal: Rehearsal) -> None:
+    assert client_of(rehearsal).get("/v1/jobs?limit=0").status_code == 422
+    refusal = client_of(rehearsal).get("/v1/jobs?limit=1001")
+    assert refusal.status_code == 422
+    assert "limit" in refusal.json()["error"]
+    assert client_of(rehearsal).get("/v1/nowhere").json()["error"] == "Not Found"
+
+
+def test_healthz_turns_bad_when_the_loop_no_longer_ticks(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    client = client_of(rehearsal)
+    assert client.get("/healthz").status_code == 200
+    rehearsal.fake.advance(60)
+    answer = client.get("/healthz")
+    assert answer.status_code == 503
+    assert "has not ticked" in answer.json()["problems"][0]

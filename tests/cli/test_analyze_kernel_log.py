@@ -1,0 +1,250 @@
+"""`analyze kernel-log` and `explain`: every format of a log, the service's own verdicts, and rubbish survived."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from understudy_controlplane.cli.analyze import kernel_log
+from understudy_controlplane.cli.analyze.kernel_log import collect, parse_line
+from understudy_controlplane.cli.main import app
+
+XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=1, name=python, GPU has fallen off the bus."
+SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 30 LTSSM Fault Up (First)"
+AT = 1_795_286_926.0  # 2026-11-21 18:48:46 UTC
+
+
+def invoked(*arguments: str, given: str | bytes | None = None, status: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments), input=given, env={"COLUMNS": "200"})
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def analyzed(*lines: str, **options: Any) -> dict[str, Any]:
+    told = invoked("analyze", "kernel-log", "-", "--json", given="\n".join(lines), **options)
+    return json.loads(told)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "host", "at"),
+    [
+        ("", "", None),
+        ("4,812,2500000,-;", "", 2.5),
+        ("4,812,2500000,-,caller=T22;", "", 2.5),
+        ("[ 2638.641516] ", "", 2638.641516),
+        ("[    2.641516][ T123] ", "", 2.641516),
+        ("kern  :err   : [ 2638.641516] ", "", 2638.641516),
+        ("[Sat Nov 21 18:48:46 2026] ", "", AT),
+        ("2026-11-21T18:48:46,250000+00:00 ", "", AT + 0.25),
+        ("2026-11-21T19:48:46.250000+01:00 gpu-17.site kernel: ", "gpu-17.site", AT + 0.25),
+        ("2026-11-21T18:48:46+0000 gpu17 kernel: ", "gpu17", AT),
+        ("Nov 21 18:48:46 gpu17 kernel: ", "gpu17", AT),
+        ("Nov 21 18:48:46.500000 gpu17 kernel: ", "gpu17", AT + 0.5),
+        ("Nov 21 18:48:46 gpu17 kernel: [17257.355375] ", "gpu17", AT),
+        ("[17257.355375] gpu17 kernel: ", "gpu17", 17257.355375),
+        ("Sat 2026-11-21 18:48:46 UTC gpu17 kernel: ", "gpu17", AT),
+        ("Foo 99 99:99:99 gpu17 kernel: ", "gpu17", None),
+        ("Nov 31 18:48:46 gpu17 kernel: ", "gpu17", None),
+    ],
+)
+def test_every_format_of_a_log_is_read(prefix: str, host: str, at: float | None) -> None:
+    for words in (XID, SWITCH):
+        line = parse_line(prefix + words, 2026)
+        assert line is not None
+        assert (line.text, line.host) == (words, host)
+        assert line.at == (None if at is None else pytest.approx(at))
+
+
+def test_journalctls_json_is_read() -> None:
+    entry = {"MESSAGE": XID, "__REALTIME_TIMESTAMP": "1795286926000000", "_HOSTNAME": "gpu17", "PRIORITY": "3"}
+    line = parse_line(json.dumps(entry), 2026)
+    assert line is not None
+    assert (line.text, line.host, line.at) == (XID, "gpu17", AT)
+
+
+@pytest.mark.parametrize("when", ["9" * 30, "9" * 400, "-" + "9" * 25, "soon"])
+def test_the_drivers_words_are_found_where_the_time_is_one_that_no_clock_shows(when: str) -> None:
+    line = parse_line(json.dumps({"MESSAGE": XID, "__REALTIME_TIMESTAMP": when}), 2026)
+    assert line is not None
+    assert (line.text[: len(XID)], line.at) == (XID, None)
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[" * 5000, "{" * 5000, '{"MESSAGE": null}', "", "Nov 21 18:48:46 host kernel: usb"]
+)
+def test_other_lines_are_passed_over(line: str) -> None:
+    assert parse_line(line, 2026) is None
+
+
+class TestVerdicts:
+    def test_events_bursts_and_what_the_node_does_next(self) -> None:
+        told = analyzed(
+            "[   10.000000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  595.45.04",
+            f"[  100.000000] {XID}",
+            "[  100.100000] NVRM: Xid (PCI:0000:06:00): 74, pid=1, name=python, NVLink: fatal error detected",
+            "[  100.200000] NVRM: Xid (PCI:0000:06:00): 45, pid=1, name=python, Ch 1",
+            "[  100.300000] NVRM: Xid (PCI:0000:06:00): 45, pid=1, name=python, Ch 2",
+            "[ 5000.000000] NVRM: Xid (PCI:0000:07:00): 13, pid=1, name=python, Graphics Exception",
+        )
+        (node,) = told["nodes"]
+        assert [(one["rule"], one["signal"], one["count"]) for one in node["events"]] == [
+            ("xid.79", "hardware_fault", 1),
+            ("xid.74", "recorded", 1),
+            ("xid.45", "recorded", 2),
+            ("xid.13", "application_fault", 1),
+        ]
+        assert [(one["rules"], one["events"], one["blamed"]) for one in node["bursts"]] == [
+            (["xid.79", "xid.74", "xid.45"], 4, "Xid 79 on GPU 0000:05:00.0"),
+            (["xid.13"], 1, None),
+        ]
+        assert (node["next"]["action"], node["next"]["row"], node["next"]["repair"]) == ("quarantine", 10, "reboot")
+        assert (told["lines"], told["timed"]) == (6, True)
+
+    def test_a_log_of_several_machines_is_judged_machine_by_machine(self) -> None:
+        told = analyzed(
+            f"Nov 21 18:48:46 a kernel: {XID}", "Nov 21 18:48:46 b kernel: NVRM: Xid (PCI:0000:05:00): 43, x"
+        )
+        assert {one["node"]: one["next"]["action"] for one in told["nodes"]} == {"a": "quarantine", "b": "nothing"}
+
+    def test_a_boot_in_between_clears_what_the_first_one_said(self) -> None:
+        told = analyzed(
+            f"[  100.000000] {XID}",
+            "[    0.000000] Linux version 6.1.0 (gcc)",
+            "[   50.000000] NVRM: Xid (PCI:0000:05:00): 43, pid=1, name=python, Ch 1",
+        )
+        (node,) = told["nodes"]
+        assert [one["boot_id"] for one in node["events"]] == ["boot-0", "boot-1"]
+        assert node["next"]["action"] == "nothing"
+
+    def test_a_clock_that_falls_back_is_a_boot_as_well(self) -> None:
+        reading = collect([f"[ 9000.000000] {XID}", f"[    5.000000] {XID}"], 2026, 180.0)
+        assert {one.event.boot_id for one in reading.logs["node"].events(0.0)} == {"boot-0", "boot-1"}
+
+    def test_lines_without_times_are_one_burst_and_said_to_be(self) -> None:
+        told = analyzed(XID, "NVRM: Xid (PCI:0000:06:00): 74, pid=1, name=python, x")
+        assert told["timed"] is False
+        assert [one["events"] for one in told["nodes"][0]["bursts"]] == [2]
+        assert "not every line has a time" in invoked("analyze", "kernel-log", "-", given=XID)
+
+    def test_a_record_of_several_lines_belongs_to_one_machine(self) -> None:
+        told = analyzed(
+            "Jan 03 07:39:45 gpu17 kernel: NVRM: The NVIDIA GPU 0000:5d:00.0",
+            "                              NVRM: (PCI ID: 10de:2330) installed in this system has",
+            "                              NVRM: fallen off the bus and is not responding to commands.",
+        )
+        (node,) = told["nodes"]
+        assert (node["node"], told["timed"]) == ("gpu17", True)
+        assert [(one["rule"], one["bus_id"]) for one in node["events"]] == [("gpu.lost", "0000:5d:00.0")]
+
+    def test_the_driver_and_the_sites_rows_count(self, tmp_path: Path) -> None:
+        config = tmp_path / "site.toml"
+        config.write_text('cluster = "c"\n[xid.policy.79]\nclass = "record"\nrepair = "none"\n')
+        lines = [XID, "NVRM: Xid (PCI:0000:06:00): 48, pid=1, name=p, x", *self.action("06")]
+        told = invoked(
+            "analyze", "kernel-log", "-", "--json", "--config", str(config), "--driver", "550.1", given="\n".join(lines)
+        )
+        found = {one["rule"]: one["signal"] for one in json.loads(told)["nodes"][0]["events"]}
+        assert (found["xid.79"], found["xid.48"]) == ("recorded", "hardware_fault")
+
+    @staticmethod
+    def action(bus: str) -> list[str]:
+        return [f"NVRM: Xid (PCI:0000:{bus}:00): 154, GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)"]
+
+    def test_people_read_it_too(self) -> None:
+        shown = invoked("analyze", "kernel-log", "-", given=f"[  100.000000] {XID.replace('python', '[red]x')}\n")
+        for words in (
+            "Xid 79 on GPU 0000:05:00.0",
+            "hardware_fault",
+            "reboot",
+            "next: quarantine by row 10",
+            "to blame",
+        ):
+            assert words in shown
+
+
+class TestFiles:
+    def test_a_packed_file_is_unpacked(self, tmp_path: Path) -> None:
+        log = tmp_path / "dmesg.gz"
+        log.write_bytes(gzip.compress(f"[  1.000000] {XID}\n".encode()))
+        assert "1 events of GPUs" in invoked("analyze", "kernel-log", str(log))
+
+    def test_a_packed_file_that_is_cut_off_is_named(self, tmp_path: Path) -> None:
+        log = tmp_path / "dmesg.gz"
+        log.write_bytes(gzip.compress(f"[  1.000000] {XID}\n".encode() * 999)[:-9])
+        assert "cannot be read" in invoked("analyze", "kernel-log", str(log), status=2)
+
+    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+        assert "no-log: cannot be read" in invoked("analyze", "kernel-log", f"{tmp_path}/no-log", status=2).replace(
+            "\n", ""
+        )
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_rubbish_and_binary_files_are_survived(self, tmp_path: Path, seed: int) -> None:
+        import random
+
+        rng = random.Random(seed)  # noqa: S311
+        log = tmp_path / "rubbish"
+        pieces = [
+            rng.randbytes(rng.randrange(2000)) + (XID.encode() if rng.random() < 0.1 else b"\n") for _ in range(300)
+        ]
+        log.write_bytes(b"".join(pieces))
+        told = json.loads(invoked("analyze", "kernel-log", str(log), "--json"))
+        assert told["lines"] > 0
+        invoked("analyze", "kernel-log", str(log))
+
+    def test_an_endless_line_is_survived(self, tmp_path: Path) -> None:
+        log = tmp_path / "endless"
+        log.write_bytes(b"x" * 1_000_000 + b"\n" + XID.encode() + b"\n" + XID.encode() + b"y" * 1_000_000)
+        assert json.loads(invoked("analyze", "kernel-log", str(log), "--json"))["nodes"][0]["events"][0]["count"] == 2
+
+
+class TestExplain:
+    def test_what_an_xid_means_and_what_would_be_done(self) -> None:
+        shown = invoked("explain", "xid", "94", "--driver", "550.54.15")
+        for words in ("RC_CONTAINED_ERROR", "row 130", "reset_gpu", "RESTART_APP", "RST and D-RST", "tells no action"):
+            assert words in shown
+
+    def test_a_newer_driver_speaks_for_itself(self) -> None:
+        assert "that goes first" in invoked("explain", "xid", "94", "--driver", "570.1")
+
+    def test_a_code_that_is_in_no_catalogue(self) -> None:
+        assert "[xid.policy.999]" in invoked("explain", "xid", "999")
+        assert json.loads(invoked("explain", "xid", "999", "--json"))["known"] is False
+
+    def test_a_switch(self) -> None:
+        told = json.loads(invoked("explain", "sxid", "20034", "--json"))
+        assert (told["class"], told["decoded"], told["echo_of"]) == ("hardware", "severity", "peer")
+
+    def test_the_sites_own_row(self, tmp_path: Path) -> None:
+        config = tmp_path / "site.toml"
+        config.write_text('cluster = "c"\n[xid.policy.94]\nclass = "record"\nrepair = "none"\n')
+        shown = invoked("explain", "xid", "94", "--config", str(config))
+        assert "has changed this row" in shown
+        assert json.loads(invoked("explain", "xid", "94", "--config", str(config), "--json"))["overridden"] is True
+
+    def test_every_row_can_be_explained(self) -> None:
+        from understudy_controlplane.xid_policy import default_policy
+
+        for code in default_policy().xid:
+            assert json.loads(invoked("explain", "xid", str(code), "--json"))["known"] is True
+
+    def test_a_bad_configuration_is_named(self, tmp_path: Path) -> None:
+        config = tmp_path / "site.toml"
+        config.write_text('cluster = "c"\n[xid.policy.94]\nclas = "record"\n')
+        assert "did you mean" in invoked("explain", "xid", "94", "--config", str(config), status=2)
+
+
+def test_of_a_long_log_no_more_is_remembered_than_the_service_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_log, "SHOWN_MAX", 1000)
+    lines = (f"[{at}.000000] NVRM: Xid (PCI:0000:{at % 8:02x}:00): {at % 700}, pid=1" for at in range(1, 20_000))
+    reading = collect(lines, 2026, 180.0)
+    remembered = reading.logs["node"].events(0.0)
+    assert reading.lines["node"] == 19_999
+    assert len(remembered) <= 500 * 30
+    assert len(reading.shown) <= max(1000, 2 * len(remembered)) + 1
+    assert all(("node", one.begun_at) in reading.shown for one in remembered)

@@ -1,0 +1,72 @@
+"""`make demo`: tells the story, draws what came of it, and fails loudly where a promise was not kept."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from tests import REPOSITORY
+from tests.demo import timeline
+from tests.demo.story import STEPS, DemoFailed, Story
+from tests.testbed.cluster import ClusterError
+from tests.testbed.site import Site
+
+DIRECTORY = Path("/var/tmp/understudy-demo")  # noqa: S108 - ours alone: made anew by root at each run
+LOG_WIDTH = 120
+RESULT = REPOSITORY / "build" / "demo" / "timeline.json"
+
+
+def main() -> int:
+    console = Console(highlight=False)
+    if not console.is_terminal:  # a log has no edge to wrap at
+        console.width = LOG_WIDTH
+    begun = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: clean up, then end
+
+    def say(line: str) -> None:
+        console.print(f"[dim]{time.monotonic() - begun:6.1f} s[/]  {line}")
+
+    lock = DIRECTORY.with_suffix(".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it, however this process ends
+    except BlockingIOError:
+        console.print(f"another demo runs on this machine (it holds {lock.name}); wait for it, or end it")
+        return 1
+    RESULT.unlink(missing_ok=True)
+    try:
+        say("starting munge, slurmctld and 8 slurmds with 8 GPUs each")
+        with Site(DIRECTORY) as site:
+            site.start_control_plane()
+            site.start_agents()
+            site.wait_for(lambda: len(site.spares_held()) == 3, 30, "the control plane holds 3 spares")
+            say(f"control plane at {site.url}, 8 agents; spares held in reserve: {', '.join(site.spares_held())}")
+            told = Story(site, say).tell()
+            say("ending every process")
+    except KeyboardInterrupt:
+        console.print("interrupted: everything that was started has been ended")
+        return 130
+    except (DemoFailed, ClusterError) as error:
+        console.print(f"[bold red]the demo failed:[/] {error}", markup=True)
+        console.print(f"logs: {DIRECTORY}/log", markup=False)
+        return 1
+    console.print()
+    timeline.draw(console, told.recoveries)
+    timeline.write(RESULT, told.recoveries, told.weights_identical, told.ettr)
+    lost = sum(one.steps_lost for one in told.recoveries)
+    console.print(
+        f"\n[bold green]The final weights are bit for bit those of the run without faults.[/]\n"
+        f"ETTR {told.ettr:.2f}: {STEPS} steps of {told.step_seconds * 1000:.0f} ms in {told.gang_seconds:.0f} s, start "
+        f"and three restarts of PyTorch included; without faults it was {told.reference_ettr:.2f}. "
+        f"{lost} steps were done twice.\n"
+        f"Written to {RESULT.relative_to(REPOSITORY)}; logs in {DIRECTORY}/log."
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,241 @@
+"""What the demo does, in order. Everything is real but the GPUs."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests import REPOSITORY
+from tests.demo.timeline import RecoveryTold
+from tests.testbed.site import RESEARCHER, Site
+
+STEPS = 300
+STEPS_BEFORE_A_FAULT = 45
+"""Enough for two checkpoints, so that there is something to go on from and something to lose."""
+
+OTHER_USER = "games"
+OTHERS_PENDING_NODES = (1, 2, 4)
+GANG_START_SECONDS = 90.0
+RECOVERY_SECONDS = 90.0
+PHASES = ("detected", "decided", "drained", "seats_held", "requeued", "running", "first_step")
+
+
+class DemoFailed(Exception):
+    """Something that the demo promises did not happen."""
+
+
+@dataclass
+class Told:
+    """What came of it."""
+
+    recoveries: list[RecoveryTold] = field(default_factory=list)
+    weights_identical: bool = False
+    ettr: float = 0.0
+    reference_ettr: float = 0.0
+    gang_seconds: float = 0.0
+    step_seconds: float = 0.0
+
+
+class OthersWatch:
+    """Looks at the queue all the while: do the other jobs ever get a seat of the gang's?"""
+
+    def __init__(self, site: Site, gang: int, pending: list[int]) -> None:
+        self._site = site
+        self._gang = str(gang)
+        self._pending = {str(job) for job in pending}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.looks = 0
+        self.intruders: set[str] = set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.2):
+            done = self._site.cluster.run("squeue", "--noheader", "--format=%i|%T|%N")
+            jobs = [line.split("|") for line in done.stdout.splitlines()]
+            # A gang that is completing may be over, and its seats free for all; if it is not, the next look tells.
+            if not any(job == self._gang and state in ("PENDING", "RUNNING") for job, state, _ in jobs):
+                continue
+            self.looks += 1
+            for job, state, nodes in jobs:
+                if job in self._pending and state != "PENDING":
+                    self.intruders.add(f"job {job} is {state} on {nodes}")
+
+
+class Story:
+    def __init__(self, site: Site, say: Callable[[str], None]) -> None:
+        self._site = site
+        self._say = say
+        self._python = site.job_python()
+        self._script = site.code / "job.sh"
+        self.told = Told()
+
+    def tell(self) -> Told:
+        shutil.copy(REPOSITORY / "tests" / "demo" / "job.sh", self._script)
+        shutil.copy(REPOSITORY / "tests" / "demo" / "train.py", self._site.code / "train.py")
+        reference = self._reference_run()
+        gang, directory = self._submit("gang")
+        self._say(f"the gang starts: job {gang} of user {RESEARCHER}, 4 nodes, {STEPS} steps")
+        others = self._other_jobs()
+        watch = OthersWatch(self._site, gang, others)
+        self._wait_running(gang)
+        watch.start()
+        try:
+            self._faults(gang)
+            self._wait_completed(gang)
+        finally:
+            watch.stop()
+        if watch.intruders:
+            raise DemoFailed(f"a seat of the gang's was taken: {'; '.join(sorted(watch.intruders))}")
+        self._say(f"the other jobs pended all the while ({watch.looks} looks at the queue)")
+        self._compare(reference, directory)
+        self._read_ettr(gang)
+        return self.told
+
+    # -- runs --------------------------------------------------------------------------------------------------
+
+    def _submit(self, name: str) -> tuple[int, Path]:
+        directory = self._site.cluster.user_directory(RESEARCHER) / name
+        self._site.cluster.run("mkdir", "-p", str(directory), user=RESEARCHER)
+        train = [str(self._python), str(self._site.code / "train.py"), f"--steps={STEPS}", str(directory)]
+        options = [f"--output={directory}/log"]
+        return self._site.submit(self._script, *train, options=options), directory
+
+    def _reference_run(self) -> Path:
+        job, directory = self._submit("reference")
+        self._say(f"the reference run: job {job}, the same training without any fault")
+        self._wait_running(job)
+        self._wait_completed(job)
+        self.told.reference_ettr = self._ettr(job)["ratio"]
+        return directory
+
+    def _other_jobs(self) -> list[int]:
+        """One job runs beside the gang, others pend and would love its seats."""
+        cluster = self._site.cluster
+        sleep = "#!/bin/bash\nsleep 3600\n"
+        running = cluster.sbatch("--nodes=1", "--gres=gpu:8", "--job-name=other", script=sleep, user=OTHER_USER)
+        self._wait_running(running)
+        pending = [
+            cluster.sbatch(f"--nodes={nodes}", "--gres=gpu:8", "--job-name=hungry", script=sleep, user=OTHER_USER)
+            for nodes in OTHERS_PENDING_NODES
+        ]
+        self._say(f"another job runs beside it ({running}), {len(pending)} more would love its seats")
+        return pending
+
+    def _wait_running(self, job: int) -> None:
+        self._site.wait_for(lambda: self._state(job) == "RUNNING", GANG_START_SECONDS, f"job {job} runs")
+
+    def _wait_completed(self, job: int) -> None:
+        def over() -> bool:
+            self._show_progress(job)
+            return self._state(job) in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+
+        self._site.wait_for(over, 180, f"job {job} is over")
+        state = self._state(job)
+        if state != "COMPLETED":
+            raise DemoFailed(f"job {job} ended as {state}; its log:\n{self._log_tail(job)}")
+
+    def _state(self, job: int) -> str:
+        done = self._site.cluster.run("scontrol", "show", "job", "-o", str(job))
+        fields = dict(part.split("=", 1) for part in done.stdout.split() if "=" in part)
+        return fields.get("JobState", "")
+
+    def _log_tail(self, job: int) -> str:
+        home = self._site.cluster.user_directory(RESEARCHER)
+        logs = sorted(home.glob("*/log"), key=lambda log: log.stat().st_mtime)
+        return "\n".join(logs[-1].read_text(errors="replace").splitlines()[-30:]) if logs else f"no log of job {job}"
+
+    # -- faults ------------------------------------------------------------------------------------------------
+
+    def _faults(self, gang: int) -> None:
+        site = self._site
+        faults: tuple[tuple[str, str, int, Callable[[str], float]], ...] = (
+            ("xid", "Xid 79: a GPU falls off the bus", 1, lambda node: site.nodes[node].fail_gpu(gpu=3)),
+            ("dead_node", "slurmd, agent and ranks killed at once", 2, site.kill_node),
+            ("straggler", "hardware slowdown: the clock falls by a third", 0, lambda n: site.nodes[n].throttle_gpu()),
+        )
+        for number, (fault, words, seat, inject) in enumerate(faults):
+            self._wait_progress(gang, attempt=number)
+            node = self._seats(gang)[seat]
+            self._say(f"fault {number + 1}: {words}, on {node}")
+            at = inject(node)
+            self.told.recoveries.append(self._wait_recovered(fault, node, at, number))
+
+    def _wait_progress(self, gang: int, attempt: int) -> None:
+        """Until the attempt has gone far enough to have something to lose."""
+
+        def far_enough() -> bool:
+            made = self._show_progress(gang)
+            return made is not None and made[0] == attempt and made[1] >= STEPS_BEFORE_A_FAULT
+
+        self._site.wait_for(far_enough, GANG_START_SECONDS, f"attempt {attempt} makes {STEPS_BEFORE_A_FAULT} steps")
+
+    def _show_progress(self, gang: int) -> tuple[int, int] | None:
+        """(attempt, steps it made) as the control plane knows them."""
+        for job in self._site.get("/v1/jobs?limit=20"):
+            if job["job_id"] == gang and job["attempts"]:
+                attempt = job["attempts"][-1]
+                made = (attempt["last_step"] or 0) - (attempt["restore_step"] or 0)
+                return attempt["restart_count"], made
+        return None
+
+    def _seats(self, gang: int) -> list[str]:
+        job = next(one for one in self._site.get("/v1/jobs?limit=20") if one["job_id"] == gang)
+        nodes: list[str] = job["attempts"][-1]["nodes"]
+        return nodes
+
+    def _wait_recovered(self, fault: str, node: str, at: float, number: int) -> RecoveryTold:
+        def ended() -> dict[str, Any] | None:
+            swaps = self._site.recoveries()
+            return swaps[number] if len(swaps) > number and swaps[number]["status"] != "running" else None
+
+        self._site.wait_for(ended, RECOVERY_SECONDS, f"the gang is back after {node} failed ({fault})")
+        swap = self._site.recoveries()[number]
+        if swap["status"] != "succeeded" or swap["nodes"] != [node]:
+            raise DemoFailed(
+                f"after {fault} on {node}: recovery of {swap['nodes']} {swap['status']}: {swap['outcome']}"
+            )
+        shift = (swap["fault_at"] - at) * 1000  # the control plane counts from what it knew, we from what we did
+        phases = {phase: round(swap["phases_ms"][phase] + shift) for phase in PHASES}
+        drained = self._site.node(node)["slurm"]
+        if not drained["reason"].startswith("understudy:"):
+            raise DemoFailed(f"{node} was not drained by us: {drained}")
+        told = RecoveryTold(fault, node, swap["spares"][0], "pool", phases, swap["steps_lost"])
+        self._say(f"  back on {told.spare} after {phases['first_step'] / 1000:.1f} s, {told.steps_lost} steps lost")
+        return told
+
+    # -- proof -------------------------------------------------------------------------------------------------
+
+    def _compare(self, reference: Path, directory: Path) -> None:
+        """Bit for bit, tensor by tensor."""
+        import torch
+
+        one = torch.load(reference / "final.pt", weights_only=True)
+        two = torch.load(directory / "final.pt", weights_only=True)
+        same = one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+        self.told.weights_identical = same
+        if not same:
+            raise DemoFailed(f"the final weights differ: {reference}/final.pt and {directory}/final.pt")
+
+    def _read_ettr(self, gang: int) -> None:
+        ettr = self._ettr(gang)
+        self.told.ettr = ettr["ratio"]
+        self.told.gang_seconds = ettr["wall_seconds"]
+        self.told.step_seconds = ettr["step_seconds"]
+
+    def _ettr(self, job: int) -> dict[str, float]:
+        record = next(one for one in self._site.get("/v1/jobs?limit=20") if one["job_id"] == job)
+        if record["ettr"] is None:
+            raise DemoFailed(f"the control plane knows no ETTR of job {job}")
+        found: dict[str, float] = record["ettr"]
+        return found

@@ -1,0 +1,137 @@
+"""NaN and jumps of loss and gradient norm: found by the hook, told once, told again when it is over."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.agent.fake_control_plane import FakeControlPlane
+from tests.agent.running_agent import agent_config, running_agent
+from understudy import Monitor
+from understudy.anomalies import CALM_STEPS, TOLD_MAX, AnomalyWatch, Series
+from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard
+
+
+@pytest.fixture
+def plane() -> Iterator[FakeControlPlane]:
+    with FakeControlPlane() as plane:
+        yield plane
+
+
+@pytest.fixture(autouse=True)
+def rank_of_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {
+        "SLURM_JOB_ID": "7",
+        "SLURM_PROCID": "2",
+        "SLURM_NTASKS": "4",
+        "SLURMD_NODENAME": "agent",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for name in ("RANK", "WORLD_SIZE", "SLURM_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("UNDERSTUDY_SOCKET", str(tmp_path / "%n.sock"))
+
+
+def told(values: list[float], name: str = "loss") -> list[tuple[str, int, int | None]]:
+    series = Series(name)
+    notices = [series.see(step, value) for step, value in enumerate(values)]
+    return [(one["kind"], one["step"], one.get("until")) for one in notices if one is not None]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_number_is_told_at_once_and_once(value: float) -> None:
+    assert told([2.0, 2.0, value, value, value]) == [("loss_nan", 2, None)]
+
+
+def test_a_jump_to_five_times_what_is_usual_is_told() -> None:
+    assert told([2.0] * 20 + [10.5] * 5) == [("loss_jump", 20, None)]
+    assert told([2.0] * 20 + [9.5] * 5) == []
+
+
+def test_before_enough_was_seen_nothing_is_a_jump() -> None:
+    assert told([1.0] * 8 + [100.0] * 8) == []
+
+
+def test_a_series_that_always_jumps_is_used_to_it() -> None:
+    assert told([1.0, 1.0, 1.0, 20.0] * 30) == [] or told([1.0, 1.0, 1.0, 20.0] * 30)[0][1] < 16
+
+
+def test_a_loss_that_falls_as_it_should_is_no_jump() -> None:
+    rng = np.random.default_rng(1)
+    falling = [10 * math.exp(-step / 300) * rng.lognormal(0, 0.3) + 0.01 for step in range(2000)]
+    assert told(falling) == []
+
+
+def test_when_it_is_as_before_that_is_told_with_the_first_good_step() -> None:
+    values = [2.0] * 20 + [math.nan] * 3 + [2.0] * CALM_STEPS
+    assert told(values) == [("loss_nan", 20, None), ("loss_nan", 20, 23)]
+
+
+def test_a_relapse_begins_the_wait_anew() -> None:
+    values = [2.0] * 20 + [math.nan] + [2.0] * 5 + [math.nan] + [2.0] * CALM_STEPS
+    assert told(values) == [("loss_nan", 20, None), ("loss_nan", 20, 27)]
+
+
+def test_what_begins_again_and_again_is_told_so_often_and_no_more() -> None:
+    values = ([2.0] * CALM_STEPS + [math.nan]) * (TOLD_MAX + 50)
+    assert len([one for one in told(values) if one[2] is None]) == TOLD_MAX
+
+
+def test_loss_and_gradient_norm_are_watched_apart() -> None:
+    watch = AnomalyWatch()
+    kinds = [one["kind"] for step in range(30) for one in watch.see(step, 1.0, math.nan if step == 25 else 0.5)]
+    assert kinds == ["grad_norm_nan"]
+
+
+def test_a_nan_reaches_the_control_plane_before_the_checkpoint_that_has_it(
+    plane: FakeControlPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "shard").write_bytes(b"weights")
+    with running_agent(agent_config(tmp_path, plane.url)):
+        monitor = Monitor()
+        for number in monitor.steps(range(40, 50)):
+            monitor.observe(loss=math.nan if number == 47 else 2.0, grad_norm=0.5)
+        monitor.checkpoint_saved(50, tmp_path, "shard")
+        monitor.close()
+        plane.wait_for(lambda plane: any(isinstance(fact, CheckpointShard) for fact in plane.facts))
+    facts = [fact for fact in plane.facts if isinstance(fact, Anomaly | CheckpointShard)]
+    assert isinstance(facts[0], Anomaly)
+    assert (facts[0].kind, facts[0].step, facts[0].rank, facts[0].value) == (AnomalyKind.LOSS_NAN, 47, 2, "nan")
+
+
+def test_what_is_no_number_is_ignored(plane: FakeControlPlane, tmp_path: Path) -> None:
+    with running_agent(agent_config(tmp_path, plane.url)):
+        monitor: Any = Monitor()
+        for _ in monitor.steps(range(3)):
+            monitor.observe(loss="a string")
+            monitor.observe(loss=None)
+            monitor.observe(loss=np.float32(1.5), grad_norm=3)
+        monitor.close()
+    assert not [fact for fact in plane.facts if isinstance(fact, Anomaly)]
+
+
+def test_outside_of_slurm_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID")
+    Monitor().observe(loss=math.nan)
+
+
+@pytest.mark.timed
+def test_it_costs_the_training_thread_about_a_microsecond(plane: FakeControlPlane, tmp_path: Path) -> None:
+    with running_agent(agent_config(tmp_path, plane.url)):
+        monitor = Monitor()
+        costs = []
+        with monitor.step(1):
+            for _ in range(20):
+                begun = time.perf_counter()
+                for _ in range(200):
+                    monitor.observe(2.5, 0.5)
+                costs.append((time.perf_counter() - begun) / 200)
+        monitor.close()
+    assert statistics.median(costs) < 5e-6

@@ -1,0 +1,555 @@
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import hashlib
+import json
+import logging
+import math
+import os
+import pickle
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.agent.fake_control_plane import FakeControlPlane
+from tests.agent.running_agent import agent_config, running_agent
+from understudy import Monitor, RestorePoint
+from understudy.clocks import WaitingClock
+from understudy_agent.config import Config
+from understudy_agent.rank_messages import AnomalyNotice, CollectiveEntered, FirstStepNotice, Hello, ShardNotice, Steps
+from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted, RankWindow
+
+FRAMEWORKS = {
+    "ddp": {"torch"},
+    "huggingface": {"torch", "transformers"},
+    "lightning": {"torch", "lightning", "pytorch_lightning"},
+}
+
+
+@pytest.fixture
+def plane() -> Iterator[FakeControlPlane]:
+    with FakeControlPlane() as plane:
+        yield plane
+
+
+@pytest.fixture
+def config(tmp_path: Path, plane: FakeControlPlane) -> Config:
+    return agent_config(tmp_path, plane.url)
+
+
+@pytest.fixture(autouse=True)
+def rank_of_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("RANK", "WORLD_SIZE", "SLURM_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURMD_NODENAME", "agent")
+    monkeypatch.setenv("UNDERSTUDY_SOCKET", str(tmp_path / "%n.sock"))
+
+
+def of_kind(plane: FakeControlPlane, kind: type) -> list[Fact]:
+    return [fact for fact in plane.facts if isinstance(fact, kind)]
+
+
+def windows(plane: FakeControlPlane) -> list[RankWindow]:
+    return [window for report in list(plane.reports) for window in report.ranks]
+
+
+def steps_told(plane: FakeControlPlane) -> list[int]:
+    return [window.first_step + i for window in windows(plane) for i in range(len(window.self_seconds))]
+
+
+def test_a_training_run_is_seen_from_its_first_step_to_its_checkpoint(
+    plane: FakeControlPlane, config: Config, tmp_path: Path
+) -> None:
+    plane.restore_points[7, 0] = (30, "/ckpt/30")
+    with running_agent(config):
+        monitor = Monitor(gpu_index=3, role="stage0")
+        assert monitor.restore_point() == RestorePoint(30, "/ckpt/30")
+        for number in range(30, 40):
+            with monitor.step(number):
+                time.sleep(0.01)
+                with monitor.waiting():
+                    time.sleep(0.02)
+        ended_at = time.time()
+        (tmp_path / "rank2.pt").write_bytes(b"weights")
+        monitor.checkpoint_saved(40, tmp_path, "rank2.pt")
+        monitor.close()
+        plane.wait_for(lambda plane: len(steps_told(plane)) == 10)
+    [started] = of_kind(plane, RankStarted)
+    assert isinstance(started, RankStarted)
+    assert (started.job_id, started.restart_count, started.rank, started.world_size) == (7, 0, 2, 4)
+    [first] = of_kind(plane, FirstStep)
+    assert isinstance(first, FirstStep)
+    assert first.step == 30
+    assert ended_at - 1 < first.at < ended_at
+    assert steps_told(plane) == list(range(30, 40))
+    assert {(window.rank, window.gpu_index, window.role) for window in windows(plane)} == {(2, 3, "stage0")}
+    own = statistics.median(seconds for window in windows(plane) for seconds in window.self_seconds)
+    wall = statistics.median(seconds for window in windows(plane) for seconds in window.wall_seconds)
+    assert own == pytest.approx(0.01, abs=0.005)
+    assert wall == pytest.approx(0.03, abs=0.01)
+    [shard] = of_kind(plane, CheckpointShard)
+    assert isinstance(shard, CheckpointShard)
+    assert (shard.step, shard.path, shard.file) == (40, str(tmp_path), "rank2.pt")
+    assert (shard.size_bytes, shard.sha256) == (7, hashlib.sha256(b"weights").hexdigest())
+
+
+def test_where_to_go_on_is_the_launchers_word_while_no_control_plane_answers(
+    plane: FakeControlPlane, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for all ranks, and at once: whoever waited for another time than the others would go on elsewhere."""
+    checkpoint = tmp_path / "40"
+    checkpoint.mkdir()
+    monkeypatch.setenv("UNDERSTUDY_RESTORE_STEP", "40")
+    monkeypatch.setenv("UNDERSTUDY_RESTORE_PATH", str(checkpoint))
+    monkeypatch.setenv("UNDERSTUDY_LAUNCH", "1")
+    plane.stop()
+    with running_agent(config):
+        monitor = Monitor()
+        begun = time.monotonic()
+        assert monitor.restore_point() == RestorePoint(40, str(checkpoint))
+        assert time.monotonic() - begun < 0.5
+        plane.restore_points[7, 0] = (30, "/ckpt/30")
+        plane.start()
+        checkpoint.rmdir()
+        assert monitor.restore_point(timeout_seconds=5) == RestorePoint(30, "/ckpt/30"), "it is gone: asked after all"
+        checkpoint.mkdir()
+        monkeypatch.setenv("UNDERSTUDY_LAUNCH", "0")
+        assert monitor.restore_point(timeout_seconds=5) == RestorePoint(30, "/ckpt/30"), "that was Slurm's TaskProlog"
+        monitor.close()
+
+
+def test_close_waits_until_the_control_plane_has_the_checkpoint(
+    plane: FakeControlPlane, config: Config, tmp_path: Path
+) -> None:
+    with running_agent(config):
+        monitor = Monitor()
+        plane.wait_for(lambda plane: of_kind(plane, RankStarted))
+        plane.stop()
+        threading.Timer(0.5, plane.start).start()
+        (tmp_path / "shard").write_bytes(b"x")
+        monitor.checkpoint_saved(1, tmp_path, "shard")
+        monitor.close()
+        assert len(of_kind(plane, CheckpointShard)) == 1
+
+
+def test_a_checkpoint_is_announced_again_to_an_agent_that_was_started_anew(
+    plane: FakeControlPlane, config: Config, tmp_path: Path
+) -> None:
+    with running_agent(config):
+        monitor = Monitor()
+        plane.wait_for(lambda plane: of_kind(plane, RankStarted))
+        plane.stop()
+        (tmp_path / "shard").write_bytes(b"x")
+        monitor.checkpoint_saved(1, tmp_path, "shard")
+        with monitor.step(1):
+            pass
+        time.sleep(0.1)
+    plane.start()
+    with running_agent(config):
+        plane.wait_for(lambda plane: of_kind(plane, CheckpointShard) and of_kind(plane, FirstStep))
+        monitor.close()
+    assert len(of_kind(plane, RankStarted)) >= 2  # it said hello anew
+
+
+def test_without_an_agent_training_goes_on_and_it_is_said_once(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    with caplog.at_level(logging.WARNING, "understudy.train"):
+        monitor = Monitor()
+        assert monitor.restore_point(timeout_seconds=0.6) is None
+        for number in range(3):
+            with monitor.step(number), monitor.waiting():
+                pass
+        (tmp_path / "shard").write_bytes(b"x")
+        monitor.checkpoint_saved(3, tmp_path, "shard")
+        started = time.monotonic()
+        monitor.close()
+    assert time.monotonic() - started < 2
+    assert [record.getMessage() for record in caplog.records if "no agent at" in record.getMessage()] == [
+        caplog.records[0].getMessage()
+    ]
+    assert len(caplog.records) == 1
+
+
+def test_outside_a_slurm_job_nothing_is_reported(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID")
+    before = threading.active_count()
+    monitor = Monitor()
+    assert monitor.restore_point() is None
+    with monitor.step(1), monitor.waiting():
+        pass
+    monitor.checkpoint_saved(2, tmp_path, "none")
+    monitor.close()
+    assert threading.active_count() == before
+    assert "SLURM_JOB_ID is not set" in caplog.text
+
+
+def test_a_failing_step_raises_as_it_would_without_us_and_does_not_count(
+    plane: FakeControlPlane, config: Config
+) -> None:
+    with running_agent(config):
+        monitor = Monitor()
+        with pytest.raises(ZeroDivisionError), monitor.step(1):
+            raise ZeroDivisionError
+        with monitor.step(2):
+            pass
+        monitor.close()
+        plane.wait_for(steps_told)
+    assert steps_told(plane) == [2]
+
+
+def test_a_checkpoint_whose_file_is_missing_is_not_announced(
+    plane: FakeControlPlane, config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_agent(config):
+        monitor: Any = Monitor()
+        monitor.checkpoint_saved(1, tmp_path, "none")
+        monitor.checkpoint_saved(1, None, "none")
+        monitor.close()
+    assert of_kind(plane, CheckpointShard) == []
+    assert "none" in caplog.text
+
+
+def test_an_agent_that_talks_rubbish_does_not_reach_the_training(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "agent.sock"))
+        listener.listen()
+        monitor = Monitor()
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"rubbish\n[]\n")
+            with monitor.step(1):
+                pass
+            again, _ = listener.accept()  # it hung up and tries anew
+            again.close()
+        monitor.close(timeout_seconds=0.5)
+
+
+@pytest.mark.parametrize("unknown", ["anomaly", "collective"])
+def test_what_an_older_agent_does_not_know_keeps_nothing_else_from_it_and_is_said_once(
+    plane: FakeControlPlane,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    unknown: str,
+) -> None:
+    """It answers that it does not understand, and hangs up."""
+    ever = Hello | Steps | FirstStepNotice | ShardNotice
+    older: dict[str, Any] = {"anomaly": ever | CollectiveEntered, "collective": ever | AnomalyNotice}
+    monkeypatch.setattr("understudy_agent.ranks.decode", msgspec.json.Decoder(older[unknown]).decode)
+    shard = tmp_path / "shard.pt"
+    shard.write_bytes(b"weights")
+    with running_agent(config):
+        monitor = Monitor()
+        for _ in monitor.steps(range(4)):
+            with monitor.collective("all_reduce"):
+                monitor.observe(loss=math.nan)
+            time.sleep(0.1)
+        monitor.checkpoint_saved(3, shard)
+        monitor.close(timeout_seconds=10)
+        plane.wait_for(lambda plane: of_kind(plane, CheckpointShard) and of_kind(plane, FirstStep))
+    said = [record.getMessage() for record in caplog.records if "knows no" in record.getMessage()]
+    assert said == [
+        f"understudy: the agent is older than this hook and knows no '{unknown}': such messages are left out"
+    ]
+
+
+def test_an_agent_that_dies_in_the_middle_is_found_again_when_it_is_back(
+    plane: FakeControlPlane, config: Config
+) -> None:
+    monitor = Monitor()
+    numbers = iter(monitor.steps(range(60)))
+    with running_agent(config):
+        assert [next(numbers) for _ in range(5)] == [0, 1, 2, 3, 4]
+        plane.wait_for(steps_told)
+    for _ in range(10):
+        next(numbers)
+    with running_agent(config):
+        list(numbers)
+        plane.wait_for(lambda plane: 59 in steps_told(plane), timeout_seconds=10)
+    monitor.close()
+
+
+def test_a_restore_point_that_is_none_is_no_restore_point(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An agent that answers in the form of an answer, with nonsense in it."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "agent.sock"))
+        listener.listen()
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with contextlib.suppress(ConnectionError), connection, connection.makefile() as lines:
+                for line in lines:
+                    question = json.loads(line)
+                    if question["type"] == "restore_point":
+                        answer = {"type": "restore_point", "id": question["id"], "step": "far", "path": None}
+                        connection.sendall(json.dumps(answer).encode() + b"\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        monitor = Monitor()
+        assert monitor.restore_point(timeout_seconds=5) is None
+        monitor.close(timeout_seconds=0.5)
+        answering.join(5)
+    assert "stumbled" in caplog.text
+
+
+def test_a_process_that_has_no_file_descriptor_left_trains_on(caplog: pytest.LogCaptureFixture) -> None:
+    """The hook needs three; the limit is the test's own."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are numbers here
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        monitor = Monitor()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in held:
+            os.close(descriptor)
+    assert list(monitor.steps(range(2))) == [0, 1]
+    assert "nothing is reported" in caplog.text
+
+
+def test_what_cannot_be_told_is_not_told_and_nothing_is_raised(plane: FakeControlPlane, config: Config) -> None:
+    with running_agent(config):
+        monitor: Any = Monitor()
+        for number in ("five", None, object(), -3, 4.0, True):
+            with monitor.step(number):
+                pass
+        for step, path in (("ten", "/"), (10, object()), (-1, "/"), (10, "/" * 5000)):
+            monitor.checkpoint_saved(step, path, "none")
+        with monitor.collective("x" * 1000):
+            pass
+        with monitor.collective(None):
+            pass
+        with monitor.step(6):
+            pass
+        plane.wait_for(lambda plane: 6 in steps_told(plane))
+        monitor.close()
+    assert len(of_kind(plane, RankStarted)) == 1  # none of it cost the connection
+
+
+def test_a_forked_child_is_no_rank_and_leaves_its_parent_alone(plane: FakeControlPlane, config: Config) -> None:
+    """As the workers of a data loader are, which may outlive the step that made them."""
+    with running_agent(config):
+        monitor = Monitor()
+        plane.wait_for(lambda plane: of_kind(plane, RankStarted))
+        with monitor.step(0):
+            child = os.fork()
+            if child == 0:  # nothing of pytest's may run here
+                status = 1
+                with contextlib.suppress(BaseException):
+                    quiet = not monitor.active and monitor.restore_point() is None
+                    with monitor.step(77), monitor.collective("all_reduce"):
+                        pass
+                    monitor.close()
+                    status = 0 if quiet else 2
+                os._exit(status)
+            _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        with monitor.step(1):
+            pass
+        plane.wait_for(lambda plane: steps_told(plane) == [0, 1])
+        monitor.close()
+    assert len(of_kind(plane, RankStarted)) == 1
+
+
+def test_a_monitor_can_be_sent_to_another_process_and_is_nobody_there(plane: FakeControlPlane, config: Config) -> None:
+    """As with strategies that start ranks by copying the whole training."""
+    with running_agent(config):
+        monitor = Monitor()
+        assert copy.deepcopy([monitor])[0] is monitor
+        sent = pickle.loads(pickle.dumps(monitor))  # noqa: S301 - our own
+        assert monitor.active
+        assert not sent.active
+        assert list(sent.steps(range(3))) == [0, 1, 2]
+        sent.close()
+        monitor.close()
+
+
+def test_a_loop_of_steps_times_its_body_and_nothing_else(plane: FakeControlPlane, config: Config) -> None:
+    def slowly() -> Iterator[int]:
+        for number in range(10, 14):
+            time.sleep(0.05)
+            yield number
+
+    with running_agent(config):
+        monitor = Monitor()
+        seen = []
+        for n in monitor.steps(slowly()):
+            seen.append(n)
+            if n == 11:
+                continue
+            time.sleep(0.01)
+        monitor.close()
+        plane.wait_for(lambda plane: len(steps_told(plane)) == 4)
+    assert seen == steps_told(plane) == [10, 11, 12, 13]
+    walls = [seconds for window in windows(plane) for seconds in window.wall_seconds]
+    assert walls[1] < 0.01
+    assert all(0.01 < seconds < 0.04 for seconds in (walls[0], walls[2], walls[3]))
+    [first] = of_kind(plane, FirstStep)
+    assert isinstance(first, FirstStep)
+    assert first.step == 10
+
+
+def test_a_step_that_is_broken_off_does_not_count(plane: FakeControlPlane, config: Config) -> None:
+    def stop(monitor: Monitor) -> str:
+        for n in monitor.steps(range(4, 10)):
+            if n == 5:
+                return "early"
+        return "at its end"
+
+    with running_agent(config):
+        monitor = Monitor()
+        for n in monitor.steps(range(10)):
+            if n == 2:
+                break
+        with pytest.raises(ZeroDivisionError):
+            for n in monitor.steps(range(2, 10)):
+                if n == 4:
+                    raise ZeroDivisionError
+        assert stop(monitor) == "early"
+        monitor.close()
+        plane.wait_for(lambda plane: 4 in steps_told(plane))
+    assert steps_told(plane) == [0, 1, 2, 3, 4]
+
+
+def test_a_loop_goes_on_when_the_monitor_is_closed_in_it(plane: FakeControlPlane, config: Config) -> None:
+    with running_agent(config):
+        monitor = Monitor()
+        seen = []
+        for n in monitor.steps(range(4)):
+            seen.append(n)
+            if n == 1:
+                monitor.close()
+    assert seen == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_of_one_file_is_announced_by_its_writer_and_by_those_who_wrote_nothing(
+    plane: FakeControlPlane, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "step-10.pt"
+    checkpoint.write_bytes(b"weights")
+    with running_agent(config):
+        for rank in range(2):
+            monkeypatch.setenv("SLURM_PROCID", str(rank))
+            monitor = Monitor()
+            monitor.checkpoint_saved(10, checkpoint, "." if rank == 0 else None)
+            monitor.close()
+    shards = [fact for fact in of_kind(plane, CheckpointShard) if isinstance(fact, CheckpointShard)]
+    assert [(shard.rank, shard.path, shard.file, shard.size_bytes) for shard in shards] == [
+        (0, str(checkpoint), ".", 7),
+        (1, str(checkpoint), "", 0),
+    ]
+    assert shards[0].sha256 == hashlib.sha256(b"weights").hexdigest()
+
+
+def test_the_last_collective_entered_is_told_and_its_time_is_waiting(plane: FakeControlPlane, config: Config) -> None:
+    with running_agent(config):
+        monitor = Monitor()
+
+        def pause(seconds: float) -> str:
+            time.sleep(seconds)
+            return "passed"
+
+        barrier = monitor.collective("barrier")(pause)
+        entered_from = time.time()
+        for n in monitor.steps(range(2)):
+            if n == 1:
+                with monitor.collective("all_reduce"):
+                    time.sleep(0.03)
+            else:
+                assert barrier(0.03) == "passed"
+        plane.wait_for(lambda plane: any(window.collective for window in windows(plane)))
+        with monitor.step(2), monitor.collective("all_gather"):
+            plane.wait_for(
+                lambda plane: any(
+                    window.collective and window.collective.inside and window.collective.sequence == 3
+                    for window in windows(plane)
+                )
+            )
+        monitor.close()
+        plane.wait_for(lambda plane: 2 in steps_told(plane))
+    told = [window.collective for window in windows(plane) if window.collective]
+    inside = next(one for one in told if one.inside and one.sequence == 3)
+    assert (inside.name, inside.step) == ("all_gather", 2)
+    assert entered_from < inside.entered_at < time.time()
+    own = [seconds for window in windows(plane) for seconds in window.self_seconds]
+    assert max(own[:2]) < 0.02
+
+
+def test_a_process_that_ends_without_close_tells_what_is_left(
+    plane: FakeControlPlane, config: Config, tmp_path: Path
+) -> None:
+    script = (
+        "import sys; from understudy import Monitor; monitor = Monitor()\n"
+        "open(sys.argv[1] + '/all', 'w').write('x')\n"
+        "for n in monitor.steps(range(3)): pass\n"
+        "monitor.checkpoint_saved(3, sys.argv[1], 'all')\n"
+    )
+    with running_agent(config):
+        subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=30)
+        plane.wait_for(lambda plane: of_kind(plane, CheckpointShard) and len(steps_told(plane)) == 3)
+
+
+@pytest.mark.timed
+def test_the_timing_of_a_step_costs_the_training_thread_microseconds(plane: FakeControlPlane, config: Config) -> None:
+    with running_agent(config):
+        monitor = Monitor()
+        costs = []
+        for number in range(3000):
+            started = time.perf_counter()
+            with monitor.step(number), monitor.collective("all_reduce"):
+                pass
+            costs.append(time.perf_counter() - started)
+        monitor.close()
+    assert statistics.median(costs) < 20e-6
+
+
+def test_waiting_in_two_threads_at_once_counts_once() -> None:
+    clock = WaitingClock()
+    clock.restart(time.perf_counter())
+
+    def wait() -> None:
+        with clock, clock:
+            time.sleep(0.1)
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert clock.restart(time.perf_counter()) == pytest.approx(0.1, abs=0.05)
+
+
+def test_the_hook_needs_nothing_but_the_standard_library() -> None:
+    for path in (Path(__file__).parents[2] / "agents" / "understudy").glob("*.py"):
+        allowed = sys.stdlib_module_names | FRAMEWORKS.get(path.stem, set())
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                assert node.level in (0, 1), path  # its own package's, which may have another name
+                names = [node.module or ""] if node.level == 0 else []
+            for name in names:
+                assert name.split(".")[0] in allowed, (path, name)

@@ -1,0 +1,129 @@
+"""Going on in the same process: what the program is promised, with a channel as a seat has it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from understudy import restart
+from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
+
+PROGRAM = """
+import os, socket, sys
+from understudy.restart import restartable
+
+server = socket.create_server(("127.0.0.1", 0))
+outside = socket.create_connection(server.getsockname())
+outside_peer = server.accept()[0]
+calls = []
+
+def train():
+    calls.append(os.environ["RANK"])
+    if len(calls) == 1:
+        train.inside = socket.create_connection(server.getsockname())
+        train.peer = server.accept()[0]
+        train.listens = socket.create_server(("127.0.0.1", 0))
+        raise RuntimeError("a peer is gone")
+    assert train.peer.recv(1) == b"", "what was opened within is cut"
+    outside.sendall(b"x")
+    assert outside_peer.recv(1) == b"x", "what was open before is not"
+    socket.create_connection(train.listens.getsockname(), timeout=5).close()
+    return os.getpid()
+
+pid = restartable(train)
+assert pid == os.getpid()
+assert "UNDERSTUDY_RESTART_FD" not in os.environ
+print(*calls)
+"""
+
+
+@pytest.fixture
+def channel() -> Iterator[Channel]:
+    opened = Channel()
+    yield opened
+    opened.handed_over()
+    opened.ours.close()
+
+
+def start(channel: Channel, program: str = PROGRAM) -> subprocess.Popen[str]:
+    environment = {**os.environ, "RANK": "3", DESCRIPTOR_VARIABLE: str(channel.descriptor)}
+    started = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment,
+        pass_fds=(channel.descriptor,),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    channel.handed_over()
+    return started
+
+
+def wait_until_waiting(channel: Channel) -> None:
+    deadline = time.monotonic() + 20
+    while not channel.waiting:
+        channel.hear()
+        assert channel.open
+        assert time.monotonic() < deadline, "it does not wait"
+        time.sleep(0.005)
+
+
+def test_a_rank_that_failed_goes_on_in_its_process_with_its_next_part(channel: Channel) -> None:
+    with start(channel) as rank:
+        wait_until_waiting(channel)
+        assert channel.restartable
+        channel.go_on({"RANK": "1"})
+        assert not channel.waiting
+        output, errors = rank.communicate(timeout=20)
+    assert (output, rank.returncode) == ("3 1\n", 0), errors
+    assert "a peer is gone" in errors
+
+
+def test_a_rank_that_waits_ends_with_its_seat(channel: Channel) -> None:
+    with start(channel) as rank:
+        wait_until_waiting(channel)
+        channel.ours.close()
+        assert rank.wait(timeout=20) == restart.EXIT_ALONE
+
+
+def test_an_exit_is_an_exit(channel: Channel) -> None:
+    program = "import sys\nfrom understudy.restart import restartable\nrestartable(lambda: sys.exit(7))"
+    with start(channel, program) as rank:
+        assert rank.wait(timeout=20) == 7
+
+
+def test_without_a_seat_a_failure_is_the_programs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DESCRIPTOR_VARIABLE, raising=False)
+    calls = []
+
+    def train() -> None:
+        calls.append(1)
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        restart.restartable(train)
+    assert calls == [1]
+
+
+def test_a_descriptor_that_is_none_does_not_keep_the_program_from_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (tmp_path / "file").open("w") as file:
+        monkeypatch.setenv(DESCRIPTOR_VARIABLE, str(os.dup(file.fileno())))
+        assert restart.restartable(lambda: "trained") == "trained"
+
+
+def test_launcher_and_hook_speak_of_the_same_variable() -> None:
+    assert restart.DESCRIPTOR_VARIABLE == DESCRIPTOR_VARIABLE
+
+
+def test_a_channel_that_hears_nonsense_is_closed(channel: Channel) -> None:
+    os.write(channel.descriptor, b"not json\n")
+    assert not channel.hear()
+    assert not channel.open

@@ -1,0 +1,397 @@
+"""A real Slurm cluster of many nodes on this machine: munged, slurmctld, and a slurmd for each node.
+
+Belongs here: starting, stopping and breaking it, and running Slurm commands in it. Must not: anything of the
+control plane's. It shares nothing with another Slurm or MUNGE here: own key, own ports, all files in one directory.
+Needs root, and Debian's packages munge, slurmctld, slurmd and slurm-client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.testbed import configuration, installation
+from tests.testbed.configuration import Layout
+from tests.testbed.installation import NATIVE, Installation
+from tests.testbed.processes import (
+    MARK,
+    Process,
+    all_processes,
+    descendants,
+    environment_of,
+    holds_open,
+    is_running,
+    kill_all,
+    read_process,
+    signal_process,
+    sweep,
+)
+from tests.testbed.supervisor import Supervisor
+
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "sbatch", "setpriv")
+_SOCKET_PATH_BYTES_MAX = 107  # unix(7)
+CLUSTER_NAME = "testbed"
+_CONTROLLER_END_SECONDS = 20.0
+_LOG_TAIL_LINES = 15
+_NODE_LOG_TAIL_LINES = 3
+
+
+class ClusterError(Exception):
+    """The testbed cluster did not do what it should; the message carries the ends of its logs."""
+
+
+class SlurmCluster:
+    """A Slurm cluster in `directory`, which is made where it is missing. Use it as a context manager."""
+
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int = 8,
+        gpus_per_node: int = 8,
+        extra_lines: Sequence[str] = (),
+        slurm: Installation = NATIVE,
+        racks: Mapping[str, int] | None = None,
+    ) -> None:
+        ports = configuration.free_ports(nodes + 1)
+        self.slurm = slurm
+        self.layout = Layout(
+            directory=directory.resolve(),
+            name=CLUSTER_NAME,
+            node_names=configuration.node_names(nodes),
+            gpus_per_node=gpus_per_node,
+            controller_port=ports[0],
+            node_ports=ports[1:],
+            extra_lines=(*slurm.settings, *extra_lines),
+            racks=dict(racks or {}),
+        )
+        self._supervisor: Supervisor | None = None
+        self._controller: Process | None = None
+        self._munged: Process | None = None
+        self._namespace: Process | None = None  # where another version's programs run
+        self._node_daemons: dict[str, Process] = {}
+
+    @property
+    def directory(self) -> Path:
+        return self.layout.directory
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return self.layout.node_names
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a program needs in its environment to use this cluster, and to be found by `sweep`."""
+        path = f"{self._clients}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+        libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        # Slurm's step daemons write their title over the front of their environment: the mark stands last.
+        return {"PATH": path, **libraries, "SLURM_CONF": str(self.layout.slurm_conf), MARK: str(self.directory)}
+
+    @property
+    def pyslurm_python(self) -> Path:
+        """A program that is a Python which can import pyslurm, where this Slurm's installation has one."""
+        return self._clients / "python"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start all daemons and return once every node is idle. What an earlier run left here is ended first."""
+        self._refuse_what_cannot_work()
+        sweep(self.directory)
+        self._lay_out()
+        self._supervisor = Supervisor(self.directory)
+        try:
+            self.start_munge()
+            if self.slurm.root is not None:
+                self._open_namespace(self.slurm.root)
+            self.start_controller()
+            for node in self.node_names:
+                self.start_node(node)
+            self.wait_until_idle(timeout_seconds=30)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End every process of the cluster, jobs included, and see that none is left. May be called again."""
+        supervisor, self._supervisor = self._supervisor, None
+        self._node_daemons.clear()
+        self._controller = self._munged = self._namespace = None
+        if supervisor is not None:
+            supervisor.stop()
+        sweep(self.directory)
+
+    def start_node(self, node: str, rebooted: bool = False) -> None:
+        """Start the slurmd of a node that has none; it may claim that the node was rebooted."""
+        if node in self._node_daemons and is_running(self._node_daemons[node]):
+            raise ClusterError(f"the slurmd of {node} runs already (process {self._node_daemons[node].pid})")
+        log = self.layout.log_directory / f"slurmd.{node}.out"
+        self._node_daemons[node] = self._spawn_slurm(["slurmd", "-D", "-N", node, *(["-b"] if rebooted else [])], log)
+
+    def start_controller(self) -> None:
+        """Start slurmctld, also again after `stop_controller`: it finds its state as it left it."""
+        self._controller = self._spawn_slurm(["slurmctld", "-D"], self.layout.log_directory / "slurmctld.out")
+
+    def stop_controller(self, crash: bool = False) -> None:
+        """End slurmctld as its service manager would, or as a crash would. Jobs go on.
+
+        It writes its state every few seconds and when it is told to end: a crash forgets what came after the last time.
+        """
+        controller, self._controller = self._controller, None
+        if controller is None:
+            raise ClusterError("slurmctld does not run")
+        if not crash:
+            signal_process(controller, signal.SIGTERM)
+            deadline = time.monotonic() + _CONTROLLER_END_SECONDS
+            while is_running(controller) and time.monotonic() < deadline:
+                time.sleep(0.05)
+        kill_all(lambda: [controller] if is_running(controller) else [])
+
+    @contextlib.contextmanager
+    def controller_paused(self) -> Iterator[None]:
+        """slurmctld stands still meanwhile: it accepts connections and answers none, until it goes on."""
+        assert self._controller is not None
+        signal_process(self._controller, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            signal_process(self._controller, signal.SIGCONT)
+
+    def stop_munge(self) -> None:
+        munged, self._munged = self._munged, None
+        if munged is None:
+            raise ClusterError("munged does not run")
+        kill_all(lambda: [munged] if is_running(munged) else [])
+
+    def node_pids(self, node: str) -> list[int]:
+        """The node's slurmd, step daemons and tasks, and what else says in its environment to be of this node."""
+        return [process.pid for process in self._node_processes(node)]
+
+    def kill_node(self, node: str) -> list[int]:
+        """SIGKILL all that runs on the node, as a power failure would; return the processes hit.
+
+        Slurm is told nothing. A program started elsewhere counts as the node's when its environment holds both
+        this cluster's mark (see `environment`) and SLURMD_NODENAME=<node>.
+        """
+        if node not in self.node_names:
+            raise ClusterError(f"no node {node} in this cluster; it has {', '.join(self.node_names)}")
+        return [process.pid for process in kill_all(lambda: self._node_processes(node))]
+
+    def run(
+        self,
+        *arguments: str,
+        user: str | None = None,
+        cwd: Path | None = None,
+        text: str | None = None,
+        timeout_seconds: float = 60,
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in the cluster's environment, as `user` where one is named. Its failure is the caller's."""
+        home = cwd or (self.user_directory(user) if user else self.directory)
+        entry = pwd.getpwnam(user) if user and self._namespace is None else None
+        return subprocess.run(
+            self._within(arguments, user, home),
+            env={**self._inner_environment, "HOME": str(home), "USER": user or "root", **(environment or {})},
+            cwd=home,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+            user=entry.pw_uid if entry else None,
+            group=entry.pw_gid if entry else None,
+            extra_groups=[] if entry else None,
+        )
+
+    def sbatch(
+        self,
+        *arguments: str,
+        script: str | None = None,
+        user: str = "news",
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> int:
+        """Submit a job as `user`; `script` is its text, else `arguments` end with a file's name. Return its id."""
+        done = self.run("sbatch", "--parsable", *arguments, user=user, cwd=cwd, text=script, environment=environment)
+        if done.returncode != 0:
+            raise ClusterError(f"sbatch {' '.join(arguments)} failed ({done.returncode}): {done.stderr.strip()}")
+        return int(done.stdout.strip().partition(";")[0])
+
+    def spawn(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> Process:
+        """Start a program beside the cluster's daemons, in the cluster's environment and yours; it ends with them."""
+        if self._supervisor is None:
+            raise ClusterError(f"cannot start {arguments[0]}: the cluster in {self.directory} is not running")
+        return self._supervisor.start(arguments, {**self.environment, **(environment or {})}, log)
+
+    def _spawn_slurm(self, arguments: Sequence[str], log: Path) -> Process:
+        return self.spawn(self._within(arguments), log, self._inner_environment)
+
+    @property
+    def _inner_environment(self) -> dict[str, str]:
+        """For programs that run where this cluster's Slurm is."""
+        return self.environment | ({"PATH": installation.PATH} if self._namespace else {})
+
+    def _within(self, arguments: Sequence[str], user: str | None = None, cwd: Path | None = None) -> Sequence[str]:
+        """What to run for `arguments` to run where this cluster's Slurm is."""
+        if self._namespace is None:
+            return arguments
+        return installation.enter(self._namespace.pid, arguments, user, cwd)
+
+    def _open_namespace(self, root: Path) -> None:
+        log = self.layout.log_directory / "namespace.out"
+        holder = self.spawn(installation.open_namespace(root, self.directory), log)
+        # It is ready once it has become `sleep`.
+        ready = self._name_of(holder)
+        self.wait_until(lambda: self._name_of(holder) == "sleep", 10, f"{root} is open (it was {ready})", 0.01)
+        self._namespace = holder
+        installation.write_clients(self._clients, holder.pid)
+        if self.slurm.pyslurm_python:
+            installation.write_pyslurm_python(self.pyslurm_python, holder.pid, self.slurm.pyslurm_python)
+
+    @staticmethod
+    def _name_of(process: Process) -> str:
+        found = read_process(process.pid)
+        return found.name if found else ""
+
+    @property
+    def _clients(self) -> Path:
+        """Where programs lie that run the Slurm commands of another version; empty for this machine's own."""
+        return self.directory / "bin"
+
+    def user_directory(self, user: str) -> Path:
+        """A directory that belongs to `user`, made where it is missing: jobs need one they may write to."""
+        directory = self.directory / "home" / user
+        if not directory.exists():
+            entry = pwd.getpwnam(user)
+            directory.mkdir(parents=True, exist_ok=True)  # several threads may want it first
+            os.chown(directory, entry.pw_uid, entry.pw_gid)
+        return directory
+
+    def wait_until(
+        self, predicate: Callable[[], object], timeout_seconds: float, what: str, interval_seconds: float = 0.05
+    ) -> None:
+        """Wait until `predicate` holds; where it does not in time, say so with the ends of the logs."""
+        deadline = time.monotonic() + timeout_seconds
+        while not predicate():
+            if self._controller is not None and not is_running(self._controller):
+                raise ClusterError(f"slurmctld died while waiting for: {what}\n{self._log_tails()}")
+            if time.monotonic() > deadline:
+                raise ClusterError(f"not within {timeout_seconds} s: {what}\n{self._log_tails()}")
+            time.sleep(interval_seconds)
+
+    def wait_until_idle(self, timeout_seconds: float = 60) -> None:
+        """Wait until every node is idle, answers, and is free for jobs."""
+        self.wait_until(self._all_idle, timeout_seconds, "every node idle")
+
+    def _all_idle(self) -> bool:
+        done = self.run("sinfo", "--noheader", "--Node", "--format=%N %T")
+        states = dict(line.split() for line in done.stdout.splitlines() if line)
+        return all(states.get(node) in ("idle", "reserved") for node in self.node_names)
+
+    def _node_processes(self, node: str) -> list[Process]:
+        if self._supervisor is None:
+            return []
+        processes = all_processes()
+        below = descendants([self._supervisor.pid], processes) - {self._supervisor.pid}
+        roots = {pid for pid in below if self._is_of_node(processes[pid], node)}
+        roots |= {
+            pid
+            for pid, environment in ((pid, environment_of(pid)) for pid in processes.keys() - below)
+            if environment.get(MARK) == str(self.directory) and environment.get("SLURMD_NODENAME") == node
+        }
+        return [processes[pid] for pid in sorted(descendants(roots, processes))]
+
+    def _is_of_node(self, process: Process, node: str) -> bool:
+        daemon = self._node_daemons.get(node)
+        if daemon is not None and daemon.pid == process.pid:
+            return True
+        if process.name == "slurmstepd":  # its environment says nothing of the node, and it left its slurmd
+            return holds_open(process.pid, self.layout.node_log(node))
+        return environment_of(process.pid).get("SLURMD_NODENAME") == node
+
+    def start_munge(self) -> None:
+        """Start munged, also again after `stop_munge`."""
+        munge = self.layout.munge_directory
+        key = munge / "key"
+        if not key.exists():
+            key.touch(mode=0o600)
+            key.write_bytes(secrets.token_bytes(128))
+        self.layout.munge_socket.unlink(missing_ok=True)  # of a munged that was killed
+        self._munged = self.spawn(
+            [
+                "munged",
+                "--foreground",
+                f"--socket={self.layout.munge_socket}",
+                f"--key-file={key}",
+                f"--pid-file={munge}/pid",
+                f"--log-file={munge}/log",
+                f"--seed-file={munge}/seed",
+            ],
+            self.layout.log_directory / "munged.out",
+        )
+        self.wait_until(self.layout.munge_socket.is_socket, 10, f"munged opens {self.layout.munge_socket}", 0.01)
+
+    def _refuse_what_cannot_work(self) -> None:
+        if self._supervisor is not None:
+            raise ClusterError(f"the cluster in {self.directory} runs already")
+        if os.geteuid() != 0:
+            raise ClusterError("a testbed cluster needs root: Slurm runs jobs as several users; use sudo")
+        if self.slurm.root is not None and not self.slurm.root.is_dir():
+            raise ClusterError(f"no Slurm {self.slurm.slurm} in {self.slurm.root}: run tests/testbed/slurm_versions.sh")
+        missing = [name for name in _PROGRAMS if shutil.which(name, path=self.environment["PATH"]) is None]
+        if missing:
+            raise ClusterError(
+                f"not installed: {', '.join(missing)}; apt-get install munge slurmctld slurmd slurm-client util-linux"
+            )
+        longest = len(os.fsencode(self.layout.munge_socket)) + 16
+        if longest > _SOCKET_PATH_BYTES_MAX:
+            raise ClusterError(f"{self.directory} is too long a path for the sockets in it; choose a shorter one")
+
+    def _lay_out(self) -> None:
+        for directory in (
+            self.directory,
+            self.layout.munge_directory,
+            self.layout.log_directory,
+            self.layout.device_directory,
+            self.directory / "state",
+            self.directory / "home",
+            *(self.directory / "spool" / node for node in self.node_names),
+        ):
+            directory.mkdir(parents=True, exist_ok=True)
+            # Ordinary users' commands and jobs come through here, and munged refuses what others may write to.
+            directory.chmod(0o755)
+        for number in range(self.layout.gpus_per_node):
+            device = self.layout.device_directory / f"nvidia{number}"
+            if not device.exists():
+                os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # as /dev/null: Slurm looks at the node only
+        configuration.write(self.layout)
+        if self.slurm.root is not None:
+            # Newer versions look for a mounted tree of cgroups, whatever is chosen; 22.05 does not know this word.
+            (self.directory / "cgroup.conf").write_text("CgroupPlugin=disabled\n", encoding="utf-8")
+
+    def _log_tails(self) -> str:
+        parts = []
+        for log in sorted(self.layout.log_directory.iterdir()):
+            if log.suffix == ".out" and log.with_suffix(".log").exists():
+                continue  # the same lines again: the daemon came as far as opening its log
+            count = _NODE_LOG_TAIL_LINES if log.name.startswith("slurmd.") else _LOG_TAIL_LINES
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
+            parts.extend([f"--- {log}", *lines])
+        return "\n".join(parts)

@@ -1,0 +1,355 @@
+"""A whole site on this machine: the Slurm cluster, the control plane, and an agent for each node with fake GPUs.
+
+Belongs here: starting all of it, breaking it from outside, and asking the control plane. Must not: telling a story
+(`tests.demo`) or promising anything (`tests`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from tests import PYTHON_PATH
+from tests.testbed import fake_nvml
+from tests.testbed.cluster import CLUSTER_NAME, ClusterError, SlurmCluster
+from tests.testbed.configuration import free_ports
+from tests.testbed.fake_fabric import FakeFabric
+from tests.testbed.installation import NATIVE, Installation
+from tests.testbed.processes import Process, is_running
+from understudy_agent.export import export
+from understudy_agent.hooks.install import PARAMETERS, PROLOG_FLAGS_LINE, install
+
+RESEARCHER = "news"
+"""The ordinary user whose jobs are ours to recover. Not `nobody`: that user id is none to newer versions of Slurm."""
+
+REBOOT_PROGRAM = "RebootProgram=/bin/true"
+"""Slurm reboots no node without one. What it would do is `Site.finish_reboot`."""
+
+SERVE = ("-m", "understudy_controlplane", "serve")
+
+FABRIC_PORTS = 4
+
+
+def hook_lines(directory: Path | None) -> list[str]:
+    """For slurm.conf, after the testbed's own lines: of several the last counts."""
+    if directory is None:
+        return []
+    ours = [f"{name}={directory / script}" for name, script in PARAMETERS.items()]
+    return [*ours, "HealthCheckInterval=5", PROLOG_FLAGS_LINE]
+
+
+class Node:
+    """What a node shows of its hardware: files that its agent reads, and that faults are written into."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.directory = directory
+        self.gpus = fake_nvml.FakeGpus(directory / "gpus")
+        self.fabric = FakeFabric(directory / "sys")
+        self.kernel_log = directory / "kmsg"
+        self.boot_id_file = directory / "boot_id"
+        self.socket = directory / "agent.sock"
+        self.config_file = directory / "agent.toml"
+        self._sequence = itertools.count(1)
+
+    def lay_out(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.boot()
+
+    def boot(self) -> None:
+        """Another boot: a new boot id, an empty kernel log, GPUs that answer again."""
+        self.gpus.write(fake_nvml.h100_node(self.name))
+        self.fabric.lay_out(FABRIC_PORTS)
+        self.kernel_log.write_text("")
+        self.boot_id_file.write_text(f"{uuid.uuid4()}\n")
+
+    def log_kernel_message(self, text: str) -> float:
+        """Append a record as the kernel would; returns when."""
+        at = time.time()
+        microseconds = int(time.clock_gettime(time.CLOCK_MONOTONIC) * 1_000_000)
+        with self.kernel_log.open("a") as log:
+            log.write(f"3,{next(self._sequence)},{microseconds},-;{text}\n")
+        return at
+
+    def fail_gpu(self, gpu: int = 0, xid: int = 79) -> float:
+        """The GPU falls off the bus: NVML loses it, the driver logs the Xid. Returns when the line was written."""
+        bus = self.gpus.read()[gpu].bus_id.rsplit(".", 1)[0]
+        self.gpus.lose(gpu)
+        return self.log_kernel_message(
+            f"NVRM: Xid (PCI:{bus}): {xid}, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+        )
+
+    def throttle_gpu(self, gpu: int = 0, share: float = 2 / 3) -> float:
+        """Hardware slowdown: the GPU runs at this share of its clock and NVML says why. Returns when."""
+        full = self.gpus.read()[gpu].sm_clock_max_mhz or 0
+        self.gpus.slow_down(gpu, int(full * share), fake_nvml.REASON_HW_SLOWDOWN | fake_nvml.REASON_HW_THERMAL_SLOWDOWN)
+        return time.time()
+
+
+class Site:
+    """Use as a context manager. Everything lies in `directory`; every process below the cluster's supervisor."""
+
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int = 8,
+        spares: int = 3,
+        mode: str = "act",
+        *,
+        slurm: Installation = NATIVE,
+        slurm_settings: Mapping[str, str | float] | None = None,
+        hooks: bool = False,
+        settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
+    ) -> None:
+        """`slurm_settings` go into the control plane's section [slurm]. `hooks`: with our Prolog, Epilog, TaskProlog
+        and HealthCheckProgram in Slurm. `settings` are further sections of the control plane's configuration.
+        """
+        # A test breaks more of its few nodes at once than a fleet would lose.
+        self._settings: dict[str, Mapping[str, str | float | bool]] = {
+            "guards": {"breaker_share_max": 1.0},
+            **(settings or {}),
+        }
+        self._hooks = directory.resolve() / "hooks" if hooks else None
+        self.cluster = SlurmCluster(
+            directory, nodes=nodes, slurm=slurm, extra_lines=[REBOOT_PROGRAM, *hook_lines(self._hooks)]
+        )
+        self._slurm_settings = dict(slurm_settings or {})
+        if self._slurm_settings.get("gateway") == "pyslurm":
+            self._slurm_settings["pyslurm_python"] = str(self.cluster.pyslurm_python)
+        self.directory = self.cluster.directory
+        run_directory = {"agent_run_directory": f"{self.directory}/nodes/%n"}
+        self._settings["repair"] = run_directory | dict(self._settings.get("repair", {}))
+        self.nodes = {name: Node(name, self.directory / "nodes" / name) for name in self.cluster.node_names}
+        self._port = free_ports(1)[0]
+        self.spares_wanted = spares
+        self._mode = mode
+        self._agents: dict[str, Process] = {}
+        self._control_plane: Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        self._lay_out()
+        self.cluster.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cluster.stop()
+        shutil.rmtree(self.directory / "venv", ignore_errors=True)  # a gigabyte that nobody reads in a post-mortem
+
+    # -- its parts ---------------------------------------------------------------------------------------------
+
+    def start_control_plane(self, program: Sequence[str] = SERVE, wait: bool = True) -> Process:
+        """`program` is what follows `python`; the configuration's path is added."""
+        arguments = [sys.executable, *program, "--config", str(self.config_file)]
+        log = self.cluster.layout.log_directory / "controlplane.log"
+        environment = {"PYTHONPATH": PYTHON_PATH}
+        self._control_plane = self.cluster.spawn(arguments, log, environment)
+        if wait:
+            self.wait_for(self.healthy, 30, "the control plane is healthy")
+        return self._control_plane
+
+    @property
+    def control_plane_process(self) -> Process:
+        assert self._control_plane is not None
+        return self._control_plane
+
+    def kill_control_plane(self) -> None:
+        """SIGKILL, as a crash."""
+        assert self._control_plane is not None
+        if is_running(self._control_plane):
+            os.kill(self._control_plane.pid, signal.SIGKILL)
+
+    def control_plane_runs(self) -> bool:
+        return self._control_plane is not None and is_running(self._control_plane)
+
+    def start_agents(self) -> None:
+        for name in self.nodes:
+            self.start_agent(name)
+
+    def start_agent(self, name: str) -> Process:
+        node = self.nodes[name]
+        environment = {
+            "PYTHONPATH": PYTHON_PATH,
+            "LD_LIBRARY_PATH": str(self.directory / "lib"),
+            "FAKE_NVML_STATE": str(node.gpus.path),
+            "SLURMD_NODENAME": name,
+        }
+        log = self.cluster.layout.log_directory / f"agent.{name}.log"
+        arguments = [sys.executable, "-m", "understudy_agent", "--config", str(node.config_file)]
+        self._agents[name] = self.cluster.spawn(arguments, log, environment)
+        return self._agents[name]
+
+    def kill_node(self, name: str) -> float:
+        """slurmd, agent, step daemons and ranks at once, with SIGKILL. Returns when."""
+        at = time.time()
+        self.cluster.kill_node(name)
+        return at
+
+    def finish_reboot(self, name: str) -> None:
+        """A node that Slurm is rebooting goes down and comes back: another boot, GPUs that work, its agent again."""
+        self.cluster.kill_node(name)
+        self.nodes[name].boot()
+        self.cluster.start_node(name, rebooted=True)
+        self.wait_for(lambda: "REBOOT_ISSUED" not in self.node(name)["slurm"]["flags"], 60, f"{name} has rebooted")
+        # Started so, a slurmd claims a reboot with every registration: the next one would be an unexpected one.
+        self.cluster.kill_node(name)
+        self.cluster.start_node(name)
+        self.start_agent(name)
+
+    def submit(self, script: Path, *arguments: str, user: str = RESEARCHER, options: Sequence[str] = ()) -> int:
+        """sbatch with the environment that ranks on a testbed need. Returns the job id."""
+        environment = {
+            "TESTBED": str(self.directory),
+            "PYTHONPATH": str(self.code),
+            "UNDERSTUDY_SOCKET": self.rank_socket,
+        }
+        return self.cluster.sbatch(*options, str(script), *arguments, user=user, environment=environment)
+
+    @property
+    def code(self) -> Path:
+        """Copies of what jobs import, where ordinary users can read them."""
+        return self.directory / "code"
+
+    @property
+    def rank_socket(self) -> str:
+        return str(self.directory / "nodes" / "%n" / "agent.sock")
+
+    def job_python(self) -> Path:
+        """A Python with the development packages that an ordinary user can run, wherever the checkout lies."""
+        here = Path(sys.executable)
+        if self._can_run(here):
+            return here
+        copy = self.directory / "venv"
+        if not copy.exists():
+            linked = subprocess.run(["cp", "-al", str(here.parents[1]), str(copy)], capture_output=True, check=False)
+            if linked.returncode != 0:  # another file system: copy the bytes
+                shutil.rmtree(copy, ignore_errors=True)
+                subprocess.run(["cp", "-a", str(here.parents[1]), str(copy)], check=True)
+        python = copy / "bin" / "python"
+        if not self._can_run(python):
+            raise ClusterError(f"{RESEARCHER} cannot run {python}: is {python.resolve()} open to all users?")
+        return python
+
+    def _can_run(self, python: Path) -> bool:
+        try:
+            return self.cluster.run(str(python), "-c", "import torch", user=RESEARCHER).returncode == 0
+        except PermissionError:  # a folder above it is closed to other users
+            return False
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> Any:
+        response = httpx.get(f"{self.url}{path}", timeout=10)
+        response.raise_for_status()
+        return response.json()
+
+    def healthy(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def recoveries(self) -> list[dict[str, Any]]:
+        """Swaps, oldest first."""
+        return [one for one in reversed(self.get("/v1/recoveries")) if one["kind"] == "pool"]
+
+    def node(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(one for one in self.get("/v1/nodes") if one["name"] == name)
+        return found
+
+    def spares_held(self) -> list[str]:
+        held: list[str] = self.get("/v1/status")["spares"]["held"]
+        return held
+
+    def wait_for(self, predicate: Callable[[], object], timeout_seconds: float, what: str) -> None:
+        self.cluster.wait_until(predicate, timeout_seconds, what)
+
+    # -- its files ---------------------------------------------------------------------------------------------
+
+    @property
+    def config_file(self) -> Path:
+        return self.directory / "controlplane.toml"
+
+    @property
+    def agent_token_file(self) -> Path:
+        return self.directory / "agent.token"
+
+    @property
+    def operator_token_file(self) -> Path:
+        return self.directory / "operator.token"
+
+    def _lay_out(self) -> None:
+        """A site starts from nothing: what an earlier one left in the directory is removed."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True, mode=0o755)
+        for token in (self.agent_token_file, self.operator_token_file):
+            token.touch(mode=0o600)
+            token.write_text(secrets.token_urlsafe(32))
+        fake_nvml.build(self.directory / "lib")
+        export(self.code)
+        if self._hooks is not None:
+            # Debian's Python, not this one: the TaskProlog runs as the job's user.
+            install(self._hooks, f"{self.directory}/nodes/%n", self.rank_socket, python="/usr/bin/python3")
+        self._write_config()
+        for node in self.nodes.values():
+            node.lay_out()
+            node.config_file.write_text(
+                "\n".join(
+                    (
+                        f'cluster = "{CLUSTER_NAME}"',
+                        f'control_plane_urls = ["{self.url}"]',
+                        f'token_file = "{self.agent_token_file}"',
+                        f'kernel_log = "{node.kernel_log}"',
+                        f'socket = "{node.socket}"',
+                        f'run_directory = "{node.directory}"',
+                        f'boot_id_file = "{node.boot_id_file}"',
+                        "[host]",
+                        f'sys = "{node.fabric.sys}"',
+                        "",
+                    )
+                )
+            )
+
+    def _write_config(self) -> None:
+        self.config_file.write_text(
+            "\n".join(
+                (
+                    f'cluster = "{CLUSTER_NAME}"',
+                    f'mode = "{self._mode}"',
+                    "[server]",
+                    f"port = {self._port}",
+                    f'database = "sqlite:///{self.directory}/understudy.db"',
+                    f'agent_token_file = "{self.agent_token_file}"',
+                    f'operator_token_file = "{self.operator_token_file}"',
+                    "[slurm]",
+                    *(f"{key} = {json.dumps(value)}" for key, value in self._slurm_settings.items()),
+                    "[spares]",
+                    f"count = {self.spares_wanted}",
+                    *(
+                        line
+                        for section, values in self._settings.items()
+                        for line in (f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()))
+                    ),
+                    "",
+                )
+            )
+        )
