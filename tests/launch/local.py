@@ -13,6 +13,7 @@ from pathlib import Path
 from tests import PYTHON_PATH
 from tests.launch import fake_slurm
 from tests.launch.gang import Gang
+from tests.testbed.processes import is_running, read_process, signal_process
 
 
 class LocalGang(Gang):
@@ -83,7 +84,7 @@ class LocalGang(Gang):
             self._launcher.wait()
         deadline = time.monotonic() + 10
         for path in self.home.glob("step.*/*"):
-            pid = int(path.read_text())
-            while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-                os.kill(pid, signal.SIGCONT)
+            seat = read_process(int(path.read_text()))
+            while seat is not None and is_running(seat) and time.monotonic() < deadline:
+                signal_process(seat, signal.SIGCONT)
                 time.sleep(0.01)

@@ -18,7 +18,7 @@ import torch
 from tests import REPOSITORY
 from tests.docs.test_frameworks import script_of
 from tests.launch.gang import GangJob
-from tests.testbed.processes import all_processes, environment_of, is_running, read_process
+from tests.testbed.processes import Process, is_running, read_process, signal_process
 from tests.testbed.site import RESEARCHER, Site
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timed]
@@ -500,15 +500,15 @@ def kill_daemon(gang: GangJob, node: str) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def stop_node(gang: GangJob, node: str) -> list[int]:
-    """Everything of the node stands still and hears nothing, SIGKILL from Slurm least of all."""
-    stopped = gang.site.cluster.node_pids(node)
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+def stop_node(gang: GangJob, node: str) -> list[Process]:
+    """Every process of the node stands still and handles no signal except SIGKILL."""
+    found = [read_process(pid) for pid in gang.site.cluster.node_pids(node)]
+    stopped = [process for process in found if process is not None]
+    for process in stopped:
+        signal_process(process, signal.SIGSTOP)
     return stopped
 
 
-def go_on(pids: list[int]) -> None:
-    for pid in pids:
-        if pid in all_processes() and environment_of(pid):
-            os.kill(pid, signal.SIGCONT)
+def go_on(stopped: list[Process]) -> None:
+    for process in stopped:
+        signal_process(process, signal.SIGCONT)
