@@ -3,7 +3,7 @@ PYTHON ?= /usr/bin/python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test check bench bench-recovery docs setup versions format clean
+.PHONY: demo test check bench bench-recovery docs wheels setup versions format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -37,6 +37,11 @@ bench-recovery: setup
 
 docs: setup
 	@$(RUN) docs/generate.py
+
+# Both distributions, in build/wheels.
+wheels: setup
+	@deploy/build_wheels.sh $(abspath $(RUN)) build/wheels
+	@ls build/wheels/*.whl
 
 setup:
 	@PYTHON=$(PYTHON) VENV=$(VENV) tests/testbed/setup.sh

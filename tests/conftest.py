@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pythons import HOOK_VERSIONS, missing
 from tests.testbed.cluster import SlurmCluster
 from tests.testbed.installation import NATIVE, Installation
 
@@ -62,3 +63,14 @@ def slurm_clusters() -> Iterator[Clusters]:
 def slurm_cluster(slurm_clusters: Clusters) -> SlurmCluster:
     """The cluster of this machine's own Slurm."""
     return slurm_clusters.get(NATIVE)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which versions of Python the hook was tried on, where that was tested, and which this machine lacks."""
+    passed = terminalreporter.stats.get("passed", [])
+    properties = [pair for report in passed for pair in getattr(report, "user_properties", ())]
+    tried = [str(value) for name, value in properties if name == "hook on Python"]
+    if tried:
+        lacking = missing(HOOK_VERSIONS)
+        tail = f"; not on this machine: {', '.join(lacking)}" if lacking else ""
+        terminalreporter.write_line(f"the hook was tried on Python {', '.join(tried)}{tail}")

@@ -1,94 +1,306 @@
-"""What users install and copy: every package, and the hook under its own name."""
+"""What users install and copy: the wheel of the hook, the wheel of everything else, and the exported hook."""
 
 from __future__ import annotations
 
+import ast
+import json
 import os
+import re
+import sqlite3
 import subprocess
 import sys
 import sysconfig
+import time
 import tomllib
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import TypeVar
 
+import httpx
 import pytest
 
 from tests import REPOSITORY
+from tests.testbed.configuration import free_ports
 from understudy_agent.export import ExportError, export, main
 
 HOOK = REPOSITORY / "agents" / "understudy"
-SYSTEM_PYTHON = "/usr/bin/python3"
-"""Debian's: without any package of this environment."""
+MAIN_PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+HOOK_PROJECT = tomllib.loads((REPOSITORY / "agents" / "pyproject.toml").read_text())["project"]
+Result = TypeVar("Result")
+TOKEN = "a-token-for-the-installed-wheel"
+
+
+def clean_environment(folder: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(folder)}
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    clean = {"PATH": os.environ["PATH"], **environment}
-    done = subprocess.run(list(map(str, command)), cwd=cwd, env=clean, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env={**clean_environment(cwd), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_every_directory_with_code_is_installed() -> None:
-    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
-    there = {
-        ".".join(path.parent.relative_to(REPOSITORY).parts)
-        for top in ("agents", "controlplane", "migrations")
-        for path in (REPOSITORY / top).glob("**/*.py")
-        if path.parent.name != "scripts"  # of the Slurm hooks: data
-    }
-    assert set(settings["packages"]) == there | {"understudy"}
-    assert len(settings["packages"]) == len(set(settings["packages"]))
+class Venv:
+    """A virtual environment that begins empty, without even pip."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.python = folder / "bin" / "python"
+        run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+        [self.packages] = (folder / "lib").glob("python3.*/site-packages")
+        assert list(self.packages.iterdir()) == []
 
-def test_an_editable_installation_has_the_hook_under_its_name(tmp_path: Path) -> None:
-    told = run(sys.executable, "-c", "import understudy.link; print(understudy.__path__[0])", cwd=tmp_path)
-    assert Path(told.strip()) == HOOK
+    def install(self, *wheels: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check"]
+        run(*pip, "install", "--quiet", "--no-deps", "--no-index", *wheels, cwd=self.folder)
+
+    def borrow_dependencies(self) -> None:
+        """The packages of the development environment, after this one's own on the path. Its editable installations
+        are not active here: a .pth file within a folder that a .pth file adds is not read.
+        """
+        (self.packages / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from what git would take, because setuptools leaves its own traces beside the sources."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    listed = run("git", "ls-files", "-co", "--exclude-standard", cwd=REPOSITORY, HOME=str(folder)).splitlines()
-    for name in listed:
-        if name.partition("/")[0] in ("agents", "controlplane", "migrations", "pyproject.toml", "README.md", "LICENSE"):
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((REPOSITORY / name).read_bytes())
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(folder)]
-    run(*build, source, cwd=folder, HOME=str(folder), PIP_DISABLE_PIP_VERSION_CHECK="1")
-    [built] = folder.glob("*.whl")
-    return built
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Name of the distribution → its wheel."""
+    folder = tmp_path_factory.mktemp("wheels")
+    run(REPOSITORY / "deploy" / "build_wheels.sh", sys.executable, folder, cwd=folder)
+    return {path.name.partition("-")[0].replace("_", "-"): path for path in folder.glob("*.whl")}
 
 
-def test_a_wheel_has_the_hook_under_its_name_and_all_of_its_modules(wheel: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def hook_venv(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Venv:
+    venv = Venv(tmp_path_factory.mktemp("hook") / "venv")
+    venv.install(wheels["slurm-understudy-hook"])
+    return venv
+
+
+@pytest.fixture(scope="module")
+def main_venv(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Venv:
+    venv = Venv(tmp_path_factory.mktemp("main") / "venv")
+    venv.install(*wheels.values())
+    venv.borrow_dependencies()
+    return venv
+
+
+# -- what is in the wheels ---------------------------------------------------------------------------------------
+
+
+def test_the_wheels_hold_every_file_of_their_packages_and_nothing_else(wheels: dict[str, Path]) -> None:
+    assert sorted(wheels) == ["slurm-understudy", "slurm-understudy-hook"]
+    tracked = run("git", "ls-files", "-co", "--exclude-standard", cwd=REPOSITORY).splitlines()
+    packages = {"understudy": "agents/", "understudy_agent": "agents/", "understudy_controlplane": "controlplane/"}
+    expected = {
+        package: {
+            path.removeprefix(folder)
+            for path in tracked
+            if path.startswith(f"{folder}{package}/") and not (REPOSITORY / path).is_symlink()
+        }
+        for package, folder in packages.items()
+    }
+    expected["understudy_controlplane"] |= {
+        f"understudy_controlplane/{path}" for path in tracked if path.startswith("migrations/")
+    }
+    assert _content(wheels["slurm-understudy-hook"]) == expected["understudy"]
+    assert _content(wheels["slurm-understudy"]) == expected["understudy_agent"] | expected["understudy_controlplane"]
+
+
+def _content(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
-        names = set(archive.namelist())
-    modules = {path.name for path in HOOK.iterdir() if path.is_file()}
-    assert {f"understudy/{name}" for name in modules} <= names
-    assert "migrations/script.py.mako" in names
-    assert "agents/understudy_agent/hooks/scripts/prolog" in names
-    program = "import understudy; print(understudy.__file__, understudy.Monitor().active)"
-    told = run(SYSTEM_PYTHON, "-c", program, cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert told.split() == [str(tmp_path / "understudy" / "__init__.py"), "False"]
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
-def test_an_installed_wheel_exports_the_hook_for_an_environment_without_it(wheel: Path, tmp_path: Path) -> None:
-    """The collision it is for: the user's environment has another package named `agents`."""
-    theirs = tmp_path / "theirs"
-    (theirs / "agents").mkdir(parents=True)
-    (theirs / "agents" / "__init__.py").write_text("OWNER = 'somebody else'\n")
-    installed = tmp_path / "site-packages"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(installed)
-    program = "import sys; from understudy_agent.entry import main; sys.exit(main())"
-    packages = f"{installed}:{sysconfig.get_paths()['purelib']}"
-    told = run(sys.executable, "-c", program, "export-hook", "hook", cwd=tmp_path, PYTHONPATH=packages)
-    assert f"export PYTHONPATH={tmp_path}/hook" in told
+def test_both_distributions_have_one_version() -> None:
+    assert MAIN_PROJECT["version"] == HOOK_PROJECT["version"]
+    assert f"slurm-understudy-hook=={HOOK_PROJECT['version']}" in MAIN_PROJECT["dependencies"]
+
+
+def test_every_package_that_the_code_imports_is_declared() -> None:
+    """The tests below borrow the development environment's packages, so they would not miss one."""
+    base = {_name(line) for line in MAIN_PROJECT["dependencies"]}
+    extras = {_name(line) for extra in ("controlplane", "postgres") for line in _extra(extra)}
+    # Only where the site has it: the user's PyTorch on the node, and pyslurm, which depends on the site's Slurm.
+    optional = {"torch", "pyslurm"}
+    brought = {"starlette", "pydantic-core"}  # parts of fastapi and pydantic
+    assert _imported("agents/understudy_agent") - base - optional - {"numpy"} == set()
+    assert _imported("controlplane/understudy_controlplane") - base - extras - optional - brought == set()
+    frameworks = {_name(line) for line in _extra("frameworks")}
+    dev = {_name(line) for line in _extra("dev")}
+    assert HOOK_PROJECT["dependencies"] == []
+    assert _imported("agents/understudy") - frameworks - {"pytorch-lightning"} == set()
+    assert (_imported("tests") | _imported("docs")) - base - extras - dev - frameworks - brought - {
+        "tests",
+        "docs",
+    } == set()
+
+
+def test_every_declared_package_is_pinned_for_development() -> None:
+    pinned = {_name(line) for line in (REPOSITORY / "requirements.lock").read_text().splitlines() if "==" in line}
+    lines = [
+        *MAIN_PROJECT["dependencies"],
+        *(line for extra in ("controlplane", "dev", "frameworks") for line in _extra(extra)),
+    ]
+    assert {_name(line) for line in lines if not line.startswith("slurm-understudy")} - pinned == set()
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[\[<>=~ ]", requirement)[0].lower().replace("_", "-")
+
+
+def _extra(name: str) -> list[str]:
+    lines: list[str] = MAIN_PROJECT["optional-dependencies"][name]
+    return lines
+
+
+def _imported(folder: str) -> set[str]:
+    """Distributions whose modules are imported somewhere in the folder, this project's own left out."""
+    modules = set()
+    for path in (REPOSITORY / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                modules.add(node.module)
+    tops = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
+    owners = packages_distributions()
+    return {owners.get(top, [top])[0].lower().replace("_", "-") for top in tops if not top.startswith("understudy")}
+
+
+# -- the hook's wheel ----------------------------------------------------------------------------------------------
+
+
+def test_the_hooks_wheel_brings_the_package_understudy_and_nothing_else(hook_venv: Venv, tmp_path: Path) -> None:
+    version = HOOK_PROJECT["version"]
+    assert {path.name for path in hook_venv.packages.iterdir()} == {
+        "understudy",
+        f"slurm_understudy_hook-{version}.dist-info",
+    }
+    metadata = (hook_venv.packages / f"slurm_understudy_hook-{version}.dist-info" / "METADATA").read_text()
+    assert "Requires-Dist" not in metadata
+    program = """
+import json, sys
+before = set(sys.modules)
+import understudy
+outside = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
+print(json.dumps([understudy.__file__, understudy.Monitor().active, sorted(outside)]))
+"""
+    seen = json.loads(run(hook_venv.python, "-c", program, cwd=tmp_path))
+    assert seen == [str(hook_venv.packages / "understudy" / "__init__.py"), False, ["understudy"]]
+
+
+# -- the main wheel ------------------------------------------------------------------------------------------------
+
+
+def test_the_main_wheel_says_its_version(main_venv: Venv, tmp_path: Path) -> None:
+    understudy = main_venv.folder / "bin" / "understudy"
+    assert run(understudy, "--version", cwd=tmp_path) == f"understudy {MAIN_PROJECT['version']}\n"
+
+
+def test_the_main_wheel_exports_the_hook(main_venv: Venv, hook_venv: Venv, tmp_path: Path) -> None:
+    """Into an environment that has other packages of its own, without hiding any of them."""
+    users = tmp_path / "users"
+    (users / "agents").mkdir(parents=True)
+    (users / "agents" / "__init__.py").write_text("OWNER = 'the user'\n")
+    printed = run(main_venv.folder / "bin" / "understudy", "export-hook", "hook", cwd=tmp_path)
+    assert f"export PYTHONPATH={tmp_path}/hook" in printed
     assert [path.name for path in (tmp_path / "hook").iterdir()] == ["understudy"]
-    program = "import agents, understudy; print(agents.OWNER, understudy.Monitor().active)"
-    told = run(SYSTEM_PYTHON, "-c", program, cwd=tmp_path, PYTHONPATH=f"{theirs}:{tmp_path}/hook")
-    assert told.split() == ["somebody", "else", "False"]
+    program = "import agents, understudy; print(agents.OWNER, understudy.__file__)"
+    printed = run(sys.executable, "-I", "-c", _with_path(program, users, tmp_path / "hook"), cwd=tmp_path)
+    assert printed.strip() == f"the user {tmp_path}/hook/understudy/__init__.py"
+
+
+def _with_path(program: str, *folders: Path) -> str:
+    return f"import sys; sys.path[:0] = {list(map(str, folders))}; {program}"
+
+
+def test_agent_and_control_plane_start_from_the_wheel(main_venv: Venv, hook_venv: Venv, tmp_path: Path) -> None:
+    """Without a checkout or a Slurm: the control plane creates its database and answers, the agent finds it and takes
+    the hello of a rank that has the hook's wheel alone.
+    """
+    understudy = str(main_venv.folder / "bin" / "understudy")
+    port = free_ports(1)[0]
+    url = f"http://127.0.0.1:{port}"
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "controlplane.toml").write_text(
+        f'cluster = "c"\n[server]\nport = {port}\ndatabase = "sqlite:///{tmp_path}/understudy.db"\n'
+        f'agent_token_file = "{tmp_path}/token"\n'
+    )
+    (tmp_path / "kernel.log").write_text("")
+    (tmp_path / "agent.toml").write_text(
+        f'cluster = "c"\nnode = "n1"\ncontrol_plane_urls = ["{url}"]\ntoken_file = "{tmp_path}/token"\n'
+        f'kernel_log = "{tmp_path}/kernel.log"\nsocket = "{tmp_path}/agent.sock"\n'
+        f'run_directory = "{tmp_path}/run"\nreport_interval_seconds = 0.2\n[nvml]\nenabled = false\n'
+    )
+    checked = run(understudy, "agent", "--config", "agent.toml", "--check-config", cwd=tmp_path)
+    assert "cluster c, node n1" in checked
+    assert _loaded_from(main_venv, tmp_path) == {"understudy_agent", "understudy_controlplane"}
+    with started(understudy, "serve", "--config", "controlplane.toml", cwd=tmp_path) as control_plane:
+        assert "slurm_error" in (until(lambda: healthz(url), control_plane) or {})
+        with started(understudy, "agent", "--config", "agent.toml", cwd=tmp_path) as agent:
+            until((tmp_path / "agent.sock").exists, agent)
+            # Slurm cannot be read here, so the control plane knows no node. The agent logs that answer.
+            until(lambda: "knows no node" in (tmp_path / "agent.log").read_text(), agent)
+            rank = {"SLURM_JOB_ID": "7", "RANK": "0", "WORLD_SIZE": "1", "UNDERSTUDY_SOCKET": f"{tmp_path}/agent.sock"}
+            program = "from understudy import Monitor; m = Monitor(); print(m._link.connected.wait(20)); m.close(0.1)"
+            assert run(hook_venv.python, "-c", program, cwd=tmp_path, **rank).strip() == "True"
+    revisions = [path.name[:4] for path in (REPOSITORY / "migrations" / "versions").glob("0*.py")]
+    with sqlite3.connect(tmp_path / "understudy.db") as database:
+        [[revision]] = database.execute("SELECT version_num FROM alembic_version")
+    assert str(revision)[:4] == max(revisions)
+
+
+def _loaded_from(venv: Venv, cwd: Path) -> set[str]:
+    """This project's packages that Python finds in the virtual environment itself."""
+    program = """
+import json, understudy_agent.entry, understudy_controlplane.store.database as database
+print(json.dumps([understudy_agent.entry.__file__, database.__file__, str(database.MIGRATIONS)]))
+"""
+    paths = json.loads(run(venv.python, "-c", program, cwd=cwd))
+    assert all(Path(path).is_relative_to(venv.packages) for path in paths), paths
+    return {Path(path).relative_to(venv.packages).parts[0] for path in paths}
+
+
+@contextmanager
+def started(*command: str, cwd: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (cwd / f"{command[1]}.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=cwd, env=clean_environment(cwd), stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            status = process.wait(20)
+    assert status in (0, -15), f"{command} ended with {status}"
+
+
+def healthz(url: str) -> dict[str, object] | None:
+    try:
+        body: dict[str, object] = httpx.get(f"{url}/healthz", timeout=5).json()
+    except httpx.TransportError:
+        return None
+    return body
+
+
+def until(condition: Callable[[], Result], process: subprocess.Popen[bytes], seconds: float = 60) -> Result:
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert process.poll() is None, f"{process.args!r} ended with {process.returncode}"
+        assert time.monotonic() < deadline, f"nothing within {seconds} s"
+        time.sleep(0.1)
+    return result
+
+
+# -- the exported hook ---------------------------------------------------------------------------------------------
 
 
 def test_an_export_is_repeated_over_an_earlier_one(tmp_path: Path) -> None:
@@ -99,7 +311,7 @@ def test_an_export_is_repeated_over_an_earlier_one(tmp_path: Path) -> None:
     assert exported == {path.name: path.read_bytes() for path in HOOK.iterdir() if path.is_file()}
 
 
-def test_an_export_that_was_cut_off_is_repeated(tmp_path: Path) -> None:
+def test_an_export_that_was_interrupted_is_repeated(tmp_path: Path) -> None:
     (tmp_path / "understudy").mkdir()
     (tmp_path / "understudy" / "clocks.py").write_text("")
     (tmp_path / "understudy" / ".collectives.py.4711").write_text("")
@@ -108,11 +320,31 @@ def test_an_export_that_was_cut_off_is_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "notes.txt"])
-def test_what_is_not_ours_is_left_alone(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_package_of_the_same_name_is_not_overwritten(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "understudy").mkdir()
-    (tmp_path / "understudy" / name).write_text("somebody's\n")
+    (tmp_path / "understudy" / name).write_text("the user's own\n")
     with pytest.raises(ExportError):
         export(tmp_path)
     assert main([str(tmp_path)]) == 1
-    assert "is something else" in capsys.readouterr().err
+    assert "is not an export of the hook" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "understudy").iterdir()] == [name]
+
+
+# -- the name on PyPI ----------------------------------------------------------------------------------------------
+
+WRONG_NAME = re.compile(r"(pip3? install|uv pip install|uv add|install)\s+['\"]?understudy\b(?![-_.]\w)")
+"""On PyPI the name belongs to another project."""
+
+
+def test_no_text_tells_anyone_to_install_the_name_understudy_from_pypi() -> None:
+    tracked = run("git", "ls-files", "-co", "--exclude-standard", cwd=REPOSITORY).splitlines()
+    texts = [path for path in tracked if path.endswith((".md", ".py", ".toml", ".sh", ".mako")) or "/" not in path]
+    found = [
+        f"{path}: {match[0]}"
+        for path in texts
+        if (REPOSITORY / path).is_file() and path != "tests/test_distribution.py"
+        for match in WRONG_NAME.finditer((REPOSITORY / path).read_text(errors="replace"))
+    ]
+    assert found == []

@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from typing import ParamSpec
+
+    Given = ParamSpec("Given")  # Python 3.9 has none
 
 log = logging.getLogger("understudy.train")
 
-Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 _complained: set[tuple[str, str]] = set()

@@ -23,6 +23,7 @@ NOTICES_HELD_MAX = 1024
 VALUES_HELD_MAX = 4096
 STEP_MAX = 2**53
 TEXT_CHARACTERS_MAX = 2048  # of a path
+BLOCK_BYTES = 1 << 20
 
 Step = tuple[int, float, float]
 """Number, seconds less waiting, seconds."""
@@ -112,8 +113,10 @@ def describe_file(path: str, file: str) -> dict[str, Any]:
     if not file:
         return {"size_bytes": 0, "sha256": hashlib.sha256().hexdigest()}
     with open(path if file == "." else os.path.join(path, file), "rb") as shard:  # noqa: PTH118, PTH123
-        digest = hashlib.file_digest(shard, "sha256").hexdigest()
-        return {"size_bytes": os.fstat(shard.fileno()).st_size, "sha256": digest}
+        digest = hashlib.sha256()
+        while block := shard.read(BLOCK_BYTES):  # hashlib.file_digest is of Python 3.11
+            digest.update(block)
+        return {"size_bytes": os.fstat(shard.fileno()).st_size, "sha256": digest.hexdigest()}
 
 
 def step_number(value: Any) -> int | None:

@@ -1,6 +1,7 @@
-"""`understudy export-hook DIRECTORY`: the hook for training code alone, as a package `understudy` for PYTHONPATH.
+"""`understudy export-hook DIRECTORY`: copies the package `understudy`, which training code imports, to a directory for
+PYTHONPATH.
 
-A user's environment then needs no installation, and sees nothing of this one's other packages.
+The user's environment then needs no installation, and none of the agent's packages are visible in it.
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ class ExportError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="understudy export-hook",
-        description="Copy the package that training code imports to DIRECTORY/understudy. Needs Python there, no more.",
+        description=f"Copy the package that training code imports to DIRECTORY/{NAME}. "
+        "Jobs need Python 3.9 or newer and no other package to use it.",
     )
-    parser.add_argument("directory", type=Path, help="where to; put it on the jobs' PYTHONPATH")
+    parser.add_argument("directory", type=Path, help="the directory to copy to; put it on the jobs' PYTHONPATH")
     directory = parser.parse_args(arguments).directory.absolute()
     try:
         export(directory)
     except (ExportError, OSError) as error:
         sys.stderr.write(f"understudy export-hook: {error}\n")
         return 1
-    sys.stdout.write(f"{directory / NAME} is there; in jobs:\nexport PYTHONPATH={directory}\n")
+    sys.stdout.write(f"Exported to {directory / NAME}. In batch scripts:\nexport PYTHONPATH={directory}\n")
     return 0
 
 
 def export(directory: Path) -> None:
-    """Can be run again, under running jobs too: each file is replaced as a whole. Raises ExportError, OSError."""
+    """Can be repeated while jobs use the export: each file is replaced as a whole. Raises ExportError, OSError."""
     package = directory / NAME
-    modules = {one.name: one.read_bytes() for one in files("understudy").iterdir() if one.is_file()}
-    if package.is_dir() and any(package.iterdir()) and not _is_ours(package, modules):
-        raise ExportError(f"{package} is something else: choose another directory, or move it away")
+    modules = {one.name: one.read_bytes() for one in files(NAME).iterdir() if one.is_file()}
+    if package.is_dir() and any(package.iterdir()) and not _is_an_export(package, modules):
+        raise ExportError(f"{package} is not an export of the hook: choose another directory, or move it away")
     package.mkdir(parents=True, exist_ok=True)
     for name, content in modules.items():
         partial = package / f".{name}.{os.getpid()}"
@@ -49,15 +51,14 @@ def export(directory: Path) -> None:
         partial.replace(package / name)
 
 
-def _is_ours(package: Path, modules: dict[str, bytes]) -> bool:
-    """An earlier export, finished or not."""
-    sign = modules["__init__.py"].splitlines()[0]
+def _is_an_export(package: Path, modules: dict[str, bytes]) -> bool:
+    """An earlier export, complete or not."""
+    first_line = modules["__init__.py"].splitlines()[0]
     try:
-        return (package / "__init__.py").read_bytes().splitlines()[:1] == [sign]
+        return (package / "__init__.py").read_bytes().splitlines()[:1] == [first_line]
     except FileNotFoundError:
-        return all(
-            one.name.lstrip(".").split(".")[0] in {Path(name).stem for name in modules} for one in package.iterdir()
-        )
+        known = {Path(name).stem for name in modules}
+        return all(one.name.lstrip(".").split(".")[0] in known for one in package.iterdir())
 
 
 if __name__ == "__main__":

@@ -38,6 +38,6 @@ def test_a_missing_package_is_named_with_what_to_install(installed: Path) -> Non
     done = understudy(installed, "needy")
     assert done.returncode == 1
     assert "a_package_nobody_has" in done.stderr
-    assert "install understudy[controlplane]" in done.stderr
+    assert "install slurm-understudy[controlplane]" in done.stderr
     assert "stand-in" in done.stderr
     assert "Traceback" not in done.stderr
