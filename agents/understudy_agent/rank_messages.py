@@ -18,6 +18,7 @@ from understudy_agent.wire import (
     TEXT_CHARACTERS_MAX,
     LaunchCause,
     Name,
+    RowLabel,
     StartAnew,
 )
 
@@ -128,7 +129,7 @@ class LaunchStartedNotice(msgspec.Struct, frozen=True, tag="launch_started"):
 class LaunchEndedNotice(msgspec.Struct, frozen=True, tag="launch_ended"):
     id: Size
     launch: Count
-    row: Count
+    row: RowLabel
     reason: Text
     at: Time
     progressed: bool = False

@@ -54,6 +54,7 @@ World = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 UserId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
+RowLabel = Annotated[str, Meta(max_length=32)]
 
 
 class GpuStatus(StrEnum):
@@ -363,7 +364,7 @@ class LaunchEnded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     job_id: Count
     restart_count: Count
     launch: Count
-    table_row: Count  # of the launcher's own table: docs/launcher.md
+    table_row: RowLabel  # of the launcher's own table: docs/launcher.md
     reason: Text
     at: float
     progressed: bool = False  # beyond what any launch before it had reached

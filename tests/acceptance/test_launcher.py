@@ -160,7 +160,7 @@ def test_a_hang_is_found_and_the_gang_started_anew_without_the_rank_that_did_not
     (decision,) = [one for one in site.get("/v1/decisions") if one["table_row"] == 100]
     assert decision["subject"] == "n2"
     assert "rank 1 left collective" in decision["reason"]
-    assert [one["row"] for one in job.events("decision")] == [75]
+    assert [one["row"] for one in job.events("decision")] == ["L110"]
     wait_succeeded(site, 1)
     assert site.node("n2")["state"] == "suspect"
     assert "DRAIN" not in site.node("n2")["slurm"]["flags"]

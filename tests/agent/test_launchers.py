@@ -91,7 +91,9 @@ def test_launches_are_told_though_the_agent_comes_late(
     config: Config, control_plane: FakeControlPlane, line: AgentLine
 ) -> None:
     line.notice("launch_started", launch=0, seats=("n1", "n2"), spares=("n3",), lost=())
-    line.notice("launch_ended", launch=0, row=60, reason="first again", counted=True, failed_node="n2", cause="hang")
+    line.notice(
+        "launch_ended", launch=0, row="L120", reason="first again", counted=True, failed_node="n2", cause="hang"
+    )
     for _ in range(5):
         line.turn()
     assert line.unsaid == 2
@@ -101,7 +103,7 @@ def test_launches_are_told_though_the_agent_comes_late(
     assert isinstance(started, LaunchStarted)
     assert isinstance(ended, LaunchEnded)
     assert (started.job_id, started.seats, started.spares, started.user_id) == (7, ("n1", "n2"), ("n3",), os.getuid())
-    assert (ended.table_row, ended.counted, ended.failed_node) == (60, True, "n2")
+    assert (ended.table_row, ended.counted, ended.failed_node) == ("L120", True, "n2")
 
 
 def test_the_control_plane_being_away_delays_the_word_and_no_more(

@@ -198,7 +198,7 @@ def test_root_may_speak_for_anybody_and_a_spare_of_others_is_none(door: Door) ->
 
 
 def test_what_was_spent_before_a_requeue_is_told(door: Door) -> None:
-    ends = [LaunchEnded(7, 0, launch, 70, "it failed", float(launch), counted=True) for launch in range(2)]
+    ends = [LaunchEnded(7, 0, launch, "L130", "it failed", float(launch), counted=True) for launch in range(2)]
     assert door.facts.record("n1", ends, b.NOW, door.directory.get) == []
     assert door.post().json()["launches_without_progress"] == 2
 

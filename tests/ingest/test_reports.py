@@ -130,7 +130,7 @@ def test_what_is_no_text_or_has_no_end_is_refused_as_any_other_nonsense(door: Do
     [
         HardwareEvent(b.BOOT, b.NOW, HardwareKind.PORT_OUTAGE, "mlx5_0/1", 2**64),
         KernelEvent(b.BOOT, 1, b.NOW, "NVRM: Xid", 2**40),
-        LaunchEnded(7, 0, 0, 1, "over", b.NOW, status=2**63),
+        LaunchEnded(7, 0, 0, "L130", "over", b.NOW, status=2**63),
     ],
 )
 def test_a_number_that_no_database_holds_is_refused(door: Door, fact: Fact) -> None:

@@ -70,7 +70,7 @@ class LocalGang(Gang):
         """Its process id."""
         return int((self.home / f"step.{step}" / node).read_text())
 
-    def rows(self) -> list[int]:
+    def rows(self) -> list[str]:
         return [one["row"] for one in self.events("decision")]
 
     def exit_code(self, seconds: float = 60) -> int:

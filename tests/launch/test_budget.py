@@ -67,7 +67,7 @@ def test_the_last_look_at_a_launch_is_not_put_off_though_the_one_before_ended_ju
 def test_what_earlier_allocations_spent_and_reached_counts_once(gang: Gang) -> None:
     gang.budget.take_over(2, best=50)
     gang.budget.take_over(2, best=50)
-    assert gang.budget.ledger.without_progress == 2
+    assert gang.budget.history.without_progress == 2
     launch = gang.launch(0, now=10.0)
     gang.reach(50)
     assert not gang.has_progressed(launch, now=11.0)

@@ -6,19 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_agent.launch.decide import (
-    CAUSES,
-    ROWS,
-    Action,
-    Decision,
-    Ended,
-    Failure,
-    Ledger,
-    OutOfSpares,
-    Rules,
-    decide,
-    inherit,
-)
+from understudy_agent.launch.case import Ended, Failure, History, OutOfSpares, Rules, add_earlier_allocations
+from understudy_agent.launch.decide import TABLE, Action, Cause, Decision, decide
+from understudy_agent.launch.launcher import Launcher
 from understudy_agent.wire import LaunchCause
 
 SEATS = ("a", "b", "c", "d")
@@ -41,81 +31,87 @@ ALIKE = tuple(failed(node, 2) for node in SEATS)
 
 LIKE_A_PEER = tuple(failed(node, 1) for node in reversed(SEATS))
 
-TABLE: list[tuple[str, Ended, list[str], Rules, int, Action, tuple[str, ...], int]] = [
-    ("done", ended(failures=(), running=0), ["e"], RULES, 10, Action.FINISH, (), 0),
-    ("asked to end", ended(asked_to_end="warned"), ["e"], RULES, 20, Action.FINISH, (), 1),
-    ("asked to end, and a node is lost", ended(failures=(), running=3, asked_to_end="warned", bad=DEAD), ["e"], RULES,
-     20, Action.FINISH, (), 75),
-    ("asked to end, and ranks failed of a lost node", ended(asked_to_end="warned", bad=DEAD), ["e"], RULES, 20,
+CASES: list[tuple[str, Ended, list[str], Rules, str, Action, tuple[str, ...], int]] = [
+    ("done", ended(failures=(), running=0), ["e"], RULES, "L10", Action.FINISH, (), 0),
+    ("stopping", ended(stopping="warned"), ["e"], RULES, "L20", Action.FINISH, (), 1),
+    ("stopping, and a node is lost", ended(failures=(), running=3, stopping="warned", bad=DEAD), ["e"], RULES,
+     "L20", Action.FINISH, (), 75),
+    ("stopping, and ranks failed because a node was lost", ended(stopping="warned", bad=DEAD), ["e"], RULES, "L20",
      Action.FINISH, (), 75),
-    ("asked to end, and the step was ended", ended(failures=(), running=4, asked_to_end="warned"), [], RULES, 20,
+    ("stopping, and the step was ended", ended(failures=(), running=4, stopping="warned"), [], RULES, "L20",
      Action.FINISH, (), 75),
-    ("done, on a node that is bad", ended(failures=(), running=0, bad=DEAD), ["e"], RULES, 10, Action.FINISH, (), 0),
-    ("done after a warning", ended(failures=(), running=0, asked_to_end="warned"), [], RULES, 10, Action.FINISH, (), 0),
-    ("cannot start", ended(failures=ALIKE, running=0, age_seconds=2), ["e"], RULES, 30, Action.FINISH, (), 2),
-    ("alike, as of a peer", ended(failures=LIKE_A_PEER, running=0, age_seconds=2), ["e"], RULES, 35, Action.RELAUNCH,
-     ("a", "b", "c", "e"), 0),
-    ("alike, and nobody to try it with", ended(failures=LIKE_A_PEER, running=0, age_seconds=2), [], RULES, 30,
+    ("done, on a node that is bad", ended(failures=(), running=0, bad=DEAD), ["e"], RULES, "L10", Action.FINISH, (),
+     0),
+    ("done after a warning", ended(failures=(), running=0, stopping="warned"), [], RULES, "L10", Action.FINISH, (),
+     0),
+    ("cannot start", ended(failures=ALIKE, running=0, age_seconds=2), ["e"], RULES, "L30", Action.FINISH, (), 2),
+    ("alike, as because of a peer", ended(failures=LIKE_A_PEER, running=0, age_seconds=2), ["e"], RULES, "L40",
+     Action.RELAUNCH, ("a", "b", "c", "e"), 0),
+    ("alike, and no spare to try it with", ended(failures=LIKE_A_PEER, running=0, age_seconds=2), [], RULES, "L30",
      Action.FINISH, (), 1),
-    ("alike, in a later launch, and nobody to try it with",
-     ended(launch=1, failures=LIKE_A_PEER, running=0, age_seconds=2), [], RULES, 70, Action.RELAUNCH, SEATS, 0),
+    ("alike, in a later launch, and no spare to try it with", ended(launch=1, failures=LIKE_A_PEER, running=0,
+     age_seconds=2), [], RULES, "L130", Action.RELAUNCH, SEATS, 0),
     ("alike, and one launch is all that is allowed", ended(failures=LIKE_A_PEER, running=0, age_seconds=2), ["e"],
-     replace(RULES, launches_without_progress_max=1), 30, Action.FINISH, (), 1),
-    ("alike, but late", ended(failures=ALIKE, running=0), ["e"], RULES, 70, Action.RELAUNCH, SEATS, 0),
-    ("one is not alike", ended(failures=ALIKE[:3], running=1, age_seconds=2), [], RULES, 70, Action.RELAUNCH, SEATS, 0),
-    ("alike, but a node is dead", ended(failures=ALIKE, running=0, age_seconds=2, bad=DEAD), ["e"], RULES, 40,
+     replace(RULES, launches_without_progress_max=1), "L30", Action.FINISH, (), 1),
+    ("alike, but late", ended(failures=ALIKE, running=0), ["e"], RULES, "L130", Action.RELAUNCH, SEATS, 0),
+    ("one is not alike", ended(failures=ALIKE[:3], running=1, age_seconds=2), [], RULES, "L130", Action.RELAUNCH,
+     SEATS, 0),
+    ("alike, but a node is dead", ended(failures=ALIKE, running=0, age_seconds=2, bad=DEAD), ["e"], RULES, "L50",
      Action.RELAUNCH, ("a", "e", "c", "d"), 0),
-    ("a dead node", ended(bad=DEAD), ["e", "f"], RULES, 40, Action.RELAUNCH, ("a", "e", "c", "d"), 0),
-    ("the first node", ended(bad={"a": "Xid 79"}), ["e"], RULES, 40, Action.RELAUNCH, ("e", "b", "c", "d"), 0),
-    ("two nodes", ended(bad={"a": "x", "d": "y"}), ["e", "f"], RULES, 40, Action.RELAUNCH, ("e", "b", "c", "f"), 0),
-    ("pool", ended(bad=DEAD), [], RULES, 43, Action.POOL, (), 0),
-    ("fail", ended(bad=DEAD), [], replace(RULES, when_out_of_spares=OutOfSpares.FAIL), 44, Action.FAIL, (), 0),
-    ("wait", ended(bad=DEAD), [], replace(RULES, when_out_of_spares=OutOfSpares.WAIT), 42, Action.WAIT, SEATS, 0),
-    ("shrink", ended(bad=DEAD), [], Rules(3, OutOfSpares.SHRINK), 41, Action.SHRINK, ("a", "c", "d"), 0),
-    ("shrink by one of two", ended(bad={"a": "x", "c": "y"}), ["e"], Rules(3, OutOfSpares.SHRINK), 41, Action.SHRINK,
-     ("e", "b", "d"), 0),
-    ("too small", ended(bad=DEAD), [], Rules(4, OutOfSpares.SHRINK), 44, Action.FAIL, (), 0),
-    ("told to start anew", ended(failures=(), running=4, told="it hangs"), ["e"], RULES, 75, Action.RELAUNCH, SEATS, 0),
-    ("told to, without a node", ended(failures=(), running=4, told="it hangs", without=("c",)), ["e"], RULES, 75,
-     Action.RELAUNCH, ("a", "b", "e", "d"), 0),
-    ("told to, and no spare", ended(failures=(), running=4, told="it hangs", without=("c",)), [], RULES, 75,
+    ("a dead node", ended(bad=DEAD), ["e", "f"], RULES, "L50", Action.RELAUNCH, ("a", "e", "c", "d"), 0),
+    ("the first node", ended(bad={"a": "Xid 79"}), ["e"], RULES, "L50", Action.RELAUNCH, ("e", "b", "c", "d"), 0),
+    ("two nodes", ended(bad={"a": "x", "d": "y"}), ["e", "f"], RULES, "L50", Action.RELAUNCH, ("e", "b", "c", "f"),
+     0),
+    ("pool", ended(bad=DEAD), [], RULES, "L80", Action.WAIT_FOR_REQUEUE, (), 0),
+    ("fail", ended(bad=DEAD), [], replace(RULES, when_out_of_spares=OutOfSpares.FAIL), "L90", Action.FAIL, (), 0),
+    ("wait", ended(bad=DEAD), [], replace(RULES, when_out_of_spares=OutOfSpares.WAIT), "L70", Action.WAIT_FOR_NODE,
+     SEATS, 0),
+    ("shrink", ended(bad=DEAD), [], Rules(3, OutOfSpares.SHRINK), "L60", Action.RELAUNCH, ("a", "c", "d"), 0),
+    ("shrink by one of two", ended(bad={"a": "x", "c": "y"}), ["e"], Rules(3, OutOfSpares.SHRINK), "L60",
+     Action.RELAUNCH, ("e", "b", "d"), 0),
+    ("too small", ended(bad=DEAD), [], Rules(4, OutOfSpares.SHRINK), "L90", Action.FAIL, (), 0),
+    ("restart ordered", ended(failures=(), running=4, restart_reason="it hangs"), ["e"], RULES, "L110",
      Action.RELAUNCH, SEATS, 0),
-    ("told to, and a node is bad as well", ended(failures=(), running=4, told="it hangs", without=("c",), bad=DEAD),
-     ["e", "f"], RULES, 40, Action.RELAUNCH, ("a", "e", "c", "d"), 0),
-    ("hung", ended(failures=(), running=4, hung_seconds=60), ["e"], RULES, 72, Action.RELAUNCH, SEATS, 0),
-    ("hung, and a node does not let go", ended(failures=(), running=4, hung_seconds=60, bad=DEAD), ["e"], RULES, 40,
-     Action.RELAUNCH, ("a", "e", "c", "d"), 0),
-    ("a rank failed", ended(), [], RULES, 70, Action.RELAUNCH, SEATS, 0),
+    ("restart ordered, without a node", ended(failures=(), running=4, restart_reason="it hangs", without=("c",)),
+     ["e"], RULES, "L110", Action.RELAUNCH, ("a", "b", "e", "d"), 0),
+    ("restart ordered, and no spare", ended(failures=(), running=4, restart_reason="it hangs", without=("c",)), [],
+     RULES, "L110", Action.RELAUNCH, SEATS, 0),
+    ("restart ordered, and a node is bad as well", ended(failures=(), running=4, restart_reason="it hangs",
+     without=("c",), bad=DEAD), ["e", "f"], RULES, "L50", Action.RELAUNCH, ("a", "e", "c", "d"), 0),
+    ("hung", ended(failures=(), running=4, hung_seconds=60), ["e"], RULES, "L140", Action.RELAUNCH, SEATS, 0),
+    ("hung, and ranks on a node do not end", ended(failures=(), running=4, hung_seconds=60, bad=DEAD), ["e"], RULES,
+     "L50", Action.RELAUNCH, ("a", "e", "c", "d"), 0),
+    ("a rank failed", ended(), [], RULES, "L130", Action.RELAUNCH, SEATS, 0),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("end", "spares", "rules", "row", "then"),
-    [(*line[1:5], line[5:]) for line in TABLE],
-    ids=[line[0] for line in TABLE],
+    [(*line[1:5], line[5:]) for line in CASES],
+    ids=[line[0] for line in CASES],
 )
 def test_the_table(
-    end: Ended, spares: list[str], rules: Rules, row: int, then: tuple[Action, tuple[str, ...], int]
+    end: Ended, spares: list[str], rules: Rules, row: str, then: tuple[Action, tuple[str, ...], int]
 ) -> None:
-    decision = decide(end, Ledger(), spares, rules)
+    decision = decide(end, History(), spares, rules)
     assert (decision.row, (decision.action, decision.seats, decision.exit_code)) == (row, then)
     assert decision.reason
 
 
 def launches(*ends: Ended, spares: tuple[str, ...] = ("e", "f")) -> list[Decision]:
     """One after the other, on the seats that the decision before gave."""
-    ledger, found = Ledger(), []
+    history, found = History(), []
     seats: tuple[str, ...] = SEATS
     for launch, end in enumerate(ends):
         decision = decide(
-            replace(end, launch=launch, seats=seats), ledger, [s for s in spares if s not in seats], RULES
+            replace(end, launch=launch, seats=seats), history, [s for s in spares if s not in seats], RULES
         )
-        ledger, seats = decision.ledger, decision.seats
+        history, seats = decision.history, decision.seats
         found.append(decision)
     return found
 
 
-def rows(*ends: Ended) -> list[int]:
+def rows(*ends: Ended) -> list[str]:
     return [decision.row for decision in launches(*ends)]
 
 
@@ -123,101 +119,112 @@ def test_three_launches_without_progress_end_the_job() -> None:
     last = launches(ended(failures=(failed("a"),)), ended(failures=(failed("c"),)), ended(failures=(failed("d", -9),)))[
         -1
     ]
-    assert (last.row, last.exit_code) == (50, 137)
+    assert (last.row, last.exit_code) == ("L100", 137)
     assert "3 launches without progress" in last.reason
     assert not last.blamed
 
 
 def test_progress_gives_the_budget_back() -> None:
     a, c, d = (ended(failures=(failed(node),)) for node in "acd")
-    assert rows(a, c, replace(d, progressed=True), a, c, d) == [70, 70, 70, 70, 70, 50]
+    assert rows(a, c, replace(d, progressed=True), a, c, d) == ["L130", "L130", "L130", "L130", "L130", "L100"]
 
 
 def test_bad_nodes_cost_nothing_of_the_budget() -> None:
     a, c, d = (ended(failures=(failed(node),)) for node in "acd")
-    assert rows(a, c, ended(bad={"b": "dead"}), d) == [70, 70, 40, 50]
+    assert rows(a, c, ended(bad={"b": "dead"}), d) == ["L130", "L130", "L50", "L100"]
 
 
 def test_a_node_that_fails_first_again_while_others_are_well_is_replaced() -> None:
     first, second = launches(ended(age_seconds=1), ended(age_seconds=1))
-    assert first.row == 70
-    assert (second.row, second.seats, list(second.blamed)) == (60, ("a", "e", "c", "d"), ["b"])
+    assert first.row == "L130"
+    assert (second.row, second.seats, list(second.blamed)) == ("L120", ("a", "e", "c", "d"), ["b"])
 
 
 def test_it_is_cleared_where_the_failure_follows_the_rank() -> None:
     last = launches(ended(), ended(), ended(failures=(Failure("e", 1, 1, 1),)))[-1]
-    assert (last.row, last.cleared) == (50, ("b",))
+    assert (last.row, last.cleared) == ("L100", ("b",))
     assert "follows the rank, not the node" in last.reason
 
 
 def test_two_nodes_in_turn_are_no_black_hole() -> None:
-    assert rows(ended(), ended(failures=(failed("c"),)))[-1] == 70
+    assert rows(ended(), ended(failures=(failed("c"),)))[-1] == "L130"
 
 
 def test_progress_between_two_failures_of_a_node_blames_nobody() -> None:
-    assert rows(ended(), ended(progressed=True), ended())[-1] == 60, "two running, since the progress"
-    assert rows(ended(), ended(progressed=True))[-1] == 70
+    assert rows(ended(), ended(progressed=True), ended())[-1] == "L120", "two running, since the progress"
+    assert rows(ended(), ended(progressed=True))[-1] == "L130"
 
 
 def test_a_black_hole_without_a_spare_is_tried_again() -> None:
     decisions = launches(ended(), ended(), spares=())
-    assert [decision.row for decision in decisions] == [70, 70]
+    assert [decision.row for decision in decisions] == ["L130", "L130"]
 
 
 def test_a_gang_of_one_node_has_no_black_hole() -> None:
     alone = Ended(0, ("a",), 3600, progressed=False, failures=(failed("a"),), running=0)
-    ledger = decide(alone, Ledger(), ["e"], Rules(1)).ledger
-    assert decide(replace(alone, launch=1), ledger, ["e"], Rules(1)).row == 70
+    history = decide(alone, History(), ["e"], Rules(1)).history
+    assert decide(replace(alone, launch=1), history, ["e"], Rules(1)).row == "L130"
 
 
 def test_a_program_that_once_got_somewhere_can_start() -> None:
     early = ended(failures=ALIKE, running=0, age_seconds=2)
-    assert rows(ended(progressed=True), early)[-1] == 70
+    assert rows(ended(progressed=True), early)[-1] == "L130"
 
 
 def test_all_alike_again_without_the_node_that_was_first_is_the_program() -> None:
     first = ended(failures=LIKE_A_PEER, running=0, age_seconds=2)
     again = replace(first, failures=tuple(failed(node, 1) for node in ("a", "b", "c", "e")))
     one, two = launches(first, again)
-    assert (one.row, one.seats, dict(one.blamed)) == (35, ("a", "b", "c", "e"), {})
-    assert (two.row, two.exit_code) == (30, 1)
+    assert (one.row, one.seats, dict(one.blamed)) == ("L40", ("a", "b", "c", "e"), {})
+    assert (two.row, two.exit_code) == ("L30", 1)
 
 
 def test_a_bad_program_costs_no_more_after_a_node_was_lost() -> None:
     alike = ended(failures=LIKE_A_PEER, running=0, age_seconds=2)
-    assert rows(ended(bad=DEAD), alike, alike) == [40, 35, 30]
+    assert rows(ended(bad=DEAD), alike, alike) == ["L50", "L40", "L30"]
 
 
 def test_a_step_ended_in_slurm_is_started_again_within_the_budget() -> None:
     gone = ended(failures=())
-    assert rows(gone, gone, gone) == [71, 71, 50]
+    assert rows(gone, gone, gone) == ["L150", "L150", "L100"]
 
 
 def test_a_gang_that_hangs_again_and_again_ends_the_job() -> None:
     hung = ended(failures=(), running=4, hung_seconds=60.0)
     last = launches(hung, hung, hung)[-1]
-    assert (last.row, last.exit_code, dict(last.blamed)) == (50, 137, {})
+    assert (last.row, last.exit_code, dict(last.blamed)) == ("L100", 137, {})
     assert "no new step for 60.0 s" in last.reason
 
 
-def test_every_row_is_explained_and_reached() -> None:
-    reached = {decide(line[1], Ledger(), line[2], line[3]).row for line in TABLE}
-    reached.add(decide(ended(failures=()), Ledger(), [], RULES).row)
+def test_every_row_is_reached() -> None:
+    reached = {decide(line[1], History(), line[2], line[3]).row for line in CASES}
+    reached.add(decide(ended(failures=()), History(), [], RULES).row)
     reached |= set(rows(ended(), ended(), ended(failures=(Failure("e", 1, 1, 1),))))
-    assert reached == set(ROWS)
+    assert reached == {row.label for row in TABLE}
+
+
+def test_the_table_is_sorted_by_its_labels() -> None:
+    numbers = [int(row.label.removeprefix("L")) for row in TABLE]
+    assert all(row.label.startswith("L") for row in TABLE)
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("action", Action)
+def test_an_action_names_the_launchers_method(action: Action) -> None:
+    assert callable(getattr(Launcher, f"_{action}"))
 
 
 def test_what_earlier_allocations_spent_counts_until_there_is_progress() -> None:
-    ledger = inherit(Ledger(), 2, None)
-    assert decide(ended(), ledger, ["e"], RULES).row == 50
-    assert decide(ended(progressed=True), ledger, ["e"], RULES).row == 70
-    progressed = Ledger(ever_progressed=True)
-    assert inherit(progressed, 2, 40) == progressed
+    history = add_earlier_allocations(History(), 2, None)
+    assert decide(ended(), history, ["e"], RULES).row == "L100"
+    assert decide(ended(progressed=True), history, ["e"], RULES).row == "L130"
+    progressed = History(ever_progressed=True)
+    assert add_earlier_allocations(progressed, 2, 40) == progressed
     cannot = ended(failures=ALIKE, running=0, age_seconds=2)
-    assert decide(cannot, Ledger(), [], RULES).row == 30
-    assert decide(cannot, inherit(Ledger(), 0, 40), [], RULES).row == 70, "it could start before"
+    assert decide(cannot, History(), [], RULES).row == "L30"
+    assert decide(cannot, add_earlier_allocations(History(), 0, 40), [], RULES).row == "L130", "it could start before"
 
 
-def test_every_row_has_a_cause_that_the_agent_knows() -> None:
-    assert set(ROWS) <= set(CAUSES)
-    assert set(CAUSES.values()) == set(LaunchCause)
+def test_the_agent_knows_every_cause() -> None:
+    assert {row.cause for row in TABLE} == set(Cause)
+    assert {cause.value for cause in Cause} == {cause.value for cause in LaunchCause}

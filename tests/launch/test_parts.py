@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from understudy_agent.launch import steps, tree, warm
+from understudy_agent.launch.case import OutOfSpares
 from understudy_agent.launch.command import Meeting, PythonProgram, parse_python, torchrun
-from understudy_agent.launch.decide import OutOfSpares
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.hub import Hub
 from understudy_agent.launch.nodes import Nodes

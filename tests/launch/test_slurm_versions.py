@@ -55,4 +55,4 @@ def meet_faults(gang: GangJob) -> None:
 
     gang.finish()
     assert gang.exit_code(60) == 0
-    assert [one["row"] for one in gang.events("decision")] == [70, 40, 40, 10]
+    assert [one["row"] for one in gang.events("decision")] == ["L130", "L50", "L50", "L10"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_agent.launch.decide import Failure
+from understudy_agent.launch.case import Failure
 from understudy_agent.launch.watch import MANY_SILENT_SECONDS, Over, Picture, judge
 
 SEATS = ("a", "b", "c", "d")

@@ -228,7 +228,7 @@ def test_a_dead_node_is_drained_and_its_job_is_not_ended_by_that(
 def test_what_earlier_allocations_spent_counts_until_there_is_progress(rehearsal: Rehearsal) -> None:
     def ended(launch: int, restart_count: int = 0, progressed: bool = False, counted: bool = True) -> LaunchEnded:
         at = restart_count * 100.0 + launch
-        return LaunchEnded(1, restart_count, launch, 70, "it failed", at, progressed, counted)
+        return LaunchEnded(1, restart_count, launch, "L130", "it failed", at, progressed, counted)
 
     with rehearsal.engine.connect() as connection:
         row = connection.execute(select(tables.job.c.id).where(tables.job.c.job_id == 1)).scalar_one()
@@ -242,7 +242,7 @@ def test_what_earlier_allocations_spent_counts_until_there_is_progress(rehearsal
 
 def blame(job_id: int, node: str = "n5", launch: int = 1, rank: int = 0) -> LaunchEnded:
     hole = LaunchCause.BLACK_HOLE
-    return LaunchEnded(job_id, 0, launch, 60, "first again", 1.0, cause=hole, failed_node=node, rank=rank)
+    return LaunchEnded(job_id, 0, launch, "L120", "first again", 1.0, cause=hole, failed_node=node, rank=rank)
 
 
 def test_two_users_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> None:
@@ -264,7 +264,7 @@ def test_two_users_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> 
 
 
 def test_a_failure_that_goes_with_the_rank_to_another_node_clears_the_first(rehearsal: Rehearsal) -> None:
-    after = LaunchEnded(rehearsal.hungry, 0, 2, 50, "given up", 2.0, failed_node="n6", rank=0)
+    after = LaunchEnded(rehearsal.hungry, 0, 2, "L100", "given up", 2.0, failed_node="n6", rank=0)
     tell(rehearsal, blame(rehearsal.gang), blame(rehearsal.hungry), after)
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
@@ -319,7 +319,7 @@ def test_time_is_credited_for_a_dead_node_that_the_launcher_replaced_first(tmp_p
     rehearsal.run(180)
     rehearsal.kill_node("n2")
     at, dead = rehearsal.fake.now + 3, LaunchCause.HARDWARE
-    tell(rehearsal, LaunchEnded(1, 0, 0, 40, "n2 is silent", at, cause=dead, blamed=("n2",)))
+    tell(rehearsal, LaunchEnded(1, 0, 0, "L50", "n2 is silent", at, cause=dead, blamed=("n2",)))
     launcher.seats, launcher.spares, launcher.lost, launcher.launch = ("n1", "n4", "n3"), (), ("n2",), 1
     tell(rehearsal, RankStarted(1, 0, 0, 1, at + 1, 6, launch=1), FirstStep(1, 0, 0, 1, 41, at + 2, launch=1))
     rehearsal.run_until(lambda: all_ended(rehearsal))

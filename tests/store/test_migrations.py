@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from alembic import command
 from alembic.config import Config as AlembicConfig
-from sqlalchemy import Engine, inspect, select, text
+from sqlalchemy import Engine, insert, inspect, select, text
 
+from understudy_agent.wire import LaunchEnded
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import MIGRATIONS, migrate
 
@@ -91,3 +93,44 @@ class TestWhetherATestBegan:
                 assert len(connection.execute(select(tables.recovery_step)).all()) == 3
             downgrade(engine, "0012")
             assert "never_began" not in {one["name"] for one in inspect(engine).get_columns("recovery")}
+
+
+LAUNCH_END = """
+INSERT INTO launch_end (job, restart_count, launch, table_row, cause, reason, progressed, counted, failed_node, blamed,
+  at, received_at) VALUES (1, 0, :launch, :table_row, 'program', '', 0, 0, '', '[]', 1, 1)
+"""
+
+
+class TestRowsOfTheLaunchersTable:
+    """0015: they were numbers before."""
+
+    def test_numbers_become_labels_and_labels_become_numbers(self, engine: Engine) -> None:
+        job = {"id": 1, "cluster": "c", "job_id": 7, "submit_at": 0, "user": "u", "user_id": 1, "name": ""}
+        waiting = b'{"type":"launch_ended","job_id":8,"restart_count":0,"launch":0,"table_row":75,"reason":"","at":1.0}'
+        fact = {"job_id": 8, "node": "n1", "received_at": 1.0, "fact": waiting.decode(), "digest": "0"}
+        downgrade(engine, "0013")
+        with engine.begin() as connection:
+            connection.execute(
+                insert(tables.job), [job | {"managed": True, "state": "RUNNING", "restart_count": 0, "seen_at": 1.0}]
+            )
+            connection.execute(text(LAUNCH_END), {"launch": 0, "table_row": 35})
+            connection.execute(text(LAUNCH_END), {"launch": 1, "table_row": 70})
+            connection.execute(insert(tables.waiting_fact), [fact])
+        migrate(engine)
+        assert self.rows(engine) == ["L40", "L130"]
+        assert msgspec.json.decode(self.fact(engine), type=LaunchEnded).table_row == "L110"
+        downgrade(engine, "0013")
+        assert self.rows(engine) == [35, 70]
+        assert msgspec.json.decode(self.fact(engine))["table_row"] == 75
+        migrate(engine)
+        assert self.rows(engine) == ["L40", "L130"]
+
+    @staticmethod
+    def rows(engine: Engine) -> list[object]:
+        with engine.connect() as connection:
+            return list(connection.execute(text("SELECT table_row FROM launch_end ORDER BY launch")).scalars())
+
+    @staticmethod
+    def fact(engine: Engine) -> str:
+        with engine.connect() as connection:
+            return str(connection.execute(select(tables.waiting_fact.c.fact)).scalar_one())

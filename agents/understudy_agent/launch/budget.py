@@ -6,7 +6,7 @@ what follows from it (`decide.py`), or how steps are learned (`progress.py`).
 
 from __future__ import annotations
 
-from understudy_agent.launch.decide import Ledger, inherit
+from understudy_agent.launch.case import History, add_earlier_allocations
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.launch import Launch
 from understudy_agent.launch.progress import Progress
@@ -24,7 +24,7 @@ class Budget:
         self._best_step: int | None = None
         self._looked_at = 0.0
         self._took_over = False
-        self.ledger = Ledger()
+        self.history = History()
 
     def begin(self, launch: Launch, now: float) -> None:
         """Its ranks are about to start: what is seen now is of a launch before."""
@@ -52,9 +52,9 @@ class Budget:
             return
         self._took_over = True
         self._events.note("heard", launches_without_progress=earlier, best_step=best)
-        if self.ledger.ever_progressed:
+        if self.history.ever_progressed:
             return
-        self.ledger = inherit(self.ledger, earlier, best)
+        self.history = add_earlier_allocations(self.history, earlier, best)
         if best is not None:
             self._best_step = max(best, self._best_step or 0)
         if earlier:

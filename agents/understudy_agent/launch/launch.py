@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from understudy_agent.launch import seating
-from understudy_agent.launch.decide import Ended, Failure
+from understudy_agent.launch.case import Ended, Failure
 from understudy_agent.launch.ending import SILENT_SECONDS, Remains
 from understudy_agent.launch.hub import silence_of
 from understudy_agent.launch.steps import Step
@@ -116,7 +116,7 @@ class Launch:
             stalled_seconds=0.0 if self.moved_at is None else now - self.moved_at,
         )
 
-    def summary(self, bad: Mapping[str, str], asked_to_end: str) -> Ended:
+    def summary(self, bad: Mapping[str, str], stopping: str) -> Ended:
         return Ended(
             launch=self.number,
             seats=self.seats,
@@ -125,10 +125,10 @@ class Launch:
             failures=tuple(self.failures),
             running=self.running_when_over if self.went_at is not None else 1,
             bad=bad,
-            told=self.over.told if self.over else "",
+            restart_reason=self.over.told if self.over else "",
             without=self.over.without if self.over else (),
             hung_seconds=self.over.hung_seconds if self.over else 0.0,
-            asked_to_end=asked_to_end,
+            stopping=stopping,
         )
 
     def remains(self, now: float, unusable: Mapping[str, str], may_be_a_nodes: bool) -> Remains:

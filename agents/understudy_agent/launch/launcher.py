@@ -14,12 +14,13 @@ from enum import StrEnum
 from understudy_agent.launch import ending, seating, watch
 from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.budget import Budget
-from understudy_agent.launch.decide import EXIT_REQUEUE, Action, Decision, decide
+from understudy_agent.launch.decide import Action, Decision, decide
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.hub import Hub
 from understudy_agent.launch.launch import Launch
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import Options
+from understudy_agent.launch.outcomes import EXIT_REQUEUE
 from understudy_agent.launch.progress import Progress
 from understudy_agent.launch.reports import Reports
 from understudy_agent.launch.seats import Seats
@@ -83,7 +84,7 @@ class Launcher:
             Phase.SEATING: self._seat,
             Phase.RUNNING: self._watch,
             Phase.ENDING: self._end,
-            Phase.WAITING: self._wait_for_a_node,
+            Phase.WAITING: self._wait,
             Phase.LEAVING: self._leave,
         }
         while self._phase is not Phase.DONE:
@@ -246,39 +247,54 @@ class Launcher:
             self._decide(outcome.bad)
 
     def _decide(self, bad: Mapping[str, str]) -> None:
-        launch, before = self._launch, self._budget.ledger
-        asked_to_end = "the ranks were asked for a last checkpoint" if self._signals.warned else ""
-        ended = launch.summary(bad, asked_to_end)
+        launch, before = self._launch, self._budget.history
+        stopping = "the ranks were asked for a last checkpoint" if self._signals.warned else ""
+        ended = launch.summary(bad, stopping)
         decision = decide(ended, before, self._standbys.spares(launch), self._options.rules)
         if launch.went_at is not None:
             self._reports.ended(launch, decision, before)
-        self._budget.ledger = decision.ledger
+        self._budget.history = decision.history
         self._reports.decision(launch, decision, time.monotonic())
         self._carry_out(decision)
 
     def _carry_out(self, decision: Decision) -> None:
         launch = self._launch
         self._nodes.blame(decision.blamed, launch.away(time.monotonic()))
-        again = decision.action in (Action.RELAUNCH, Action.SHRINK) and launch.went_at is not None
+        again = decision.action is Action.RELAUNCH and launch.went_at is not None
         if not (again and self._standbys.stay(launch, decision.seats)):
             self._steps.retire(launch.step)
-        match decision.action:
-            case Action.RELAUNCH | Action.SHRINK:
-                if launch.went_at is None:  # nobody has seen this number
-                    self._order(decision.seats, launch.number, launch.fault_at or launch.over_at)
-                else:
-                    self._order(decision.seats, launch.number + 1, launch.over_at)
-            case Action.FINISH:
-                self._exit_code = decision.exit_code
-                self._start_leaving()
-            case Action.WAIT:
-                self._await(self._options.wait_for_node_seconds)
-            case Action.POOL:
-                self._exit_code = EXIT_REQUEUE
-                self._await(self._options.wait_for_requeue_seconds)
-            case Action.FAIL:
-                self._exit_code = EXIT_NODES_MISSING
-                self._start_leaving()
+        actions = {
+            Action.FINISH: self._finish,
+            Action.RELAUNCH: self._relaunch,
+            Action.WAIT_FOR_NODE: self._wait_for_node,
+            Action.WAIT_FOR_REQUEUE: self._wait_for_requeue,
+            Action.FAIL: self._fail,
+        }
+        actions[decision.action](decision)
+
+    # -- what a row of the table names -------------------------------------------------------------------------
+
+    def _finish(self, decision: Decision) -> None:
+        self._exit_code = decision.exit_code
+        self._start_leaving()
+
+    def _relaunch(self, decision: Decision) -> None:
+        launch = self._launch
+        if launch.went_at is None:  # its number was never used
+            self._order(decision.seats, launch.number, launch.fault_at or launch.over_at)
+        else:
+            self._order(decision.seats, launch.number + 1, launch.over_at)
+
+    def _wait_for_node(self, _decision: Decision) -> None:
+        self._await(self._options.wait_for_node_seconds)
+
+    def _wait_for_requeue(self, _decision: Decision) -> None:
+        self._exit_code = EXIT_REQUEUE
+        self._await(self._options.wait_for_requeue_seconds)
+
+    def _fail(self, _decision: Decision) -> None:
+        self._exit_code = EXIT_NODES_MISSING
+        self._start_leaving()
 
     # -- out of spares -----------------------------------------------------------------------------------------
 
@@ -287,7 +303,7 @@ class Launcher:
         self._phase = Phase.WAITING
         self._reports.waiting(seconds, for_a_node=self._exit_code != EXIT_REQUEUE)
 
-    def _wait_for_a_node(self) -> None:
+    def _wait(self) -> None:
         now = time.monotonic()
         if now >= self._until:
             self._exit_code = EXIT_REQUEUE
@@ -304,10 +320,10 @@ class Launcher:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def _start_leaving(self) -> None:
-        launch, ending_for, ledger = self._launch, self._signals.ending_for, self._budget.ledger
+        launch, ending_for, history = self._launch, self._signals.ending_for, self._budget.history
         if launch.went_at is not None and not launch.end_told and ending_for is not None:
             reason = f"the job was ended by {ending_for.name}"
-            self._reports.ended(launch, Decision(20, Action.FINISH, reason, ledger), ledger)
+            self._reports.ended(launch, Decision("L20", Action.FINISH, reason, history), history)
         self._seats.kill(launch)
         self._steps.retire_all()
         self._phase = Phase.LEAVING

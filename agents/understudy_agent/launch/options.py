@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from understudy_agent.launch.decide import OutOfSpares, Rules
+from understudy_agent.launch.case import OutOfSpares, Rules
 from understudy_agent.launch.ports import port_range
 
 _SIGNALS = ("USR1", "USR2", "HUP", "URG", "WINCH", "TERM")

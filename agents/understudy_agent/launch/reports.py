@@ -9,10 +9,12 @@ import signal
 from collections.abc import Sequence
 
 from understudy_agent.launch.agent_line import AgentLine, Gang
-from understudy_agent.launch.decide import CAUSES, EXIT_REQUEUE, Decision, Ledger, OutOfSpares
+from understudy_agent.launch.case import History, OutOfSpares
+from understudy_agent.launch.decide import Decision
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.launch import Launch
 from understudy_agent.launch.options import Options
+from understudy_agent.launch.outcomes import EXIT_REQUEUE
 from understudy_agent.launch.protocol import ProtocolError
 from understudy_agent.launch.watch import MANY_SLOW_SECONDS, Over
 
@@ -151,7 +153,7 @@ class Reports:
             ending_seconds=round(now - launch.over_at, 4),
         )
 
-    def ended(self, launch: Launch, decision: Decision, before: Ledger) -> None:
+    def ended(self, launch: Launch, decision: Decision, before: History) -> None:
         """How, and what it cost; for the control plane alone. `before` is what was spent until then."""
         launch.end_told = True
         first = launch.failures[0] if launch.failures else None
@@ -161,8 +163,8 @@ class Reports:
             row=decision.row,
             reason=decision.reason[:REASON_CHARACTERS_MAX],
             progressed=launch.progressed,
-            counted=decision.ledger.without_progress > (0 if launch.progressed else before.without_progress),
-            cause=CAUSES.get(decision.row, "program"),
+            counted=decision.history.without_progress > (0 if launch.progressed else before.without_progress),
+            cause=decision.cause,
             failed_node=first.node if first else "",
             rank=first.rank if first else None,
             status=first.status if first else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_agent.launch.decide import Failure
+from understudy_agent.launch.case import Failure
 
 SETTLE_SECONDS = 0.25
 """A node that dies takes ranks on other nodes with it, which may be heard of first. So much is waited for the cause."""

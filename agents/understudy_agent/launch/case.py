@@ -1,0 +1,166 @@
+"""How a launch ended, and what is remembered of the launches before it. Pure.
+
+Belongs here: the values by which the table in `decide.py` chooses a row. Must not: what follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class OutOfSpares(StrEnum):
+    """What to do when a node has to be replaced and no spare is left in the allocation."""
+
+    POOL = "pool"
+    SHRINK = "shrink"
+    WAIT = "wait"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the job's owner asked for."""
+
+    nodes_min: int
+    when_out_of_spares: OutOfSpares = OutOfSpares.POOL
+    launches_without_progress_max: int = 3
+    early_seconds: float = 30.0
+    """A failure within this time after the start may be that of a program that cannot start at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A rank that ended by itself with an error. `status` is its exit code, or a signal's number below zero."""
+
+    node: str
+    node_rank: int
+    rank: int
+    status: int
+
+    @property
+    def exit_code(self) -> int:
+        return self.status if self.status >= 0 else 128 - self.status
+
+    def __str__(self) -> str:
+        how = f"exit code {self.status}" if self.status >= 0 else f"signal {-self.status}"
+        return f"rank {self.rank} on {self.node} ended with {how}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a launch ended."""
+
+    launch: int
+    seats: tuple[str, ...]
+    """Its nodes, by node rank."""
+    age_seconds: float
+    progressed: bool
+    """Beyond what any launch before it had reached."""
+    failures: tuple[Failure, ...] = ()
+    """In the order in which the launcher learned of them."""
+    running: int = 0
+    """Ranks that still ran when the launch was ended."""
+    hung_seconds: float = 0.0
+    """Above 0: the launch was ended because it made no new step for this time."""
+    bad: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that must not be used any more, and why: verdicts, nodes that are gone or stuck."""
+    restart_reason: str = ""
+    """Why the control plane ordered a restart although no rank had ended: the gang hangs. Empty: it did not."""
+    without: tuple[str, ...] = ()
+    """Nodes that a spare replaces on such a restart, where there is one. They are not bad."""
+    stopping: str = ""
+    """Why nothing may be started any more: a signal, the end of the job's time. Empty: it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is remembered from launch to launch."""
+
+    without_progress: int = 0
+    ever_progressed: bool = False
+    first_failed: tuple[Failure, ...] = ()
+    """The first failure of each launch since the last progress that ended with one, oldest first."""
+    black_holes: tuple[tuple[str, int], ...] = ()
+    """Nodes replaced as black holes, and the node rank they had."""
+    failed_alike: int = 0
+    """Launches in which all ranks failed alike at the very start, before any progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that a row may look at."""
+
+    ended: Ended
+    history: History
+    """The ended launch included."""
+    spares: tuple[str, ...]
+    rules: Rules
+
+    @property
+    def first(self) -> Failure | None:
+        return self.ended.failures[0] if self.ended.failures else None
+
+    @property
+    def bad(self) -> dict[str, str]:
+        return {node: why for node, why in self.ended.bad.items() if node in self.ended.seats}
+
+    @property
+    def spares_for_bad(self) -> list[str]:
+        return [node for node in self.spares if node not in self.bad]
+
+    @property
+    def bad_without_spares(self) -> bool:
+        return len(self.spares_for_bad) < len(self.bad)
+
+    @property
+    def seats_left(self) -> tuple[str, ...]:
+        """The seats when spares have replaced as many bad nodes as they can, and the other bad nodes are dropped."""
+        replaced = dict(zip(self.bad, self.spares_for_bad, strict=False))
+        return tuple(replaced.get(node, node) for node in self.ended.seats if node not in self.bad or node in replaced)
+
+
+def add_earlier_allocations(history: History, without_progress: int, best_step: int | None) -> History:
+    """What earlier allocations of the job have spent and reached counts here, until there is progress."""
+    if history.ever_progressed:
+        return history
+    spent = history.without_progress + without_progress
+    return replace(history, without_progress=spent, ever_progressed=best_step is not None)
+
+
+def add_ended(ended: Ended, history: History, rules: Rules) -> History:
+    """Progress resets the budget. A launch that ended because of a bad node costs none of it: the number of spares
+    limits those.
+    """
+    if ended.progressed:
+        history = History(ever_progressed=True)
+    if ended.bad or not (ended.failures or ended.running):
+        return history
+    return replace(
+        history,
+        without_progress=history.without_progress + (0 if ended.progressed else 1),
+        first_failed=(*history.first_failed, *ended.failures[:1]),
+        failed_alike=history.failed_alike + (1 if all_failed_alike(ended, history, rules) else 0),
+    )
+
+
+def all_failed_alike(ended: Ended, history: History, rules: Rules) -> bool:
+    """All ranks failed the same way soon after the start, and the job never made progress."""
+    return (
+        not history.ever_progressed
+        and ended.age_seconds <= rules.early_seconds
+        and not ended.bad
+        and not ended.running
+        and len({failure.status for failure in ended.failures}) == 1
+    )
+
+
+def failed_first_count(node: str, history: History) -> int:
+    """In how many consecutive launches, up to now, this node was the first to fail."""
+    count = 0
+    for failure in reversed(history.first_failed):
+        if failure.node != node:
+            break
+        count += 1
+    return count
