@@ -1,10 +1,9 @@
-"""What runs on a compute node: the node agent, the hook that training code imports (`understudy`, to
-its users `understudy`), the launcher (`understudy_agent.launch`) and the self-check.
+"""What runs on a compute node: the node agent, the launcher (`launch/`), the Slurm hooks (`hooks/`) and the self-check
+(`selfcheck/`).
 
-Belongs to the agent: reading devices, the kernel log and the ranks of this node, and sending what was read. Must not:
-judging (is this GPU broken?), changing anything on the node, or importing the control plane. Light by
-promise: msgspec, httpx and nvidia-ml-py besides the standard library; `understudy` the standard library
-alone.
+Belongs to the agent: reading devices, the kernel log and the ranks of this node, and sending what it reads. Must not:
+judging (is this GPU broken?), changing anything on the node, or importing the control plane. It needs msgspec, httpx
+and nvidia-ml-py besides the standard library.
 
-`wire.py` has the shared words: all that travels between here and the control plane.
+`wire.py` defines all messages between the agent and the control plane.
 """

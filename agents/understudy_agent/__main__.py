@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Report this node's GPUs, kernel log and ranks to the control plane.",
     )
     parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help=f"default: {DEFAULT_CONFIG}")
-    parser.add_argument("--check-config", action="store_true", help="say whether the configuration is good, and end")
+    parser.add_argument("--check-config", action="store_true", help="check the configuration and exit")
     options = parser.parse_args(arguments)
     set_up_logging()
     try:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"understudy agent: {error}\n")
         return 2
     if options.check_config:
-        sys.stdout.write(f"{options.config}: good (cluster {config.cluster}, node {config.node})\n")
+        sys.stdout.write(f"{options.config}: is valid (cluster {config.cluster}, node {config.node})\n")
         return 0
     try:
         asyncio.run(_run(config))

@@ -14,47 +14,47 @@ import msgspec
 
 SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7), less its final zero byte
 
-Word = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 Url = Annotated[str, msgspec.Meta(pattern="^https?://[^/ ]+[^ ]*$")]
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the message names file, key and remedy."""
+    """The configuration cannot be used; the message names the file, the key and what to do."""
 
 
 class NvmlConfig(msgspec.Struct, frozen=True):
     enabled: bool = True
     interval_seconds: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 2.0
-    """How often clocks, power and the driver's verdict are read; the rest is read each minute or rarer."""
+    """Interval at which clocks, power and the driver's recovery action are read; the rest is read less often."""
 
 
 class HostConfig(msgspec.Struct, frozen=True):
     enabled: bool = True
-    """False: neither ports nor the host itself are looked at."""
+    """False: the agent reads neither fabric ports nor the host itself."""
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
-    disks: tuple[Path, ...] = (Path("/"), Path("/tmp"), Path("/var"))  # noqa: S108 - looked at, not written to
-    """File systems that jobs or Slurm need: their room, and whether they turned read-only."""
+    disks: tuple[Path, ...] = (Path("/"), Path("/tmp"), Path("/var"))  # noqa: S108 - read, not written to
+    """File systems that jobs or Slurm need. The agent reports their free space and whether they became read-only."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    cluster: Word
+    cluster: Name
     """ClusterName of slurm.conf."""
     control_plane_urls: Annotated[tuple[Url, ...], msgspec.Meta(min_length=1)]
-    """Base addresses, such as "http://head1:7117". Reports go to the first that answers."""
+    """Base URLs, such as "http://head1:7117". Reports go to the first one that answers."""
     node: str = ""
     """NodeName in Slurm; empty: SLURMD_NODENAME from the environment, or the short host name."""
     token_file: Path = Path("/etc/understudy/agent.token")
-    """Holds the bearer token that the control plane expects of agents."""
+    """File with the bearer token that the control plane expects from agents."""
     report_interval_seconds: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0
-    """A new fact is reported at once, whatever this says."""
+    """Interval between reports. A new fact is reported at once."""
     request_timeout_seconds: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 5.0
     kernel_log: Path = Path("/dev/kmsg")
-    """/dev/kmsg, or a plain file of the same records."""
+    """/dev/kmsg, or a plain file with records of the same form."""
     socket: Path = Path("/run/understudy/agent.sock")
-    """Where ranks on this node talk to the agent."""
+    """Unix socket on which ranks of this node connect to the agent."""
     run_directory: Path = Path("/run/understudy")
-    """Where the Slurm hooks find the verdict and leave their records. Gone after a boot: a tmpfs, as /run is."""
+    """Where the Slurm hooks read the verdict and leave their records. A tmpfs, as /run is: empty after a boot."""
     boot_id_file: Path = Path("/proc/sys/kernel/random/boot_id")
     nvml: NvmlConfig = NvmlConfig()
     host: HostConfig = HostConfig()
@@ -74,7 +74,9 @@ def parse_config(text: str, origin: str, environment: Mapping[str, str] = os.env
     except msgspec.ValidationError as error:
         raise ConfigError(f"{origin}: {_readable(str(error))}") from error
     if len(os.fsencode(config.socket)) > SOCKET_PATH_BYTES_MAX:
-        raise ConfigError(f"{origin}: socket: a path of at most {SOCKET_PATH_BYTES_MAX} bytes is possible for a socket")
+        raise ConfigError(
+            f"{origin}: socket: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes; choose a shorter one"
+        )
     node = config.node or environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
     urls = tuple(url.rstrip("/") for url in config.control_plane_urls)
     return msgspec.structs.replace(config, node=node, control_plane_urls=urls)
@@ -85,28 +87,30 @@ def load_config(path: Path) -> Config:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give another with --config") from error
+        raise ConfigError(f"{path}: cannot be read: {error}; name another file with --config") from error
     return parse_config(text, str(path))
 
 
 def read_token(config: Config) -> str:
-    """Raises ConfigError when there is none."""
-    return _read_word(config.token_file, "token_file", "write the token that the control plane expects of agents there")
+    """Raises ConfigError when the file holds no token."""
+    return _read_value(
+        config.token_file, "token_file", "write the token that the control plane expects from agents into it"
+    )
 
 
 def read_boot_id(config: Config) -> str:
-    """What tells this boot of the machine from all others. Raises ConfigError."""
-    return _read_word(config.boot_id_file, "boot_id_file", "the kernel's is /proc/sys/kernel/random/boot_id")
+    """Identifies this boot of the machine. Raises ConfigError."""
+    return _read_value(config.boot_id_file, "boot_id_file", "the kernel's file is /proc/sys/kernel/random/boot_id")
 
 
-def _read_word(path: Path, key: str, remedy: str) -> str:
+def _read_value(path: Path, key: str, remedy: str) -> str:
     try:
-        word = path.read_text().strip()
+        value = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{key}: {path} cannot be read ({error}); {remedy}") from error
-    if not word or not word.isprintable() or " " in word:
-        raise ConfigError(f"{key}: {path} does not hold exactly one word; {remedy}")
-    return word
+        raise ConfigError(f"{key}: {path} cannot be read: {error}; {remedy}") from error
+    if not value or not value.isprintable() or " " in value:
+        raise ConfigError(f"{key}: {path} must hold exactly one word; {remedy}")
+    return value
 
 
 def _unknown_keys(data: Mapping[str, Any], struct: type[msgspec.Struct], origin: str, prefix: str = "") -> list[str]:
@@ -129,6 +133,6 @@ def _decode_path(kind: type, value: object) -> object:
 
 
 def _readable(error: str) -> str:
-    """msgspec says "… - at `$.key`"; here the key comes first."""
-    words, separator, place = error.rpartition(" - at `$.")
-    return f"{place.rstrip('`')}: {words}" if separator else error
+    """msgspec writes "… - at `$.key`"; here the key comes first."""
+    problem, separator, place = error.rpartition(" - at `$.")
+    return f"{place.rstrip('`')}: {problem}" if separator else error

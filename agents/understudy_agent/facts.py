@@ -1,6 +1,4 @@
-"""Facts on their way to the control plane: kept, in order, until it has acknowledged them. Pure, single-
-threaded.
-"""
+"""Facts that wait for the control plane's acknowledgement, in order. Pure, single-threaded."""
 
 from __future__ import annotations
 
@@ -11,15 +9,14 @@ from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted
 FACTS_HELD_MAX = 10_000
 
 Settle = Callable[[str | None], None]
-"""Told once what became of a fact: None when the control plane has it, or the words it was refused with."""
+"""Called once for a fact: with None when the control plane has it, or with the error it was refused with."""
 
-# What may go first when there is no more room: kernel events and shards decide recoveries, the others time
-# them.
+# Dropped first when the queue is full: kernel events and shards decide recoveries, these only measure them.
 _EXPENDABLE: tuple[type, ...] = (RankStarted, FirstStep)
 
 
 class FactQueue:
-    """A fact that is put in again while it is held is held once, and all who wait for it are told."""
+    """A fact that is put again while it is held is held once; all its callbacks are called."""
 
     def __init__(self, held_max: int = FACTS_HELD_MAX) -> None:
         self._held_max = held_max
@@ -44,20 +41,20 @@ class FactQueue:
             self._settle(fact, None)
 
     def refuse(self, fact: Fact, error: str) -> None:
-        """The control plane will never take this one."""
+        """The control plane refused this fact for good."""
         self._settle(fact, error)
 
     def problems(self) -> list[str]:
         if not self.dropped:
             return []
-        return [f"{self.dropped} facts were dropped unsent: more than {self._held_max} waited to be sent"]
+        return [f"{self.dropped} facts were dropped before they were sent: more than {self._held_max} were waiting"]
 
     def _settle(self, fact: Fact, error: str | None) -> None:
         for settle in self._held.pop(fact, []):
             settle(error)
 
     def _make_room(self) -> None:
-        """Whoever waits for the dropped fact is told nothing, and so announces it again."""
+        """The callbacks of the dropped fact are not called, so its sender sends it again."""
         kinds: tuple[type, ...]
         for kinds in (_EXPENDABLE, (CheckpointShard,), (object,)):
             victim = next((fact for fact in self._held if isinstance(fact, kinds)), None)

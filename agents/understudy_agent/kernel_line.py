@@ -3,10 +3,10 @@
 A record of /dev/kmsg is `priority,sequence,microseconds,flags[,more];text` (the kernel's
 Documentation/ABI/testing/dev-kmsg), then lines that begin with a space and carry properties of the device. Of these
 only what NVIDIA's driver says of its GPUs and switches matters here: an Xid or SXid, a GPU that has fallen off the bus,
-which UUID and serial number is where, and what the driver adds to such a line.
+which UUID and serial number is where, and lines that the driver adds to these.
 
-The text travels as it was logged; number and address beside it are for counting. What a text says, the control plane
-reads (docs/adr/0017): a form that is new needs no new agents.
+The agent sends the text as it was logged; number and address beside it are for counting. The control plane parses the
+text (docs/adr/0017), so that a new form needs no new agents.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DRIVER = re.compile(
     r"|NVRM:\s+(?:entry function\b|-?\d{1,4}\s+\d{1,6}\s+[A-Z])",
     re.DOTALL,
 )
-"""How the driver's words about a GPU or switch begin."""
+"""How the driver's lines about a GPU or switch begin."""
 
 _SWITCH = re.compile(r"nvidia-nvswitch\d{1,6}: SXid \((?:PCI:)?(?P<bus_id>[0-9a-fA-F:.]{10,17})\)")
 _XID = re.compile(
@@ -38,9 +38,9 @@ class RecordError(ValueError):
 
 
 def parse_record(line: str, boot_id: str, booted_at: float) -> KernelEvent | None:
-    """The event that `line` tells of, or None when it is no word of the driver about a GPU or switch.
+    """The event in `line`, or None when the line is not the driver's about a GPU or switch.
 
-    `booted_at` is when the clock of the record's microseconds stood at zero, as seconds since the Unix epoch.
+    `booted_at` is the time at which the clock of the record's microseconds was zero, in seconds since the Unix epoch.
     Raises RecordError.
     """
     if line == "" or line.startswith(" "):

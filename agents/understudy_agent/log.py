@@ -1,4 +1,4 @@
-"""The agent's log: one event, one line, `key=value`, on stderr, where systemd's journal picks it up."""
+"""The agent's log: one event, one line, `key=value`, on stderr, which systemd's journal collects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger("understudy.agent")
 
 
 def fields(**values: object) -> dict[str, object]:
-    """For `extra=`: what the event is about, as `log.info("report_refused", extra=fields(status=400))`."""
+    """For `extra=`: the keys of the event, as in `log.info("report_refused", extra=fields(status=400))`."""
     return {"fields": values}
 
 
@@ -29,7 +29,7 @@ def set_up_logging(level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(KeyValueFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for noisy in ("httpx", "httpcore"):  # a line for every report
+    for noisy in ("httpx", "httpcore"):  # they log a line for every report
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

@@ -1,7 +1,7 @@
 """The agent: joins the readers, the ranks' socket and the uplink.
 
-Reports go out every interval, and at once when there is a new fact or a GPU is in another state. A fact never waits
-for a picture: it goes with the last one, and the next picture, taken right after, follows by itself.
+The agent sends a report every interval, and at once for a new fact or a GPU that changed its state. A fact never waits
+for an NVML sample: it goes with the last one, and the next sample, taken right after, goes with the next report.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 
-from understudy_agent.coalesced_requests import SharedQuestions
+from understudy_agent.coalesced_requests import CoalescedRequests
 from understudy_agent.config import Config, read_boot_id, read_token
 from understudy_agent.facts import FactQueue, Settle
-from understudy_agent.hooks.records import Gone, HookRecords
+from understudy_agent.hooks.records import HookRecords, JobGone
 from understudy_agent.hooks.verdict import VerdictFile
 from understudy_agent.launchers import Launchers
 from understudy_agent.log import fields, log
 from understudy_agent.ranks import RankServer
 from understudy_agent.sample.gpus import GpuProcess, GpuSource, NoGpus
-from understudy_agent.sample.hardware_history import Memory
+from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.host import read_host, read_mounts, with_history
 from understudy_agent.sample.infiniband import PortHistory, read_ports
 from understudy_agent.sample.kernel_log import KernelLog, open_source
@@ -38,21 +38,21 @@ from understudy_agent.wire import (
 )
 
 COALESCE_SECONDS = 0.01
-"""Facts come in bursts: what follows within this goes with the first."""
+"""Facts come in bursts: those that follow within this time go into the same report."""
 
-FAREWELL_SECONDS = 2.0
+LAST_REPORT_SECONDS = 2.0
 PROBLEMS_MAX = 32
 
 PORTS_SECONDS = 5.0
 HOST_SECONDS = 15.0
-"""How often ports and host are looked at."""
+"""Intervals at which ports and host are read."""
 
 
 class Agent:
-    """One per node. Construct, run() in an event loop, stop() from a signal handler of that loop."""
+    """One for each node. Construct it, run() it in an event loop, stop() it from a signal handler of that loop."""
 
     def __init__(self, config: Config, gpus: GpuSource | None = None) -> None:
-        """`gpus` stands in for NVML. Raises ConfigError when token or boot id cannot be read."""
+        """`gpus` replaces NVML in tests. Raises ConfigError when token or boot id cannot be read."""
         self._config = config
         self._boot_id = read_boot_id(config)
         self._started_at = time.time()
@@ -72,13 +72,13 @@ class Agent:
             config.socket,
             self._facts,
             self._windows,
-            SharedQuestions(self._uplink.restore_point),
+            CoalescedRequests(self._uplink.restore_point),
             self._on_fact,
             Launchers(config.cluster, config.node, self._uplink.launcher_word),
         )
-        self._memory = Memory(config.run_directory / "hardware.json", self._boot_id)
+        self._hardware = HardwareHistory(config.run_directory / "hardware.json", self._boot_id)
         self._gpus: GpuSource = gpus or (
-            GpuProcess(self._memory, config.nvml.interval_seconds) if config.nvml.enabled else NoGpus()
+            GpuProcess(self._hardware, config.nvml.interval_seconds) if config.nvml.enabled else NoGpus()
         )
         self._nvml_events = NvmlEvents(self._boot_id)
         host = config.host
@@ -88,13 +88,13 @@ class Agent:
             lambda: (read_host(host.sys, host.proc, host.disks), read_mounts(host.disks)),
             HOST_SECONDS,
         )
-        self._ports = PortHistory(self._memory, self._boot_id)
+        self._ports = PortHistory(self._hardware, self._boot_id)
         self._host: Host | None = None
         self._due = asyncio.Event()
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until stop(). Raises SocketInUseError or OSError when the ranks' socket cannot be made."""
+        """Runs until stop(). Raises SocketInUseError or OSError when the ranks' socket cannot be created."""
         await self._ranks.start()
         self._gpus.start(self._due.set, self._nvml_events.add)
         if self._config.host.enabled:
@@ -123,10 +123,10 @@ class Agent:
             self._gpus.stop()
             self._port_sampler.stop()
             self._host_sampler.stop()
-            await self._say_farewell()
+            await self._send_last_facts()
             await self._ranks.stop()
             await self._uplink.close()
-            log.info("agent_stopped", extra=fields(facts_unsent=len(self._facts)))
+            log.info("agent_stopped", extra=fields(facts_not_sent=len(self._facts)))
 
     def stop(self) -> None:
         self._stopping.set()
@@ -138,13 +138,13 @@ class Agent:
         self._facts.put(fact, settle)
         self._due.set()
 
-    def _on_gone(self, gone: Gone) -> None:
-        """Its last step times go out at once, while the control plane still takes them."""
+    def _on_gone(self, gone: JobGone) -> None:
+        """Sends the job's last step times at once, while the control plane still accepts them."""
         self._ranks.forget(gone.job_id, gone.at)
         self._due.set()
 
     def _take(self, events: list[KernelEvent]) -> None:
-        self._nvml_events.heard_of_kernel(events, time.time())
+        self._nvml_events.add_kernel_events(events, time.time())
         for event in events:
             log.warning("kernel_event", extra=fields(sequence=event.sequence, xid=event.xid, text=event.text))
             self._facts.put(event)
@@ -156,8 +156,8 @@ class Agent:
             self._put_hardware(event)
             self._due.set()
 
-    def _take_host(self, look: tuple[Host, list[str]]) -> None:
-        self._host = with_history(*look, self._memory)
+    def _take_host(self, reading: tuple[Host, list[str]]) -> None:
+        self._host = with_history(*reading, self._hardware)
 
     async def _report(self) -> None:
         next_at = asyncio.get_running_loop().time()
@@ -175,33 +175,33 @@ class Agent:
             for event in self._nvml_events.due(time.time()):
                 self._put_hardware(event)
             before = len(self._facts)
-            taken = await self._uplink.send(self._build())
-            if taken and before and len(self._facts):
-                self._due.set()  # more facts than one report carries
+            accepted = await self._uplink.send(self._build())
+            if accepted and before and len(self._facts):
+                self._due.set()  # there are more facts than fit into one report
 
     def _put_hardware(self, event: HardwareEvent) -> None:
         log.warning("hardware_event", extra=fields(kind=event.kind, part=event.part, number=event.number))
         self._facts.put(event)
 
-    async def _say_farewell(self) -> None:
-        """One last attempt for facts that nobody would repeat."""
+    async def _send_last_facts(self) -> None:
+        """One last attempt to send facts that would be lost with the agent."""
         if not len(self._facts):
             return
         try:
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(LAST_REPORT_SECONDS):
                 await self._uplink.send(self._build())
         except TimeoutError:
-            log.warning("facts_left_unsent", extra=fields(count=len(self._facts)))
+            log.warning("facts_not_sent", extra=fields(count=len(self._facts)))
 
     def _build(self) -> Report:
-        picture = self._gpus.newest()
+        sample = self._gpus.newest()
         problems = [
-            *picture.problems,
+            *sample.problems,
             *self._kernel_log.problems(),
             *self._facts.problems(),
             *self._verdict.problems(),
             *self._records.problems(),
-            *self._memory.problems(),
+            *self._hardware.problems(),
             *self._port_sampler.problems(),
             *self._host_sampler.problems(),
         ]
@@ -214,8 +214,8 @@ class Agent:
             sequence=0,
             agent_started_at=self._started_at,
             sent_at=0.0,
-            driver_version=picture.driver_version,
-            gpus=list(picture.gpus),
+            driver_version=sample.driver_version,
+            gpus=list(sample.gpus),
             nvml_silent_seconds=round(self._gpus.silent_seconds(), 1),
             nvml_unkillable=self._gpus.unkillable(),
             ports=[] if ports_silent else self._ports.ports,

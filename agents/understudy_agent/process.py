@@ -1,4 +1,4 @@
-"""Who is at the other end of a local socket, and when that process was created, as the kernel says."""
+"""The process at the other end of a local socket, and when it was created, according to the kernel."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _STARTTIME_FIELD = 22  # of /proc/PID/stat, counted from 1, in clock ticks since
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Pid and user id of the process that connected. The pid is 0 when it lives in a process namespace that we cannot
-    see.
+    """Pid and user id of the process that connected. The pid is 0 when the process lives in a pid namespace that this
+    one cannot see.
     """
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, user_id, _ = _UCRED.unpack(raw)
@@ -22,21 +22,20 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 class ProcessClock:
-    """Creation times of processes as seconds since the Unix epoch, equal however often one asks."""
+    """Creation times of processes as seconds since the Unix epoch, the same at every call."""
 
     def __init__(self) -> None:
-        # Taken once: the difference of the two clocks moves by microseconds, and `started_at` is part of a
-        # key.
+        # Read once: the difference of the two clocks moves by microseconds, and `started_at` is part of a key.
         self._booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
 
     def started_at(self, pid: int) -> float:
-        """Raises ProcessLookupError when there is no such process to be seen."""
+        """Raises ProcessLookupError when this process cannot see `pid`."""
         try:
             text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         except OSError as error:
             raise ProcessLookupError(f"process {pid}: /proc/{pid}/stat cannot be read: {error.strerror}") from error
-        # The second field is the program's name in parentheses, which may hold spaces and parentheses itself.
+        # The second field is the program's name in parentheses, which can contain spaces and parentheses.
         after_name = text.rpartition(")")[2].split()
         ticks = int(after_name[_STARTTIME_FIELD - 3])
         return round(self._booted_at + ticks / self._ticks_per_second, 2)

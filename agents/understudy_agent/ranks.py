@@ -47,7 +47,7 @@ from understudy_agent.rank_messages import (
     encode,
 )
 from understudy_agent.step_windows import WindowBuffer
-from understudy_agent.uplink import RestorePointError, RestoreQuestion
+from understudy_agent.uplink import RestorePointError, RestorePointRequest
 from understudy_agent.wire import (
     RANKS_PER_NODE_MAX,
     TEXT_CHARACTERS_MAX,
@@ -70,7 +70,7 @@ QUESTIONS_OPEN_MAX = 16
 UNKNOWN_TYPES_TOLD_MAX = 8
 """In the log, of one connection."""
 
-AskRestorePoint = Callable[[RestoreQuestion], Awaitable[RestorePoint]]
+AskRestorePoint = Callable[[RestorePointRequest], Awaitable[RestorePoint]]
 """Raises RestorePointError."""
 
 
@@ -216,7 +216,7 @@ class RankConnection:
             self._take_hello(message)
             return
         if isinstance(message, JobRestorePointQuestion):
-            asked = RestoreQuestion(
+            asked = RestorePointRequest(
                 message.job_id, message.restart_count, message.launch, self.user_id, if_managed=True
             )
             self._ask(message.id, asked)
@@ -237,7 +237,7 @@ class RankConnection:
         elif isinstance(message, CollectiveEntered):
             self._server.windows.enter(hello, message, self.user_id)
         elif isinstance(message, RestorePointQuestion):
-            self._ask(message.id, RestoreQuestion(hello.job_id, hello.restart_count, hello.launch, self.user_id))
+            self._ask(message.id, RestorePointRequest(hello.job_id, hello.restart_count, hello.launch, self.user_id))
         else:
             self._announce(_fact(hello, message, self.user_id), message.id)
 
@@ -300,14 +300,14 @@ class RankConnection:
         self._server.facts.put(fact, settle)
         self._server.on_fact()
 
-    def _ask(self, identifier: int, question: RestoreQuestion) -> None:
+    def _ask(self, identifier: int, question: RestorePointRequest) -> None:
         if len(self._questions) >= QUESTIONS_OPEN_MAX:
             raise RefusedError(f"{QUESTIONS_OPEN_MAX} questions are open already; wait for an answer")
         asking = asyncio.create_task(self._answer_restore_point(identifier, question))
         self._questions.add(asking)
         asking.add_done_callback(self._questions.discard)
 
-    async def _answer_restore_point(self, identifier: int, question: RestoreQuestion) -> None:
+    async def _answer_restore_point(self, identifier: int, question: RestorePointRequest) -> None:
         try:
             point = await self._server.ask_restore_point(question)
         except RestorePointError as error:

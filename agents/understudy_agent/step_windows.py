@@ -1,6 +1,6 @@
-"""What ranks told since the last report to the control plane: step times, and the last collective each entered.
+"""What ranks sent since the last report to the control plane: step times, and the last collective each rank entered.
 
-Soft: the oldest go first.
+Telemetry, so it may be lost: the oldest is dropped first.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from understudy_agent.wire import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX, Coll
 Key = tuple[int, int, int, int, int]
 """Job, restart count, launch, rank and user."""
 
-COLLECTIVE_AGAIN_REPORTS = 10
-"""A rank that hangs says nothing new; its collective is told again so often, in case a report was lost."""
+REPORTS_PER_COLLECTIVE = 10
+"""A rank that hangs sends nothing new; its collective is sent again every so many reports, in case one was lost."""
 
 SECONDS_DIGITS = 6  # microseconds; the rest is noise and half of the report's size
 
 
 @dataclass(slots=True)
-class _Inside:
+class _LastCollective:
     hello: Hello
     collective: Collective
-    reports_left: int = 0  # until it is told without any steps beside it
+    reports_left: int = 0  # until it is sent again without new steps
 
 
 class WindowBuffer:
     def __init__(self, ranks_max: int = RANKS_PER_NODE_MAX) -> None:
         self._ranks_max = ranks_max
         self._windows: dict[Key, RankWindow] = {}
-        self._collectives: dict[Key, _Inside] = {}
+        self._collectives: dict[Key, _LastCollective] = {}
 
     def add(self, hello: Hello, steps: Steps, user_id: int) -> None:
         key = _key(hello, user_id)
@@ -40,7 +40,7 @@ class WindowBuffer:
         wall = [round(seconds, SECONDS_DIGITS) for seconds in steps.wall_seconds]
         first = steps.first_step
         before = self._windows.pop(key, None)
-        # A window has no gaps: after one (or a step back) the newer steps are what counts.
+        # A window has no gaps: after one (or a step back) only the newer steps count.
         if before is not None and before.first_step + len(before.self_seconds) == first:
             own, wall, first = before.self_seconds + own, before.wall_seconds + wall, before.first_step
         surplus = max(0, len(own) - STEPS_PER_WINDOW_MAX)
@@ -59,23 +59,23 @@ class WindowBuffer:
         if len(self._collectives) >= self._ranks_max:
             del self._collectives[next(iter(self._collectives))]
         collective = Collective(entered.name, entered.sequence, entered.entered_at, entered.step, entered.inside)
-        self._collectives[key] = _Inside(hello, collective)
+        self._collectives[key] = _LastCollective(hello, collective)
 
     def leave(self, hello: Hello, user_id: int) -> None:
-        """The rank hung up: it hangs in nothing any more. Unless it has said hello anew meanwhile."""
-        inside = self._collectives.get(_key(hello, user_id))
-        if inside is not None and inside.hello is hello:
+        """The rank disconnected: it waits in no collective any more. Unless it has connected again meanwhile."""
+        last = self._collectives.get(_key(hello, user_id))
+        if last is not None and last.hello is hello:
             del self._collectives[_key(hello, user_id)]
 
     def take(self) -> list[RankWindow]:
-        for key, inside in self._collectives.items():
+        for key, last in self._collectives.items():
             window = self._windows.get(key)
-            if window is None and inside.reports_left > 0:
-                inside.reports_left -= 1
+            if window is None and last.reports_left > 0:
+                last.reports_left -= 1
                 continue
-            inside.reports_left = COLLECTIVE_AGAIN_REPORTS - 1
-            window = window or _window(inside.hello, key[-1])
-            self._windows[key] = msgspec.structs.replace(window, collective=inside.collective)
+            last.reports_left = REPORTS_PER_COLLECTIVE - 1
+            window = window or _window(last.hello, key[-1])
+            self._windows[key] = msgspec.structs.replace(window, collective=last.collective)
         windows = list(self._windows.values())
         self._windows.clear()
         return windows

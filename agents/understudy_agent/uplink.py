@@ -1,7 +1,7 @@
-"""To the control plane and back: reports go out, facts stay queued until they are acknowledged.
+"""The connection to the control plane: sends reports; facts stay queued until they are acknowledged.
 
-The control planes of the list are tried in turn, beginning with the one that answered last. A report that
-fails takes its telemetry with it; its facts go out with the next one.
+Tries the control planes of the list in turn, beginning with the one that answered last. The telemetry of a report that
+fails is lost; its facts go into the next one.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from understudy_agent.wire import (
 RESTORE_POINT_WAIT_SECONDS = 30.0
 RESTORE_POINT_RETRY_SECONDS = 0.25
 
-# Refusals that say nothing about the report's content: a wrong token, an unknown node, too many requests.
-_PASSING = {401, 404, 408, 425, 429}
+# Refusals that do not depend on the report's content: a wrong token, an unknown node, too many requests.
+_TRANSIENT = {401, 404, 408, 425, 429}
 _TOKEN_REFUSED = {401, 403}
 
 _encoder = msgspec.json.Encoder()
 
 
 def _without_telemetry(report: Report) -> Report:
-    """Who reports, and nothing that a control plane of another release might not know."""
+    """Only the identity of the report: nothing that a control plane of another release might not know."""
     return Report(
         version=report.version,
         cluster=report.cluster,
@@ -54,30 +54,30 @@ def _without_telemetry(report: Report) -> Report:
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreQuestion:
-    """Where does this attempt of the job go on? The control plane answers the job's owner and root only."""
+class RestorePointRequest:
+    """From which checkpoint does this attempt of the job continue? Only its owner and root get an answer."""
 
     job_id: int
     restart_count: int
     launch: int
-    user_id: int  # of the process that asks, as the kernel tells
-    if_managed: bool = False  # a job that did not ask for us gets a plain no
+    user_id: int  # of the process that asks, from the kernel
+    if_managed: bool = False  # for a job that Understudy does not manage the answer is "not managed"
 
 
 class RestorePointError(Exception):
-    """The control plane named no restore point in time; the message says why."""
+    """No restore point was received in time; the message has the cause."""
 
 
 class UnreachableError(Exception):
-    """No control plane took the request; nothing is wrong with its content. The message says why."""
+    """No control plane accepted the request; its content is not the cause. The message has the cause."""
 
 
 class RejectedError(Exception):
-    """A control plane read the request and will not have it; the message carries its words."""
+    """A control plane read the request and refused it; the message has its answer."""
 
 
 class Uplink:
-    """One report at a time; restore points may be asked for meanwhile."""
+    """Sends one report at a time; restore points can be requested meanwhile."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class Uplink:
         request_timeout_seconds: float,
         on_unfit: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`read_token` is asked again when the control plane refuses the token. It may raise ConfigError.
+        """`read_token` is called again when the control plane refuses the token. It may raise ConfigError.
 
-        `on_unfit` is told with every acknowledgement why no new job may start on this node; empty: no objection.
+        `on_unfit` is called with every acknowledgement: why no new job may start on this node; empty: no objection.
         """
         self._urls = list(urls)
         self._read_token = read_token
@@ -97,89 +97,84 @@ class Uplink:
         self._facts = facts
         self._on_unfit = on_unfit
         self._timeout_seconds = request_timeout_seconds
-        # No proxy from the environment: the control plane stands on the cluster's own network.
+        # No proxy from the environment: the control plane is on the cluster's own network.
         self._client = httpx.AsyncClient(trust_env=False)
         self._sequence = 0
-        self._trouble = ""
+        self._problem = ""
         self._dropped = ""
 
     async def close(self) -> None:
         await self._client.aclose()
 
     async def send(self, report: Report) -> bool:
-        """Send the picture with the oldest facts. True when the control plane took it.
+        """Sends the report with the oldest facts. True when the control plane accepted it.
 
-        `report` comes without facts and sequence number. Raises nothing that the network can cause.
+        `report` comes without facts and sequence number. No error of the network is raised.
         """
         batch = self._facts.oldest(FACTS_PER_REPORT_MAX)
         try:
             body, batch = self._encode(report, batch)
-            self._heed(await self._request("POST", "/v1/reports", body))
+            self._read_acknowledgement(await self._request("POST", "/v1/reports", body))
         except UnreachableError as error:
-            self._note_trouble("control_plane_unreachable", error)
+            self._note_problem("control_plane_unreachable", error)
             return False
         except RejectedError as error:
-            self._note_trouble("report_refused", error)
+            self._note_problem("report_refused", error)
             if batch:
                 await self._isolate(report, batch)
             return False
         self._facts.acknowledge(batch)
-        if self._trouble:
-            log.info("control_plane_answers_again", extra=fields(url=self._urls[0]))
-            self._trouble = ""
+        if self._problem:
+            log.info("control_plane_answers", extra=fields(url=self._urls[0]))
+            self._problem = ""
         return True
 
-    async def restore_point(self, question: RestoreQuestion) -> RestorePoint:
-        """Waits for a control plane that is away or does not know the job yet. Raises
-        RestorePointError.
-        """
+    async def restore_point(self, request: RestorePointRequest) -> RestorePoint:
+        """Waits for a control plane that does not answer, or does not know the job yet. Raises RestorePointError."""
         deadline = time.monotonic() + RESTORE_POINT_WAIT_SECONDS
         query = (
-            f"/v1/restore-point?job_id={question.job_id}&restart_count={question.restart_count}"
-            f"&launch={question.launch}&user_id={question.user_id}"
-            + ("&if_managed=true" if question.if_managed else "")
+            f"/v1/restore-point?job_id={request.job_id}&restart_count={request.restart_count}"
+            f"&launch={request.launch}&user_id={request.user_id}" + ("&if_managed=true" if request.if_managed else "")
         )
         while True:
             try:
                 return msgspec.json.decode(await self._request("GET", query), type=RestorePoint)
             except NOT_UNDERSTOOD as error:
-                raise RestorePointError(f"the answer is not understood: {error}") from error
+                raise RestorePointError(f"the answer of the control plane cannot be decoded: {error}") from error
             except RejectedError as error:
                 raise RestorePointError(str(error)) from error
             except UnreachableError as error:
                 if time.monotonic() + RESTORE_POINT_RETRY_SECONDS > deadline:
-                    waited = f"nothing within {RESTORE_POINT_WAIT_SECONDS:g} s"
-                    raise RestorePointError(f"{waited}, at last: {error}") from error
+                    waited = f"no answer within {RESTORE_POINT_WAIT_SECONDS:g} s"
+                    raise RestorePointError(f"{waited}; the last error: {error}") from error
             await asyncio.sleep(RESTORE_POINT_RETRY_SECONDS)
 
     async def launcher_word(self, report: LauncherReport) -> LauncherWord:
-        """Waits for news as long as the report says. Raises UnreachableError and RejectedError."""
+        """Waits for new orders for the time in the report. Raises UnreachableError and RejectedError."""
         answer = await self._request("POST", "/v1/launchers", _encoder.encode(report), report.wait_seconds)
         try:
             return msgspec.json.decode(answer, type=LauncherWord)
         except NOT_UNDERSTOOD as error:
-            raise UnreachableError(f"the answer is not understood: {error}") from error
+            raise UnreachableError(f"the answer of the control plane cannot be decoded: {error}") from error
 
-    def _heed(self, answer: bytes) -> None:
-        """The verdict on this node, and what was not believed: said when it changes, a line a second would drown the
-        log.
-        """
+    def _read_acknowledgement(self, answer: bytes) -> None:
+        """Passes on the verdict about this node; logs what the control plane dropped, when that changes."""
         try:
             acknowledgement = msgspec.json.decode(answer, type=Acknowledgement)
         except NOT_UNDERSTOOD as error:
-            dropped = f"the acknowledgement is not understood: {error}"
+            dropped = f"the acknowledgement cannot be decoded: {error}"
         else:
             dropped = "; ".join(acknowledgement.dropped)
             self._on_unfit(acknowledgement.unfit)
         if dropped and dropped != self._dropped:
-            log.warning("not_believed", extra=fields(what=dropped))
+            log.warning("report_dropped_in_part", extra=fields(reason=dropped))
         self._dropped = dropped
 
     async def _isolate(self, report: Report, batch: list[Fact]) -> None:
-        """Find the fact that the control plane refuses and drop it, so that it does not hold up the others.
+        """Finds the fact that the control plane refuses and drops it, so that it does not hold up the others.
 
-        A report with nothing in it goes first: when that is refused too (an unknown wire version, say), no
-        fact is to blame and none is dropped.
+        Sends an empty report first: when that is refused too (because of an unknown wire version, say), no fact is the
+        cause and none is dropped.
         """
         bare = _without_telemetry(report)
         try:
@@ -192,13 +187,13 @@ class Uplink:
             except UnreachableError:
                 return
             except RejectedError as error:
-                log.error("fact_dropped", extra=fields(fact=_encoder.encode(fact).decode(), refused_with=error))
+                log.error("fact_dropped", extra=fields(fact=_encoder.encode(fact).decode(), reason=error))
                 self._facts.refuse(fact, str(error))
             else:
                 self._facts.acknowledge([fact])
 
     def _encode(self, report: Report, batch: list[Fact]) -> tuple[bytes, list[Fact]]:
-        """The body, and the facts that are in it: as many of `batch` as fit. Telemetry gives way to facts."""
+        """The body, and the facts in it: as many of `batch` as fit. Telemetry is dropped before facts."""
         self._sequence += 1
         report = msgspec.structs.replace(report, sequence=self._sequence, sent_at=time.time(), facts=batch)
         body = _encoder.encode(report)
@@ -209,7 +204,7 @@ class Uplink:
                 batch = batch[: len(batch) // 2]
                 report = msgspec.structs.replace(report, facts=batch)
             else:
-                raise RejectedError(f"the report has {len(body)} bytes, at most {REPORT_BYTES_MAX} can be sent")
+                raise RejectedError(f"the report has {len(body)} bytes, the limit is {REPORT_BYTES_MAX}")
             body = _encoder.encode(report)
         return body, batch
 
@@ -217,7 +212,7 @@ class Uplink:
         await self._request("POST", "/v1/reports", body)
 
     async def _request(self, method: str, path: str, body: bytes | None = None, wait_seconds: float = 0.0) -> bytes:
-        """The body of the first 200. Raises RejectedError when one says no, UnreachableError without any."""
+        """The body of the first 200. Raises RejectedError (refused), UnreachableError (no answer)."""
         failures = []
         for url in list(self._urls):
             try:
@@ -228,10 +223,10 @@ class Uplink:
                 if answer.status_code == httpx.codes.OK:
                     self._prefer(url)
                     return answer.content
-                words = f"{url}: HTTP {answer.status_code} {answer.text[:500]}".rstrip()
-                if 400 <= answer.status_code < 500 and answer.status_code not in _PASSING:
-                    raise RejectedError(words)
-                failures.append(words)
+                problem = f"{url}: HTTP {answer.status_code} {answer.text[:500]}".rstrip()
+                if 400 <= answer.status_code < 500 and answer.status_code not in _TRANSIENT:
+                    raise RejectedError(problem)
+                failures.append(problem)
         raise UnreachableError("; ".join(failures))
 
     async def _ask(self, method: str, url: str, body: bytes | None, wait_seconds: float) -> httpx.Response:
@@ -248,7 +243,7 @@ class Uplink:
         return await self._client.request(method, url, content=body, headers=headers, timeout=timeout)
 
     def _renew_token(self) -> bool:
-        """True when the file holds another token than the one that was refused."""
+        """True when the file holds another token than the refused one."""
         try:
             token = self._read_token()
         except ConfigError as error:
@@ -264,8 +259,8 @@ class Uplink:
             self._urls.insert(0, url)
             log.warning("control_plane_changed", extra=fields(url=url))
 
-    def _note_trouble(self, event: str, error: Exception) -> None:
-        """One line when trouble begins or changes its kind; a line a second would drown the log."""
-        if event != self._trouble:
-            self._trouble = event
+    def _note_problem(self, event: str, error: Exception) -> None:
+        """Logs when a problem begins or changes: not a line every second."""
+        if event != self._problem:
+            self._problem = event
             log.error(event, extra=fields(reason=error, facts_waiting=len(self._facts)))

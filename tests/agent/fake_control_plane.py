@@ -1,4 +1,4 @@
-"""A control plane that listens and remembers: real HTTP on a real port, so that it can die and come back."""
+"""A control plane that keeps what it receives: real HTTP on a real port, so that it can stop and start again."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class FakeControlPlane:
         self.reports: list[Report] = []
         self.token = TOKEN
         self.refuse: Callable[[Report], tuple[int, str] | None] = lambda _: None
-        """Given a report: the status and body to refuse it with."""
+        """Called with a report: returns status and body to refuse it with."""
         self.restore_points: dict[tuple[int, int], tuple[int, str]] = {}
-        self.questions = 0
+        self.restore_requests = 0
         self.launchers: list[LauncherReport] = []
         self.refuse_launcher: tuple[int, str] | None = None
         self._word = LauncherWord("")
@@ -64,19 +64,21 @@ class FakeControlPlane:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
-        """As a killed process does: the port closes and so does every connection."""
+        """As when the process is killed: the port closes, and every connection."""
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()
             server.server_close()
-            server.hang_up()
+            server.disconnect()
 
     def wait_for(self, condition: Callable[[FakeControlPlane], object], timeout_seconds: float = 5.0) -> None:
         deadline = time.monotonic() + timeout_seconds
         while not condition(self):
             if time.monotonic() > deadline:
                 last = self.reports[-1] if self.reports else None
-                raise AssertionError(f"not so within {timeout_seconds} s; {len(self.reports)} reports, last: {last}")
+                raise AssertionError(
+                    f"the condition did not hold within {timeout_seconds} s; {len(self.reports)} reports, last: {last}"
+                )
             time.sleep(0.005)
 
     def __enter__(self) -> FakeControlPlane:
@@ -92,13 +94,13 @@ class _Server(ThreadingHTTPServer):
         self.plane = plane
         self.connections: set[socket.socket] = set()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         for connection in list(self.connections):
-            with contextlib.suppress(OSError):  # it hung up first
+            with contextlib.suppress(OSError):  # the client closed it first
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no event here."""
+        """A client that disconnects is no error here."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -142,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         plane = self.server.plane
-        plane.questions += 1
+        plane.restore_requests += 1
         query = dict(pair.split("=") for pair in self.path.partition("?")[2].split("&"))
         job_id, restart_count = int(query["job_id"]), int(query["restart_count"])
         point = plane.restore_points.get((job_id, restart_count))
@@ -152,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, {"job_id": job_id, "restart_count": restart_count, "step": point[0], "path": point[1]})
 
     def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+        """Logs nothing."""
 
     def _answer(self, status: int, value: object) -> None:
         body = json.dumps(value).encode()

@@ -1,4 +1,4 @@
-"""The real agent in a thread, with its files in a folder of the test's."""
+"""The real agent in a thread, with its files in a folder of the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from understudy_agent.sample.gpus import GpuSource
 
 
 def agent_config(folder: Path, *urls: str, interval_seconds: float = 0.1) -> Config:
-    """The files that the agent needs are made in `folder`, the kernel log an empty file there."""
+    """Creates the files that the agent needs in `folder`; the kernel log is an empty file there."""
     (folder / "token").write_text(TOKEN + "\n")
     (folder / "boot_id").write_text("boot-1\n")
     (folder / "kmsg").touch()
@@ -37,7 +37,7 @@ def agent_config(folder: Path, *urls: str, interval_seconds: float = 0.1) -> Con
 
 
 def write_xid(config: Config, sequence: int, xid: int = 79) -> float:
-    """Append to the kernel log what the driver writes; returns when that was."""
+    """Appends the driver's line to the kernel log; returns the time."""
     now = time.time()
     text = f"NVRM: Xid (PCI:0000:61:00): {xid}, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
     with config.kernel_log.open("a") as log:
@@ -66,7 +66,7 @@ def running_agent(config: Config, gpus: GpuSource | None = None) -> Iterator[Age
     try:
         yield agent
     finally:
-        with contextlib.suppress(RuntimeError):  # it ended by itself
+        with contextlib.suppress(RuntimeError):  # it has ended
             loop.call_soon_threadsafe(agent.stop)
         thread.join(10)
         assert not thread.is_alive(), "the agent did not stop"

@@ -19,8 +19,8 @@ from tests.testbed.fake_fabric import FakeFabric
 from understudy_agent import loop
 from understudy_agent.config import Config, HostConfig
 from understudy_agent.sample.gpus import NoGpus
-from understudy_agent.sample.hardware_history import Memory
-from understudy_agent.sample.nvml_sample import NvmlEvent, Picture
+from understudy_agent.sample.hardware_history import HardwareHistory
+from understudy_agent.sample.nvml_sample import NvmlEvent, NvmlSample
 from understudy_agent.sample.sampler import Sampler
 from understudy_agent.wire import Gpu, GpuStatus, HardwareEvent, Host, KernelEvent
 
@@ -37,29 +37,29 @@ def config(tmp_path: Path, plane: FakeControlPlane) -> Config:
 
 
 class OneGpu(NoGpus):
-    """A GPU that shows its state when asked to, and a driver that can be silent."""
+    """A GPU whose state is sampled on request, and a driver that can stop answering."""
 
     def __init__(self) -> None:
         self.status = GpuStatus.OK
-        self.silent = 0.0
+        self.unanswered_seconds = 0.0
         self._on_news: Callable[[], None] = lambda: None
-        self._picture = self._take()
+        self._sample = self._take()
 
     def start(self, on_news: Callable[[], None], on_event: Callable[[NvmlEvent], None]) -> None:  # noqa: ARG002
         self._on_news = on_news
 
     def take_now(self) -> None:
-        self._picture = self._take()
+        self._sample = self._take()
         self._on_news()
 
-    def newest(self) -> Picture:
-        return self._picture
+    def newest(self) -> NvmlSample:
+        return self._sample
 
     def silent_seconds(self) -> float:
-        return self.silent
+        return self.unanswered_seconds
 
-    def _take(self) -> Picture:
-        return Picture("570", (Gpu(index=0, status=self.status, uuid="GPU-1"),))
+    def _take(self) -> NvmlSample:
+        return NvmlSample("570", (Gpu(index=0, status=self.status, uuid="GPU-1"),))
 
 
 def xids(plane: FakeControlPlane) -> list[tuple[int, int | None]]:
@@ -78,13 +78,13 @@ def test_reports_come_every_interval(plane: FakeControlPlane, config: Config) ->
     assert reports[4].sent_at - reports[0].sent_at == pytest.approx(0.4, abs=0.2)
 
 
-def test_without_nvml_reports_come_all_the_same(plane: FakeControlPlane, config: Config) -> None:
+def test_without_nvml_reports_come_as_well(plane: FakeControlPlane, config: Config) -> None:
     with running_agent(config):
         plane.wait_for(lambda plane: len(plane.reports) >= 2)
     assert plane.reports[0].gpus == []
 
 
-def test_an_xid_goes_out_at_once_and_the_gpus_are_looked_at_again(plane: FakeControlPlane, config: Config) -> None:
+def test_an_xid_is_sent_at_once_and_the_gpus_are_sampled_again(plane: FakeControlPlane, config: Config) -> None:
     slow = msgspec.structs.replace(config, report_interval_seconds=30.0)
     gpu = OneGpu()
     with running_agent(slow, gpu):
@@ -97,16 +97,16 @@ def test_an_xid_goes_out_at_once_and_the_gpus_are_looked_at_again(plane: FakeCon
     assert latency_seconds < 0.3
 
 
-def test_a_silent_driver_is_told(plane: FakeControlPlane, config: Config) -> None:
+def test_a_driver_that_does_not_answer_is_reported(plane: FakeControlPlane, config: Config) -> None:
     gpu = OneGpu()
     with running_agent(config, gpu):
         plane.wait_for(lambda plane: plane.reports)
         assert plane.reports[-1].nvml_silent_seconds == 0
-        gpu.silent = 12.0
+        gpu.unanswered_seconds = 12.0
         plane.wait_for(lambda plane: plane.reports[-1].nvml_silent_seconds == 12)
 
 
-def test_ports_and_host_that_cannot_be_looked_at_any_more_do_not_stand_as_they_were(
+def test_ports_and_host_that_can_no_longer_be_read_are_not_reported_as_they_were(
     plane: FakeControlPlane, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FakeFabric(tmp_path).lay_out(1)
@@ -120,8 +120,8 @@ def test_ports_and_host_that_cannot_be_looked_at_any_more_do_not_stand_as_they_w
     monkeypatch.setattr(loop, "read_host", read)
     monkeypatch.setattr(loop, "HOST_SECONDS", 0.05)
     monkeypatch.setattr(loop, "Sampler", partial(Sampler, silent_after_seconds=0.3))
-    looking = msgspec.structs.replace(config, host=HostConfig(sys=tmp_path, disks=(tmp_path,)))
-    with running_agent(looking):
+    reading_host = msgspec.structs.replace(config, host=HostConfig(sys=tmp_path, disks=(tmp_path,)))
+    with running_agent(reading_host):
         plane.wait_for(lambda plane: plane.reports and plane.reports[-1].host)
         assert plane.reports[-1].host_silent_seconds == 0
         hangs.set()
@@ -131,22 +131,24 @@ def test_ports_and_host_that_cannot_be_looked_at_any_more_do_not_stand_as_they_w
         plane.wait_for(lambda plane: plane.reports[-1].host)
 
 
-def test_ports_and_host_travel_and_an_outage_is_a_fact(plane: FakeControlPlane, config: Config, tmp_path: Path) -> None:
+def test_ports_and_host_are_reported_and_an_outage_is_a_fact(
+    plane: FakeControlPlane, config: Config, tmp_path: Path
+) -> None:
     fabric = FakeFabric(tmp_path)
     fabric.lay_out(1)
     fabric.take_down(0)
-    memory = Memory(config.run_directory / "hardware.json", "boot-1")
-    memory.seen.port_rates["mlx5_0/1"] = 400.0
-    memory.seen.port_down_at["mlx5_0/1"] = time.monotonic() - 50
-    memory.save()
-    looking = msgspec.structs.replace(config, host=HostConfig(sys=tmp_path, disks=(tmp_path,)))
-    with running_agent(looking):
+    hardware = HardwareHistory(config.run_directory / "hardware.json", "boot-1")
+    hardware.seen.port_rates["mlx5_0/1"] = 400.0
+    hardware.seen.port_down_at["mlx5_0/1"] = time.monotonic() - 50
+    hardware.save()
+    reading_host = msgspec.structs.replace(config, host=HostConfig(sys=tmp_path, disks=(tmp_path,)))
+    with running_agent(reading_host):
         plane.wait_for(lambda plane: plane.reports and plane.reports[-1].ports and plane.reports[-1].host)
         fabric.bring_up(0)
         plane.wait_for(lambda plane: plane.facts, timeout_seconds=15)
     report = plane.reports[0] if plane.reports[0].ports else plane.reports[1]
     assert report.ports[0].state == "DOWN"
-    (outage,) = set(plane.facts)  # one that is on its way when the agent ends goes out again
+    (outage,) = set(plane.facts)  # a fact that is not acknowledged when the agent ends is sent again
     assert isinstance(outage, HardwareEvent)
     assert (outage.part, outage.boot_id) == ("mlx5_0/1", "boot-1")
     assert 50 <= outage.seconds < 70
@@ -172,12 +174,12 @@ def test_a_burst_of_xids_arrives_whole(plane: FakeControlPlane, config: Config) 
     assert {sequence for sequence, _ in xids(plane)} == set(range(600))
 
 
-def test_rubbish_in_the_kernel_log_is_told_as_a_problem(plane: FakeControlPlane, config: Config) -> None:
+def test_malformed_lines_of_the_kernel_log_are_reported_as_a_problem(plane: FakeControlPlane, config: Config) -> None:
     with running_agent(config, OneGpu()):
         with config.kernel_log.open("a") as log:
-            log.write("rubbish\n")
+            log.write("nonsense\n")
         plane.wait_for(lambda plane: plane.reports and plane.reports[-1].problems)
-    assert "no records" in plane.reports[-1].problems[0]
+    assert "not records" in plane.reports[-1].problems[0]
 
 
 def start_agent(config: Config, folder: Path, *more: str) -> subprocess.Popen[str]:
@@ -212,7 +214,7 @@ def test_a_configuration_can_be_checked_without_starting(config: Config, tmp_pat
     with start_agent(config, tmp_path, "--check-config") as process:
         out, _ = process.communicate(timeout=10)
     assert process.returncode == 0
-    assert "good (cluster testcluster, node n1)" in out
+    assert "is valid (cluster testcluster, node n1)" in out
     config.token_file.unlink()
     with start_agent(config, tmp_path, "--check-config") as process:
         _, err = process.communicate(timeout=10)

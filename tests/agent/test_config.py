@@ -22,7 +22,7 @@ def test_two_lines_are_a_whole_configuration() -> None:
     assert config.nvml.enabled
 
 
-def test_without_slurms_word_the_short_host_name_is_the_nodes() -> None:
+def test_without_slurmd_nodename_the_node_is_the_short_host_name() -> None:
     node = parse_config(LEAST, "agent.toml", {}).node
     assert node
     assert "." not in node
@@ -39,7 +39,7 @@ def test_all_settings_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "message"),
     [
         ("report_intervall_seconds = 2", "did you mean 'report_interval_seconds'?"),
         ("[nvml]\nenable = true", "unknown key 'nvml.enable'; did you mean 'nvml.enabled'?"),
@@ -53,15 +53,15 @@ def test_all_settings_are_read() -> None:
         ("nvml = 3", "nvml: Expected `object`"),
     ],
 )
-def test_a_mistake_is_named_with_file_and_key(more: str, words: str) -> None:
+def test_a_mistake_is_named_with_file_and_key(more: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(more)
     assert str(caught.value).startswith("agent.toml: ")
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ('cluster = "c"', "control_plane_urls"),
         ('cluster = "c"\ncontrol_plane_urls = []', "control_plane_urls"),
@@ -69,8 +69,8 @@ def test_a_mistake_is_named_with_file_and_key(more: str, words: str) -> None:
         ('cluster = ""\ncontrol_plane_urls = ["http://h"]', "cluster"),
     ],
 )
-def test_what_has_no_default_must_be_given(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_setting_without_a_default_is_required(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_config(text, "agent.toml", {})
 
 

@@ -38,24 +38,24 @@ def test_facts_are_held_in_order_until_acknowledged() -> None:
     assert facts.oldest(10) == [kernel_event(1), kernel_event(2)]
 
 
-def test_a_fact_put_twice_is_held_once_and_all_who_wait_are_told() -> None:
-    facts, told = FactQueue(), list[str | None]()
-    facts.put(shard(0), told.append)
-    facts.put(shard(0), told.append)
+def test_a_fact_put_twice_is_held_once_and_all_its_callbacks_are_called() -> None:
+    facts, results = FactQueue(), list[str | None]()
+    facts.put(shard(0), results.append)
+    facts.put(shard(0), results.append)
     assert len(facts) == 1
     facts.acknowledge([shard(0)])
-    assert told == [None, None]
+    assert results == [None, None]
 
 
-def test_a_refused_fact_is_told_why() -> None:
-    facts, told = FactQueue(), list[str | None]()
-    facts.put(shard(0), told.append)
+def test_the_callback_of_a_refused_fact_gets_the_error() -> None:
+    facts, results = FactQueue(), list[str | None]()
+    facts.put(shard(0), results.append)
     facts.refuse(shard(0), "no such job")
-    assert told == ["no such job"]
+    assert results == ["no such job"]
     assert len(facts) == 0
 
 
-def test_when_full_what_decides_no_recovery_goes_first_and_it_is_told() -> None:
+def test_a_full_queue_drops_first_what_decides_no_recovery_and_reports_it() -> None:
     facts = FactQueue(held_max=3)
     for fact in (kernel_event(1), shard(0), first_step(0)):
         facts.put(fact)
@@ -103,7 +103,7 @@ def test_a_window_keeps_the_newest_steps() -> None:
     assert (window.first_step, len(window.self_seconds)) == (10, STEPS_PER_WINDOW_MAX)
 
 
-def test_beyond_the_limit_of_ranks_the_oldest_window_goes() -> None:
+def test_beyond_the_limit_of_ranks_the_oldest_window_is_dropped() -> None:
     windows = WindowBuffer(ranks_max=2)
     for rank in range(3):
         windows.add(hello(rank), steps(0, 1), 1000)

@@ -1,4 +1,4 @@
-"""The process that asks NVML, with the fake library under it: what the agent sees of it, whatever becomes of it."""
+"""The process that reads NVML, with the fake library: what the agent sees of it, whatever happens to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests import PYTHON_PATH
 from tests.testbed.fake_nvml import EVENT_RECOVERY_ACTION, EVENT_XID, FakeGpus, build, h100_node
 from understudy_agent.sample.gpus import RELEASE_FILE, RELEASE_SECONDS_MAX, Bounds, GpuProcess
-from understudy_agent.sample.hardware_history import Memory
+from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml_sample import NvmlEvent
 from understudy_agent.wire import GpuStatus
 
@@ -38,7 +38,7 @@ class Bench:
     def __init__(self, folder: Path, library: Path) -> None:
         self.fake = FakeGpus(folder / "gpus")
         self.fake.write(h100_node("n1"))
-        self.memory = Memory(folder / "run" / "hardware.json", "boot-1")
+        self.hardware = HardwareHistory(folder / "run" / "hardware.json", "boot-1")
         self.release = folder / "run" / RELEASE_FILE
         self.events: list[NvmlEvent] = []
         self.news = 0
@@ -58,7 +58,7 @@ class Bench:
         command: tuple[str, ...] = (sys.executable, "-m", "understudy_agent.sample.nvml_process"),
         kill: Callable[[subprocess.Popen[bytes]], None] = subprocess.Popen.kill,
     ) -> AsyncIterator[GpuProcess]:
-        gpus = GpuProcess(self.memory, interval_seconds, QUICK, command, self.environment, kill)
+        gpus = GpuProcess(self.hardware, interval_seconds, QUICK, command, self.environment, kill)
         gpus.start(self._count, self.events.append)
         try:
             yield gpus
@@ -73,7 +73,7 @@ def bench(tmp_path: Path, library: Path) -> Bench:
 
 async def until(predicate: Callable[[], object], seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
-        while not predicate():  # noqa: ASYNC110 - what is waited for happens in another process
+        while not predicate():  # noqa: ASYNC110 - another process changes it
             await asyncio.sleep(0.01)
 
 
@@ -86,7 +86,7 @@ def children() -> list[int]:
     return [pid for pid in map(int, mine) if b"nvml_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.anyio
-async def test_pictures_come_and_follow_the_hardware(bench: Bench) -> None:
+async def test_samples_come_and_follow_the_hardware(bench: Bench) -> None:
     async with bench.running() as gpus:
         await until(lambda: len(gpus.newest().gpus) == 8)
         assert statuses(gpus) == {GpuStatus.OK}
@@ -105,7 +105,7 @@ async def test_pictures_come_and_follow_the_hardware(bench: Bench) -> None:
 
 
 @pytest.mark.anyio
-async def test_what_is_read_rarely_is_read_at_once_when_asked(bench: Bench) -> None:
+async def test_rare_readings_are_taken_at_once_on_request(bench: Bench) -> None:
     async with bench.running() as gpus:
         await until(lambda: gpus.newest().gpus)
         bench.fake.change(2, remapped_pending=1, temperature_celsius=77)
@@ -116,7 +116,7 @@ async def test_what_is_read_rarely_is_read_at_once_when_asked(bench: Bench) -> N
 
 
 @pytest.mark.anyio
-async def test_a_driver_that_hangs_is_silent_its_process_killed_and_another_started(bench: Bench) -> None:
+async def test_the_process_of_a_driver_that_hangs_is_killed_and_another_started(bench: Bench) -> None:
     async with bench.running() as gpus:
         await until(lambda: gpus.newest().gpus)
         (first,) = children()
@@ -125,10 +125,10 @@ async def test_a_driver_that_hangs_is_silent_its_process_killed_and_another_star
         assert statuses(gpus) == {GpuStatus.UNREADABLE}
         assert len({gpu.uuid for gpu in gpus.newest().gpus}) == 8
         await until(lambda: children() not in ([], [first]))
-        assert gone(first)
+        assert has_ended(first)
         silent = gpus.silent_seconds()
         await asyncio.sleep(0.2)
-        assert gpus.silent_seconds() > silent  # the next one hangs as well: nothing has answered
+        assert gpus.silent_seconds() > silent  # the next process hangs as well: no answer came
         bench.fake.heal(5)
         await until(lambda: statuses(gpus) == {GpuStatus.OK})
         assert gpus.silent_seconds() == 0
@@ -136,7 +136,7 @@ async def test_a_driver_that_hangs_is_silent_its_process_killed_and_another_star
 
 
 @pytest.mark.anyio
-async def test_a_process_that_cannot_be_killed_is_left_and_nothing_started_beside_it(bench: Bench) -> None:
+async def test_no_second_process_is_started_while_one_cannot_be_killed(bench: Bench) -> None:
     held: list[subprocess.Popen[bytes]] = []
     async with bench.running(kill=held.append) as gpus:
         await until(lambda: gpus.newest().gpus)
@@ -145,7 +145,7 @@ async def test_a_process_that_cannot_be_killed_is_left_and_nothing_started_besid
         assert "cannot be killed" in gpus.newest().problems[0]
         await asyncio.sleep(1.5)
         assert children() == [held[0].pid]
-        held[0].kill()  # the kernel lets go
+        held[0].kill()  # the kernel ends it
         bench.fake.heal(0)
         await until(lambda: statuses(gpus) == {GpuStatus.OK})
         assert not gpus.unkillable()
@@ -153,7 +153,7 @@ async def test_a_process_that_cannot_be_killed_is_left_and_nothing_started_besid
 
 
 @pytest.mark.anyio
-async def test_who_resets_a_gpu_has_it_to_himself_and_the_silence_meanwhile_is_no_signal(bench: Bench) -> None:
+async def test_no_process_uses_nvml_during_a_reset_and_the_missing_answer_is_no_signal(bench: Bench) -> None:
     async with bench.running() as gpus:
         await until(lambda: gpus.newest().gpus)
         (first,) = children()
@@ -162,12 +162,12 @@ async def test_who_resets_a_gpu_has_it_to_himself_and_the_silence_meanwhile_is_n
         await until(lambda: gpus.newest().gpus[2].recovery_action == 1)
         bench.release.touch()
         await until(lambda: not children())
-        assert gone(first)
+        assert has_ended(first)
         bench.fake.change(2, recovery_action=0)
-        await asyncio.sleep(1.5)  # longer than a driver may be silent here, and than the next process is waited with
+        await asyncio.sleep(1.5)  # longer than a driver may take here, and than the pause before the next process
         assert children() == []
         assert (gpus.silent_seconds(), gpus.unkillable()) == (0, False)
-        assert statuses(gpus) == {GpuStatus.UNREADABLE}, "what was read before the reset is not told after it"
+        assert statuses(gpus) == {GpuStatus.UNREADABLE}, "readings from before the reset are not reported after it"
         assert "a GPU is being reset" in gpus.newest().problems[0]
         bench.release.unlink()
         await until(lambda: statuses(gpus) == {GpuStatus.OK})
@@ -176,19 +176,19 @@ async def test_who_resets_a_gpu_has_it_to_himself_and_the_silence_meanwhile_is_n
 
 
 @pytest.mark.anyio
-async def test_an_agent_that_starts_during_a_reset_waits_and_does_not_wait_for_one_long_forgotten(bench: Bench) -> None:
+async def test_an_agent_that_starts_during_a_reset_waits_unless_the_release_file_is_old(bench: Bench) -> None:
     bench.release.parent.mkdir()
     bench.release.touch()
     async with bench.running() as gpus:
         await asyncio.sleep(0.5)
         assert (children(), gpus.silent_seconds()) == ([], 0)
-        past = time.time() - RELEASE_SECONDS_MAX - 1
-        os.utime(bench.release, (past, past))
+        old = time.time() - RELEASE_SECONDS_MAX - 1
+        os.utime(bench.release, (old, old))
         await until(lambda: statuses(gpus) == {GpuStatus.OK})
 
 
 @pytest.mark.anyio
-async def test_a_driver_that_hangs_after_a_reset_is_silent(bench: Bench) -> None:
+async def test_a_driver_that_hangs_after_a_reset_is_reported(bench: Bench) -> None:
     async with bench.running() as gpus:
         await until(lambda: gpus.newest().gpus)
         bench.release.touch()
@@ -211,24 +211,24 @@ async def test_a_process_that_dies_is_started_again(bench: Bench) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_program_that_talks_nonsense_is_ended_and_told_of(bench: Bench) -> None:
+async def test_a_program_that_writes_nonsense_is_killed_and_reported(bench: Bench) -> None:
     async with bench.running(command=("/bin/sh", "-c", "echo nonsense; sleep 60", "sh")) as gpus:
         await until(lambda: gpus.silent_seconds() > 0)
-        await until(lambda: any("cannot be understood" in problem for problem in gpus.newest().problems))
+        await until(lambda: any("cannot be decoded" in problem for problem in gpus.newest().problems))
 
 
 @pytest.mark.anyio
-async def test_a_program_that_is_not_there_is_told_of(bench: Bench) -> None:
+async def test_a_program_that_does_not_exist_is_reported(bench: Bench) -> None:
     async with bench.running(command=("/nowhere/python",)) as gpus:
         await until(lambda: any("cannot be started" in problem for problem in gpus.newest().problems))
 
 
 @pytest.mark.anyio
-async def test_events_arrive_with_the_gpu_they_are_about_and_a_new_picture(bench: Bench) -> None:
+async def test_events_arrive_with_the_gpu_they_are_about_and_a_new_sample(bench: Bench) -> None:
     async with bench.running(interval_seconds=30) as gpus:
         await until(lambda: gpus.newest().gpus)
         news = bench.news
-        await asyncio.sleep(0.3)  # until the event set is there
+        await asyncio.sleep(0.3)  # until the event set exists
         bench.fake.change(6, recovery_action=1)
         bench.fake.tell(6, EVENT_XID, 48)
         bench.fake.tell(6, EVENT_RECOVERY_ACTION, 1)
@@ -243,7 +243,7 @@ async def test_events_arrive_with_the_gpu_they_are_about_and_a_new_picture(bench
 
 
 @pytest.mark.anyio
-async def test_the_driver_may_go_and_come_back_under_events_and_pictures(bench: Bench) -> None:
+async def test_the_driver_can_be_unloaded_and_loaded_again_under_events_and_samples(bench: Bench) -> None:
     async with bench.running() as gpus:
         await until(lambda: gpus.newest().gpus)
         content = bench.fake.path.read_bytes()
@@ -260,9 +260,9 @@ STARTS_AND_HANGS = """
 import asyncio, sys
 from pathlib import Path
 from understudy_agent.sample.gpus import GpuProcess
-from understudy_agent.sample.hardware_history import Memory
+from understudy_agent.sample.hardware_history import HardwareHistory
 async def main():
-    gpus = GpuProcess(Memory(Path(sys.argv[1]), "boot-1"), 0.05)
+    gpus = GpuProcess(HardwareHistory(Path(sys.argv[1]), "boot-1"), 0.05)
     gpus.start(lambda: None, lambda event: None)
     while not gpus.newest().gpus:
         await asyncio.sleep(0.01)
@@ -273,38 +273,40 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_the_process_dies_with_its_agent_however_that_ends(bench: Bench, tmp_path: Path, hangs: bool) -> None:
+def test_the_process_ends_with_its_agent(bench: Bench, tmp_path: Path, hangs: bool) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", STARTS_AND_HANGS, str(tmp_path / "memory")],
+        [sys.executable, "-c", STARTS_AND_HANGS, str(tmp_path / "hardware.json")],
         env=bench.environment,
         stdout=subprocess.PIPE,
         text=True,
     ) as agent:
         assert agent.stdout is not None
         pid = int(agent.stdout.readline())
-        assert not gone(pid)
+        assert not has_ended(pid)
         if hangs:
             bench.fake.hang(0)
             time.sleep(0.3)
         agent.kill()
     deadline = time.monotonic() + 5
-    while not gone(pid) and time.monotonic() < deadline:
+    while not has_ended(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert gone(pid)
+    assert has_ended(pid)
 
 
 @pytest.mark.anyio
-async def test_what_was_seen_outlives_the_agent_and_not_the_boot(bench: Bench, tmp_path: Path) -> None:
+async def test_gpus_seen_before_are_known_after_a_restart_of_the_agent_and_not_after_a_boot(
+    bench: Bench, tmp_path: Path
+) -> None:
     async with bench.running() as gpus:
         await until(lambda: GpuStatus.OK in statuses(gpus))
         uuids = [gpu.uuid for gpu in gpus.newest().gpus]
     bench.fake.write(bench.fake.read()[:7])
-    bench.memory = Memory(tmp_path / "run" / "hardware.json", "boot-1")
+    bench.hardware = HardwareHistory(tmp_path / "run" / "hardware.json", "boot-1")
     async with bench.running() as gpus:
         await until(lambda: GpuStatus.OK in statuses(gpus))
         (missing,) = [gpu for gpu in gpus.newest().gpus if gpu.status is GpuStatus.MISSING]
         assert (missing.index, missing.uuid) == (7, uuids[7])
-    bench.memory = Memory(tmp_path / "run" / "hardware.json", "boot-2")
+    bench.hardware = HardwareHistory(tmp_path / "run" / "hardware.json", "boot-2")
     async with bench.running() as gpus:
         await until(lambda: GpuStatus.OK in statuses(gpus))
         assert len(gpus.newest().gpus) == 7

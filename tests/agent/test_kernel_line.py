@@ -28,16 +28,16 @@ def test_every_known_shape_of_an_xid_line_gives_its_number_and_its_gpu(text: str
     assert event == KernelEvent(boot_id="boot-1", sequence=812, at=1002.5, text=text, xid=xid, bus_id=address)
 
 
-def test_a_record_with_more_flags_is_understood() -> None:
+def test_a_record_with_more_flags_is_parsed() -> None:
     event = parse_record("12,7,1,c,caller=T22;NVRM: Xid (PCI:0000:05:00): 13, x", "b", 0.0)
     assert event is not None
     assert event.xid == 13
 
 
-def test_words_about_an_xid_in_an_unknown_shape_are_kept_without_a_number() -> None:
-    event = parse_record("4,8,1,-;NVRM: Xid in a shape nobody has seen", "b", 0.0)
+def test_an_xid_line_of_an_unknown_shape_is_kept_without_a_number() -> None:
+    event = parse_record("4,8,1,-;NVRM: Xid in an unknown shape", "b", 0.0)
     assert event is not None
-    assert (event.xid, event.bus_id, event.text) == (None, "", "NVRM: Xid in a shape nobody has seen")
+    assert (event.xid, event.bus_id, event.text) == (None, "", "NVRM: Xid in an unknown shape")
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_other_lines_are_no_events(line: str) -> None:
     assert parse_record(line, "b", 0.0) is None
 
 
-@pytest.mark.parametrize("line", ["rubbish", "4,x,1,-;NVRM: Xid", "4,1;NVRM: Xid", "4,1,1,-", "\x00\x00", "9" * 4000])
-def test_rubbish_is_named_as_such(line: str) -> None:
+@pytest.mark.parametrize("line", ["nonsense", "4,x,1,-;NVRM: Xid", "4,1;NVRM: Xid", "4,1,1,-", "\x00\x00", "9" * 4000])
+def test_a_malformed_record_is_an_error(line: str) -> None:
     with pytest.raises(RecordError):
         parse_record(line, "b", 0.0)
 

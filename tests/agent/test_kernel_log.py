@@ -50,19 +50,19 @@ def test_half_a_line_waits_for_its_end(path: Path, log: KernelLog) -> None:
     assert sequences(log) == [1]
 
 
-def test_rubbish_is_counted_and_told_and_the_next_line_is_read(path: Path, log: KernelLog) -> None:
-    path.write_bytes(b"rubbish\n\xff\xfe\x00\n" + xid_line(2).encode())
+def test_malformed_lines_are_counted_and_reported_and_the_next_line_is_read(path: Path, log: KernelLog) -> None:
+    path.write_bytes(b"nonsense\n\xff\xfe\x00\n" + xid_line(2).encode())
     assert sequences(log) == [2]
     [problem] = log.problems()
     assert "2 lines" in problem
 
 
-def test_a_line_without_end_is_left_out_and_reading_goes_on(path: Path, log: KernelLog) -> None:
+def test_a_line_without_end_is_skipped_and_reading_continues(path: Path, log: KernelLog) -> None:
     append(path, "x" * (RECORD_BYTES_MAX + 1))
     assert sequences(log) == []
     append(path, "\n" + xid_line(5))
     assert sequences(log) == [5]
-    assert any("left out" in problem for problem in log.problems())
+    assert any("skipped" in problem for problem in log.problems())
 
 
 def test_a_rotated_file_is_read_to_its_end_and_the_new_one_from_its_start(path: Path, log: KernelLog) -> None:
@@ -101,7 +101,7 @@ def test_a_file_that_has_not_changed_is_not_read_again(path: Path, monkeypatch: 
     source.close()
 
 
-def test_a_missing_file_is_a_problem_until_it_is_there(path: Path, log: KernelLog) -> None:
+def test_a_missing_file_is_a_problem_until_it_exists(path: Path, log: KernelLog) -> None:
     assert sequences(log) == []
     assert "cannot be read" in log.problems()[0]
     append(path, xid_line(1))
@@ -136,7 +136,7 @@ def test_an_event_is_delivered_within_a_tenth_of_a_second(path: Path) -> None:
 
 
 class ScriptedKernel:
-    """Stands in for read(2) on /dev/kmsg."""
+    """Replaces read(2) on /dev/kmsg."""
 
     def __init__(self, *results: bytes | OSError) -> None:
         self.results = list(results)
@@ -148,7 +148,7 @@ class ScriptedKernel:
         return result
 
 
-def test_overwritten_records_are_told_and_reading_goes_on() -> None:
+def test_overwritten_records_are_reported_and_reading_continues() -> None:
     kernel = ScriptedKernel(
         xid_line(1).encode(), BrokenPipeError(), xid_line(900).encode() + b" SUBSYSTEM=pci\n DEVICE=+pci:x\n"
     )
@@ -161,7 +161,7 @@ def test_overwritten_records_are_told_and_reading_goes_on() -> None:
         source.close()
 
 
-def test_a_device_that_fails_is_told_and_opened_again() -> None:
+def test_a_device_that_fails_is_reported_and_opened_again() -> None:
     kernel = ScriptedKernel(OSError(5, "Input/output error"), xid_line(4).encode())
     source = DeviceSource(Path(os.devnull), kernel.read)
     log = KernelLog(source, "b")
@@ -175,13 +175,13 @@ def test_a_device_that_fails_is_told_and_opened_again() -> None:
 
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="needs a readable /dev/kmsg")
-def test_the_kernels_own_log_is_read_without_rubbish() -> None:
+def test_the_log_of_this_kernel_is_read_without_malformed_lines() -> None:
     source = open_source(Path("/dev/kmsg"))
     log = KernelLog(source, "b")
     try:
         assert isinstance(source, DeviceSource)
         assert source.read_lines()
         log.read()
-        assert not any("no records" in problem for problem in log.problems())
+        assert not any("not records" in problem for problem in log.problems())
     finally:
         source.close()

@@ -15,8 +15,8 @@ from understudy_agent.facts import FactQueue
 from understudy_agent.process import ProcessClock
 from understudy_agent.rank_messages import LINE_BYTES_MAX, CollectiveEntered, Hello
 from understudy_agent.ranks import QUESTIONS_OPEN_MAX, RankServer, SocketInUseError
-from understudy_agent.step_windows import COLLECTIVE_AGAIN_REPORTS, WindowBuffer
-from understudy_agent.uplink import RestorePointError, RestoreQuestion
+from understudy_agent.step_windows import REPORTS_PER_COLLECTIVE, WindowBuffer
+from understudy_agent.uplink import RestorePointError, RestorePointRequest
 from understudy_agent.wire import RANKS_PER_NODE_MAX, CheckpointShard, Collective, FirstStep, RankStarted, RestorePoint
 
 HELLO = {"type": "hello", "job_id": 7, "restart_count": 1, "rank": 2, "world_size": 4, "pid": 1, "gpu_index": 3}
@@ -40,10 +40,10 @@ class Stage:
         self.facts = FactQueue()
         self.windows = WindowBuffer()
         self.urgent = 0
-        self.questions: list[RestoreQuestion] = []
+        self.questions: list[RestorePointRequest] = []
         self.server = RankServer(self.path, self.facts, self.windows, self.restore_point, self._count)
 
-    async def restore_point(self, question: RestoreQuestion) -> RestorePoint:
+    async def restore_point(self, question: RestorePointRequest) -> RestorePoint:
         self.questions.append(question)
         if question.restart_count == 9:
             raise RestorePointError("the control plane is away")
@@ -188,8 +188,8 @@ def test_the_last_collective_goes_with_the_step_times_and_alone_only_rarely(tmp_
         [window] = stage.windows.take()
         assert window.collective == Collective("all_reduce", 3, 99.5, 12, inside=True)
         assert (window.first_step, window.self_seconds) == (11, [1.0])
-        quiet = [stage.windows.take() for _ in range(COLLECTIVE_AGAIN_REPORTS)]
-        assert quiet[:-1] == [[]] * (COLLECTIVE_AGAIN_REPORTS - 1)
+        quiet = [stage.windows.take() for _ in range(REPORTS_PER_COLLECTIVE)]
+        assert quiet[:-1] == [[]] * (REPORTS_PER_COLLECTIVE - 1)
         [again] = quiet[-1]
         assert (again.collective, again.self_seconds, again.rank) == (window.collective, [], 2)
         await rank.say(ENTERED | {"sequence": 4, "inside": False})
@@ -233,7 +233,7 @@ def test_a_task_prolog_is_told_without_a_hello_and_who_asks_is_told_on(tmp_path:
         answer = await task.hear()
         assert answer is not None
         assert answer["managed"] is False
-        assert stage.questions[0] == RestoreQuestion(7, 2, 0, os.getuid(), if_managed=True)
+        assert stage.questions[0] == RestorePointRequest(7, 2, 0, os.getuid(), if_managed=True)
         await task.close()
 
     on_stage(tmp_path, play)

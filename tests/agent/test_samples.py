@@ -1,4 +1,6 @@
-"""What the agent makes of looks at the hardware: GPUs against those seen before, ports, the host, NVML's events."""
+"""What the agent derives from samples of the hardware: GPUs compared with those seen before, ports, the host, NVML's
+events.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +14,23 @@ import pytest
 from tests.testbed.fake_fabric import FakeFabric
 from understudy_agent.config import HostConfig
 from understudy_agent.sample.gpu_history import GpuHistory
-from understudy_agent.sample.hardware_history import Memory
+from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.host import read_host, read_mounts, with_history
 from understudy_agent.sample.infiniband import PortHistory, read_ports
 from understudy_agent.sample.nvml_events import NvmlEvents
-from understudy_agent.sample.nvml_sample import NvmlEvent, Picture
+from understudy_agent.sample.nvml_sample import NvmlEvent, NvmlSample
 from understudy_agent.sample.recent import Growth, Share
 from understudy_agent.sample.sampler import Sampler
 from understudy_agent.wire import Disk, Gpu, GpuStatus, HardwareKind, Host, KernelEvent
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Memory:
-    return Memory(tmp_path / "run" / "hardware.json", "boot-1")
+def hardware(tmp_path: Path) -> HardwareHistory:
+    return HardwareHistory(tmp_path / "run" / "hardware.json", "boot-1")
 
 
-def reopened(memory: Memory, boot_id: str = "boot-1") -> Memory:
-    return Memory(memory.path, boot_id)
+def reopened(hardware: HardwareHistory, boot_id: str = "boot-1") -> HardwareHistory:
+    return HardwareHistory(hardware.path, boot_id)
 
 
 def gpu(index: int, uuid: str = "", status: GpuStatus = GpuStatus.OK, **values: Any) -> Gpu:
@@ -36,80 +38,80 @@ def gpu(index: int, uuid: str = "", status: GpuStatus = GpuStatus.OK, **values: 
     return Gpu(index, status, uuid or f"GPU-{index}", bus_id, **values)
 
 
-def picture(*gpus: Gpu) -> Picture:
-    return Picture("570", gpus)
+def sample(*gpus: Gpu) -> NvmlSample:
+    return NvmlSample("570", gpus)
 
 
 class TestGpuHistory:
-    def test_a_gpu_that_is_reset_leaves_nothing_behind(self, memory: Memory) -> None:
-        history = GpuHistory(memory)
-        before = history.add(picture(gpu(0), gpu(1)), 0.0)
-        away = history.add(picture(gpu(0)), 10.0).gpus[1]
-        assert (away.status, away.uuid, away.missing_seconds) == (GpuStatus.MISSING, "GPU-1", 0.0)
-        assert history.add(picture(gpu(0)), 25.0).gpus[1].missing_seconds == 15.0
-        after = history.add(picture(gpu(0), gpu(1)), 30.0)
+    def test_a_gpu_that_was_reset_is_missing_no_longer(self, hardware: HardwareHistory) -> None:
+        history = GpuHistory(hardware)
+        before = history.add(sample(gpu(0), gpu(1)), 0.0)
+        missing = history.add(sample(gpu(0)), 10.0).gpus[1]
+        assert (missing.status, missing.uuid, missing.missing_seconds) == (GpuStatus.MISSING, "GPU-1", 0.0)
+        assert history.add(sample(gpu(0)), 25.0).gpus[1].missing_seconds == 15.0
+        after = history.add(sample(gpu(0), gpu(1)), 30.0)
         assert after.gpus == before.gpus
-        assert history.add(picture(gpu(0)), 40.0).gpus[1].missing_seconds == 0.0  # counted anew
+        assert history.add(sample(gpu(0)), 40.0).gpus[1].missing_seconds == 0.0  # counted from zero again
 
-    def test_gpus_that_move_up_are_not_others(self, memory: Memory) -> None:
-        history = GpuHistory(memory)
-        history.add(picture(*(gpu(i) for i in range(4))), 0.0)
+    def test_gpus_that_move_to_other_indexes_are_the_same_gpus(self, hardware: HardwareHistory) -> None:
+        history = GpuHistory(hardware)
+        history.add(sample(*(gpu(i) for i in range(4))), 0.0)
         moved = [gpu(0), gpu(1, "GPU-2", bus_id="0000:02:00.0"), gpu(2, "GPU-3", bus_id="0000:03:00.0")]
-        after = history.add(picture(*moved), 5.0).gpus
+        after = history.add(sample(*moved), 5.0).gpus
         assert [one.replaced_uuid for one in after] == [""] * 4
         assert [(one.uuid, one.status) for one in after][-1] == ("GPU-1", GpuStatus.MISSING)
         assert sorted(one.index for one in after) == [0, 1, 2, 3]
 
-    def test_another_gpu_in_the_same_place_is_told_also_by_a_new_agent(self, memory: Memory) -> None:
-        GpuHistory(memory).add(picture(gpu(0), gpu(1)), 0.0)
-        for history in (GpuHistory(memory), GpuHistory(reopened(memory))):
-            after = history.add(picture(gpu(0), gpu(1, "GPU-new")), 10.0).gpus
+    def test_another_gpu_in_the_same_place_is_reported_also_by_a_new_agent(self, hardware: HardwareHistory) -> None:
+        GpuHistory(hardware).add(sample(gpu(0), gpu(1)), 0.0)
+        for history in (GpuHistory(hardware), GpuHistory(reopened(hardware))):
+            after = history.add(sample(gpu(0), gpu(1, "GPU-new")), 10.0).gpus
             assert [(one.uuid, one.replaced_uuid) for one in after] == [("GPU-0", ""), ("GPU-new", "GPU-1")]
 
-    def test_another_serial_is_another_gpu(self, memory: Memory) -> None:
-        history = GpuHistory(memory)
-        history.add(picture(gpu(0, serial="1")), 0.0)
-        assert history.add(picture(gpu(0, serial="2")), 1.0).gpus[0].replaced_uuid == "GPU-0"
+    def test_another_serial_is_another_gpu(self, hardware: HardwareHistory) -> None:
+        history = GpuHistory(hardware)
+        history.add(sample(gpu(0, serial="1")), 0.0)
+        assert history.add(sample(gpu(0, serial="2")), 1.0).gpus[0].replaced_uuid == "GPU-0"
 
-    def test_a_gpu_that_cannot_be_named_is_the_one_that_was_there(self, memory: Memory) -> None:
-        history = GpuHistory(memory)
-        history.add(picture(gpu(0), gpu(1)), 0.0)
+    def test_a_gpu_that_cannot_be_named_is_the_one_that_was_there(self, hardware: HardwareHistory) -> None:
+        history = GpuHistory(hardware)
+        history.add(sample(gpu(0), gpu(1)), 0.0)
         lost = Gpu(1, GpuStatus.LOST, error="GPU is lost")
-        after = history.add(picture(gpu(0), lost), 1.0).gpus
+        after = history.add(sample(gpu(0), lost), 1.0).gpus
         assert [(one.uuid, one.status) for one in after] == [("GPU-0", GpuStatus.OK), ("GPU-1", GpuStatus.LOST)]
 
-    def test_a_driver_that_cannot_be_used_takes_no_gpu_out_of_the_list(self, memory: Memory) -> None:
-        history = GpuHistory(memory)
-        history.add(picture(gpu(0), gpu(1)), 0.0)
-        after = history.add(Picture(error="NVML cannot be used"), 1.0)
+    def test_a_driver_that_cannot_be_used_takes_no_gpu_out_of_the_list(self, hardware: HardwareHistory) -> None:
+        history = GpuHistory(hardware)
+        history.add(sample(gpu(0), gpu(1)), 0.0)
+        after = history.add(NvmlSample(error="NVML cannot be used"), 1.0)
         assert [one.status for one in after.gpus] == [GpuStatus.UNREADABLE] * 2
         assert after.problems == ("NVML cannot be used",)
 
-    def test_links_that_went_down_are_told_against_those_that_were_up(self, memory: Memory) -> None:
-        GpuHistory(memory).add(picture(gpu(0, nvlinks=18)), 0.0)
-        after = GpuHistory(reopened(memory)).add(picture(gpu(0, nvlinks=17)), 1.0).gpus[0]
+    def test_links_that_went_down_are_reported_with_the_number_that_was_up(self, hardware: HardwareHistory) -> None:
+        GpuHistory(hardware).add(sample(gpu(0, nvlinks=18)), 0.0)
+        after = GpuHistory(reopened(hardware)).add(sample(gpu(0, nvlinks=17)), 1.0).gpus[0]
         assert (after.nvlinks, after.nvlinks_max) == (17, 18)
 
-    def test_counters_are_told_with_what_they_grew_by(self, memory: Memory) -> None:
-        history = GpuHistory(memory)
+    def test_counters_are_reported_with_their_growth(self, hardware: HardwareHistory) -> None:
+        history = GpuHistory(hardware)
         for minute, replays in enumerate([100, 100, 107, 107, 5, 8]):
-            after = history.add(picture(gpu(0, pcie_replays=replays)), minute * 60.0).gpus[0]
+            after = history.add(sample(gpu(0, pcie_replays=replays)), minute * 60.0).gpus[0]
             assert after.pcie_replays == replays
             assert after.pcie_replays_recent == [0, 0, 7, 7, 0, 3][minute]
 
 
-def test_growth_forgets_what_is_long_past() -> None:
+def test_growth_covers_only_the_last_minutes() -> None:
     growth = Growth(seconds=600)
     assert [growth.add("a", at, value) for at, value in ((0, 10), (300, 15), (700, 15), (1300, 15))] == [0, 5, 0, 0]
     assert growth.add("b", 0, None) is None
 
 
-def test_a_share_is_told_when_enough_was_seen() -> None:
+def test_a_share_is_known_when_enough_was_read() -> None:
     share = Share(seconds=100)
-    told = [share.add("a", float(at), at >= 100) for at in range(0, 201, 10)]
-    assert told[:5] == [None] * 5
-    assert told[10] == pytest.approx(1 / 11)
-    assert told[-1] == 1.0
+    shares = [share.add("a", float(at), at >= 100) for at in range(0, 201, 10)]
+    assert shares[:5] == [None] * 5
+    assert shares[10] == pytest.approx(1 / 11)
+    assert shares[-1] == 1.0
 
 
 @pytest.fixture
@@ -129,15 +131,15 @@ class TestPorts:
     def test_a_node_without_adapters_has_no_ports(self, tmp_path: Path) -> None:
         assert read_ports(tmp_path) == []
 
-    def test_an_adapter_that_shows_half_of_it_is_read_by_half(self, fabric: FakeFabric) -> None:
+    def test_an_adapter_that_shows_only_some_attributes_is_read_in_part(self, fabric: FakeFabric) -> None:
         fabric.change(0, {"rate": "", "counters/symbol_error": "n/a"})
         (port,) = read_ports(fabric.sys)
         assert (port.state, port.rate_gbps, port.symbol_errors) == ("ACTIVE", None, None)
 
-    def test_an_outage_is_counted_while_it_lasts_and_told_when_it_is_over(
-        self, fabric: FakeFabric, memory: Memory
+    def test_an_outage_is_counted_while_it_lasts_and_sent_when_it_is_over(
+        self, fabric: FakeFabric, hardware: HardwareHistory
     ) -> None:
-        history = PortHistory(memory, "boot-1")
+        history = PortHistory(hardware, "boot-1")
         assert history.add(read_ports(fabric.sys), 1000.0, 5000.0) == []
         fabric.take_down(0)
         history.add(read_ports(fabric.sys), 1005.0, 5005.0)
@@ -150,22 +152,22 @@ class TestPorts:
         assert history.ports[0].down_seconds is None
         assert history.add(read_ports(fabric.sys), 1050.0, 5050.0) == []
 
-    def test_outages_between_two_looks_are_told_by_the_adapters_counter_and_a_swarm_of_them_once(
-        self, fabric: FakeFabric, memory: Memory
+    def test_outages_between_two_samples_come_from_the_adapters_counter_and_many_of_them_are_one_event(
+        self, fabric: FakeFabric, hardware: HardwareHistory
     ) -> None:
-        history = PortHistory(memory, "boot-1")
-        told = []
-        for look, downed in enumerate([7, 7, 8, 8, *range(9, 25)]):
+        history = PortHistory(hardware, "boot-1")
+        outages = []
+        for minute, downed in enumerate([7, 7, 8, 8, *range(9, 25)]):
             fabric.change(0, {"counters/link_downed": str(downed)})
-            at = look * 60.0
-            told += [(at, event.seconds, event.number) for event in history.add(read_ports(fabric.sys), at, at)]
-        assert told == [(120.0, 0.0, 8), (720.0, 0.0, 17)]
+            at = minute * 60.0
+            outages += [(at, event.seconds, event.number) for event in history.add(read_ports(fabric.sys), at, at)]
+        assert outages == [(120.0, 0.0, 8), (720.0, 0.0, 17)]
         assert history.ports[0].link_downed_recent == 10
-        fabric.change(0, {"counters/link_downed": "0"})  # somebody set it back
+        fabric.change(0, {"counters/link_downed": "0"})  # an administrator reset it
         assert history.add(read_ports(fabric.sys), 2000.0, 2000.0) == []
 
-    def test_an_outage_that_was_seen_for_a_moment_is_told_once(self, fabric: FakeFabric, memory: Memory) -> None:
-        history = PortHistory(memory, "boot-1")
+    def test_a_short_outage_is_sent_once(self, fabric: FakeFabric, hardware: HardwareHistory) -> None:
+        history = PortHistory(hardware, "boot-1")
         history.add(read_ports(fabric.sys), 0.0, 0.0)
         fabric.take_down(0)
         assert history.add(read_ports(fabric.sys), 5.0, 5.0) == []
@@ -174,21 +176,25 @@ class TestPorts:
         assert (event.seconds, event.number) == (0.0, 1)
         assert history.add(read_ports(fabric.sys), 15.0, 15.0) == []
 
-    def test_an_outage_outlives_the_agent_that_saw_it_begin(self, fabric: FakeFabric, memory: Memory) -> None:
-        history = PortHistory(memory, "boot-1")
+    def test_an_outage_is_known_after_a_restart_of_the_agent(
+        self, fabric: FakeFabric, hardware: HardwareHistory
+    ) -> None:
+        history = PortHistory(hardware, "boot-1")
         history.add(read_ports(fabric.sys), 1000.0, 5000.0)
         fabric.take_down(0)
         history.add(read_ports(fabric.sys), 1005.0, 5005.0)
-        history = PortHistory(reopened(memory), "boot-1")
+        history = PortHistory(reopened(hardware), "boot-1")
         history.add(read_ports(fabric.sys), 1305.0, 5305.0)
         assert history.ports[0].down_seconds == 300.0
-        history = PortHistory(reopened(memory, "boot-2"), "boot-2")
+        history = PortHistory(reopened(hardware, "boot-2"), "boot-2")
         history.add(read_ports(fabric.sys), 5.0, 9000.0)
         assert (history.ports[0].was_active, history.ports[0].down_seconds) == (False, None)
 
-    def test_an_adapter_that_is_gone_is_a_port_that_is_down(self, fabric: FakeFabric, memory: Memory) -> None:
+    def test_an_adapter_that_is_gone_is_a_port_that_is_down(
+        self, fabric: FakeFabric, hardware: HardwareHistory
+    ) -> None:
         fabric.lay_out(2)
-        history = PortHistory(memory, "boot-1")
+        history = PortHistory(hardware, "boot-1")
         history.add(read_ports(fabric.sys), 0.0, 0.0)
         history.add(read_ports(fabric.sys)[:1], 10.0, 10.0)
         history.add(read_ports(fabric.sys)[:1], 40.0, 40.0)
@@ -197,14 +203,16 @@ class TestPorts:
             ("mlx5_1/1", "", 30.0),
         ]
 
-    def test_a_port_that_was_never_up_is_told_as_such(self, fabric: FakeFabric, memory: Memory) -> None:
+    def test_a_port_that_was_never_up_is_reported_as_such(self, fabric: FakeFabric, hardware: HardwareHistory) -> None:
         fabric.take_down(0)
-        history = PortHistory(memory, "boot-1")
+        history = PortHistory(hardware, "boot-1")
         history.add(read_ports(fabric.sys), 0.0, 0.0)
         assert (history.ports[0].was_active, history.ports[0].down_seconds) == (False, None)
 
-    def test_a_slower_link_is_told_against_its_best(self, fabric: FakeFabric, memory: Memory) -> None:
-        history = PortHistory(memory, "boot-1")
+    def test_a_slower_link_is_reported_with_its_highest_rate(
+        self, fabric: FakeFabric, hardware: HardwareHistory
+    ) -> None:
+        history = PortHistory(hardware, "boot-1")
         history.add(read_ports(fabric.sys), 0.0, 0.0)
         fabric.change(0, {"rate": "200 Gb/sec (2X NDR)"})
         history.add(read_ports(fabric.sys), 5.0, 5.0)
@@ -219,7 +227,7 @@ class TestHost:
         assert 0 < host.memory_available_bytes < host.memory_total_bytes
         assert host.disks[0].total_bytes > host.disks[0].free_bytes > 0
 
-    def test_what_a_kernel_shows_is_read_and_what_it_does_not_is_none(self, tmp_path: Path) -> None:
+    def test_files_that_a_kernel_does_not_have_give_none(self, tmp_path: Path) -> None:
         (tmp_path / "pressure").mkdir()
         (tmp_path / "pressure" / "cpu").write_text("some avg10=1.00 avg60=42.50 avg300=3.00 total=1\n")
         lines = "some avg10=1.00 avg60=9.00 avg300=3.00 total=1\nfull avg10=1.00 avg60=7.25 avg300=3.00 total=1\n"
@@ -234,40 +242,40 @@ class TestHost:
         assert (host.memory_errors_corrected, host.memory_errors_uncorrected) == (7, 0)
         assert (host.memory_total_bytes, host.memory_pressure_percent) == (None, None)
 
-    def test_a_disk_that_always_was_read_only_is_meant_to_be(self, memory: Memory) -> None:
-        def look(*disks: Disk) -> list[tuple[str, str]]:
-            return [(disk.path, disk.problem) for disk in with_history(Host(disks=list(disks)), [], memory).disks]
+    def test_a_disk_that_was_always_read_only_is_no_problem(self, hardware: HardwareHistory) -> None:
+        def problems(*disks: Disk) -> list[tuple[str, str]]:
+            return [(disk.path, disk.problem) for disk in with_history(Host(disks=list(disks)), [], hardware).disks]
 
         root, gone = Disk("/", 9, 5, problem="read-only"), Disk("/nowhere", 0, 0, problem="No such file or directory")
-        assert look(root, gone) == [("/", "")]
-        assert look(Disk("/", 9, 5)) == [("/", "")]
-        assert look(root) == [("/", "read-only")]
+        assert problems(root, gone) == [("/", "")]
+        assert problems(Disk("/", 9, 5)) == [("/", "")]
+        assert problems(root) == [("/", "read-only")]
 
-    def test_a_file_system_that_is_not_mounted_any_more_is_missed_though_its_folder_answers(
-        self, memory: Memory
+    def test_a_file_system_that_is_no_longer_mounted_is_missing_although_its_folder_can_be_read(
+        self, hardware: HardwareHistory
     ) -> None:
-        def look(memory: Memory, disk: Disk, *mounts: str) -> list[str]:
-            return [one.problem for one in with_history(Host(disks=[disk]), mounts, memory).disks]
+        def problems(hardware: HardwareHistory, disk: Disk, *mounts: str) -> list[str]:
+            return [one.problem for one in with_history(Host(disks=[disk]), mounts, hardware).disks]
 
         well, gone = Disk("/data", 9, 5), Disk("/data", 0, 0, problem="Stale file handle")
-        assert look(memory, well) == [""]  # a folder as any other
-        assert look(memory, Disk("/data", 9, 5, problem="read-only"), "/data") == ["read-only"]
-        for one in (memory, reopened(memory)):
-            assert look(one, well) == ["not mounted"]
-        assert look(memory, gone) == ["Stale file handle"]
-        assert look(memory, well, "/data") == [""]
-        assert look(reopened(memory, "boot-2"), well) == [""]
+        assert problems(hardware, well) == [""]  # an ordinary folder
+        assert problems(hardware, Disk("/data", 9, 5, problem="read-only"), "/data") == ["read-only"]
+        for one in (hardware, reopened(hardware)):
+            assert problems(one, well) == ["not mounted"]
+        assert problems(hardware, gone) == ["Stale file handle"]
+        assert problems(hardware, well, "/data") == [""]
+        assert problems(reopened(hardware, "boot-2"), well) == [""]
 
-    def test_what_its_folder_lets_one_do_is_not_remembered_of_a_file_system(self, memory: Memory) -> None:
+    def test_a_writable_folder_does_not_make_its_file_system_writable(self, hardware: HardwareHistory) -> None:
         read_only = Disk("/data", 9, 5, problem="read-only")
-        looks = [(read_only, ["/data"]), (Disk("/data", 9, 5), []), (read_only, ["/data"])]
-        told = [with_history(Host(disks=[disk]), mounts, memory).disks[0].problem for disk, mounts in looks]
-        assert told == ["", "not mounted", ""]
+        samples = [(read_only, ["/data"]), (Disk("/data", 9, 5), []), (read_only, ["/data"])]
+        found = [with_history(Host(disks=[disk]), mounts, hardware).disks[0].problem for disk, mounts in samples]
+        assert found == ["", "not mounted", ""]
 
-    def test_where_a_file_system_begins_is_read(self, tmp_path: Path) -> None:
+    def test_mount_points_are_read(self, tmp_path: Path) -> None:
         assert read_mounts([Path("/"), tmp_path, tmp_path / "none", Path("/proc")]) == ["/", "/proc"]
 
-    def test_a_disk_that_is_not_there_is_no_error(self, tmp_path: Path) -> None:
+    def test_a_missing_disk_is_a_problem_and_no_error(self, tmp_path: Path) -> None:
         host = read_host(tmp_path, tmp_path, [tmp_path / "none"])
         assert host.disks[0].problem == "No such file or directory"
 
@@ -277,40 +285,40 @@ def line(xid: int, bus_id: str = "0000:01:00.0") -> KernelEvent:
 
 
 class TestNvmlEvents:
-    def test_an_xid_that_the_kernel_log_has_is_not_told_twice(self) -> None:
+    def test_an_xid_in_the_kernel_log_is_not_sent_twice(self) -> None:
         for log_first in (True, False):
             events = NvmlEvents("boot-1")
             if log_first:
-                events.heard_of_kernel([line(79)], 99.0)
+                events.add_kernel_events([line(79)], 99.0)
             events.add(NvmlEvent(100.0, 0x8, 79, "0000:01:00.0"))
             if not log_first:
-                events.heard_of_kernel([line(79)], 103.0)
+                events.add_kernel_events([line(79)], 103.0)
             assert events.due(101.0) == []
             assert events.due(106.0) == []
 
     @pytest.mark.parametrize("other", [line(48), line(79, "0000:02:00.0")])
-    def test_one_that_it_does_not_have_is_told_after_a_while(self, other: KernelEvent) -> None:
+    def test_an_xid_that_is_missing_there_is_sent_after_a_while(self, other: KernelEvent) -> None:
         events = NvmlEvents("boot-1")
-        events.heard_of_kernel([other], 99.0)
+        events.add_kernel_events([other], 99.0)
         events.add(NvmlEvent(100.0, 0x8, 79, "0000:01:00.0"))
         assert events.due(104.0) == []
         (fact,) = events.due(105.5)
         assert (fact.kind, fact.number, fact.part, fact.at) == (HardwareKind.NVML_XID, 79, "0000:01:00.0", 100.0)
         assert events.due(200.0) == []
 
-    def test_other_events_are_told_at_once_and_a_storm_of_them_once_a_minute(self) -> None:
+    def test_other_events_are_sent_at_once_and_many_of_them_once_a_minute(self) -> None:
         events = NvmlEvents("boot-1")
         for at in range(100, 200):
             events.add(NvmlEvent(float(at), 0x8000, 1, "0000:01:00.0"))
         assert [fact.at for fact in events.due(200.0)] == [100.0, 160.0]
 
-    def test_an_event_of_an_unknown_kind_is_left(self) -> None:
+    def test_an_event_of_an_unknown_kind_is_ignored(self) -> None:
         events = NvmlEvents("boot-1")
         events.add(NvmlEvent(100.0, 0x10, 1))
         assert events.due(200.0) == []
 
 
-def test_a_reader_that_hangs_or_fails_is_told_and_holds_up_nobody() -> None:
+def test_a_reader_that_hangs_or_fails_is_reported_and_holds_up_no_other() -> None:
     hangs = threading.Event()
 
     async def run() -> tuple[list[str], list[float]]:
@@ -322,10 +330,10 @@ def test_a_reader_that_hangs_or_fails_is_told_and_holds_up_nobody() -> None:
             return 7
 
         sampler = Sampler("ports", read, 0.01, silent_after_seconds=1.0)
-        assert sampler.silent_seconds() == 0.0  # nobody asked for anything
+        assert sampler.silent_seconds() == 0.0  # it was not started
         sampler.start(taken.append)
         async with asyncio.timeout(5):
-            while not sampler.problems():  # noqa: ASYNC110 - another thread's doing
+            while not sampler.problems():  # noqa: ASYNC110 - another thread changes it
                 await asyncio.sleep(0.01)
         assert taken == [7]
         assert sampler.silent_seconds() == 0.0
@@ -342,14 +350,14 @@ def test_a_reader_that_hangs_or_fails_is_told_and_holds_up_nobody() -> None:
     hangs.set()
     assert min(silent) > 1.0
     assert failed == "ports cannot be read: OSError: the adapter is gone"
-    assert hung == "disks: reading them has hung for 1 s"
+    assert hung == "disks: reading has hung for 1 s"
 
 
-def test_what_was_seen_is_learnt_anew_from_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_history_that_cannot_be_read_starts_again(tmp_path: Path) -> None:
     (tmp_path / "hardware.json").write_text("{")
-    memory = Memory(tmp_path / "hardware.json", "boot-1")
-    assert "cannot be read" in memory.problems()[0]
-    memory.seen.writable.append("/")
-    memory.save()
-    assert memory.problems() == []
-    assert Memory(tmp_path / "hardware.json", "boot-1").seen.writable == ["/"]
+    hardware = HardwareHistory(tmp_path / "hardware.json", "boot-1")
+    assert "cannot be read" in hardware.problems()[0]
+    hardware.seen.writable.append("/")
+    hardware.save()
+    assert hardware.problems() == []
+    assert HardwareHistory(tmp_path / "hardware.json", "boot-1").seen.writable == ["/"]

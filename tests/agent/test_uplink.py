@@ -7,7 +7,7 @@ import pytest
 
 from tests.agent.fake_control_plane import TOKEN, FakeControlPlane
 from understudy_agent.facts import FactQueue
-from understudy_agent.uplink import RestorePointError, RestoreQuestion, Uplink
+from understudy_agent.uplink import RestorePointError, RestorePointRequest, Uplink
 from understudy_agent.wire import (
     WIRE_VERSION,
     Gpu,
@@ -63,7 +63,7 @@ def sequences(plane: FakeControlPlane) -> list[int]:
     return [fact.sequence for fact in plane.facts if isinstance(fact, KernelEvent)]
 
 
-def test_facts_arrive_and_are_held_no_longer(plane: FakeControlPlane) -> None:
+def test_facts_arrive_and_leave_the_queue(plane: FakeControlPlane) -> None:
     facts = filled(2)
 
     async def play(uplink: Uplink) -> None:
@@ -106,7 +106,7 @@ def test_no_fact_is_lost_while_the_control_plane_is_dead(plane: FakeControlPlane
     assert sequences(plane) == [0, 1, 2]
 
 
-def test_the_second_control_plane_takes_over_and_is_asked_first_from_then_on(plane: FakeControlPlane) -> None:
+def test_the_second_control_plane_takes_over_and_is_tried_first_from_then_on(plane: FakeControlPlane) -> None:
     with FakeControlPlane() as second:
 
         async def play(uplink: Uplink) -> None:
@@ -121,7 +121,7 @@ def test_the_second_control_plane_takes_over_and_is_asked_first_from_then_on(pla
 
 
 @pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
-def test_a_passing_refusal_drops_nothing(plane: FakeControlPlane, status: int) -> None:
+def test_a_transient_refusal_drops_nothing(plane: FakeControlPlane, status: int) -> None:
     plane.refuse = lambda _: (status, "later")
     facts = filled(2)
 
@@ -135,9 +135,9 @@ def test_a_passing_refusal_drops_nothing(plane: FakeControlPlane, status: int) -
 
 
 def test_one_refused_fact_does_not_hold_up_the_others(plane: FakeControlPlane) -> None:
-    told: list[str | None] = []
+    results: list[str | None] = []
     facts = filled(2)
-    facts.put(kernel_event(2, "poison"), told.append)
+    facts.put(kernel_event(2, "poison"), results.append)
     facts.put(kernel_event(3))
 
     def refuse(report: Report) -> tuple[int, str] | None:
@@ -153,11 +153,11 @@ def test_one_refused_fact_does_not_hold_up_the_others(plane: FakeControlPlane) -
     with_uplink([plane.url], facts, play)
     assert sequences(plane) == [0, 1, 3]
     assert len(facts) == 0
-    assert "cannot store that" in (told[0] or "")
+    assert "cannot store that" in (results[0] or "")
 
 
-def test_facts_are_kept_when_the_report_itself_is_what_is_refused(plane: FakeControlPlane) -> None:
-    plane.refuse = lambda _: (400, "wire version 1 is not spoken here")
+def test_facts_are_kept_when_the_report_itself_is_refused(plane: FakeControlPlane) -> None:
+    plane.refuse = lambda _: (400, "wire version 1 is not supported here")
     facts = filled(3)
 
     async def play(uplink: Uplink) -> None:
@@ -176,10 +176,10 @@ def test_facts_are_kept_when_the_report_itself_is_what_is_refused(plane: FakeCon
         ("host", Host(memory_total_bytes=1)),
         ("nvml_silent_seconds", 12.0),
         ("nvml_unkillable", True),
-        ("problems", ["what"]),
+        ("problems", ["a problem"]),
     ],
 )
-def test_facts_get_through_when_the_telemetry_is_what_is_refused(
+def test_facts_are_accepted_when_the_telemetry_is_refused(
     plane: FakeControlPlane, what: str, telemetry: object
 ) -> None:
     plane.refuse = lambda report: (400, f"{what} is not known here") if getattr(report, what) else None
@@ -204,10 +204,10 @@ def test_no_report_is_larger_than_the_wire_allows(plane: FakeControlPlane) -> No
 
     with_uplink([plane.url], facts, play)
     assert sequences(plane) == list(range(200))
-    assert plane.reports[-1].ranks  # with the facts gone there is room for telemetry again
+    assert plane.reports[-1].ranks  # without facts there is room for telemetry again
 
 
-def test_a_new_token_in_the_file_is_taken_up(plane: FakeControlPlane) -> None:
+def test_a_new_token_in_the_file_is_used(plane: FakeControlPlane) -> None:
     tokens = ["old", TOKEN]
 
     async def play(uplink: Uplink) -> None:
@@ -219,23 +219,23 @@ def test_a_new_token_in_the_file_is_taken_up(plane: FakeControlPlane) -> None:
 
 def test_a_restore_point_is_waited_for(plane: FakeControlPlane) -> None:
     async def play(uplink: Uplink) -> None:
-        question = asyncio.create_task(uplink.restore_point(RestoreQuestion(7, 1, 0, 1000)))
+        request = asyncio.create_task(uplink.restore_point(RestorePointRequest(7, 1, 0, 1000)))
         await asyncio.sleep(0.3)
-        assert not question.done()
+        assert not request.done()
         plane.stop()
         await asyncio.sleep(0.3)
         plane.restore_points[7, 1] = (30, "/ckpt/30")
         plane.start()
-        assert await asyncio.wait_for(question, 5) == RestorePoint(7, 1, 30, "/ckpt/30")
+        assert await asyncio.wait_for(request, 5) == RestorePoint(7, 1, 30, "/ckpt/30")
 
     with_uplink([plane.url], filled(0), play)
 
 
-def test_an_answer_that_makes_no_sense_is_an_error_at_once(plane: FakeControlPlane) -> None:
+def test_an_answer_that_cannot_be_decoded_is_an_error_at_once(plane: FakeControlPlane) -> None:
     plane.restore_points[7, 1] = ("nonsense", "/ckpt/30")  # type: ignore[assignment]
 
     async def play(uplink: Uplink) -> None:
-        with pytest.raises(RestorePointError, match="not understood"):
-            await uplink.restore_point(RestoreQuestion(7, 1, 0, 1000))
+        with pytest.raises(RestorePointError, match="cannot be decoded"):
+            await uplink.restore_point(RestorePointRequest(7, 1, 0, 1000))
 
     with_uplink([plane.url], filled(0), play)

@@ -30,16 +30,16 @@ from tests.testbed.fake_nvml import (
     h100_node,
     shaped_node,
 )
-from understudy_agent.sample.nvml_sample import Picture
+from understudy_agent.sample.nvml_sample import NvmlSample
 from understudy_agent.wire import GpuStatus
 
 PROGRAM = """
 import sys, msgspec
 from pathlib import Path
 from understudy_agent.sample.gpu_history import GpuHistory
-from understudy_agent.sample.hardware_history import Memory
+from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml import Nvml
-nvml, history = Nvml(), GpuHistory(Memory(Path(sys.argv[1]), "boot-1"))
+nvml, history = Nvml(), GpuHistory(HardwareHistory(Path(sys.argv[1]), "boot-1"))
 for number, _ in enumerate(sys.stdin):
     print(msgspec.json.encode(history.add(nvml.read(everything=True), float(number))).decode(), flush=True)
 """
@@ -90,12 +90,12 @@ class Reader:
             text=True,
         )
 
-    def read(self) -> Picture:
+    def read(self) -> NvmlSample:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("read\n")
         self.process.stdin.flush()
-        return msgspec.json.decode(self.process.stdout.readline(), type=Picture)
+        return msgspec.json.decode(self.process.stdout.readline(), type=NvmlSample)
 
     def close(self) -> None:
         self.process.communicate(timeout=10)

@@ -1,6 +1,6 @@
-"""`understudy install-hooks`: puts the hook scripts where Slurm can run them, and says what slurm.conf needs.
+"""`understudy install-hooks`: puts the hook scripts where Slurm can run them, and prints what slurm.conf needs.
 
-slurm.conf itself is never touched. Can be run again: each file is replaced as a whole, and never missing in between,
+It never changes slurm.conf. It can be run again: each file is replaced as a whole and is never missing in between,
 because Slurm drains a node whose Prolog it cannot find.
 """
 
@@ -30,7 +30,7 @@ PARAMETERS = {
 HEALTH_CHECK_LINE = "HealthCheckInterval=60"
 PROLOG_FLAGS_LINE = "PrologFlags=Alloc"
 ALLOC_FLAGS = {"alloc", "contain", "x11", "forcerequeueonfail"}
-"""Each of these is, or implies, that the Prolog runs on every node of a job before it begins."""
+"""With each of these flags the Prolog runs on every node of a job before the job begins."""
 
 _PATH = re.compile(r"/[A-Za-z0-9_.+@%/-]*")
 _SETTING = re.compile(
@@ -40,7 +40,7 @@ _SETTING = re.compile(
 
 
 class InstallError(Exception):
-    """Nothing, or not everything, was installed; the message says why and what to do."""
+    """The hooks were not installed, or only in part; the message has the cause and what to do."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="understudy install-hooks", description="Install Prolog, Epilog, TaskProlog and HealthCheckProgram."
     )
-    parser.add_argument("--directory", type=Path, default=DIRECTORY, help=f"where to; default: {DIRECTORY}")
+    parser.add_argument(
+        "--directory", type=Path, default=DIRECTORY, help=f"where to install the scripts; default: {DIRECTORY}"
+    )
     parser.add_argument(
         "--run-directory",
         default=RUN_DIRECTORY,
@@ -66,7 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--socket", default="", help="socket of the agent; default: agent.sock in the run directory")
     parser.add_argument(
-        "--slurm-conf", type=Path, default=SLURM_CONF, help=f"only read, to say what is set; default: {SLURM_CONF}"
+        "--slurm-conf",
+        type=Path,
+        default=SLURM_CONF,
+        help=f"slurm.conf to compare with, only read; default: {SLURM_CONF}",
     )
     return parser
 
@@ -74,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 def install(directory: Path, run_directory: str, socket: str, python: str = sys.executable) -> None:
     """Raises InstallError, OSError."""
     if os.geteuid() != 0:
-        raise InstallError("Slurm runs the hooks as root, so root has to own them: run this as root")
+        raise InstallError("not started as root: Slurm runs the hooks as root, so root must own them; run this as root")
     for name, path in (
         ("--directory", str(directory)),
         ("--run-directory", run_directory),
@@ -82,7 +87,9 @@ def install(directory: Path, run_directory: str, socket: str, python: str = sys.
         ("Python", python),
     ):
         if not _PATH.fullmatch(path) or "//" in path or ".." in path:
-            raise InstallError(f"{name} {path!r}: an absolute path of letters, digits and _.+@%- is needed")
+            raise InstallError(
+                f"{name} {path!r}: not an absolute path of letters, digits and _.+@%-; choose another one"
+            )
     _check_python(python)
     _check_safe(next(folder for folder in directory.parents if folder.exists()) / directory.name)
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -103,39 +110,39 @@ def install(directory: Path, run_directory: str, socket: str, python: str = sys.
 
 
 def advice(directory: Path, slurm_conf: Path) -> list[str]:
-    """What to add to slurm.conf, next to what is there."""
+    """What to add to slurm.conf, compared with its present lines."""
     present = read_settings(slurm_conf)
     lines = [f"installed in {directory}: {', '.join(SCRIPTS)}", ""]
     if present is None:
-        lines += [f"{slurm_conf} cannot be read here, so what is set there is not known.", ""]
+        lines += [f"{slurm_conf} cannot be read here: the lines below do not take its settings into account.", ""]
     lines += ["slurm.conf needs these lines (this command never edits it), then `scontrol reconfigure`:", ""]
     for parameter, script in PARAMETERS.items():
         path = str(directory / script)
-        theirs = [value for value in (present or {}).get(parameter.casefold(), []) if value != path]
-        ours = path in (present or {}).get(parameter.casefold(), [])
-        if theirs:
-            lines += [f"  # {parameter} is set already: {', '.join(theirs)}. Keep it, and begin it with:"]
+        others = [value for value in (present or {}).get(parameter.casefold(), []) if value != path]
+        is_set = path in (present or {}).get(parameter.casefold(), [])
+        if others:
+            lines += [f"  # {parameter} is set already: {', '.join(others)}. Keep that script, and let it begin with:"]
             lines += [f"  #     {call}" for call in _call(parameter, path)]
         else:
-            lines += [f"  {parameter}={path}" + ("    # is there already" if ours else "")]
+            lines += [f"  {parameter}={path}" + ("    # is set already" if is_set else "")]
     if present is None or "healthcheckinterval" not in present:
         lines += [f"  {HEALTH_CHECK_LINE}"]
     flags = (present or {}).get("prologflags", [])
     if not ALLOC_FLAGS & {flag.casefold() for flag in ",".join(flags).split(",")}:
-        besides = f"    # besides {', '.join(flags)}" if flags else ""
+        besides = f"    # in addition to {', '.join(flags)}" if flags else ""
         lines += [f"  {PROLOG_FLAGS_LINE}{besides}"]
     return [
         *lines,
         "",
-        "Every node needs the files before slurm.conf names them: Slurm drains a node whose Prolog is not there.",
-        "Take the lines out of slurm.conf, on all nodes, before you delete the files.",
+        "Install the files on every node before slurm.conf names them: Slurm drains a node whose Prolog is missing.",
+        "Remove the lines from slurm.conf, on all nodes, before you delete the files.",
     ]
 
 
 def _call(parameter: str, path: str) -> list[str]:
-    """How a site's own script calls ours. Slurm 22.05 takes the last of several Prolog= lines, and no list."""
+    """How a site's own script calls Understudy's. Slurm 22.05 uses the last of several Prolog= lines, and no list."""
     if parameter == "TaskProlog":
-        return [path]  # what it prints is for Slurm
+        return [path]  # Slurm reads what it prints
     if parameter == "Epilog":
         return [f"{path} || true"]
     return [f"{path} || exit 1"]
@@ -162,8 +169,8 @@ def _check_python(python: str) -> None:
     closed = [folder for folder in _above(Path(python)) if not folder.stat().st_mode & stat.S_IXOTH]
     if closed or not Path(python).resolve().stat().st_mode & stat.S_IXOTH:
         sys.stderr.write(
-            f"understudy install-hooks: note: {closed[0] if closed else python} is closed to ordinary users, so jobs "
-            "will not be told their restore point in the environment; install Understudy where all users can run it\n"
+            f"understudy install-hooks: note: {closed[0] if closed else python} is closed to users, so jobs "
+            "do not get their restore point in the environment; install Understudy where all users can run it\n"
         )
         return
     done = subprocess.run(
@@ -174,17 +181,21 @@ def _check_python(python: str) -> None:
 
 
 def _check_safe(directory: Path) -> None:
-    """Whoever can write above it becomes root with the next job; and a TaskProlog that the job's user cannot reach
-    fails the job. Raises InstallError.
+    """A user who can write to a folder above it becomes root with the next job; and a job whose user cannot reach the
+    TaskProlog fails. Raises InstallError.
     """
     for folder in _above(directory):
         status = folder.stat()
         if status.st_uid != 0:
-            raise InstallError(f"{folder} belongs to user {status.st_uid}, not to root; choose another --directory")
+            raise InstallError(f"{folder} is owned by user {status.st_uid}, not by root; choose another --directory")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
-            raise InstallError(f"others than root may write to {folder}; close it, or choose another --directory")
+            raise InstallError(
+                f"users other than root can write to {folder}; change its mode, or choose another --directory"
+            )
         if not status.st_mode & stat.S_IXOTH:
-            raise InstallError(f"{folder} is closed to users, who run the TaskProlog; choose another --directory")
+            raise InstallError(
+                f"users cannot enter {folder}, and the TaskProlog runs as the user; choose another --directory"
+            )
 
 
 def _above(path: Path) -> Iterable[Path]:

@@ -1,7 +1,7 @@
-"""The verdict on disk: the control plane's last word on whether a new job may start here, for the Prolog to read.
+"""The verdict file: whether the control plane allows a new job to start here. The Prolog reads it.
 
-One line, `good TIME` or `bad TIME REASON`, TIME being when the control plane said so, in whole seconds. The Prolog
-takes what is older than half a minute for no verdict at all: an agent that is gone or hears nobody objects to nothing.
+One line, `good TIME` or `bad TIME REASON`; TIME is when the control plane answered, in whole seconds. The Prolog
+ignores a verdict that is older than half a minute: without an agent or a control plane every job starts.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class VerdictFile:
         self._problem = ""
 
     def note(self, unfit: str) -> None:
-        """The control plane has just spoken; `unfit` is why no new job may start here, empty for no objection.
+        """Called with each answer of the control plane; `unfit` is why no new job may start here, empty: no objection.
 
-        A new word is written at once, the same one again now and then.
+        Writes a new verdict at once, and the same one again every REFRESH_SECONDS.
         """
         now = self._clock()
         if self._written is not None:
-            word, at = self._written
-            if word == unfit and 0 <= now - at < REFRESH_SECONDS:
+            written, at = self._written
+            if written == unfit and 0 <= now - at < REFRESH_SECONDS:
                 return
         try:
             self._write(_line(unfit, int(now)).encode())
         except OSError as error:
-            self._problem = f"the verdict for the Prolog cannot be written ({error}): jobs start without one"
+            self._problem = f"the verdict for the Prolog cannot be written: {error}; jobs start without one"
         else:
             self._written, self._problem = (unfit, now), ""
 
@@ -54,6 +54,6 @@ class VerdictFile:
 def _line(unfit: str, at: int) -> str:
     if not unfit:
         return f"good {at}\n"
-    words = " ".join("".join(character if character.isprintable() else " " for character in unfit).split())
-    ascii_words = words.encode("ascii", "replace").decode()
-    return f"bad {at} {ascii_words[:REASON_CHARACTERS_MAX]}\n"
+    reason = " ".join("".join(character if character.isprintable() else " " for character in unfit).split())
+    ascii_reason = reason.encode("ascii", "replace").decode()
+    return f"bad {at} {ascii_reason[:REASON_CHARACTERS_MAX]}\n"

@@ -1,53 +1,54 @@
-"""Which GPUs there ought to be, and what the pictures of the last minutes say together. Pure but for `Memory`.
+"""The GPUs that this node must have, and what the samples of the last minutes show together. Pure but for
+`HardwareHistory`.
 
-NVML shows the GPUs of this moment. One that it does not list any more, or that it can no longer name, is told here from
-those seen before in this boot. A GPU that is reset comes back with the same uuid, and nothing remains of its absence.
+NVML shows the GPUs of this moment. A GPU that it no longer lists, or can no longer name, is known from the GPUs seen
+before in this boot. A GPU that was reset comes back with the same uuid and is no longer reported as missing.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from understudy_agent.sample.hardware_history import Memory
-from understudy_agent.sample.nvml_sample import Picture
+from understudy_agent.sample.hardware_history import HardwareHistory
+from understudy_agent.sample.nvml_sample import NvmlSample
 from understudy_agent.sample.recent import Growth, Share
 from understudy_agent.wire import TEXT_CHARACTERS_MAX, Gpu, GpuStatus
 
 HARDWARE_SLOWDOWN = 0x08 | 0x40 | 0x80
-"""nvmlClocksEventReason bits: slowdown that the hardware asked for, by heat or by its supply."""
+"""nvmlClocksEventReason bits: slowdown by the hardware, because of heat or its power supply."""
 
 
 class GpuHistory:
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+    def __init__(self, hardware: HardwareHistory) -> None:
+        self._hardware = hardware
         self._missing_since: dict[str, float] = {}
         self._slowed = Share()
         self._replays = Growth()
         self._link_errors = Growth()
 
-    def add(self, picture: Picture, now: float) -> Picture:
-        """The picture with all GPUs that were ever seen in this boot. `now` is of a clock that is never set."""
-        if picture.error:
-            gpus = [self._silent(gpu, picture.error) for gpu in self._memory.seen.gpus.values()]
-            return replace(picture, gpus=tuple(gpus), problems=(*picture.problems, picture.error))
-        listed = self._named(picture.gpus)
+    def add(self, sample: NvmlSample, now: float) -> NvmlSample:
+        """The sample with all GPUs that were seen in this boot. `now` is of a monotonic clock."""
+        if sample.error:
+            gpus = [self._unreadable(gpu, sample.error) for gpu in self._hardware.seen.gpus.values()]
+            return replace(sample, gpus=tuple(gpus), problems=(*sample.problems, sample.error))
+        listed = self._named(sample.gpus)
         for gpu in listed:
             if gpu.uuid and gpu.status is GpuStatus.OK:
                 self._remember(gpu)
         listed = [self._with_history(gpu, now) for gpu in listed]
         listed += self._missing(listed, now)
-        self._memory.save()
-        return replace(picture, gpus=tuple(listed))
+        self._hardware.save()
+        return replace(sample, gpus=tuple(listed))
 
-    def silent(self, picture: Picture, problem: str) -> Picture:
-        """The same GPUs, of which nothing is known just now."""
-        gpus = picture.gpus or tuple(self._memory.seen.gpus.values())
-        return replace(picture, gpus=tuple(self._silent(gpu, problem) for gpu in gpus), problems=(problem,))
+    def unanswered(self, sample: NvmlSample, problem: str) -> NvmlSample:
+        """The same GPUs, without readings."""
+        gpus = sample.gpus or tuple(self._hardware.seen.gpus.values())
+        return replace(sample, gpus=tuple(self._unreadable(gpu, problem) for gpu in gpus), problems=(problem,))
 
     def _named(self, gpus: tuple[Gpu, ...]) -> list[Gpu]:
-        """A GPU that NVML cannot name is the one that was at its index, unless that one is elsewhere now."""
+        """A GPU that NVML cannot name is the one that was at its index, unless NVML lists that one elsewhere."""
         there = {gpu.uuid for gpu in gpus}
-        before = {gpu.index: gpu for gpu in self._memory.seen.gpus.values() if gpu.uuid not in there}
+        before = {gpu.index: gpu for gpu in self._hardware.seen.gpus.values() if gpu.uuid not in there}
         return [
             replace(before[gpu.index], status=gpu.status, error=gpu.error)
             if not gpu.uuid and gpu.index in before
@@ -56,7 +57,7 @@ class GpuHistory:
         ]
 
     def _remember(self, gpu: Gpu) -> None:
-        seen = self._memory.seen
+        seen = self._hardware.seen
         new = Gpu(gpu.index, GpuStatus.OK, gpu.uuid, gpu.bus_id, gpu.serial, gpu.name)
         before = [one for one in seen.gpus.values() if one.bus_id == gpu.bus_id and gpu.bus_id]
         for old in before:
@@ -78,14 +79,14 @@ class GpuHistory:
             else self._slowed.add(uuid, now, bool(reasons & HARDWARE_SLOWDOWN)),
             pcie_replays_recent=self._replays.add(uuid, now, gpu.pcie_replays),
             nvlink_errors_recent=self._link_errors.add(uuid, now, gpu.nvlink_errors),
-            nvlinks_max=None if gpu.nvlinks is None else self._memory.seen.nvlinks[uuid],
-            replaced_uuid=self._memory.seen.replaced.get(uuid, ""),
+            nvlinks_max=None if gpu.nvlinks is None else self._hardware.seen.nvlinks[uuid],
+            replaced_uuid=self._hardware.seen.replaced.get(uuid, ""),
         )
 
     def _missing(self, listed: list[Gpu], now: float) -> list[Gpu]:
-        """GPUs that NVML no longer lists; at their old index where no other GPU has it."""
+        """GPUs that NVML no longer lists, at their old index where no other GPU has it."""
         there = {gpu.uuid for gpu in listed}
-        absent = [gpu for uuid, gpu in self._memory.seen.gpus.items() if uuid not in there]
+        absent = [gpu for uuid, gpu in self._hardware.seen.gpus.items() if uuid not in there]
         self._missing_since = {gpu.uuid: self._missing_since.get(gpu.uuid, now) for gpu in absent}
         taken = {gpu.index for gpu in listed}
         missing = []
@@ -104,6 +105,6 @@ class GpuHistory:
         return missing
 
     @staticmethod
-    def _silent(gpu: Gpu, error: str) -> Gpu:
+    def _unreadable(gpu: Gpu, error: str) -> Gpu:
         bare = Gpu(gpu.index, GpuStatus.UNREADABLE, gpu.uuid, gpu.bus_id, gpu.serial, gpu.name)
         return replace(bare, error=error[:TEXT_CHARACTERS_MAX])

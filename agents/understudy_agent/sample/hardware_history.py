@@ -1,7 +1,7 @@
-"""What the agent remembers of this node's hardware through its own restarts, and no longer than this boot.
+"""What the agent knows of this node's hardware across its own restarts, until the next boot.
 
-A GPU that is gone, a port that is down and a disk that turned read-only can only be told from ones that never were
-there, never used or never writable by who has seen them before. The file lies in the run directory, a tmpfs.
+A GPU that is gone, a port that is down and a disk that became read-only differ from one that never existed, was never
+used or never writable only by what was seen before. The file is in the run directory, a tmpfs.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from understudy_agent.wire import NOT_UNDERSTOOD, Gpu
 class Seen(msgspec.Struct):
     boot_id: str = ""
     gpus: dict[str, Gpu] = {}
-    """By uuid, with nothing in them but who they are."""
+    """By uuid, with their identity only."""
     replaced: dict[str, str] = {}
     """Uuid of a GPU → uuid of the one that had its bus address before."""
     nvlinks: dict[str, int] = {}
-    """Uuid → most links that were up at once."""
+    """Uuid → the largest number of links that were up at once."""
     port_rates: dict[str, float] = {}
     """Ports that were active, as "mlx5_0/1" → highest rate."""
     port_down_at: dict[str, float] = {}
-    """Of those that are down: since when, by CLOCK_MONOTONIC."""
+    """Ports that are down → since when, by CLOCK_MONOTONIC."""
     writable: list[str] = []
-    """Paths that could be written to."""
+    """Paths of disks that were writable."""
     mounted: list[str] = []
-    """... and those where a file system was mounted."""
+    """Paths where a file system was mounted."""
 
 
-class Memory:
-    """Change `seen`, then save(): it writes only what is new."""
+class HardwareHistory:
+    """Change `seen`, then save(): it writes the file only when something changed."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class Memory:
             self._saved = b""
         except (OSError, *NOT_UNDERSTOOD) as error:
             self._saved = b""
-            self._problem = f"what was seen of the hardware before cannot be read ({error}): it is learnt anew"
+            self._problem = f"{path}: cannot be read: {error}; the hardware seen before is learnt again"
         else:
             if seen.boot_id == boot_id:
                 self.seen = seen
@@ -60,7 +60,7 @@ class Memory:
             unfinished.write_bytes(content)
             unfinished.replace(self.path)
         except OSError as error:
-            self._problem = f"what is seen of the hardware cannot be written down ({error})"
+            self._problem = f"{self.path}: cannot be written: {error}"
         else:
             self._saved, self._problem = content, ""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from understudy_agent.sample.hardware_history import Memory, Seen
+from understudy_agent.sample.hardware_history import HardwareHistory, Seen
 from understudy_agent.wire import DISKS_PER_NODE_MAX, NOT_MOUNTED, Disk, Host
 
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
@@ -21,7 +21,7 @@ _MEMINFO = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB", re.MULTILINE)
 
 
 class _Timex(ctypes.Structure):
-    """struct timex of adjtimex(2), as far as it matters; the rest is room."""
+    """struct timex of adjtimex(2), as far as it is needed; `rest` has the size of the other fields."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -53,7 +53,7 @@ def read_host(sys: Path, proc: Path, disks: Sequence[Path]) -> Host:
 
 
 def _read(path: Path) -> str:
-    """Empty for what this kernel does not show."""
+    """Empty where this kernel has no such file."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -72,10 +72,10 @@ def _pressure(proc: Path, resource: str, which: str) -> float | None:
 
 
 def _clock() -> tuple[bool | None, float | None]:
-    """Whether the kernel holds its clock for synchronised, and its bound on the error. Asking changes nothing."""
+    """Whether the kernel considers its clock synchronised, and its bound on the error. Reading it changes nothing."""
     state = _Timex()
     result = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(state))
-    if result < 0:  # a sandbox that does not let one ask
+    if result < 0:  # a sandbox that forbids the call
         return None, None
     return result != _TIME_ERROR and not state.status & _STA_UNSYNC, state.maxerror / 1e6
 
@@ -95,22 +95,22 @@ def _disk(path: Path) -> Disk:
 
 
 def read_mounts(disks: Sequence[Path]) -> list[str]:
-    """Those of the paths where a file system begins. May hang, as read_host()."""
+    """The paths at which a file system is mounted. May hang, as read_host() may."""
     return [str(path) for path in disks[:DISKS_PER_NODE_MAX] if os.path.ismount(path)]
 
 
-def with_history(host: Host, mounts: Sequence[str], memory: Memory) -> Host:
-    """A file system that always was read-only is meant to be, and one that never was there is not missed.
+def with_history(host: Host, mounts: Sequence[str], hardware: HardwareHistory) -> Host:
+    """A file system that was always read-only is meant to be, and one that was never mounted is not missing.
 
-    Where one is not mounted any more, the folder under it answers in its place, and knows nothing of a problem.
+    Where one is no longer mounted, the folder under it is read instead, and shows no problem.
     """
-    seen = memory.seen
+    seen = hardware.seen
     seen.mounted += [path for path in mounts if path not in seen.mounted]
     lost = set(seen.mounted).difference(mounts)
     well = (disk.path for disk in host.disks if not disk.problem and disk.path not in lost)
     seen.writable += [path for path in well if path not in seen.writable]
     disks = [replace(disk, problem=_problem(disk, seen, disk.path in lost)) for disk in host.disks]
-    memory.save()
+    hardware.save()
     return replace(host, disks=[disk for disk in disks if disk.total_bytes or disk.problem])
 
 

@@ -1,7 +1,7 @@
 """The ports of InfiniBand and RoCE adapters, as /sys/class/infiniband shows them, and how long they have been down.
 
-An outage that is over is told as a fact, because the next picture no longer shows it. So is one that fell between two
-looks, for which the adapter's own counter answers.
+An outage that is over is sent as a fact, because the next sample no longer shows it. So is one between two samples,
+which only the adapter's own counter shows.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from understudy_agent.sample.hardware_history import Memory
+from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.recent import Growth
 from understudy_agent.wire import PORTS_PER_NODE_MAX, HardwareEvent, HardwareKind, Port
 
 ACTIVE = "ACTIVE"
 
-OUTAGE_TOLD_SECONDS = 10.0
-"""An outage that was seen at one look only may have been shorter: it is one of those that `link_downed` counts."""
+OUTAGE_SECONDS_MIN = 10.0
+"""An outage that only one sample shows may have been shorter: it is one of those that `link_downed` counts."""
 
 SHORT_OUTAGES_SECONDS = 600.0
-"""Moments without a link come in swarms, and a swarm is told as one: what counts is that they come again."""
+"""Short outages come in groups, and a group is sent as one event: what counts is that they come back."""
 
 ATTRIBUTE_BYTES_MAX = 4096
-"""What sysfs shows of one attribute is a page at most, and comes with one read(2)."""
+"""An attribute in sysfs has one page at most, and one read(2) returns it."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -43,21 +43,21 @@ def _read_port(folder: Path) -> Port:
         device=folder.parents[1].name,
         number=int(folder.name),
         link_layer=_read(folder / "link_layer"),
-        state=_word(_read(folder / "state")),
-        physical_state=_word(_read(folder / "phys_state")),
+        state=_name(_read(folder / "state")),
+        physical_state=_name(_read(folder / "phys_state")),
         rate_gbps=float(rate[0]) if rate else None,
         link_downed=_count(folder / "counters" / "link_downed"),
         symbol_errors=_count(folder / "counters" / "symbol_error"),
     )
 
 
-def _word(text: str) -> str:
+def _name(text: str) -> str:
     """ "4: ACTIVE" is ACTIVE."""
     return text.rpartition(":")[2].strip()
 
 
 def _read(path: Path) -> str:
-    """Empty for what this kernel or adapter does not show, or just now does not answer."""
+    """Empty where this kernel or adapter has no such attribute, or the adapter does not answer at the moment."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -74,26 +74,26 @@ def _count(path: Path) -> int | None:
 
 
 class PortHistory:
-    """What one look does not show. Pure but for `Memory`: times are given."""
+    """What one sample does not show. Pure but for `HardwareHistory`: times are arguments."""
 
-    def __init__(self, memory: Memory, boot_id: str) -> None:
-        self._memory = memory
+    def __init__(self, hardware: HardwareHistory, boot_id: str) -> None:
+        self._hardware = hardware
         self._boot_id = boot_id
         self._symbol_errors = Growth()
         self._downed = Growth()
         self._downed_before: dict[str, int] = {}
-        self._short_told_at: dict[str, float] = {}
+        self._short_outage_at: dict[str, float] = {}
         self.ports: list[Port] = []
 
     def add(self, ports: list[Port], monotonic: float, now: float) -> list[HardwareEvent]:
-        """Takes one look's ports; returns outages that have ended. `monotonic` runs on through restarts of the agent,
-        as CLOCK_MONOTONIC does; `now` is the time of day.
+        """Takes the ports of one sample; returns outages that have ended. `monotonic` continues across restarts of the
+        agent, as CLOCK_MONOTONIC does; `now` is the time of day.
         """
-        seen = self._memory.seen
-        there = {port.label for port in ports}
-        gone = [label.rpartition("/") for label in seen.port_rates if label not in there]
+        seen = self._hardware.seen
+        present = {port.label for port in ports}
+        gone = [label.rpartition("/") for label in seen.port_rates if label not in present]
         all_ports = [*ports, *(Port(device, int(number)) for device, _, number in gone)]
-        over = []
+        ended = []
         self.ports = []
         for port in all_ports[:PORTS_PER_NODE_MAX]:
             label = port.label
@@ -101,11 +101,11 @@ class PortHistory:
                 seen.port_rates[label] = max(port.rate_gbps or 0.0, seen.port_rates.get(label, 0.0))
                 down_at = seen.port_down_at.pop(label, None)
                 downed_between = self._downed_between(port)
-                if down_at is not None and monotonic - down_at >= OUTAGE_TOLD_SECONDS:
-                    over.append(self._outage(port, monotonic - down_at, now))
-                elif downed_between and monotonic - self._short_told_at.get(label, -inf) >= SHORT_OUTAGES_SECONDS:
-                    self._short_told_at[label] = monotonic
-                    over.append(self._outage(port, 0.0, now))
+                if down_at is not None and monotonic - down_at >= OUTAGE_SECONDS_MIN:
+                    ended.append(self._outage(port, monotonic - down_at, now))
+                elif downed_between and monotonic - self._short_outage_at.get(label, -inf) >= SHORT_OUTAGES_SECONDS:
+                    self._short_outage_at[label] = monotonic
+                    ended.append(self._outage(port, 0.0, now))
             elif label in seen.port_rates:
                 seen.port_down_at.setdefault(label, monotonic)
             down_at = seen.port_down_at.get(label)
@@ -119,8 +119,8 @@ class PortHistory:
                     symbol_errors_recent=self._symbol_errors.add(label, monotonic, port.symbol_errors),
                 )
             )
-        self._memory.save()
-        return over
+        self._hardware.save()
+        return ended
 
     def _downed_between(self, port: Port) -> bool:
         """Whether the port, which is up now, has gone down since it was last seen up."""

@@ -1,8 +1,8 @@
-"""Follows the kernel log: /dev/kmsg, or a plain file of the same records where there is no kernel to speak.
+"""Follows the kernel log: /dev/kmsg, or a plain file of the same records where there is no /dev/kmsg.
 
-Both sources are read from their beginning: what the driver said before the agent started counts too, and the
-control plane knows a repeated record by its boot id and sequence. Nothing found here ends the reading; what
-could not be read is counted and told in `problems`.
+Both sources are read from their beginning: what the driver logged before the agent started counts too, and the control
+plane recognises a repeated record by its boot id and sequence. No error ends the reading; what could not be read is
+counted and listed in `problems`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Source(Protocol):
     """Where records come from. Neither method blocks or raises OSError."""
 
     def read_lines(self) -> list[str]:
-        """The complete lines that are new, some thousands at most."""
+        """The new complete lines, a few thousand at most."""
         ...
 
     def problems(self) -> list[str]: ...
 
     def descriptor(self) -> int | None:
-        """A file descriptor that tells of new lines, or None when one has to look."""
+        """A file descriptor that becomes readable with new lines, or None when the caller has to poll."""
         ...
 
     def close(self) -> None: ...
@@ -44,7 +44,7 @@ class DeviceSource:
     """/dev/kmsg: every read(2) returns one record."""
 
     def __init__(self, path: Path, read: Callable[[int, int], bytes] = os.read) -> None:
-        """`read` is os.read, or what stands in for the kernel."""
+        """`read` is os.read; a test replaces it."""
         self._path = path
         self._read = read
         self._overruns = 0
@@ -62,8 +62,7 @@ class DeviceSource:
             except BlockingIOError:
                 break
             except BrokenPipeError:
-                # The kernel overwrote records before we read them; the next read goes on with the oldest one
-                # left.
+                # The kernel overwrote records before they were read; the next read returns the oldest one left.
                 self._overruns += 1
                 continue
             except OSError as error:
@@ -101,7 +100,7 @@ class DeviceSource:
 
 
 class FileSource:
-    """A growing file of records, which may be rotated, truncated, or not there yet."""
+    """A growing file of records, which may be rotated, truncated, or missing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -111,7 +110,7 @@ class FileSource:
         self._partial = b""
         self._oversized = 0
         self._error = ""
-        self._read_up_to: tuple[int, int, int, int] | None = None  # what the file was like when all of it was read
+        self._read_up_to: tuple[int, int, int, int] | None = None  # the state of the file when all of it was read
 
     def read_lines(self) -> list[str]:
         try:
@@ -124,11 +123,11 @@ class FileSource:
     def problems(self) -> list[str]:
         found = [self._error] if self._error else []
         if self._oversized:
-            found.append(f"{self._path}: {self._oversized} lines above {RECORD_BYTES_MAX} bytes were left out")
+            found.append(f"{self._path}: {self._oversized} lines above {RECORD_BYTES_MAX} bytes were skipped")
         return found
 
     def descriptor(self) -> int | None:
-        return None  # epoll knows no regular files
+        return None  # epoll does not support regular files
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -137,8 +136,8 @@ class FileSource:
         self._read_up_to = None
 
     def _read_if_changed(self) -> list[str]:
-        """It is looked at many times a second, and hardly ever has anything new."""
-        now = self._look()
+        """Called many times a second, mostly without a new line to read."""
+        now = self._status()
         if now is not None and now == self._read_up_to:
             return []
         lines = self._read_lines()
@@ -146,8 +145,8 @@ class FileSource:
         self._read_up_to = now if all_read else None
         return lines
 
-    def _look(self) -> tuple[int, int, int, int] | None:
-        """None: there is no such file just now."""
+    def _status(self) -> tuple[int, int, int, int] | None:
+        """None: the file does not exist at the moment."""
         try:
             status = self._path.stat()
         except OSError:
@@ -157,8 +156,7 @@ class FileSource:
     def _read_lines(self) -> list[str]:
         descriptor = self._open() if self._descriptor is None else self._descriptor
         lines = self._read_open_file(descriptor)
-        # What was still written to a file before it was moved away is read above, before the next one is
-        # opened.
+        # The last lines of a file that was moved away are read above, before the next file is opened.
         if not lines and self._path.stat().st_ino != self._inode:
             self.close()
             lines = self._read_open_file(self._open())
@@ -179,7 +177,7 @@ class FileSource:
         return self._take(chunk)
 
     def _take(self, chunk: bytes) -> list[str]:
-        """Complete lines; what follows the last newline waits for its end."""
+        """The complete lines; the text after the last newline waits for the rest of its line."""
         *complete, self._partial = (self._partial + chunk).split(b"\n")
         if len(self._partial) > RECORD_BYTES_MAX:
             self._oversized += 1
@@ -188,25 +186,27 @@ class FileSource:
 
 
 class KernelLog:
-    """Turns what a source says into events about GPUs."""
+    """Turns the lines of a source into events about GPUs."""
 
     def __init__(self, source: Source, boot_id: str) -> None:
         self._source = source
         self._boot_id = boot_id
-        self._rubbish = 0
-        self._last_rubbish = ""
+        self._malformed = 0
+        self._last_malformed = ""
 
     def read(self) -> list[KernelEvent]:
         return self._parse(self._source.read_lines())
 
     def problems(self) -> list[str]:
         found = self._source.problems()
-        if self._rubbish:
-            found.append(f"{self._rubbish} lines of the kernel log were no records; the last: {self._last_rubbish}")
+        if self._malformed:
+            found.append(
+                f"{self._malformed} lines of the kernel log were not records; the last: {self._last_malformed}"
+            )
         return found
 
     async def follow(self, deliver: Callable[[list[KernelEvent]], None]) -> None:
-        """Deliver events as they come, for ever."""
+        """Delivers events as they come, until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -229,14 +229,14 @@ class KernelLog:
         events: list[KernelEvent] = []
         if not lines:
             return events
-        # Records are stamped by a clock that starts at zero with the machine and stands still in suspend.
+        # The clock of records starts at zero when the machine boots and stops while it is suspended.
         booted_at = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
         for line in lines:
             try:
                 event = parse_record(line, self._boot_id, booted_at)
             except RecordError as error:
-                self._rubbish += 1
-                self._last_rubbish = str(error)
+                self._malformed += 1
+                self._last_malformed = str(error)
                 continue
             if event is not None:
                 events.append(event)
@@ -244,7 +244,7 @@ class KernelLog:
 
 
 def open_source(path: Path) -> Source:
-    """The right reader for `path`: a character device speaks as /dev/kmsg does, anything else is a file."""
+    """The right reader for `path`: a character device behaves as /dev/kmsg does, anything else is a file."""
     try:
         device = stat.S_ISCHR(path.stat().st_mode)
     except OSError:
@@ -256,7 +256,7 @@ async def _readable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
     ready = asyncio.Event()
     try:
         loop.add_reader(descriptor, ready.set)
-    except PermissionError:  # a device that epoll does not know, such as /dev/null
+    except PermissionError:  # a device that epoll does not support, such as /dev/null
         await asyncio.sleep(POLL_SECONDS)
         return
     try:

@@ -1,8 +1,8 @@
-"""Reads all GPUs of this node through NVML into the words of the wire.
+"""Reads all GPUs of this node through NVML into the types of the wire.
 
-A GPU that fails is said to fail; a reading that a GPU does not support is None. NVML is initialised once and again
-after it said that it is gone. What changes within seconds is read each time, the rest at its own pace: a picture holds
-the last reading of each.
+A GPU that fails is reported as failed; a reading that a GPU does not support is None. NVML is initialised once, and
+again after an error shows that the driver is gone. What changes within seconds is read each time, the rest at longer
+intervals: a sample has the last value of each reading.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 import pynvml
 
-from understudy_agent.sample.nvml_sample import Picture
+from understudy_agent.sample.nvml_sample import NvmlSample
 from understudy_agent.sample.pci import normal_bus_id
 from understudy_agent.wire import GPUS_PER_NODE_MAX, Gpu, GpuStatus
 
 SLOW_SECONDS = 60.0
-"""Who a GPU is, its memory's errors, its links: counters and states that nobody acts upon within seconds."""
+"""Identity of a GPU, errors of its memory, links: counters and states that need no action within seconds."""
 
 STEADY_SECONDS = 10.0
-"""What explains a slow GPU by what it does at the moment."""
+"""Readings that explain why a GPU is slow at the moment."""
 
 RARE_SECONDS = 300.0
-"""What needs the driver to ask the GPU's own processor at length."""
+"""Readings for which the driver has to ask the GPU's own processor, which takes long."""
 
 Handle = Any  # pynvml's opaque pointer
 Fields = dict[str, Any]
@@ -47,26 +47,26 @@ class Nvml:
     def __init__(
         self, on_open: Callable[[list[Handle]], None] = lambda _: None, on_close: Callable[[], None] = lambda: None
     ) -> None:
-        """`on_open` is told the handles of all GPUs when NVML was initialised, `on_close` before it is shut down."""
+        """`on_open` gets the handles of all GPUs after NVML was initialised; `on_close` is called before shutdown."""
         self._on_open = on_open
         self._on_close = on_close
         self._initialised = False
         self._driver_version = ""
         self._count_before = 0
         self._kept: dict[int, Fields] = {}
-        """By index: the latest readings that are not taken each time. A GPU that failed has none."""
+        """By index: the latest of the readings that are not taken each time. A GPU that failed has none."""
         self._read_at: dict[tuple[int, float], float] = {}
-        """By index and pace: when those were taken."""
+        """By index and interval: when those were taken."""
         self._errors: dict[tuple[int, float], str] = {}
-        """... and what could not be read of them."""
+        """By index and interval: why a reading failed."""
 
-    def read(self, everything: bool = False) -> Picture:
-        """Ask every GPU. May take as long as the driver takes; raises nothing of NVML's."""
+    def read(self, everything: bool = False) -> NvmlSample:
+        """Reads every GPU. May take as long as the driver takes; raises no error of NVML."""
         try:
             count = self._count()
         except pynvml.NVMLError as error:
             self._kept.clear()
-            return Picture(self._driver_version, error=f"NVML cannot be used: {_words(error)}")
+            return NvmlSample(self._driver_version, error=f"NVML cannot be used: {_error_text(error)}")
         problems = []
         if count > GPUS_PER_NODE_MAX:
             problems.append(f"NVML lists {count} GPUs; only the first {GPUS_PER_NODE_MAX} are reported")
@@ -74,7 +74,7 @@ class Nvml:
             self._kept.clear()
         self._count_before = count
         gpus = [self._gpu(index) for index in range(min(count, GPUS_PER_NODE_MAX))]
-        return Picture(self._driver_version, tuple(gpus), tuple(problems))
+        return NvmlSample(self._driver_version, tuple(gpus), tuple(problems))
 
     def _count(self) -> int:
         if not self._initialised:
@@ -85,8 +85,7 @@ class Nvml:
         try:
             return int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError:
-            # The driver went away or came back anew: handles are worth nothing now, the next round starts
-            # afresh.
+            # The driver was unloaded or loaded again: all handles are invalid, the next round initialises NVML again.
             self._on_close()
             self._initialised = False
             pynvml.nvmlShutdown()
@@ -102,21 +101,21 @@ class Nvml:
         except pynvml.NVMLError as error:
             identity = {key: value for key, value in self._kept.pop(index, {}).items() if key in _IDENTITY_KEYS}
             status = _STATUS.get(error.value, GpuStatus.UNREADABLE)
-            return Gpu(index=index, status=status, error=_words(error), **(identity | fields))
+            return Gpu(index=index, status=status, error=_error_text(error), **(identity | fields))
         return Gpu(index=index, status=GpuStatus.OK, **(self._kept[index] | fields))
 
     def _keep(self, index: int, handle: Handle) -> None:
-        """Takes the readings that are due. Of a GPU that was reset or exchanged nothing old may stay: the driver gives
-        it another uuid, or an error first.
+        """Takes the readings that are due. Nothing old may stay of a GPU that was reset or exchanged: the driver first
+        returns an error or another uuid.
         """
         now = time.monotonic()
         kept = self._kept.get(index)
         if kept is None:
             kept = {}
-            for _, seconds in _PACES:
+            for _, seconds in _INTERVALS:
                 self._read_at.pop((index, seconds), None)
                 self._errors.pop((index, seconds), None)
-        for readings, seconds in _PACES:
+        for readings, seconds in _INTERVALS:
             if now - self._read_at.get((index, seconds), -seconds) < seconds:
                 continue
             self._errors.pop((index, seconds), None)
@@ -126,10 +125,12 @@ class Nvml:
                 except pynvml.NVMLError as error:
                     if error.value in _STATUS or not kept.get("uuid"):
                         raise
-                    # No reason to doubt the rest.
-                    self._errors[index, seconds] = f"not all of it can be read: {_words(error)}"
+                    # The other readings remain valid.
+                    self._errors[index, seconds] = f"not all of it can be read: {_error_text(error)}"
             self._read_at[index, seconds] = now
-        kept["error"] = next((self._errors[index, pace] for _, pace in _PACES if (index, pace) in self._errors), "")
+        kept["error"] = next(
+            (self._errors[index, interval] for _, interval in _INTERVALS if (index, interval) in self._errors), ""
+        )
         self._kept[index] = kept
 
 
@@ -137,12 +138,12 @@ def _handles() -> list[Handle]:
     found: list[Handle] = []
     try:
         count = int(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError:  # the picture meets the same error, says so, and begins anew
+    except pynvml.NVMLError:  # the sample meets the same error, reports it, and initialises NVML again
         return found
     for index in range(min(count, GPUS_PER_NODE_MAX)):
         try:
             found.append(pynvml.nvmlDeviceGetHandleByIndex(index))
-        except pynvml.NVMLError:  # this GPU is told to fail by the picture
+        except pynvml.NVMLError:  # the sample reports that this GPU fails
             continue
     return found
 
@@ -156,7 +157,7 @@ def _supported(reading: Callable[[Handle], Fields], handle: Handle) -> Fields:
         raise
 
 
-def _words(error: Any) -> str:
+def _error_text(error: Any) -> str:
     return f"{error} (NVML error {error.value})"
 
 
@@ -202,7 +203,7 @@ def _sram(handle: Handle) -> Fields:
 
 
 def _nvlinks(handle: Handle) -> Fields:
-    """Not supported by the first link means: there are none."""
+    """When the first link is not supported, the GPU has none."""
     links = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
@@ -221,7 +222,7 @@ def _nvlink_errors(handle: Handle) -> Fields:
 
 
 def _number(value: Any) -> int:
-    """Of a field value, whatever the driver gives it as."""
+    """The number in a field value, of whichever type the driver returns it."""
     kinds = {
         pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
         pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
@@ -251,7 +252,7 @@ _NVLINK_ERRORS = (
     pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
 )
 
-# The recovery action comes first: it is the driver's own verdict, worth having when a later reading fails.
+# The recovery action comes first: it is the driver's own verdict, and needed when a later reading fails.
 _FAST: tuple[Callable[[Handle], Fields], ...] = (
     _recovery_action,
     lambda handle: {"temperature_celsius": int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))},
@@ -289,4 +290,4 @@ _STEADY: tuple[Callable[[Handle], Fields], ...] = (
 
 _RARE: tuple[Callable[[Handle], Fields], ...] = (_sram,)
 
-_PACES = ((_SLOW, SLOW_SECONDS), (_STEADY, STEADY_SECONDS), (_RARE, RARE_SECONDS))
+_INTERVALS = ((_SLOW, SLOW_SECONDS), (_STEADY, STEADY_SECONDS), (_RARE, RARE_SECONDS))

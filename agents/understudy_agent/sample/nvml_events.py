@@ -1,7 +1,7 @@
-"""NVML's events as facts, without saying twice what the kernel log says. Pure.
+"""NVML's events as facts, without a second one for what the kernel log shows. Pure.
 
-The kernel log is the first source of an Xid: it has the text, and codes that NVML leaves out. An Xid of NVML's waits
-for its line there and becomes a fact of its own when none comes: the log may be unreadable, or cut by a storm.
+The kernel log is the first source of an Xid: it has the text, and codes that NVML leaves out. An Xid of NVML waits
+for its line there and becomes a fact of its own when none comes: the log may be unreadable, or lines may be lost.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from understudy_agent.sample.nvml_sample import NvmlEvent
 from understudy_agent.wire import HardwareEvent, HardwareKind, KernelEvent
 
 KERNEL_LOG_SECONDS = 5.0
-"""So long an Xid of NVML's waits for its line in the kernel log."""
+"""How long an Xid of NVML waits for its line in the kernel log."""
 
 LINES_REMEMBERED_SECONDS = 60.0
 REPEATED_AFTER_SECONDS = 60.0
-"""The same of the same GPU within this is no news."""
+"""The same event of the same GPU within this time is not sent again."""
 
 XID = 0x8
 KINDS = {
@@ -38,27 +38,27 @@ TEXTS = {
 
 
 class NvmlEvents:
-    """`now` is by the clock that the events' own times are of."""
+    """`now` is of the clock of the events' own times."""
 
     def __init__(self, boot_id: str) -> None:
         self._boot_id = boot_id
         self._waiting: list[NvmlEvent] = []
         self._lines: list[tuple[float, int, str]] = []
-        self._told: dict[tuple[int, str, int], float] = {}
+        self._sent_at: dict[tuple[int, str, int], float] = {}
 
-    def heard_of_kernel(self, events: Iterable[KernelEvent], now: float) -> None:
+    def add_kernel_events(self, events: Iterable[KernelEvent], now: float) -> None:
         self._lines = [line for line in self._lines if line[0] > now - LINES_REMEMBERED_SECONDS]
         self._lines += [(now, event.xid, event.bus_id) for event in events if event.xid is not None]
 
     def add(self, event: NvmlEvent) -> None:
-        if event.kind in KINDS:  # others were not asked for
+        if event.kind in KINDS:  # others were not requested
             self._waiting.append(event)
 
     def due(self, now: float) -> list[HardwareEvent]:
-        """What is to be told now."""
+        """The facts to send now."""
         due = [one for one in self._waiting if one.kind != XID or now >= one.at + KERNEL_LOG_SECONDS]
         self._waiting = [one for one in self._waiting if one not in due]
-        return [self._fact(one) for one in due if not (one.kind == XID and self._in_log(one)) and self._is_news(one)]
+        return [self._fact(one) for one in due if not (one.kind == XID and self._in_log(one)) and self._is_new(one)]
 
     def _in_log(self, event: NvmlEvent) -> bool:
         return any(
@@ -68,12 +68,12 @@ class NvmlEvents:
             for at, xid, bus_id in self._lines
         )
 
-    def _is_news(self, event: NvmlEvent) -> bool:
+    def _is_new(self, event: NvmlEvent) -> bool:
         key = (event.kind, event.bus_id, event.data)
-        before = self._told.get(key)
+        before = self._sent_at.get(key)
         if before is not None and 0 <= event.at - before < REPEATED_AFTER_SECONDS:
             return False
-        self._told[key] = event.at
+        self._sent_at[key] = event.at
         return True
 
     def _fact(self, event: NvmlEvent) -> HardwareEvent:

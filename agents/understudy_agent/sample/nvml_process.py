@@ -1,9 +1,9 @@
-"""The process that asks NVML, so that a driver which hangs takes nobody with it.
+"""The process that reads NVML, so that a driver that hangs does not stop the agent.
 
-The agent starts it (`python -m understudy_agent.sample.nvml_process`), reads its pictures and events from its standard
-output, a JSON line each, and writes a line to its standard input when it wants a picture of everything at once. It ends with the
-agent: when its standard input ends, and by the kernel's hand should the agent be killed while a call into the driver
-lasts.
+The agent starts it (`python -m understudy_agent.sample.nvml_process`), reads its samples and events from its standard
+output, a JSON line each, and writes a line to its standard input to request a sample of everything at once. It ends
+with the agent: when its standard input ends, and by a signal of the kernel when the agent is killed during a call into
+the driver.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ EVENT_WAIT_MILLISECONDS = 2000
 EVENT_WAIT_ENDS_SECONDS = 5.0
 EVENT_RETRY_SECONDS = 10.0
 
-EVERYTHING_AGAIN_SECONDS = 1.0
-"""A storm in the kernel log asks for everything with each of its lines; the driver is asked at length no more often."""
+EVERYTHING_INTERVAL_SECONDS = 1.0
+"""Each of many kernel log lines requests a sample of everything; that is taken at this interval at most."""
 
 EVENT_KINDS = 0x8 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 """nvmlEventType: Xid, storm of corrected errors, retirement and its failure, poison (two kinds), GPU unavailable,
-recovery action. What a GPU or its driver does not know of these is left out."""
+recovery action. Kinds that a GPU or its driver does not support are left out."""
 
 
 class Events:
     """A thread that waits for NVML's events while NVML is initialised."""
 
-    def __init__(self, tell: Tell, wanted: Wanted) -> None:
-        self._tell = tell
-        self._wanted = wanted
+    def __init__(self, send: MessageWriter, wakeup: Wakeup) -> None:
+        self._send = send
+        self._wakeup = wakeup
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -55,7 +55,7 @@ class Events:
         self._thread.start()
 
     def close(self) -> None:
-        """NVML must not be shut down under a call that waits in it."""
+        """NVML must not be shut down during a call that waits in it."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(EVENT_WAIT_ENDS_SECONDS)
@@ -70,8 +70,8 @@ class Events:
                     _free(events)
             except pynvml.NVMLError as error:
                 if error.value in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
-                    return  # the kernel log and the pictures have to do
-                self._wanted.want()
+                    return  # the kernel log and the samples remain
+                self._wakeup.request()
                 stopping.wait(EVENT_RETRY_SECONDS)
 
     def _wait(self, events: Any, stopping: threading.Event) -> None:
@@ -80,12 +80,12 @@ class Events:
                 data = pynvml.nvmlEventSetWait_v2(events, EVENT_WAIT_MILLISECONDS)
             except pynvml.NVMLError_Timeout:
                 continue
-            self._tell(NvmlEvent(time.time(), int(data.eventType), int(data.eventData), _bus_id(data.device)))
-            self._wanted.want()
+            self._send(NvmlEvent(time.time(), int(data.eventType), int(data.eventData), _bus_id(data.device)))
+            self._wakeup.request()
 
 
-class Tell:
-    """Messages to the agent, from any thread."""
+class MessageWriter:
+    """Writes messages to the agent, from any thread."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -98,18 +98,18 @@ class Tell:
                 line = line[os.write(self._descriptor, line) :]
 
 
-class Wanted:
-    """Wakes the main thread for a picture of everything."""
+class Wakeup:
+    """Wakes the main thread for a sample of everything."""
 
     def __init__(self) -> None:
         self.reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
 
-    def want(self) -> None:
+    def request(self) -> None:
         try:
             os.write(self._writing, b"\n")
         except BlockingIOError:
-            return  # it is wanted already, many times over
+            return  # it is already requested
 
 
 def _event_set(handles: list[Any]) -> Any:
@@ -119,13 +119,13 @@ def _event_set(handles: list[Any]) -> Any:
             kinds = EVENT_KINDS & int(pynvml.nvmlDeviceGetSupportedEventTypes(handle))
             if kinds:
                 pynvml.nvmlDeviceRegisterEvents(handle, kinds, events)
-        except pynvml.NVMLError:  # a GPU that fails now is told by the picture; the others' events are worth having
+        except pynvml.NVMLError:  # the sample reports a GPU that fails; the others' events are still needed
             continue
     return events
 
 
 def _free(events: Any) -> None:
-    with contextlib.suppress(pynvml.NVMLError):  # of a driver that is gone nothing is left to free
+    with contextlib.suppress(pynvml.NVMLError):  # a driver that is gone has freed it
         pynvml.nvmlEventSetFree(events)
 
 
@@ -138,53 +138,53 @@ def _bus_id(device: Any) -> str:
 
 
 def die_with(parent: int) -> None:
-    """The kernel kills this process when its parent is gone, however that ended."""
+    """The kernel kills this process when its parent ends, for whatever reason."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit(0)  # it ended before the kernel knew
+        sys.exit(0)  # it ended before the call
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="understudy_agent.sample.nvml_process", description="Asks NVML for the agent."
+        prog="understudy_agent.sample.nvml_process", description="Read NVML for the agent."
     )
-    parser.add_argument("--interval", type=float, required=True, help="seconds from picture to picture")
+    parser.add_argument("--interval", type=float, required=True, help="seconds between samples")
     parser.add_argument("--parent", type=int, required=True, help="the agent's process id")
     options = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the agent, which ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the agent, which ends this process
     die_with(options.parent)
-    # What else may write to standard output, a driver's library say, goes to the log and not between the lines.
-    told = os.dup(sys.stdout.fileno())
+    # Anything else that writes to standard output, such as a library of the driver, goes to the log.
+    output = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        _run(Tell(told), options.interval)
+        _run(MessageWriter(output), options.interval)
     except BrokenPipeError:
-        return 0  # nobody listens any more
+        return 0  # the agent has ended
     return 0
 
 
-def _run(tell: Tell, interval_seconds: float) -> None:
-    wanted = Wanted()
-    events = Events(tell, wanted)
+def _run(send: MessageWriter, interval_seconds: float) -> None:
+    wakeup = Wakeup()
+    events = Events(send, wakeup)
     nvml = Nvml(events.open, events.close)
     agent = sys.stdin.fileno()
-    wished, everything_at = False, float("-inf")
+    requested, everything_at = False, float("-inf")
     while True:
         begun = time.monotonic()
-        everything = wished and begun >= everything_at + EVERYTHING_AGAIN_SECONDS
+        everything = requested and begun >= everything_at + EVERYTHING_INTERVAL_SECONDS
         if everything:
-            wished, everything_at = False, begun
-        tell(nvml.read(everything))
+            requested, everything_at = False, begun
+        send(nvml.read(everything))
         until = begun + interval_seconds
         while True:
-            if wished:
-                until = min(until, everything_at + EVERYTHING_AGAIN_SECONDS)
+            if requested:
+                until = min(until, everything_at + EVERYTHING_INTERVAL_SECONDS)
             left = until - time.monotonic()
-            ready, _, _ = select.select([agent, wanted.reading], [], [], max(0.0, left))
+            ready, _, _ = select.select([agent, wakeup.reading], [], [], max(0.0, left))
             for descriptor in ready:
                 if not os.read(descriptor, 4096) and descriptor == agent:
                     return
-            wished = wished or bool(ready)
+            requested = requested or bool(ready)
             if left <= 0 or not ready:
                 break
 

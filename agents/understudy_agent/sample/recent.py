@@ -1,4 +1,4 @@
-"""How much a counter grew, and how often something was so, within the last minutes. Pure."""
+"""How much a counter grew, and which share of readings was true, within the last minutes. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from understudy_agent.wire import RECENT_SECONDS
 
 
 class Growth:
-    """Of many counters, by key. A counter that was set back begins anew."""
+    """Of many counters, by key. A counter that was reset starts again."""
 
     def __init__(self, seconds: float = RECENT_SECONDS) -> None:
         self._seconds = seconds
         self._readings: dict[Hashable, deque[tuple[float, int]]] = {}
 
     def add(self, key: Hashable, now: float, value: int | None) -> int | None:
-        """By how much it grew lately; None for a counter that is not there."""
+        """By how much the counter grew within the time; None when `value` is None."""
         if value is None:
             return None
         readings = self._readings.setdefault(key, deque())
@@ -30,20 +30,20 @@ class Growth:
 
 
 class Share:
-    """Of many yes-or-no readings, by key."""
+    """Of many readings that are true or false, by key."""
 
     def __init__(self, seconds: float = RECENT_SECONDS) -> None:
         self._seconds = seconds
         self._readings: dict[Hashable, deque[tuple[float, bool]]] = {}
-        self._yes: Counter[Hashable] = Counter()
+        self._true: Counter[Hashable] = Counter()
 
-    def add(self, key: Hashable, now: float, yes: bool) -> float | None:
-        """Share of yes lately; None before half of the time was watched."""
+    def add(self, key: Hashable, now: float, value: bool) -> float | None:
+        """Share of true readings; None until readings cover half of the time."""
         readings = self._readings.setdefault(key, deque())
-        readings.append((now, yes))
-        self._yes[key] += yes
+        readings.append((now, value))
+        self._true[key] += value
         while readings[0][0] < now - self._seconds:
-            self._yes[key] -= readings.popleft()[1]
+            self._true[key] -= readings.popleft()[1]
         if now - readings[0][0] < self._seconds / 2:
             return None
-        return self._yes[key] / len(readings)
+        return self._true[key] / len(readings)

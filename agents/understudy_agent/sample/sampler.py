@@ -1,4 +1,4 @@
-"""A thread that reads something which may hang: a file system that is away, an adapter whose firmware stands still."""
+"""A thread that reads something that may hang: a remote file system, an adapter whose firmware is stuck."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class Sampler(Generic[Value]):
-    """Reads every interval, and hands each value to `take` in the agent's event loop."""
+    """Reads every interval, and passes each value to `take` in the agent's event loop."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Sampler(Generic[Value]):
         interval_seconds: float,
         silent_after_seconds: float = SILENT_AFTER_SECONDS,
     ) -> None:
-        """`what` is said when it hangs: "the fabric's ports"."""
+        """`what` is named in problems: "fabric ports"."""
         self._what = what
         self._read = read
         self._interval_seconds = interval_seconds
@@ -37,7 +37,7 @@ class Sampler(Generic[Value]):
         self._stopping = threading.Event()
 
     def start(self, take: Callable[[Value], None]) -> None:
-        # A daemon: a call that hangs in the kernel cannot be ended, and must not keep the agent from ending.
+        # A daemon: a call that hangs in the kernel cannot be ended, and must not prevent the agent's end.
         self._started_at = time.monotonic()
         arguments = (asyncio.get_running_loop(), take)
         threading.Thread(target=self._run, args=arguments, name=f"understudy-{self._what}", daemon=True).start()
@@ -46,19 +46,19 @@ class Sampler(Generic[Value]):
         self._stopping.set()
 
     def silent_seconds(self) -> float:
-        """For how long a value has been owed, whether reading hangs or fails; 0: there is one, and it is of now."""
+        """How long no value has come, whether reading hangs or fails; 0: the last value is recent."""
         if self._started_at is None:
             return 0.0
         now = time.monotonic()
         if self._answered_at is None:
             return max(now - self._started_at, 0.1)
-        owed = now - self._answered_at - self._interval_seconds
-        return owed if owed > self._silent_after_seconds else 0.0
+        late = now - self._answered_at - self._interval_seconds
+        return late if late > self._silent_after_seconds else 0.0
 
     def problems(self) -> list[str]:
         asked_at = self._asked_at
         if asked_at is not None and (seconds := time.monotonic() - asked_at) > self._silent_after_seconds:
-            return [f"{self._what}: reading them has hung for {seconds:.0f} s"]
+            return [f"{self._what}: reading has hung for {seconds:.0f} s"]
         return [self._problem] if self._problem else []
 
     def _run(self, loop: asyncio.AbstractEventLoop, take: Callable[[Value], None]) -> None:
@@ -66,9 +66,9 @@ class Sampler(Generic[Value]):
             self._asked_at = time.monotonic()
             try:
                 value = self._read()
-            except Exception as error:  # noqa: BLE001 - what a kernel shows is not ours to foresee; it is told
+            except Exception as error:  # noqa: BLE001 - any content of the kernel's files; the error is reported
                 if not self._problem:
-                    log.exception("not_read")
+                    log.exception("sample_failed")
                 self._problem = f"{self._what} cannot be read: {type(error).__name__}: {error}"
             else:
                 self._problem = ""
@@ -77,7 +77,7 @@ class Sampler(Generic[Value]):
                     return
                 try:
                     loop.call_soon_threadsafe(take, value)
-                except RuntimeError:  # it was closed just now
+                except RuntimeError:  # it was closed meanwhile
                     return
             self._asked_at = None
             self._stopping.wait(self._interval_seconds)

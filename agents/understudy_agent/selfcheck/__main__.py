@@ -1,6 +1,7 @@
-"""`understudy selfcheck`: every GPU of this node computes what is known; a node without GPUs, its processor does.
+"""`understudy selfcheck`: every GPU of this node computes products that are known; on a node without GPUs its processor
+does.
 
-Ends with 0 when all passed, with 1 when one failed, hung or vanished, with 2 when the check cannot be made.
+Exit code: 0 when all passed, 1 when one failed, hung or is missing, 2 when the check cannot run here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from understudy_agent.selfcheck.node import Device, NodeResult, Order, check_node
+from understudy_agent.selfcheck.node import CheckOptions, Device, NodeResult, check_node
 
 WORKER = (sys.executable, "-m", "understudy_agent.selfcheck.worker")
 NVIDIA = Path("/proc/driver/nvidia/version")
@@ -22,7 +23,7 @@ EXIT = {"passed": 0, "failed": 1, "could_not_run": 2}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    order = Order(
+    order = CheckOptions(
         device="cpu" if options.device == "cpu" else "cuda" if options.device == "cuda" or NVIDIA.exists() else "auto",
         seconds=options.seconds,
         memory_share=options.memory,
@@ -34,11 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n")
     else:
-        sys.stdout.write(tell(result))
+        sys.stdout.write(render(result))
     return EXIT[result.status]
 
 
-def tell(result: NodeResult) -> str:
+def render(result: NodeResult) -> str:
     lines = [_line(one) for one in result.devices]
     lines += [f"problem: {problem}" for problem in result.problems]
     return "\n".join([*lines, f"selfcheck: {result.status.replace('_', ' ')}"]) + "\n"
@@ -61,27 +62,40 @@ def _line(device: Device) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="understudy selfcheck",
-        description="Multiply matrices whose product is known on every GPU of this node, and try some of its memory.",
-        epilog="Ends with 0: all passed, 1: one failed, hung or is missing, 2: the check cannot be made here.",
+        description="Multiply matrices whose product is known on every GPU of this node, and test some of its memory.",
+        epilog="Exit code: 0: all passed, 1: one failed, hung or is missing, 2: the check cannot run here.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto", help="default: GPUs if there are")
-    parser.add_argument("--gpus", type=_count, metavar="N", help="so many there must be that can be used")
+    parser.add_argument(
+        "--device",
+        choices=["auto", "cuda", "cpu"],
+        default="auto",
+        help="default: the GPUs, or the processor of a node without GPUs",
+    )
+    parser.add_argument("--gpus", type=_count, metavar="N", help="number of usable GPUs that the node must have")
     parser.add_argument("--seconds", type=_positive, default=3.0, help="how long each GPU multiplies (default 3)")
-    parser.add_argument("--memory", type=_share, default=0.25, metavar="SHARE", help="of free memory (default 0.25)")
-    parser.add_argument("--timeout", type=_positive, default=120.0, metavar="SECONDS", help="then a GPU hangs (120)")
+    parser.add_argument(
+        "--memory", type=_share, default=0.25, metavar="SHARE", help="share of the free memory to test (default 0.25)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_positive,
+        default=120.0,
+        metavar="SECONDS",
+        help="a GPU that takes longer has failed (default 120)",
+    )
     parser.add_argument(
         "--slow-ratio",
         type=_positive,
         metavar="RATIO",
-        help="who takes so many times its peers' time has failed",
+        help="a GPU that takes more than RATIO times its peers' time has failed",
     )
     return parser
 
 
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of GPUs")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""On what is computed. One protocol; `numpy_backend` and `torch_backend` stand behind it."""
+"""What computes: one protocol, implemented by `numpy_backend` and `torch_backend`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ WORDS_PATTERNS = (0x0000000000000000, 0x5555555555555555, -0x5555555555555556, -
 
 
 HOST_MEMORY_BYTES_MAX = 2**28
-"""The host's memory is others' too."""
+"""Other processes need the host's memory, too."""
 
 
 class CannotRun(Exception):
-    """The check cannot be made here; that says nothing against the device. The message says what is missing."""
+    """The check cannot run here, which is no fault of the device. The message has what is missing."""
 
 
 class Problem(Protocol):
@@ -44,28 +44,28 @@ class Backend(Protocol):
     def prepare(self, pattern: Pattern, kind: str) -> Problem: ...
 
     def multiply(self, problem: Any) -> Any:
-        """The product, when it is there."""
+        """Returns when the product is complete."""
 
     def wrong(self, problem: Any, product: Any) -> int:
         """How many elements of the product are wrong, as the device itself counts them."""
 
     def fetch(self, problem: Any, product: Any) -> tuple[int, str]:
-        """The same as the host counts them, and a checksum of all bytes of the product."""
+        """The same, counted by the host, and a checksum of all bytes of the product."""
 
     def memory_bytes(self, share: float) -> int:
-        """So much of the memory that is free now may be tried."""
+        """How much of the memory that is free now may be tested."""
 
     def wrong_words(self, size_bytes: int, pattern: int) -> int:
-        """Write over so many bytes, read them back; how many words of eight bytes came back wrong."""
+        """Writes `size_bytes` of memory and reads them back; returns how many words of eight bytes were wrong."""
 
 
 def host_memory_bytes(share: float) -> int:
-    """So much of the host's free memory may be tried."""
+    """How much of the host's free memory may be tested."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(min(free * share, HOST_MEMORY_BYTES_MAX))
 
 
 def stretches(words: int, at_once: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of stretches that cover so many words."""
+    """Begin and end of the ranges that cover `words`, each of at most `at_once`."""
     for begin in range(0, words, at_once):
         yield begin, min(begin + at_once, words)

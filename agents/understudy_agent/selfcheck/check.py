@@ -1,4 +1,4 @@
-"""One device, checked: every number format times every pattern, again and again, and its memory."""
+"""Checks one device: every number format with every pattern, repeatedly, and its memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is tried. Each format and pattern is multiplied at least twice, however long that takes."""
+    """How much is tested. Each format and pattern is multiplied at least twice, however long that takes."""
 
     seconds: float = 3.0
     memory_share: float = 0.25
@@ -32,14 +32,14 @@ class KindResult(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What one device did."""
+    """The result of one device."""
 
     passes: int
     wrong_elements: int  # of all products together
     memory_bytes: int
     wrong_words: int
     seconds: float  # of the whole check
-    digest: str  # of all first products: the same on every device of a kind that is well
+    digest: str  # of all first products: the same on every good device of a model
     kinds: list[KindResult]
 
     @property
@@ -70,7 +70,7 @@ def _multiply(
     problems = [backend.prepare(pattern, kind) for pattern in PATTERNS]
     wrong, times = 0, []
     begun = clock()
-    for problem in problems:  # each once for the host's eyes; the first one of a kind is slow, and not timed
+    for problem in problems:  # each once, checked by the host; the first of a format is slow, and not timed
         counted, checksum = backend.fetch(problem, backend.multiply(problem))
         wrong += counted
         digest.update(checksum.encode())

@@ -1,4 +1,6 @@
-"""The parent: one child for each GPU, all at once; who hangs is killed; who differs from the others stands out."""
+"""The parent: starts one child for each GPU, all at once; kills a child that hangs; finds a GPU that differs from the
+others.
+"""
 
 from __future__ import annotations
 
@@ -14,39 +16,39 @@ from typing import TypeVar
 import msgspec
 
 from understudy_agent.selfcheck.check import Result
-from understudy_agent.selfcheck.worker import Listed, Said
+from understudy_agent.selfcheck.worker import GpuList, WorkerResult
 
 Answer = TypeVar("Answer")
 
 SLOW_RATIO = 1.15
-"""A GPU that takes longer than this times its peers' time is told as slow."""
+"""A GPU that takes longer than this times its peers' time is reported as slow."""
 
 PEERS_MIN = 3
 LATE_SECONDS = 0.5
-"""For a child that finished while another one was waited for."""
+"""For a child that finished while the parent waited for another."""
 
 DYING_SECONDS = 5.0
-"""A process inside a driver that hangs may not even die: it is not waited for."""
+"""A process inside a driver that hangs may not end even when it is killed: the parent does not wait longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CheckOptions:
     device: str  # "cpu", "cuda", or "auto": GPUs where there are some
     seconds: float = 3.0
     memory_share: float = 0.25
     timeout_seconds: float = 120.0
     gpus_expected: int | None = None
-    slow_ratio: float | None = None  # above this a GPU has failed; None: slowness is told only
+    slow_ratio: float | None = None  # above this a GPU has failed; None: slowness is only reported
 
 
 class Device(msgspec.Struct, frozen=True):
     status: str  # "passed", "failed" or "could_not_run"
-    index: int | None = None  # of the GPU among those that this process may see; None: the processor
+    index: int | None = None  # of the GPU among those visible to this process; None: the processor
     uuid: str = ""
     name: str = ""
     backend: str = ""
     problem: str = ""
-    slow: float | None = None  # how many times its peers' time it takes, where that stands out
+    slow: float | None = None  # how many times its peers' time it takes, if it is slow
     result: Result | None = None
 
 
@@ -56,17 +58,17 @@ class NodeResult(msgspec.Struct, frozen=True):
     problems: list[str] = []
 
 
-class _Hangs(Exception):
+class _TimedOut(Exception):
     """The child did not answer in time, and was killed."""
 
 
-def check_node(order: Order, worker: Sequence[str], environment: Mapping[str, str]) -> NodeResult:
+def check_node(order: CheckOptions, worker: Sequence[str], environment: Mapping[str, str]) -> NodeResult:
     """`worker` is the command of `understudy_agent.selfcheck.worker`."""
     if order.device == "cpu":
         return _judge(_check([_Child(worker, order, environment, None)], order), order)
     try:
         listed = _list(worker, environment, order.timeout_seconds)
-    except _Hangs:
+    except _TimedOut:
         problem = f"the driver did not list its GPUs within {order.timeout_seconds:g} s"
         return NodeResult("failed", [], [problem])
     except ValueError as error:
@@ -82,8 +84,10 @@ def check_node(order: Order, worker: Sequence[str], environment: Mapping[str, st
     return _judge(_check(children, order), order)
 
 
-def _without_gpus(order: Order, worker: Sequence[str], environment: Mapping[str, str], listed: Listed) -> NodeResult:
-    """Where GPUs are asked for the processor's good health is no answer."""
+def _without_gpus(
+    order: CheckOptions, worker: Sequence[str], environment: Mapping[str, str], listed: GpuList
+) -> NodeResult:
+    """When GPUs are requested, a good processor does not pass the check."""
     if listed.cannot_look and (order.gpus_expected or order.device == "cuda"):
         return NodeResult("could_not_run", [], [f"GPUs cannot be checked: {listed.cannot_look}"])
     if order.gpus_expected:
@@ -94,31 +98,37 @@ def _without_gpus(order: Order, worker: Sequence[str], environment: Mapping[str,
 
 
 class _Child:
-    def __init__(self, worker: Sequence[str], order: Order, environment: Mapping[str, str], index: int | None) -> None:
+    def __init__(
+        self, worker: Sequence[str], order: CheckOptions, environment: Mapping[str, str], index: int | None
+    ) -> None:
         self.index = index
         device = "cpu" if index is None else "cuda"
         self._process = _start([*worker, device, str(order.seconds), str(order.memory_share)], environment)
 
     def wait(self, deadline: float, timeout_seconds: float) -> Device:
         try:
-            said = _answer(self._process, deadline, Said)
-        except _Hangs:
+            answer = _answer(self._process, deadline, WorkerResult)
+        except _TimedOut:
             return Device(
                 "failed", self.index, problem=f"it did not finish within {timeout_seconds:g} s, and was killed"
             )
         except ValueError as error:
             return Device("failed", self.index, problem=str(error))
-        status = "could_not_run" if said.cannot_run else "passed" if said.result and said.result.good else "failed"
-        problem = said.cannot_run or said.failure
-        return Device(status, self.index, said.uuid, said.device_name, said.backend, problem, result=said.result)
+        status = (
+            "could_not_run" if answer.cannot_run else "passed" if answer.result and answer.result.good else "failed"
+        )
+        problem = answer.cannot_run or answer.failure
+        return Device(
+            status, self.index, answer.uuid, answer.device_name, answer.backend, problem, result=answer.result
+        )
 
 
-def _list(worker: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Listed:
-    """Raises _Hangs and ValueError."""
-    return _answer(_start([*worker, "list"], environment), time.monotonic() + timeout_seconds, Listed)
+def _list(worker: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> GpuList:
+    """Raises _TimedOut and ValueError."""
+    return _answer(_start([*worker, "list"], environment), time.monotonic() + timeout_seconds, GpuList)
 
 
-def _check(children: Sequence[_Child], order: Order) -> list[Device]:
+def _check(children: Sequence[_Child], order: CheckOptions) -> list[Device]:
     deadline = time.monotonic() + order.timeout_seconds
     return [child.wait(deadline, order.timeout_seconds) for child in children]
 
@@ -130,24 +140,24 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
 
 
 def _answer(process: subprocess.Popen[bytes], deadline: float, kind: type[Answer]) -> Answer:
-    """What the child says. Raises _Hangs, and ValueError, in words, when it says nothing that makes sense."""
+    """The child's answer. Raises _TimedOut, and ValueError with the cause when the answer cannot be decoded."""
     try:
-        out, complaints = process.communicate(timeout=max(LATE_SECONDS, deadline - time.monotonic()))
+        out, errors = process.communicate(timeout=max(LATE_SECONDS, deadline - time.monotonic()))
     except subprocess.TimeoutExpired as error:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=DYING_SECONDS)
-        raise _Hangs from error
+        raise _TimedOut from error
     lines = out.splitlines()
     try:
         return msgspec.json.decode(lines[-1] if lines else b"", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        last = complaints.decode(errors="replace").strip().splitlines()[-1:] or ["nothing was said"]
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
         how = f"by signal {-process.returncode}" if process.returncode < 0 else f"with {process.returncode}"
-        raise ValueError(f"the check of it ended {how}: {last[0][:500]}") from None
+        raise ValueError(f"its check ended {how}: {last[0][:500]}") from None
 
 
-def _judge(devices: Sequence[Device], order: Order) -> NodeResult:
+def _judge(devices: Sequence[Device], order: CheckOptions) -> NodeResult:
     devices = _beside_peers(devices, order)
     problems = _odd_ones(devices)
     if order.gpus_expected is not None and len(devices) < order.gpus_expected:
@@ -158,8 +168,8 @@ def _judge(devices: Sequence[Device], order: Order) -> NodeResult:
     return NodeResult(status, list(devices), problems)
 
 
-def _beside_peers(devices: Sequence[Device], order: Order) -> list[Device]:
-    """Who takes longer than its peers is told, and has failed where that was asked for."""
+def _beside_peers(devices: Sequence[Device], order: CheckOptions) -> list[Device]:
+    """Marks a GPU that takes longer than its peers; it has failed when that was requested."""
     judged = []
     for one in devices:
         ratio = _slowness(one, [other for other in devices if other is not one])
@@ -180,15 +190,15 @@ def _slowness(one: Device, others: Sequence[Device]) -> float | None:
         return None
     ratios = []
     for kind in one.result.kinds:
-        theirs = [it.seconds for peer in peers for it in peer.kinds if it.kind == kind.kind]
-        if theirs and median(theirs) > 0:
-            ratios.append(kind.seconds / median(theirs))
+        peer_seconds = [it.seconds for peer in peers for it in peer.kinds if it.kind == kind.kind]
+        if peer_seconds and median(peer_seconds) > 0:
+            ratios.append(kind.seconds / median(peer_seconds))
     return max(ratios, default=None)
 
 
 def _odd_ones(devices: Sequence[Device]) -> list[str]:
-    """GPUs of one model have to give the same bits. Each is held against what is known already; this holds them against
-    each other, should that knowledge itself be wrong here.
+    """GPUs of one model must give the same bits. Each was compared with the known product already; this compares them
+    with each other, in case that comparison itself is wrong here.
     """
     problems = []
     for name in sorted({one.name for one in devices if one.result}):

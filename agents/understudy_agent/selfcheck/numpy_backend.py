@@ -1,4 +1,4 @@
-"""The processor, by numpy: where there is no GPU, and no torch."""
+"""The processor, with numpy: for a node without GPUs and without torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What is multiplied: matrices of small whole numbers, made from a seed, the same on every machine.
 
-All products and all sums on the way are whole numbers below 2**22. Every floating-point format that is tried keeps them
-exactly, in whatever order they are added: so every machine that is well gets the same bits, and a single wrong one is a
-fault. Results in sixteen bits are that exact number, rounded once.
+All products and all sums on the way are whole numbers below 2**22. Every floating-point format in use keeps them
+exactly, in whatever order they are added: every good machine gets the same bits, and a single wrong bit is a fault.
+Results in sixteen bits are that exact number, rounded once.
 
 The left matrix repeats its rows and the right one its columns every TILE, so the product repeats a tile that the host
 can compute by itself with whole numbers.
@@ -36,7 +36,7 @@ class Pattern:
 PATTERNS = (
     Pattern("signs", 1, 1),
     Pattern("small", 8, 8),
-    Pattern("wide", 127, 3),  # seven bits and a sign: as many as bfloat16 has
+    Pattern("wide", 127, 3),  # seven bits and a sign, as in bfloat16
 )
 
 DEPTH_MAX = 8192

@@ -1,4 +1,4 @@
-"""A GPU, or the processor, by torch. The GPU is the first that this process may see."""
+"""A GPU, or the processor, with torch. The GPU is the first one visible to this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TorchBackend:
     name = "torch"
 
     def __init__(self, device: str, size: int, depth: int) -> None:
-        """`device` is "cuda" or "cpu". Raises RuntimeError where the GPU, which was listed before, cannot be used."""
+        """`device` is "cuda" or "cpu". Raises RuntimeError when the GPU, which was listed before, cannot be used."""
         self._size, self._depth = size, depth
         self._device = torch.device(device)
         self._on_gpu = device == "cuda"
@@ -44,7 +44,7 @@ class TorchBackend:
         self.kinds: tuple[str, ...] = ("float32", "float64")
         if self._on_gpu:
             if not torch.cuda.is_available():
-                raise RuntimeError("it is listed, and CUDA cannot use it")
+                raise RuntimeError("the driver lists it, but CUDA cannot use it")
             found = torch.cuda.get_device_properties(0)
             self.device_name, self.uuid = found.name, f"GPU-{getattr(found, 'uuid', 'unknown')}"
             self.kinds = tuple(KINDS)
@@ -55,7 +55,7 @@ class TorchBackend:
     def prepare(self, pattern: Pattern, kind: str) -> TorchProblem:
         left = torch.frombuffer(pattern.left(self._depth), dtype=torch.int8).reshape(TILE, self._depth)
         right = torch.frombuffer(pattern.right(self._depth), dtype=torch.int8).reshape(self._depth, TILE)
-        tile = left.to(torch.int64) @ right.to(torch.int64)  # by the host, in whole numbers
+        tile = left.to(torch.int64) @ right.to(torch.int64)  # computed by the host, in whole numbers
         times, number = self._size // TILE, KINDS[kind]
         return TorchProblem(
             left.to(self._device).to(number).repeat(times, 1),

@@ -1,4 +1,4 @@
-"""The child that touches the device: `python -m understudy_agent.selfcheck.worker list | check …`. One JSON line on
+"""The child that uses the device: `python -m understudy_agent.selfcheck.worker list | check …`. One JSON line on
 stdout.
 
 A process of its own, because a call into a broken driver may never return.
@@ -19,15 +19,15 @@ GPU_SIZE, GPU_DEPTH = 8192, 4096
 CPU_SIZE, CPU_DEPTH = 512, 1024
 
 
-class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many GPUs torch can use here. Where it has no part in that, `cannot_look` says why."""
+class GpuList(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many GPUs torch can use here. When torch cannot tell, `cannot_look` has the cause."""
 
     gpus: int
     cannot_look: str = ""
 
 
-class Said(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`result` is missing where the device failed at the check (`failure`), or it cannot be made (`cannot_run`)."""
+class WorkerResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`result` is None when the device failed during the check (`failure`), or the check cannot run (`cannot_run`)."""
 
     backend: str = ""
     device_name: str = ""
@@ -38,51 +38,53 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words == ["list"]:
-        _say(list_gpus())
+    options = list(sys.argv[1:] if arguments is None else arguments)
+    if options == ["list"]:
+        _write(list_gpus())
         return 0
-    device, seconds, memory_share = words
-    _say(run(device, Extent(float(seconds), float(memory_share))))
+    device, seconds, memory_share = options
+    _write(run(device, Extent(float(seconds), float(memory_share))))
     return 0
 
 
-def list_gpus() -> Listed:
+def list_gpus() -> GpuList:
     try:
         import torch
     except ImportError as error:
-        return Listed(0, f"torch cannot be imported ({error})")
+        return GpuList(0, f"torch cannot be imported: {error}")
     if torch.version.cuda is None:
-        return Listed(0, "this torch was built without CUDA")
-    return Listed(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+        return GpuList(0, "this torch was built without CUDA")
+    return GpuList(torch.cuda.device_count() if torch.cuda.is_available() else 0)
 
 
-def run(device: str, extent: Extent) -> Said:
+def run(device: str, extent: Extent) -> WorkerResult:
     try:
         backend = choose(device)
     except CannotRun as error:
-        return Said(cannot_run=str(error))
+        return WorkerResult(cannot_run=str(error))
     except RuntimeError as error:
-        return Said(failure=str(error)[:2000])
+        return WorkerResult(failure=str(error)[:2000])
     try:
         result = check(backend, extent, time.perf_counter)
     except MemoryError as error:
-        return Said(backend.name, backend.device_name, backend.uuid, cannot_run=f"not enough memory is free: {error}")
+        return WorkerResult(
+            backend.name, backend.device_name, backend.uuid, cannot_run=f"not enough memory is free: {error}"
+        )
     except RuntimeError as error:  # what torch raises when the device itself fails
-        words = f"{type(error).__name__}: {error}"[:2000]
+        problem = f"{type(error).__name__}: {error}"[:2000]
         if type(error).__name__ == "OutOfMemoryError":
-            return Said(backend.name, backend.device_name, backend.uuid, cannot_run=words)
-        return Said(backend.name, backend.device_name, backend.uuid, failure=words)
-    return Said(backend.name, backend.device_name, backend.uuid, result)
+            return WorkerResult(backend.name, backend.device_name, backend.uuid, cannot_run=problem)
+        return WorkerResult(backend.name, backend.device_name, backend.uuid, failure=problem)
+    return WorkerResult(backend.name, backend.device_name, backend.uuid, result)
 
 
 def choose(device: str) -> Backend:
-    """Raises CannotRun, and RuntimeError where the device itself is at fault."""
+    """Raises CannotRun, and RuntimeError when the device itself is at fault."""
     try:
         from understudy_agent.selfcheck.torch_backend import TorchBackend
     except ImportError as error:
         if device == "cuda":
-            raise CannotRun(f"GPUs are checked by torch, which cannot be imported ({error})") from error
+            raise CannotRun(f"GPUs are checked with torch, which cannot be imported: {error}") from error
     else:
         if device == "cuda":
             return TorchBackend("cuda", GPU_SIZE, GPU_DEPTH)
@@ -90,12 +92,12 @@ def choose(device: str) -> Backend:
     try:
         from understudy_agent.selfcheck.numpy_backend import NumpyBackend
     except ImportError as error:
-        raise CannotRun(f"neither torch nor numpy can be imported here ({error})") from error
+        raise CannotRun(f"neither torch nor numpy can be imported here: {error}") from error
     return NumpyBackend(CPU_SIZE, CPU_DEPTH)
 
 
-def _say(said: Listed | Said) -> None:
-    sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+def _write(answer: GpuList | WorkerResult) -> None:
+    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     sys.stdout.flush()
 
 

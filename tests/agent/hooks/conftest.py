@@ -1,4 +1,4 @@
-"""Installed hooks with a run directory of the test's own."""
+"""Installed hooks with their own run directory."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Hooks:
             check=False,
         )
 
-    def say(self, verdict: str) -> None:
+    def write_verdict(self, verdict: str) -> None:
         (self.run / "verdict").write_text(verdict)
 
     def good(self, age_seconds: int = 0) -> None:
-        self.say(f"good {int(time.time()) - age_seconds}\n")
+        self.write_verdict(f"good {int(time.time()) - age_seconds}\n")
 
     def bad(self, age_seconds: int = 0) -> None:
-        self.say(f"bad {int(time.time()) - age_seconds} quarantined by row 10, and not drained\n")
+        self.write_verdict(f"bad {int(time.time()) - age_seconds} quarantined by row 10, and not drained\n")
 
     @property
     def records(self) -> list[str]:

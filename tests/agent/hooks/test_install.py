@@ -1,4 +1,4 @@
-"""What `understudy install-hooks` promises."""
+"""`understudy install-hooks`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run(folder: Path, *arguments: str) -> int:
     return main(["--directory", str(folder / "hooks"), "--slurm-conf", str(folder / "slurm.conf"), *arguments])
 
 
-def test_the_scripts_are_roots_and_nobody_else_may_write_to_them(tmp_path: Path) -> None:
+def test_the_scripts_belong_to_root_and_no_other_user_can_write_to_them(tmp_path: Path) -> None:
     umask = os.umask(0o002)
     assert run(tmp_path) == 0
     os.umask(umask)
@@ -33,7 +33,7 @@ def test_the_scripts_are_roots_and_nobody_else_may_write_to_them(tmp_path: Path)
     ]
 
 
-def test_nothing_is_left_to_be_filled_in(tmp_path: Path) -> None:
+def test_all_placeholders_are_replaced(tmp_path: Path) -> None:
     assert run(tmp_path, "--run-directory", "/srv/%n/run") == 0
     texts = {name: (tmp_path / "hooks" / name).read_text() for name in SCRIPTS}
     assert not [name for name, text in texts.items() if "@" in text.replace("$@", "")]
@@ -49,12 +49,12 @@ def test_it_can_be_run_again_and_repairs_what_was_changed(tmp_path: Path) -> Non
     prolog.write_text("#!/bin/sh\nexit 1\n")
     prolog.chmod(0o777)
     (tmp_path / "hooks").chmod(0o777)
-    (tmp_path / "hooks" / "site.sh").write_text("theirs")
+    (tmp_path / "hooks" / "site.sh").write_text("the site's")
     assert run(tmp_path) == 0
     assert prolog.read_text() == good
     assert stat.S_IMODE(prolog.stat().st_mode) == 0o755
     assert stat.S_IMODE((tmp_path / "hooks").stat().st_mode) == 0o755
-    assert (tmp_path / "hooks" / "site.sh").read_text() == "theirs"
+    assert (tmp_path / "hooks" / "site.sh").read_text() == "the site's"
 
 
 def test_slurm_conf_is_read_and_never_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,19 +64,19 @@ def test_slurm_conf_is_read_and_never_written(tmp_path: Path, capsys: pytest.Cap
     conf.write_text(text)
     assert run(tmp_path) == 0
     assert conf.read_text() == text
-    said = capsys.readouterr().out
-    assert "Prolog is set already: /site/prolog.sh" in said
-    assert f"{tmp_path}/hooks/prolog || exit 1" in said
-    assert f"TaskProlog={tmp_path}/hooks/task_prolog    # is there already" in said
-    assert f"\n  Epilog={tmp_path}/hooks/epilog\n" in said
-    assert "HealthCheckInterval=60" not in said
-    assert "\n  PrologFlags=Alloc    # besides Serial\n" in said
+    printed = capsys.readouterr().out
+    assert "Prolog is set already: /site/prolog.sh" in printed
+    assert f"{tmp_path}/hooks/prolog || exit 1" in printed
+    assert f"TaskProlog={tmp_path}/hooks/task_prolog    # is set already" in printed
+    assert f"\n  Epilog={tmp_path}/hooks/epilog\n" in printed
+    assert "HealthCheckInterval=60" not in printed
+    assert "\n  PrologFlags=Alloc    # in addition to Serial\n" in printed
 
 
-def test_a_slurm_conf_that_is_elsewhere_is_said_so(tmp_path: Path) -> None:
-    said = "\n".join(advice(tmp_path, tmp_path / "nowhere.conf"))
-    assert "nowhere.conf cannot be read here" in said
-    assert f"  Prolog={tmp_path}/prolog\n" in said
+def test_a_missing_slurm_conf_is_reported(tmp_path: Path) -> None:
+    printed = "\n".join(advice(tmp_path, tmp_path / "nowhere.conf"))
+    assert "nowhere.conf cannot be read here" in printed
+    assert f"  Prolog={tmp_path}/prolog\n" in printed
 
 
 @pytest.mark.parametrize("path", ["relative", "/a b", "/a;reboot", '/a"$(reboot)"', "/a/../b", "/a\nb"])
@@ -90,13 +90,13 @@ def test_a_directory_that_others_can_replace_is_refused(tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
-    with pytest.raises(InstallError, match="others than root may write"):
+    with pytest.raises(InstallError, match="users other than root can write"):
         install(open_to_all / "hooks", "/run/understudy", "/run/understudy/agent.sock")
     assert not (open_to_all / "hooks").exists()
     open_to_all.chmod(0o700)
-    with pytest.raises(InstallError, match="closed to users"):
+    with pytest.raises(InstallError, match="users cannot enter"):
         install(open_to_all / "hooks", "/run/understudy", "/run/understudy/agent.sock")
     open_to_all.chmod(0o755)
     os.chown(open_to_all, 65534, 65534)
-    with pytest.raises(InstallError, match="belongs to user 65534"):
+    with pytest.raises(InstallError, match="owned by user 65534"):
         install(open_to_all / "hooks", "/run/understudy", "/run/understudy/agent.sock")

@@ -1,4 +1,4 @@
-"""What the hook scripts promise: only an explicit bad verdict refuses a job, and nothing else ever does."""
+"""The hook scripts: only an explicit bad verdict refuses a job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fill(hooks: Hooks) -> None:
             file.write(b"x" * 4096)
 
 
-def test_a_good_verdict_lets_the_job_through_without_a_word(hooks: Hooks) -> None:
+def test_a_good_verdict_lets_the_job_through_without_a_log_line(hooks: Hooks) -> None:
     hooks.good()
     assert hooks.call("prolog").returncode == 0
     assert (hooks.records, hooks.log) == ([], "")
@@ -57,7 +57,7 @@ def test_a_bad_verdict_refuses_the_job_and_leaves_a_record_first(hooks: Hooks) -
 
 
 @pytest.mark.parametrize(
-    ("verdict", "words"),
+    ("verdict", "message"),
     [
         ("", "cannot be read"),
         ("bad", "cannot be read"),
@@ -75,12 +75,16 @@ def test_a_bad_verdict_refuses_the_job_and_leaves_a_record_first(hooks: Hooks) -
         ("x" * 100_000, "cannot be read"),
     ],
 )
-def test_what_is_no_fresh_verdict_lets_the_job_through_and_says_so(hooks: Hooks, verdict: str, words: str) -> None:
+def test_anything_but_a_fresh_verdict_lets_the_job_through_and_is_logged(
+    hooks: Hooks, verdict: str, message: str
+) -> None:
     now = int(time.time())
-    hooks.say(verdict.replace("{now}", str(now)).replace("{old}", str(now - 32)).replace("{future}", str(now + 5)))
+    hooks.write_verdict(
+        verdict.replace("{now}", str(now)).replace("{old}", str(now - 32)).replace("{future}", str(now + 5))
+    )
     assert hooks.call("prolog").returncode == 0
     assert hooks.records == []
-    assert words in hooks.log
+    assert message in hooks.log
 
 
 def test_no_verdict_lets_the_job_through(hooks: Hooks) -> None:
@@ -103,7 +107,7 @@ def test_a_verdict_that_is_no_file_neither_blocks_nor_refuses(hooks: Hooks, kind
     assert hooks.call("prolog").returncode == 0
 
 
-def test_a_full_disk_refuses_nothing_because_nobody_would_free_the_job(small_disk: Hooks) -> None:
+def test_a_full_disk_refuses_nothing_because_the_job_would_not_be_released(small_disk: Hooks) -> None:
     small_disk.bad()
     fill(small_disk)
     assert small_disk.call("prolog").returncode == 0
@@ -118,7 +122,7 @@ def test_a_job_without_a_number_is_let_through(hooks: Hooks) -> None:
     assert hooks.records == []
 
 
-def test_a_prolog_told_to_end_lets_the_job_through(tmp_path: Path) -> None:
+def test_a_prolog_that_gets_sigterm_lets_the_job_through(tmp_path: Path) -> None:
     """As slurmd does at PrologEpilogTimeout: SIGTERM to the whole group."""
     hooks = slow_hooks(tmp_path)
     hooks.bad()
@@ -142,12 +146,12 @@ def test_a_kill_half_way_through_the_record_refuses_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["prolog", "epilog"])
-def test_a_hook_that_hangs_gives_up_by_itself(tmp_path: Path, name: str) -> None:
+def test_a_hook_that_hangs_ends_at_its_deadline(tmp_path: Path, name: str) -> None:
     hooks = slow_hooks(tmp_path)
     hooks.bad()
     process = start(hooks, name)
     assert process.wait(20) == 0
-    assert all(one.startswith(".") for one in hooks.records), "what hangs has not come back meanwhile"
+    assert all(one.startswith(".") for one in hooks.records), "no command that hangs has finished meanwhile"
     os.killpg(process.pid, signal.SIGKILL)  # the program that hangs
 
 
@@ -156,13 +160,15 @@ def test_a_hook_leaves_no_process_behind(hooks: Hooks, name: str) -> None:
     hooks.bad()
     process = start(hooks, name)
     process.wait(10)
-    deadline = time.monotonic() + 2  # what was killed or has ended is gone in a moment; the clock would run for three
-    while time.monotonic() < deadline and group_is_there(process.pid):
+    deadline = (
+        time.monotonic() + 2
+    )  # killed processes are gone in a moment; the deadline's sleep would take three seconds
+    while time.monotonic() < deadline and group_exists(process.pid):
         time.sleep(0.02)
-    assert not group_is_there(process.pid)
+    assert not group_exists(process.pid)
 
 
-def group_is_there(number: int) -> bool:
+def group_exists(number: int) -> bool:
     try:
         os.killpg(number, 0)
     except ProcessLookupError:
@@ -208,7 +214,7 @@ def test_the_health_check_judges_the_node_alone_and_leaves_no_record(hooks: Hook
     assert hooks.records == []
 
 
-def test_the_epilog_tells_that_the_job_is_gone(hooks: Hooks) -> None:
+def test_the_epilog_leaves_a_record_that_the_job_is_gone(hooks: Hooks) -> None:
     assert hooks.call("epilog").returncode == 0
     (record,) = hooks.records
     assert re.fullmatch(r"gone 7 1 \d+\n", (hooks.run / "hooks" / record).read_text())
@@ -226,7 +232,7 @@ def test_the_prolog_takes_less_than_fifty_milliseconds(hooks: Hooks, verdict: st
 def measured_p95(hooks: Hooks, verdict: str) -> float:
     durations = []
     for _ in range(RUNS):
-        hooks.say(f"{verdict} {int(time.time())} unfit\n")
+        hooks.write_verdict(f"{verdict} {int(time.time())} unfit\n")
         if verdict == "missing":
             (hooks.run / "verdict").unlink()
         begun = time.perf_counter()
@@ -262,7 +268,7 @@ class TestTaskProlog:
         assert done.returncode == 0
         return done.stdout.splitlines()
 
-    def test_without_an_agent_it_tells_what_is_known_without_one(self, hooks: Hooks) -> None:
+    def test_without_an_agent_it_prints_socket_and_attempt(self, hooks: Hooks) -> None:
         assert self.lines(hooks, SLURM_RESTART_COUNT="2") == [
             f"export UNDERSTUDY_SOCKET={hooks.run}/agent.sock",
             "export UNDERSTUDY_ATTEMPT=2",
@@ -280,16 +286,16 @@ class TestTaskProlog:
             ('{"type":"restore_point","id":1,"step":0,"path":""}', ["export UNDERSTUDY_RESTORE_STEP=0"]),
             ('{"type":"restore_point","id":1,"step":0,"path":"","managed":false}', []),
             ('{"type":"restore_point","id":1,"step":30,"path":"/x\\nexport LD_PRELOAD=/evil"}', []),
-            ('{"type":"error","error":"the control plane is away","id":1}', []),
-            ("rubbish", []),
+            ('{"type":"error","error":"the control plane does not answer","id":1}', []),
+            ("nonsense", []),
             ("[]", []),
             ("", []),
         ],
     )
-    def test_the_restore_point_is_told_where_there_is_one(self, hooks: Hooks, answer: str, expected: list[str]) -> None:
-        with answering(hooks.run / "agent.sock", answer) as asked:
+    def test_the_restore_point_is_printed_if_there_is_one(self, hooks: Hooks, answer: str, expected: list[str]) -> None:
+        with answering(hooks.run / "agent.sock", answer) as requests:
             assert self.lines(hooks)[4:] == expected
-        assert asked == [b'{"type": "job_restore_point", "id": 1, "job_id": 7, "restart_count": 1, "launch": 0}\n']
+        assert requests == [b'{"type": "job_restore_point", "id": 1, "job_id": 7, "restart_count": 1, "launch": 0}\n']
 
     def test_an_agent_that_does_not_answer_delays_the_task_by_a_second_and_no_more(self, hooks: Hooks) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute:
@@ -307,14 +313,14 @@ class TestTaskProlog:
 
 
 class answering:  # noqa: N801 - a context manager, used as a function
-    """An agent that gives one answer to one question."""
+    """An agent that gives one answer to one request."""
 
     def __init__(self, path: Path, answer: str) -> None:
         self._answer = answer.encode()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(path))
         self._socket.listen()
-        self.asked: list[bytes] = []
+        self.requests: list[bytes] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def _serve(self) -> None:
@@ -323,12 +329,12 @@ class answering:  # noqa: N801 - a context manager, used as a function
         except OSError:
             return
         with connection:
-            self.asked.append(connection.recv(4096))
+            self.requests.append(connection.recv(4096))
             connection.sendall(self._answer + b"\n")
 
     def __enter__(self) -> list[bytes]:
         self._thread.start()
-        return self.asked
+        return self.requests
 
     def __exit__(self, *_: object) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)

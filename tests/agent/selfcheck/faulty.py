@@ -1,6 +1,6 @@
-"""Devices with faults, behind the protocol of those that are well; and the child that has them as its GPUs.
+"""Devices with faults that implement the protocol of a backend, and a worker that uses them as its GPUs.
 
-`FAULTS` says what is wrong with the GPU of each number: FAULTS="1=element 2=hang". `GPUS` says how many there are.
+`FAULTS` has the fault of each GPU by its number: FAULTS="1=element 2=hang". `GPUS` is how many there are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from understudy_agent.selfcheck.check import Extent, check
 from understudy_agent.selfcheck.numpy_backend import NumpyBackend, NumpyProblem
-from understudy_agent.selfcheck.worker import Listed, Said
+from understudy_agent.selfcheck.worker import GpuList, WorkerResult
 
 SIZE, DEPTH = 128, 256
 
@@ -59,7 +59,7 @@ class Faulty(NumpyBackend):
 def main() -> int:
     faults = dict(one.split("=") for one in os.environ.get("FAULTS", "").split())
     if sys.argv[1] == "list":
-        said: Listed | Said = Listed(int(os.environ.get("GPUS", "0")), os.environ.get("CANNOT_LOOK", ""))
+        answer: GpuList | WorkerResult = GpuList(int(os.environ.get("GPUS", "0")), os.environ.get("CANNOT_LOOK", ""))
         if "list" in faults:
             time.sleep(600)
     else:
@@ -68,10 +68,10 @@ def main() -> int:
         backend = Faulty(faults.get(number, ""), int(number))
         try:
             result = check(backend, Extent(float(seconds), float(share)), time.perf_counter)
-            said = Said(backend.name, backend.device_name, backend.uuid, result)
+            answer = WorkerResult(backend.name, backend.device_name, backend.uuid, result)
         except RuntimeError as error:
-            said = Said(backend.name, backend.device_name, backend.uuid, failure=str(error))
-    sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+            answer = WorkerResult(backend.name, backend.device_name, backend.uuid, failure=str(error))
+    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The self-check finds what is wrong, says what it cannot say, and never waits for ever."""
+"""The self-check finds faults, reports what it could not check, and never waits without limit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 
 import understudy_agent.selfcheck.__main__ as command
 from tests.agent.selfcheck.faulty import Faulty
-from understudy_agent.selfcheck.__main__ import main, tell
+from understudy_agent.selfcheck.__main__ import main, render
 from understudy_agent.selfcheck.backend import Backend
 from understudy_agent.selfcheck.check import Extent, Result, check
-from understudy_agent.selfcheck.node import NodeResult, Order, check_node
+from understudy_agent.selfcheck.node import CheckOptions, NodeResult, check_node
 from understudy_agent.selfcheck.numpy_backend import NumpyBackend
 from understudy_agent.selfcheck.patterns import DEPTH_MAX, PATTERNS, TILE, Pattern
 from understudy_agent.selfcheck.torch_backend import TorchBackend
@@ -32,10 +32,16 @@ def checked(backend: Backend) -> Result:
     return check(backend, QUICK, time.perf_counter)
 
 
-def node(gpus: int, faults: str = "", **order: Any) -> NodeResult:
-    values: dict[str, Any] = {"device": "auto", "seconds": 0.02, "memory_share": 1e-4, "timeout_seconds": 20.0, **order}
+def node(gpus: int, faults: str = "", **options: Any) -> NodeResult:
+    values: dict[str, Any] = {
+        "device": "auto",
+        "seconds": 0.02,
+        "memory_share": 1e-4,
+        "timeout_seconds": 20.0,
+        **options,
+    }
     environment = {**os.environ, "GPUS": str(gpus), "FAULTS": faults, "CUDA_VISIBLE_DEVICES": ""}
-    return check_node(Order(**values), WORKER, environment)
+    return check_node(CheckOptions(**values), WORKER, environment)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
@@ -49,7 +55,7 @@ def test_all_sums_are_whole_numbers_that_every_format_holds(pattern: Pattern) ->
 
 
 @pytest.mark.parametrize("backend", [NumpyBackend(128, 256), TorchBackend("cpu", 128, 256)], ids=["numpy", "torch"])
-def test_a_machine_that_is_well_passes(backend: Backend) -> None:
+def test_a_good_machine_passes(backend: Backend) -> None:
     result = checked(backend)
     assert result.good
     assert result.passes >= 12
@@ -62,7 +68,7 @@ def test_numpy_and_torch_give_the_same_bits() -> None:
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_the_product_is_what_whole_numbers_give(kind: str) -> None:
+def test_the_product_equals_that_of_whole_numbers(kind: str) -> None:
     backend = NumpyBackend(128, 256)
     for pattern in PATTERNS:
         problem = backend.prepare(pattern, kind)
@@ -82,24 +88,24 @@ def test_a_wrong_word_of_memory_is_found() -> None:
     assert (result.wrong_words, result.good) == (4, False)
 
 
-def test_a_node_of_good_gpus_passes_with_what_each_did() -> None:
+def test_a_node_of_good_gpus_passes_with_a_result_for_each() -> None:
     result = node(4)
     assert result.status == "passed"
     assert [(one.index, one.uuid, one.status) for one in result.devices] == [
         (number, f"GPU-{number}", "passed") for number in range(4)
     ]
-    assert "GPU 3 GPU-3 Testing GPU: passed" in tell(result)
+    assert "GPU 3 GPU-3 Testing GPU: passed" in render(result)
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "message"),
     [("driver", "illegal memory access"), ("die", "by signal 11"), ("element", "")],
 )
-def test_one_bad_gpu_fails_the_node_and_no_other_gpu(fault: str, words: str) -> None:
+def test_one_bad_gpu_fails_the_node_and_no_other_gpu(fault: str, message: str) -> None:
     result = node(3, f"1={fault}")
     assert result.status == "failed"
     assert [one.status for one in result.devices] == ["passed", "failed", "passed"]
-    assert words in result.devices[1].problem
+    assert message in result.devices[1].problem
 
 
 def test_a_gpu_that_hangs_is_killed_and_has_failed() -> None:
@@ -116,17 +122,17 @@ def test_a_driver_that_hangs_has_failed() -> None:
     assert "did not list its GPUs within 1 s" in result.problems[0]
 
 
-def test_a_gpu_that_gives_other_bits_than_its_peers_stands_out() -> None:
+def test_a_gpu_that_gives_other_bits_than_its_peers_is_reported() -> None:
     assert node(3, "2=bit").problems == ["GPU 2 gives other results than the other GPUs of its model (Testing GPU)"]
 
 
-def test_a_slow_gpu_stands_out_and_fails_only_where_that_is_asked_for() -> None:
-    told = node(3, "1=slow")
-    assert told.status == "passed"
-    assert told.devices[1].slow is not None
-    assert told.devices[1].slow > 2
-    asked = node(3, "1=slow", slow_ratio=2.0)
-    assert asked.devices[1].status == "failed"
+def test_a_slow_gpu_is_reported_and_fails_only_on_request() -> None:
+    reported = node(3, "1=slow")
+    assert reported.status == "passed"
+    assert reported.devices[1].slow is not None
+    assert reported.devices[1].slow > 2
+    failed = node(3, "1=slow", slow_ratio=2.0)
+    assert failed.devices[1].status == "failed"
 
 
 def test_a_missing_gpu_fails_the_node() -> None:
@@ -135,7 +141,7 @@ def test_a_missing_gpu_fails_the_node() -> None:
     assert node(3, gpus_expected=4).status == "failed"
 
 
-def test_a_node_without_gpus_checks_its_processor_unless_gpus_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_gpus_checks_its_processor_unless_gpus_are_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     assert node(0).status == "passed"
     assert node(0).devices[0].index is None
     assert node(0, device="cuda").status == "could_not_run"
@@ -144,10 +150,10 @@ def test_a_node_without_gpus_checks_its_processor_unless_gpus_are_asked_for(monk
     assert node(0, device="cuda").problems == ["GPUs cannot be checked: torch cannot be imported"]
 
 
-def test_a_node_whose_driver_is_there_and_whose_gpus_cannot_be_used_fails_where_gpus_are_asked_for(
+def test_a_node_with_a_driver_and_without_usable_gpus_fails_when_gpus_are_requested(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As without its fabric manager: CUDA fails to initialise, and torch sees no GPU."""
+    """As without its fabric manager: CUDA fails to initialise, and torch finds no GPU."""
     monkeypatch.setattr(command, "WORKER", WORKER)
     monkeypatch.setattr(command, "NVIDIA", tmp_path)
     monkeypatch.setenv("GPUS", "0")
@@ -158,23 +164,23 @@ def test_a_node_whose_driver_is_there_and_whose_gpus_cannot_be_used_fails_where_
 
 def test_a_gpu_that_was_listed_and_cannot_be_used_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    said = run("cuda", QUICK)
-    assert (said.failure, said.cannot_run) == ("it is listed, and CUDA cannot use it", "")
+    answer = run("cuda", QUICK)
+    assert (answer.failure, answer.cannot_run) == ("the driver lists it, but CUDA cannot use it", "")
 
 
-def test_where_the_processor_is_asked_for_gpus_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_not_counted_when_the_processor_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "WORKER", WORKER)
     assert main(["--device", "cpu", "--gpus", "8", "--seconds", "0.02", "--memory", "0.0001"]) == 0
 
 
-def test_gpus_are_told_apart_as_slurm_gave_them() -> None:
+def test_gpus_are_selected_as_slurm_allocated_them() -> None:
     environment = {**os.environ, "GPUS": "2", "FAULTS": "5=element", "CUDA_VISIBLE_DEVICES": "3,5"}
-    order = Order("auto", 0.02, 1e-4, 20.0)
+    order = CheckOptions("auto", 0.02, 1e-4, 20.0)
     assert [one.status for one in check_node(order, WORKER, environment).devices] == ["passed", "failed"]
 
 
-def test_the_command_checks_this_machine_and_says_so_in_json() -> None:
-    words = [
+def test_the_command_checks_this_machine_and_prints_json() -> None:
+    command_line = [
         sys.executable,
         "-m",
         "understudy_agent.entry",
@@ -185,16 +191,20 @@ def test_the_command_checks_this_machine_and_says_so_in_json() -> None:
         "--seconds",
         "0.1",
     ]
-    done = subprocess.run([*words, "--memory", "0.001"], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [*command_line, "--memory", "0.001"], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    (device,) = told["devices"]
-    assert (told["status"], device["result"]["wrong_elements"]) == ("passed", 0)
+    printed = json.loads(done.stdout)
+    (device,) = printed["devices"]
+    assert (printed["status"], device["result"]["wrong_elements"]) == ("passed", 0)
     assert {"passes", "wrong_words", "seconds", "kinds", "digest"} <= device["result"].keys()
 
 
-@pytest.mark.parametrize("words", [["--memory", "2"], ["--gpus", "none"], ["--seconds", "0"], ["--inject", "fault"]])
-def test_what_makes_no_sense_is_refused(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["--memory", "2"], ["--gpus", "none"], ["--seconds", "0"], ["--inject", "fault"]]
+)
+def test_an_invalid_argument_is_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:
-        main(words)
+        main(arguments)
     assert refused.value.code == 2

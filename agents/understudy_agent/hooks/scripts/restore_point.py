@@ -1,7 +1,7 @@
-"""Asks the node's agent for the restore point of one attempt of a job, and prints it for Slurm's TaskProlog.
+"""Requests the restore point of one attempt of a job from the node's agent, and prints it for Slurm's TaskProlog.
 
 Called by `task_prolog` as the job's user: SOCKET JOB ATTEMPT LAUNCH. Needs Python and nothing else. Prints nothing
-when there is no answer within a second, or nothing to restore; never complains, because nobody would read it.
+when no answer comes within a second, or there is nothing to restore. Prints no errors: Slurm shows them to no user.
 """
 
 import json
@@ -13,28 +13,28 @@ DEADLINE_SECONDS = 1.0
 ANSWER_BYTES_MAX = 65_536
 
 
-def ask(path: str, question: "dict[str, object]") -> "dict[str, object]":
+def ask(path: str, request: "dict[str, object]") -> "dict[str, object]":
     """Raises OSError or ValueError."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     answer = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(DEADLINE_SECONDS)
         connection.connect(path)
-        connection.sendall(json.dumps(question).encode() + b"\n")
+        connection.sendall(json.dumps(request).encode() + b"\n")
         while not answer.endswith(b"\n"):
             connection.settimeout(max(0.001, deadline - time.monotonic()))
             part = connection.recv(ANSWER_BYTES_MAX)
             answer += part
             if not part or len(answer) > ANSWER_BYTES_MAX:
-                raise ValueError("half an answer")
+                raise ValueError("incomplete answer")
     value = json.loads(answer)
     if not isinstance(value, dict):
-        raise TypeError("no answer")
+        raise TypeError("not an object")
     return value
 
 
 def lines(answer: "dict[str, object]") -> "list[str]":
-    """What Slurm is to set; nothing where the path could not stand on a line."""
+    """The variables for Slurm to set; none where the path does not fit on a line."""
     step, path = answer.get("step"), answer.get("path")
     if answer.get("type") != "restore_point" or not answer.get("managed", True) or not isinstance(step, int):
         return []
@@ -46,14 +46,14 @@ def lines(answer: "dict[str, object]") -> "list[str]":
 
 def main() -> None:
     path, job, attempt, launch = sys.argv[1:5]
-    question = {
+    request = {
         "type": "job_restore_point",
         "id": 1,
         "job_id": int(job),
         "restart_count": int(attempt),
         "launch": int(launch),
     }
-    sys.stdout.write("".join(f"{line}\n" for line in lines(ask(path, question))))
+    sys.stdout.write("".join(f"{line}\n" for line in lines(ask(path, request))))
 
 
 if __name__ == "__main__":
