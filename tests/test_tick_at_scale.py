@@ -25,7 +25,7 @@ from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
-from understudy_controlplane.observe.observer import PROBES_AT_ONCE
+from understudy_controlplane.observe.slurmd_probe import PROBES_AT_ONCE
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.fleet import FleetStore
 
@@ -113,13 +113,13 @@ def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_beli
 
     answering = True
     plane = compose(config, Outside(fake, probe, Clock()))
-    observer = plane.loop._observer
-    observer.look(0.0)
+    loop = plane.loop
+    loop.look(0.0)
     for name in names:
         plane.telemetry.receive(b.report(name), fake.now)
     for _ in range(4):
         fake.advance(0.1)
-        observer.look(0.0)
+        loop.look(0.0)
     assert sorted(asked) == sorted(names)  # each slurmd was tried once, and answered
 
     fake.advance(60.0)
@@ -130,7 +130,7 @@ def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_beli
     seen: list[tuple[list[str], dict[str, float]]] = []
     for _ in range(4):
         asked.clear()
-        found = {name: view.slurmd_silent_since for name, view in observer.look(0.0).nodes.items()}
+        found = {name: view.slurmd_silent_since for name, view in loop.look(0.0).nodes.items()}
         seen.append((sorted(asked), {name: at for name, at in found.items() if at is not None}))
         fake.advance(0.5)
     for names_asked, since in seen:
@@ -154,10 +154,10 @@ def test_a_slurmd_that_never_answers_is_tried_ever_more_rarely(tmp_path: Path) -
         return False
 
     plane = compose(config, Outside(fake, probe, Clock()))
-    plane.loop._observer.look(0.0)
+    plane.loop.look(0.0)
     for _ in range(300):
         plane.telemetry.receive(b.report("n1"), fake.now)
-        plane.loop._observer.look(0.0)
+        plane.loop.look(0.0)
         fake.now += 30.0
     waits = [later - earlier for earlier, later in pairwise(tried)]
     assert waits == [90.0, 150.0, 270.0, 510.0, 990.0, 1950.0, 3870.0]  # the next look after 60 s, 120 s, ...

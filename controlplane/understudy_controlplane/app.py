@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 
+from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.api.metrics import metrics_router
 from understudy_controlplane.api.operator_requests import OperatorDoor, intents_router
 from understudy_controlplane.api.routes import Windows, api_router, health_router
@@ -28,12 +29,13 @@ from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.loop import Loop
 from understudy_controlplane.notify.webhook import Webhook
-from understudy_controlplane.observe.observer import Observer, Sources
+from understudy_controlplane.observe.observer import Observer
+from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Hands, Runner
 from understudy_controlplane.recover.tickets import Courier
 from understudy_controlplane.slurm.protocol import Slurm
-from understudy_controlplane.slurm_recorder import Bookkeeper
+from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
@@ -142,11 +144,20 @@ async def _refuse_request(_request: Request, error: Exception) -> Response:
 
 def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
     telemetry, directory, launchers = live.telemetry, live.directory, live.launchers
-    bookkeeper = Bookkeeper(config, stores.fleet, stores.facts, stores.repairs, telemetry, directory)
-    sources = Sources(outside.slurm, stores, telemetry, launchers, bookkeeper, outside.probe, config, outside.clock)
+    sources = Sources(outside.slurm, stores, telemetry, launchers, directory, outside.probe, config, outside.clock)
     hands = Hands(outside.slurm, outside.probe, launchers, outside.courier)
     runner = Runner(hands, stores, config, outside.clock)
-    return Loop(Observer(sources), stores.journal, directory, launchers, runner, config, outside.clock)
+    return Loop(
+        Observer(sources),
+        SlurmRecorder(config, stores, telemetry, directory, launchers),
+        AgentRecorder(stores.fleet, stores.repairs),
+        stores.journal,
+        directory,
+        launchers,
+        runner,
+        config,
+        outside.clock,
+    )
 
 
 def _lifespan(loop: Loop, engine: Engine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:

@@ -1,4 +1,7 @@
-"""The reconcile tick: look → detect → decide → record → advance. Nothing here judges or acts by itself."""
+"""One tick: read Slurm, record it, look, record agents, detect, decide, record decisions, recover.
+
+Nothing here judges or acts by itself.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import threading
 
 import structlog
 
+from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.fitness import unfit_nodes
@@ -25,6 +29,7 @@ from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.verdicts import Verdicts
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.recover.runner import Runner
+from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.journal import Journal
 
 log = structlog.get_logger()
@@ -41,6 +46,8 @@ class Loop:
     def __init__(  # noqa: PLR0913, PLR0917 - its parts, each there once
         self,
         observer: Observer,
+        slurm_recorder: SlurmRecorder,
+        agent_recorder: AgentRecorder,
         journal: Journal,
         directory: JobDirectory,
         launchers: Launchers,
@@ -49,6 +56,8 @@ class Loop:
         clock: Clock,
     ) -> None:
         self._observer = observer
+        self._slurm_recorder = slurm_recorder
+        self._agent_recorder = agent_recorder
         self._journal = journal
         self._directory = directory
         self._launchers = launchers
@@ -116,8 +125,20 @@ class Loop:
             log.exception("recovery.stumbled", recovery=recovery.id)
             return True
 
+    def look(self, slurm_age_max_seconds: float) -> Snapshot:
+        """Everything known now. Slurm is read again when the newest reading is older than given.
+
+        What Slurm shows is recorded first: the snapshot shows new nodes and jobs with their records.
+        """
+        view = self._observer.read_slurm(slurm_age_max_seconds)
+        if view is not None:
+            self._slurm_recorder.record(view)
+        observation = self._observer.look(view)
+        self._agent_recorder.record(observation)
+        return observation.snapshot
+
     def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
-        snapshot = self._observer.look(slurm_age_max_seconds)
+        snapshot = self.look(slurm_age_max_seconds)
         self.pulse.snapshot = snapshot
         self.verdicts.say(unfit_nodes(snapshot), snapshot.slurm_read_at)
         self._launchers.say(words(snapshot))

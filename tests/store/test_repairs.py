@@ -6,8 +6,10 @@ import pytest
 from sqlalchemy import Engine
 
 from tests import builders as b
+from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.store.fleet import FleetStore
@@ -36,16 +38,22 @@ def fault(node: str, **evidence: str) -> Decision:
     )
 
 
+def record(repairs: RepairStore, seen: dict[str, list[Gpu]], now: float) -> list[MovedGpu]:
+    moved = repairs.moved_gpus(seen)
+    repairs.see_gpus(seen, now)
+    return moved
+
+
 class TestGpus:
     def test_a_gpu_that_appears_in_another_node_is_told_with_its_past(
         self, repairs: RepairStore, engine: Engine
     ) -> None:
-        assert repairs.see_gpus({"n1": [b.gpu(0, serial="4711"), b.gpu(1)], "n2": []}, b.NOW) == []
+        assert record(repairs, {"n1": [b.gpu(0, serial="4711"), b.gpu(1)], "n2": []}, b.NOW) == []
         Journal(engine).record([fault("n1", bus_id="0000:01:00.0")], b.NOW, {})
-        assert repairs.see_gpus({"n1": [b.gpu(1)]}, b.NOW + 10) == []
-        (moved,) = repairs.see_gpus({"n2": [b.gpu(0, serial="4711")]}, b.NOW + 20)
+        assert record(repairs, {"n1": [b.gpu(1)]}, b.NOW + 10) == []
+        (moved,) = record(repairs, {"n2": [b.gpu(0, serial="4711")]}, b.NOW + 20)
         assert (moved.serial, moved.node, moved.from_node, moved.faults) == ("4711", "n2", "n1", 1)
-        assert repairs.see_gpus({"n2": [b.gpu(0, serial="4711")]}, b.NOW + 30) == [], "said once"
+        assert record(repairs, {"n2": [b.gpu(0, serial="4711")]}, b.NOW + 30) == [], "said once"
         seats = {(one["uuid"], one["node"]): one for one in repairs.gpus(10)}
         assert seats["GPU-0", "n1"]["last_seen_at"] == b.NOW
         assert seats["GPU-0", "n2"]["last_seen_at"] == b.NOW + 30
@@ -58,9 +66,9 @@ class TestGpus:
         Journal(engine).record([fault("n1", uuid="GPU-0")], b.NOW, {})
         repairs.see_gpus({"n2": [b.gpu(0)]}, b.NOW + 10)
         Journal(engine).record([fault("n2", uuid="GPU-0")], b.NOW + 10, {})
-        (moved,) = repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW + 20)
+        (moved,) = record(repairs, {"n1": [b.gpu(0)]}, b.NOW + 20)
         assert (moved.node, moved.from_node, moved.faults) == ("n1", "n2", 2)
-        assert repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW + 30) == [], "said once"
+        assert record(repairs, {"n1": [b.gpu(0)]}, b.NOW + 30) == [], "said once"
         seats = {one["node"]: (one["first_seen_at"], one["last_seen_at"]) for one in repairs.gpus(10)}
         assert seats == {"n1": (b.NOW, b.NOW + 30), "n2": (b.NOW + 10, b.NOW + 10)}
 
@@ -81,9 +89,7 @@ class TestGpus:
 
     def test_a_gpu_without_a_uuid_is_nobody(self, repairs: RepairStore) -> None:
         repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
-        from understudy_agent.wire import Gpu, GpuStatus
-
-        assert repairs.see_gpus({"n2": [Gpu(0, GpuStatus.LOST)]}, b.NOW) == []
+        assert record(repairs, {"n2": [Gpu(0, GpuStatus.LOST)]}, b.NOW) == []
         assert len(repairs.gpus(10)) == 1
 
 

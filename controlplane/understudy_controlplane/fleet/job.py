@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from understudy_agent.wire import AnomalyKind
-from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.fleet.slurm import SlurmJob, SlurmView
 
 
 class JobKey(NamedTuple):
@@ -77,6 +78,14 @@ def identify(cluster: str, slurm: SlurmJob, known: KnownJob | None) -> JobKey:
         if same_submission or ((requeued or as_before) and slurm.user_id == known.user_id):
             return known.key
     return JobKey(cluster, slurm.job_id, slurm.submit_at)
+
+
+def jobs_in(view: SlurmView, cluster: str, opt_in_word: str, known: Callable[[int], KnownJob | None]) -> list[Job]:
+    """The jobs that Slurm shows. `known` returns the latest job of a Slurm job id."""
+    return [
+        Job(identify(cluster, slurm, known(slurm.job_id)), slurm, opted_in(slurm.comment, opt_in_word))
+        for slurm in view.jobs.values()
+    ]
 
 
 class JobThere(NamedTuple):

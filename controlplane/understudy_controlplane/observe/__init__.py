@@ -1,1 +1,1 @@
-"""Looks: reads Slurm, asks slurmds, joins live telemetry and the database into one snapshot. Writes nothing."""
+"""Reads Slurm, slurmds, live telemetry and the database, and joins them into one snapshot. Writes nothing."""

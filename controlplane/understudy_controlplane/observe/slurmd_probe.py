@@ -1,12 +1,29 @@
-"""Asking a node's slurmd for a sign of life, past slurmctld.
+"""Connects to the slurmd of silent nodes, to see which of them are dead.
 
-Belongs here: one plain connection. slurmctld itself pings its nodes every SlurmdTimeout/3 seconds only. slurmd
-logs a line for a connection that says nothing, so this is for nodes that are silent already.
+slurmctld itself pings its nodes every SlurmdTimeout/3 seconds only. slurmd logs a line for each connection that sends
+nothing, so only nodes that are silent already are probed.
 """
 
 from __future__ import annotations
 
 import socket
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord
+from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.live.telemetry import Heard
+
+PROBES_AT_ONCE = 64
+"""Most probes in one tick: each may take the whole probe timeout."""
+
+RETRY_SECONDS = 60.0
+"""A slurmd that never answered is probed again after this time, then after twice the time, and so on..."""
+
+RETRIES_DOUBLED_MAX = 6
+"""... up to about an hour: behind a firewall each probe takes the whole timeout, and a fleet has thousands of nodes."""
 
 
 def slurmd_answers(address: str, port: int, timeout_seconds: float) -> bool:
@@ -16,3 +33,101 @@ def slurmd_answers(address: str, port: int, timeout_seconds: float) -> bool:
             return True
     except OSError:
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    silent_since: Mapping[str, float]  # nodes probed just now without an answer → since when
+    first_answers: tuple[str, ...]  # nodes whose slurmd answered for the first time
+
+
+class SlurmdProbe:
+    """Only a node whose slurmd answered once is probed when it falls silent: elsewhere a firewall may be in the way.
+
+    Each node is tried for that when its agent is first heard. Idle nodes that are out of service are not probed.
+    """
+
+    def __init__(self, answers: Callable[[SlurmNode], bool], silent_after_seconds: float, started_at: float) -> None:
+        self._answers = answers
+        self._silent_after_seconds = silent_after_seconds
+        self._started_at = started_at
+        self._retry_at: dict[str, float] = {}
+        self._tries: Counter[str] = Counter()
+        self._probed_at: dict[str, float] = {}
+        self._silent_since: dict[str, float] = {}
+
+    def probe(
+        self,
+        records: Mapping[str, NodeRecord],
+        slurm_nodes: Mapping[str, SlurmNode],
+        heard: Mapping[str, Heard],
+        now: float,
+    ) -> ProbeResult:
+        silent = self._silent_nodes(records, slurm_nodes, heard, now)
+        names = {node.name for node in silent}
+        self._probed_at = {name: at for name, at in self._probed_at.items() if name in names}
+        self._silent_since = {name: at for name, at in self._silent_since.items() if name in names}
+        # Where there are more than can be probed in one tick, they take turns.
+        silent = sorted(silent, key=lambda node: self._probed_at.get(node.name, 0.0))[:PROBES_AT_ONCE]
+        untried = self._untried_nodes(records, slurm_nodes, heard, now)[: PROBES_AT_ONCE - len(silent)]
+        self._probed_at |= {node.name: now for node in silent}
+        self._schedule_retries(untried, now)
+        answers = self._ask([*silent, *untried])
+        for node in silent:
+            if answers[node.name]:
+                self._silent_since.pop(node.name, None)
+            else:
+                self._silent_since.setdefault(node.name, now)
+        return ProbeResult(
+            # Only nodes probed in this tick: what follows from silence must follow from a fresh probe.
+            {node.name: self._silent_since[node.name] for node in silent if node.name in self._silent_since},
+            tuple(node.name for node in untried if answers[node.name]),
+        )
+
+    def _silent_nodes(
+        self,
+        records: Mapping[str, NodeRecord],
+        slurm_nodes: Mapping[str, SlurmNode],
+        heard: Mapping[str, Heard],
+        now: float,
+    ) -> list[SlurmNode]:
+        silent_before = now - self._silent_after_seconds
+        found = []
+        for name, record in records.items():
+            slurm = slurm_nodes.get(name)
+            if slurm is None or slurm.on_leave or record.slurmd_seen_at is None:
+                continue
+            idle = record.state in OUT_OF_SERVICE and slurm.base_state in ("IDLE", "DOWN")
+            if max(heard[name].at if name in heard else 0.0, self._started_at) < silent_before and not idle:
+                found.append(slurm)
+        # Detection concludes nothing when so many are silent.
+        return [] if len(found) > max(PROBES_AT_ONCE, len(records) // 2) else found
+
+    def _untried_nodes(
+        self,
+        records: Mapping[str, NodeRecord],
+        slurm_nodes: Mapping[str, SlurmNode],
+        heard: Mapping[str, Heard],
+        now: float,
+    ) -> list[SlurmNode]:
+        return [
+            slurm
+            for name, record in records.items()
+            if record.slurmd_seen_at is None
+            and name in heard
+            and now > self._retry_at.get(name, 0.0)
+            and (slurm := slurm_nodes.get(name)) is not None
+            and not slurm.on_leave
+        ]
+
+    def _schedule_retries(self, untried: Sequence[SlurmNode], now: float) -> None:
+        for node in untried:
+            doubled = min(self._tries[node.name], RETRIES_DOUBLED_MAX)
+            self._retry_at[node.name] = now + RETRY_SECONDS * 2**doubled
+            self._tries[node.name] += 1
+
+    def _ask(self, nodes: Sequence[SlurmNode]) -> dict[str, bool]:
+        if not nodes:
+            return {}
+        with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
+            return dict(zip((node.name for node in nodes), pool.map(self._answers, nodes), strict=True))

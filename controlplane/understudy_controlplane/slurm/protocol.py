@@ -19,6 +19,7 @@ __all__ = [
     "SlurmError",
     "SlurmJob",
     "SlurmNode",
+    "SlurmReads",
     "SlurmReservation",
     "SlurmStep",
     "SlurmUnavailable",
@@ -35,12 +36,8 @@ class SlurmUnavailable(SlurmError):
     """slurmctld did not answer in time. Nothing is known about the outcome; try again later."""
 
 
-READS = frozenset({"config", "cluster_name", "nodes", "jobs", "reservations", "steps", "job_extra", "topology"})
-"""Methods of `Slurm` that change nothing."""
-
-
-class Slurm(Protocol):
-    """Raises SlurmUnavailable or SlurmError from every method."""
+class SlurmReads(Protocol):
+    """Changes nothing in Slurm. Raises SlurmUnavailable or SlurmError from every method."""
 
     def config(self) -> Mapping[str, str]:
         """slurm.conf as slurmctld has it, by name, in the words of `scontrol show config`: "300 sec", "(null)".
@@ -72,6 +69,14 @@ class Slurm(Protocol):
     def topology(self) -> dict[str, tuple[str, ...]]:
         """Leaf switches, or blocks, and the nodes below each; empty where Slurm was told of none."""
         ...
+
+
+READS = frozenset(name for name in vars(SlurmReads) if not name.startswith("_"))
+"""Methods of `Slurm` that change nothing."""
+
+
+class Slurm(SlurmReads, Protocol):
+    """Raises SlurmUnavailable or SlurmError from every method."""
 
     def drain_node(self, node: str, reason: str) -> None:
         """Set State=DRAIN. Running jobs are left alone. The caller has checked that the drain is ours to make."""
@@ -161,7 +166,7 @@ def slurm_version(config: Mapping[str, str]) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def read_view(slurm: Slurm, now: float) -> SlurmView:
+def read_view(slurm: SlurmReads, now: float) -> SlurmView:
     """`now` stamps the view: whatever it shows was so at `now` or later."""
     return SlurmView(
         read_at=now,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Engine, Row, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action
@@ -231,26 +231,31 @@ class RepairStore:
 
     # -- inventory ---------------------------------------------------------------------------------------------
 
-    def see_gpus(self, sights: Mapping[str, Sequence[Gpu]], now: float) -> list[MovedGpu]:
-        """Node → the GPUs that sit in it now. Returns those that were last seen in another node."""
+    def moved_gpus(self, seen: Mapping[str, Sequence[Gpu]]) -> list[MovedGpu]:
+        """Of the GPUs seen in these nodes now, those that were last recorded in another node. Before `see_gpus`."""
+        with reading(self._engine) as connection:
+            known = _seats(connection, seen)
+        return [
+            _moved(node, gpu, rows)
+            for node, gpus in seen.items()
+            for gpu in _named(gpus).values()
+            if (rows := known.get(gpu.uuid)) and rows[-1].node != node
+        ]
+
+    def see_gpus(self, seen: Mapping[str, Sequence[Gpu]], now: float) -> None:
+        """Record, for each node, the GPUs that sit in it now."""
         table = tables.gpu_seen
-        moved: list[MovedGpu] = []
         with self._engine.begin() as connection:
-            for node, gpus in sights.items():
-                known = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
-                if not known:
-                    continue
-                seats: dict[str, list[Row[Any]]] = {uuid: [] for uuid in sorted(known)}
-                query = select(table).where(table.c.uuid.in_(known)).order_by(table.c.last_seen_at, table.c.id)
-                for row in connection.execute(query):
-                    seats[row.uuid].append(row)
-                moved += [_moved(node, known[uuid], rows) for uuid, rows in seats.items() if _elsewhere(node, rows)]
-                here = {row.uuid: row for rows in seats.values() for row in rows if row.node == node}
-                insert_new(connection, table, [_seat(node, known[uuid], now) for uuid in seats if uuid not in here])
+            known = _seats(connection, seen)
+            for node, gpus in seen.items():
+                named = _named(gpus)
+                here = {uuid: row for uuid in named for row in known.get(uuid, ()) if row.node == node}
+                insert_new(
+                    connection, table, [_seat(node, gpu, now) for uuid, gpu in named.items() if uuid not in here]
+                )
                 for uuid, row in here.items():
-                    news = {"last_seen_at": now, **_news(row, known[uuid])}
+                    news = {"last_seen_at": now, **_news(row, named[uuid])}
                     connection.execute(update(table).where(table.c.id == row.id).values(news))
-        return moved
 
     def gpus(self, limit: int) -> list[dict[str, Any]]:
         """Where each GPU was seen, newest sight first."""
@@ -263,9 +268,20 @@ class RepairStore:
             ]
 
 
-def _elsewhere(node: str, rows: Sequence[Row[Any]]) -> bool:
-    """Whether a GPU was last seen in another node; `rows` are its seats, the one seen last at the end."""
-    return bool(rows) and rows[-1].node != node
+def _named(gpus: Sequence[Gpu]) -> dict[str, Gpu]:
+    """By UUID, those that have one, in its order."""
+    return {gpu.uuid: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.uuid) if gpu.uuid}
+
+
+def _seats(connection: Connection, seen: Mapping[str, Sequence[Gpu]]) -> dict[str, list[Row[Any]]]:
+    """GPU → where it was recorded, the newest place last."""
+    table = tables.gpu_seen
+    uuids = {uuid for gpus in seen.values() for uuid in _named(gpus)}
+    query = select(table).where(table.c.uuid.in_(uuids)).order_by(table.c.last_seen_at, table.c.id)
+    found: dict[str, list[Row[Any]]] = {}
+    for row in connection.execute(query) if uuids else ():
+        found.setdefault(row.uuid, []).append(row)
+    return found
 
 
 def _moved(node: str, gpu: Gpu, rows: Sequence[Row[Any]]) -> MovedGpu:

@@ -1,0 +1,65 @@
+"""Which GPUs sit in which nodes, which of them have to be recorded, and which came from another node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from understudy_agent.wire import Gpu
+from understudy_controlplane.fleet.gpu import MovedGpu
+from understudy_controlplane.live.telemetry import Heard
+from understudy_controlplane.observe.sources import RepairReads
+
+RECORD_INTERVAL_SECONDS = 3600.0
+
+NODES_AT_ONCE = 50
+"""Of one tick: a control plane that starts has the GPUs of thousands of nodes to record."""
+
+MOVED_GPUS_MAX = 1000
+
+MOVE_SECONDS_MIN = 60.0
+"""A GPU does not move from node to node in less time: both have to be switched off."""
+
+
+class Inventory:
+    def __init__(self, repairs: RepairReads) -> None:
+        self._repairs = repairs
+        self._recorded: dict[str, tuple[float, tuple[str, ...]]] = {}
+        self._moved: list[MovedGpu] = []
+
+    @property
+    def moved(self) -> tuple[MovedGpu, ...]:
+        """GPUs that this process saw in another node than before, each with its newest place."""
+        return tuple(self._moved)
+
+    def look(self, heard: Mapping[str, Heard], now: float) -> dict[str, Sequence[Gpu]]:
+        """Node → its GPUs, where these have to be recorded: they changed, or the last record is an hour old."""
+        due = self._due(heard, now)
+        if due:
+            moved = [one for one in self._repairs.moved_gpus(due) if not _still_there(one, heard, now)]
+            uuids = {one.uuid for one in moved}
+            self._moved = [one for one in self._moved if one.uuid not in uuids] + moved
+            del self._moved[:-MOVED_GPUS_MAX]
+        return due
+
+    def _due(self, heard: Mapping[str, Heard], now: float) -> dict[str, Sequence[Gpu]]:
+        """Without nodes whose last report is old: somebody may have taken GPUs out of them since."""
+        due: dict[str, Sequence[Gpu]] = {}
+        for name, one in heard.items():
+            present = tuple(gpu.uuid for gpu in one.report.gpus)
+            recorded_at, recorded = self._recorded.get(name, (0.0, ()))
+            fresh = now - one.at <= MOVE_SECONDS_MIN
+            old = not 0 <= now - recorded_at < RECORD_INTERVAL_SECONDS
+            if present and fresh and (present != recorded or old):
+                due[name] = one.report.gpus
+                self._recorded[name] = (now, present)
+                if len(due) >= NODES_AT_ONCE:
+                    break
+        return due
+
+
+def _still_there(moved: MovedGpu, heard: Mapping[str, Heard], now: float) -> bool:
+    """Two nodes show the same GPU at once: one of them is mistaken, and the GPU did not move."""
+    before = heard.get(moved.from_node)
+    if before is None or now - before.at > MOVE_SECONDS_MIN:
+        return False
+    return any(gpu.uuid == moved.uuid for gpu in before.report.gpus)

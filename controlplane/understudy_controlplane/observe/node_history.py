@@ -1,0 +1,40 @@
+"""Keeps the results of slow queries over weeks of history: where NaN appeared first, and lemon signals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from understudy_controlplane.detect.lemon import excluded_by
+from understudy_controlplane.fleet.job import FirstNan, Job
+from understudy_controlplane.fleet.lemon import LemonSignals
+from understudy_controlplane.observe.event_cache import EVENT_AGE_MAX_SECONDS
+from understudy_controlplane.observe.sources import CheckpointReads, LemonReads
+
+AGE_MAX_SECONDS = 300.0
+DAY_SECONDS = 24 * 3600.0
+
+
+class NodeHistory:
+    def __init__(self, checkpoints: CheckpointReads, lemons: LemonReads, lemon_days: float) -> None:
+        self._checkpoints = checkpoints
+        self._lemons = lemons
+        self._lemon_days = lemon_days
+        self._first_nans: tuple[FirstNan, ...] = ()
+        self._newest_anomaly, self._nans_read_at = 0, 0.0
+        self._lemon_signals: dict[str, LemonSignals] = {}
+        self._lemons_read_at = 0.0
+
+    def first_nans(self, now: float) -> tuple[FirstNan, ...]:
+        """Read again when there is a new anomaly, and every five minutes to drop old ones."""
+        newest = self._checkpoints.newest_anomaly()
+        if newest != self._newest_anomaly or not 0 <= now - self._nans_read_at < AGE_MAX_SECONDS:
+            self._first_nans = self._checkpoints.first_nans(now - EVENT_AGE_MAX_SECONDS)
+            self._newest_anomaly, self._nans_read_at = newest, now
+        return self._first_nans
+
+    def lemon_signals(self, jobs: Sequence[Job], now: float) -> dict[str, LemonSignals]:
+        """By node. Read again every five minutes: a count over weeks does not change within a tick."""
+        if not 0 <= now - self._lemons_read_at < AGE_MAX_SECONDS:
+            self._lemon_signals = self._lemons.signals(now - self._lemon_days * DAY_SECONDS, excluded_by(jobs))
+            self._lemons_read_at = now
+        return self._lemon_signals

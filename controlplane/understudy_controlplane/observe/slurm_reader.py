@@ -1,0 +1,63 @@
+"""Reads nodes, jobs, reservations and topology from Slurm."""
+
+from __future__ import annotations
+
+import structlog
+
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.fleet.slurm import SlurmView
+from understudy_controlplane.live.pulse import SlurmReading
+from understudy_controlplane.slurm.parse import slurmctld_started_at
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmReads, read_view
+
+log = structlog.get_logger()
+
+TOPOLOGY_AGE_MAX_SECONDS = 300.0
+"""The topology changes only when an administrator reconfigures Slurm."""
+
+
+class SlurmReader:
+    def __init__(self, slurm: SlurmReads, cluster: str, clock: Clock) -> None:
+        self._slurm = slurm
+        self._cluster = cluster
+        self._clock = clock
+        self._topology: dict[str, tuple[str, ...]] = {}
+        self._topology_read_at: float | None = None
+        self.slurmctld_started_at: float | None = None
+        self.reading = SlurmReading()
+
+    def read(self) -> SlurmView | None:
+        """What Slurm shows now; None: it could not be read, and `reading.error` says why."""
+        now = self._clock.now()
+        try:
+            self._check_cluster()
+            view = read_view(self._slurm, now)
+        except SlurmError as error:
+            if not self.reading.error:
+                log.warning("slurm.unreadable", error=str(error))
+            self.reading.error = str(error)
+            self.reading.errors_total += 1
+            return None
+        self.reading.at, self.reading.error = now, ""
+        self.reading.seconds = self._clock.now() - now
+        return view
+
+    def topology(self, now: float) -> dict[str, tuple[str, ...]]:
+        """Leaf switch or block → its nodes. After an error the topology read before is returned."""
+        read_at = self._topology_read_at
+        if self.reading.error or (read_at is not None and 0 <= now - read_at < TOPOLOGY_AGE_MAX_SECONDS):
+            return self._topology
+        self._topology_read_at = now
+        try:
+            self._topology = self._slurm.topology()
+        except SlurmError as error:
+            log.warning("slurm.topology_unreadable", error=str(error), remedy="the topology read before is used")
+        return self._topology
+
+    def _check_cluster(self) -> None:
+        """Raises SlurmError where this slurmctld serves another cluster: the control plane must not act on that one."""
+        settings = self._slurm.config()
+        name = settings["ClusterName"]
+        if name.casefold() != self._cluster.casefold():  # Slurm ignores case here
+            raise SlurmError(f"this Slurm's ClusterName is {name!r}, but the configuration says {self._cluster!r}")
+        self.slurmctld_started_at = slurmctld_started_at(settings)
