@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ from understudy_controlplane.config import ConfigError, load_config
 
 DEFAULT_URL = "http://127.0.0.1:7117"
 TIMEOUT_SECONDS = 10.0
+DISTRIBUTION = "slurm-understudy"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,6 +47,21 @@ DEFAULT_TOKEN_FILE = Path("/etc/understudy/operator.token")
 
 def main() -> None:
     app()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"understudy {version(DISTRIBUTION)}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What the command takes before a verb."""
 
 
 @app.command()
