@@ -8,7 +8,7 @@ SLEEP = "#!/bin/bash\nsrun sleep 3600\n"
 
 
 def start_site(site: Site) -> None:
-    """Control plane and agents, until the pool is filled: with the last nodes by name, whoever is quicker to start."""
+    """Control plane and agents, until the pool is filled: with the last nodes by name, whichever starts first."""
     site.start_control_plane()
     others, spares = others_and_spares(site)
     for name in spares:

@@ -1,4 +1,4 @@
-"""A gang under `understudy run` in a site of ours, and what became of it."""
+"""A gang under `understudy run` in a test site, and its result."""
 
 from __future__ import annotations
 

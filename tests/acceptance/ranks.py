@@ -1,7 +1,7 @@
 """A rank of a gang that needs nothing but Python: `python3 ranks.py DIRECTORY STEPS`.
 
-It "trains" a number, says so through the hook, writes a checkpoint every ten steps, and goes on from the one that it
-is told. A file `stall-RANK` names launches in which that rank goes no further.
+It "trains" a number, reports through the hook, writes a checkpoint every ten steps, and continues from its restore
+point. A file `stall-RANK` names launches in which that rank stops.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
     monitor = Monitor()
     point = monitor.restore_point(timeout_seconds=30)
     if point is None:
-        raise SystemExit("nobody told where to go on")
+        raise SystemExit("no restore point was received")
     weight = int((Path(point.path) / f"rank-{rank}").read_text()) if point.path else 1
     with (directory / f"attempts-{rank}").open("a") as log:
         attempt, launch = (os.environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "UNDERSTUDY_LAUNCH"))

@@ -76,7 +76,7 @@ class MortalJournal(Journal):
 
 
 class MortalSlurm:
-    """Real Slurm; each effect is noted, and died after before anybody could record it."""
+    """Real Slurm; notes each effect, and dies after it before it can be recorded."""
 
     def __init__(self, slurm: Slurm, reaper: Reaper) -> None:
         self._slurm = slurm

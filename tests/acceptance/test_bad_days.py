@@ -25,7 +25,7 @@ from tests.testbed.site import Site
 pytestmark = pytest.mark.cluster
 
 DIES_SLOWLY = "#!/bin/bash\ntrap 'sleep 6; exit 1' TERM\nsrun sleep 3600 & wait\n"
-"""A gang that takes seconds to end when it is told to: time to do things in the middle of its recovery."""
+"""A gang that takes seconds to end after SIGTERM: time for events in the middle of its recovery."""
 
 
 @contextmanager
@@ -94,7 +94,9 @@ def test_slurmctld_down_for_two_minutes_in_the_middle_delays_the_recovery_and_no
     site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 60, "the job is requeued")
     with api_watched(site):
         site.cluster.stop_controller()
-        site.wait_for(lambda: site.get("/v1/status")["slurm"]["error"], 60, "it is said that Slurm is away")
+        site.wait_for(
+            lambda: site.get("/v1/status")["slurm"]["error"], 60, "the status reports that Slurm does not answer"
+        )
         time.sleep(120)
         assert [one["status"] for one in site.recoveries()] == ["running"]
         site.cluster.start_controller()
@@ -102,9 +104,9 @@ def test_slurmctld_down_for_two_minutes_in_the_middle_delays_the_recovery_and_no
     assert_recovered(site, job, nodes)
 
 
-def test_a_slurmctld_that_crashed_and_forgot_the_last_seconds_is_told_again(make_site: MakeSite) -> None:
+def test_requests_are_repeated_to_a_slurmctld_that_lost_the_last_seconds_in_a_crash(make_site: MakeSite) -> None:
     """It comes back with a state from before the fault. The gang's processes have been killed by a requeue that it does
-    not remember, so it takes the job for failed: that ends the recovery, and the node is drained anew all the same.
+    not remember, so it takes the job for failed: that ends the recovery, and the node is drained again.
     """
     site = make_site()
     job, _ = start_gang(site, DIES_SLOWLY)
@@ -114,10 +116,10 @@ def test_a_slurmctld_that_crashed_and_forgot_the_last_seconds_is_told_again(make
     with api_watched(site):
         site.cluster.stop_controller(crash=True)
         site.cluster.start_controller()
-        site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 60, "the node is drained anew")
+        site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 60, "the node is drained again")
         site.wait_for(lambda: is_settled(site, job), 120, "the gang is back, or known to be lost")
     assert site.node("n2")["state"] == "quarantined"
-    assert not [one for one in site.get("/v1/decisions") if one["table_row"] == 50], "nobody resumed it"
+    assert not [one for one in site.get("/v1/decisions") if one["table_row"] == 50], "no administrator resumed it"
     if gang.state(site, job) != "RUNNING":
         assert "the job is over" in site.recoveries()[-1]["outcome"]
     site.wait_for(lambda: set(gang.reservations(site)) == {"understudy_spares"}, 60, "no seats are left")
@@ -156,7 +158,9 @@ def test_munge_down_is_slurm_away(make_site: MakeSite) -> None:
     with api_watched(site):
         site.cluster.stop_munge()
         site.nodes["n2"].fail_gpu()
-        site.wait_for(lambda: site.get("/v1/status")["slurm"]["error"], 60, "it is said that Slurm is away")
+        site.wait_for(
+            lambda: site.get("/v1/status")["slurm"]["error"], 60, "the status reports that Slurm does not answer"
+        )
         time.sleep(5)
         assert site.recoveries() == []
         site.cluster.start_munge()
@@ -201,7 +205,7 @@ def test_reservations_deleted_by_hand_in_the_middle_are_made_again_or_not_needed
     site.nodes["n2"].fail_gpu()
     site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 60, "the job is requeued")
     assert site.cluster.run("scontrol", "delete", "ReservationName=understudy_spares").returncode == 0
-    # Slurm refuses to delete seats that a job is bound to: whoever wants that has to unbind the job first.
+    # Slurm refuses to delete seats that a job is bound to: the job has to be unbound first.
     assert site.cluster.run("scontrol", "delete", "ReservationName=understudy_seats_1").returncode != 0
     assert site.cluster.run("scontrol", "update", f"JobId={job}", "ReservationName=").returncode == 0
     assert site.cluster.run("scontrol", "delete", "ReservationName=understudy_seats_1").returncode == 0

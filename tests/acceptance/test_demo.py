@@ -32,32 +32,32 @@ def leftovers() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
+def result() -> dict[str, Any]:
     done = subprocess.run(DEMO, cwd=REPOSITORY, timeout=DEMO_SECONDS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     result: dict[str, Any] = json.loads(RESULT.read_text())
     return result
 
 
-def of(told: dict[str, Any], fault: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(one for one in told["recoveries"] if one["fault"] == fault)
+def of(result: dict[str, Any], fault: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in result["recoveries"] if one["fault"] == fault)
     return found
 
 
-def test_the_final_weights_are_those_of_a_run_without_faults(told: dict[str, Any]) -> None:
-    assert told["weights_identical"] is True
+def test_the_final_weights_are_those_of_a_run_without_faults(result: dict[str, Any]) -> None:
+    assert result["weights_identical"] is True
 
 
-def test_three_faults_are_recovered_each_on_a_spare_of_its_own(told: dict[str, Any]) -> None:
-    assert [one["fault"] for one in told["recoveries"]] == ["xid", "dead_node", "straggler"]
-    assert {one["path"] for one in told["recoveries"]} == {"pool"}
-    assert len({one["spare"] for one in told["recoveries"]}) == 3
-    assert 0 < told["ettr"] < 1
-    assert all(one["steps_lost"] >= 0 for one in told["recoveries"])
+def test_three_faults_are_recovered_each_on_a_spare_of_its_own(result: dict[str, Any]) -> None:
+    assert [one["fault"] for one in result["recoveries"]] == ["xid", "dead_node", "straggler"]
+    assert {one["path"] for one in result["recoveries"]} == {"pool"}
+    assert len({one["spare"] for one in result["recoveries"]}) == 3
+    assert 0 < result["ettr"] < 1
+    assert all(one["steps_lost"] >= 0 for one in result["recoveries"])
 
 
-def test_phases_follow_each_other(told: dict[str, Any]) -> None:
-    for one in told["recoveries"]:
+def test_phases_follow_each_other(result: dict[str, Any]) -> None:
+    for one in result["recoveries"]:
         times = list(one["phases_ms"].values())
         assert list(one["phases_ms"]) == [
             "detected",
@@ -71,21 +71,21 @@ def test_phases_follow_each_other(told: dict[str, Any]) -> None:
         assert times == sorted(times)
 
 
-def test_an_xid_is_a_drain_within_a_second(told: dict[str, Any]) -> None:
-    assert of(told, "xid")["phases_ms"]["drained"] < 1000
+def test_an_xid_is_a_drain_within_a_second(result: dict[str, Any]) -> None:
+    assert of(result, "xid")["phases_ms"]["drained"] < 1000
 
 
-def test_the_gangs_processes_are_started_within_ten_seconds_of_the_drain(told: dict[str, Any]) -> None:
-    for one in told["recoveries"]:
+def test_the_gangs_processes_are_started_within_ten_seconds_of_the_drain(result: dict[str, Any]) -> None:
+    for one in result["recoveries"]:
         assert one["phases_ms"]["running"] - one["phases_ms"]["drained"] < 10_000, one
 
 
-def test_a_dead_node_is_acted_on_within_fifteen_seconds(told: dict[str, Any]) -> None:
-    assert of(told, "dead_node")["phases_ms"]["drained"] < 15_000
+def test_a_dead_node_is_acted_on_within_fifteen_seconds(result: dict[str, Any]) -> None:
+    assert of(result, "dead_node")["phases_ms"]["drained"] < 15_000
 
 
-def test_the_demo_leaves_no_process(told: dict[str, Any]) -> None:
-    assert told
+def test_the_demo_leaves_no_process(result: dict[str, Any]) -> None:
+    assert result
     assert leftovers() == []
 
 

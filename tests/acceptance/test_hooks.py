@@ -57,7 +57,7 @@ def say(site: Site, node: str, word: str, age_seconds: int = 0) -> None:
     """In place of an agent."""
     directory = site.nodes[node].directory
     (directory / "hooks").mkdir(exist_ok=True)
-    (directory / "verdict").write_text(f"{word} {int(time.time()) - age_seconds} because the test says so\n")
+    (directory / "verdict").write_text(f"{word} {int(time.time()) - age_seconds} as the test requires\n")
 
 
 def submit_to(site: Site, node: str) -> int:
@@ -72,7 +72,7 @@ def records(site: Site) -> list[str]:
     ("slurm", "comment"),
     [
         pytest.param(NATIVE, "understudy", id="22.05"),
-        pytest.param(NATIVE, "somebody else's", id="22.05-not-managed"),
+        pytest.param(NATIVE, "not managed", id="22.05-not-managed"),
         pytest.param(DEBIAN_13, "understudy", id="24.11"),
         pytest.param(DEBIAN_14, "understudy", id="26.05"),
     ],
@@ -99,7 +99,7 @@ def test_a_bad_verdict_keeps_a_job_off_the_node_and_it_runs_elsewhere_without_a_
     assert release["evidence"]["nodes"] == ["n1"]
     site.wait_for(lambda: records(site) == [], 60, "every record is taken in")
 
-    # Slurm drained the node for it, and that drain is ours.
+    # Slurm drained the node for it, and Understudy owns that drain.
     assert site.node("n1")["state"] == "quarantined"
     (site.directory / FILE).unlink()
     site.wait_for(lambda: site.node("n1")["slurm"]["reason"].startswith("understudy:"), 60, "it has our reason")
@@ -217,7 +217,7 @@ def test_a_hook_killed_half_way_holds_up_no_job_and_drains_nothing(make_hooked_s
 
 @pytest.mark.parametrize("hook", ["prolog", "epilog"])
 def test_a_hook_that_hangs_gives_up_by_itself(make_hooked_site: MakeHookedSite, hook: str) -> None:
-    """Slurm waits for ever where it was told nothing else."""
+    """By default Slurm waits without limit."""
     site = make_hooked_site()
     say(site, "n1", "bad" if hook == "prolog" else "good")
     hang(site, hook)
@@ -254,10 +254,10 @@ def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(
     options = ("--nodes=1", "--requeue", "--open-mode=append", "--nodelist=n1", "--begin=now+3")
     job = site.cluster.sbatch(*options, "--comment=understudy", script=SHOW, user=RESEARCHER)
     site.wait_for(lambda: "UNDERSTUDY_SOCKET" in output(site, job), 60, "the first attempt has begun")
-    told = output(site, job).splitlines()
-    assert f"UNDERSTUDY_SOCKET={site.nodes['n1'].socket}" in told
-    assert {"UNDERSTUDY_ATTEMPT=0", "UNDERSTUDY_RESTORE_STEP=0"} <= set(told)
-    assert not [line for line in told if line.startswith("UNDERSTUDY_RESTORE_PATH")]
+    lines = output(site, job).splitlines()
+    assert f"UNDERSTUDY_SOCKET={site.nodes['n1'].socket}" in lines
+    assert {"UNDERSTUDY_ATTEMPT=0", "UNDERSTUDY_RESTORE_STEP=0"} <= set(lines)
+    assert not [line for line in lines if line.startswith("UNDERSTUDY_RESTORE_PATH")]
 
     hello = {"type": "hello", "job_id": job, "restart_count": 0, "rank": 0, "world_size": 1}
     shard = {"step": 20, "path": "/ckpt/20", "file": "rank0", "size_bytes": 1, "sha256": "0" * 64, "at": time.time()}
@@ -268,9 +268,9 @@ def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(
     time.sleep(1.1)
     site.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
     site.wait_for(lambda: "UNDERSTUDY_SOCKET" in output(site, job), 60, "the second attempt has begun")
-    told = output(site, job).splitlines()
+    lines = output(site, job).splitlines()
     for line in ("UNDERSTUDY_ATTEMPT=1", "UNDERSTUDY_RESTORE_STEP=20", "UNDERSTUDY_RESTORE_PATH=/ckpt/20"):
-        assert told.count(line) == 2, f"{line}, in the batch script and in the step"
+        assert lines.count(line) == 2, f"{line}, in the batch script and in the step"
 
     stranger = site.cluster.sbatch("--nodes=1", "--begin=now+3", script=SHOW, user=RESEARCHER)
     site.wait_for(lambda: "UNDERSTUDY_SOCKET" in output(site, stranger), 60, "the other job has begun")

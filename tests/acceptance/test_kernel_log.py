@@ -28,12 +28,12 @@ def test_a_fault_that_can_wait_drains_the_node_and_the_gang_goes_on_to_its_end(m
     site.nodes["n2"].log_kernel_message(f"{GPU}: 94, pid=7, name=python, Contained: SM (0x1). RST: No, D-RST: No")
     site.wait_for(lambda: [one for one in decisions(site, "n2") if one["table_row"] == 60], 60, "row 60 is decided")
     assert site.node("n2")["state"] == "in_service"
-    said = f"{GPU}: 63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate."
-    site.nodes["n2"].log_kernel_message(said)
+    line = f"{GPU}: 63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate."
+    site.nodes["n2"].log_kernel_message(line)
     site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 60, "n2 is drained")
     (drain,) = [one for one in decisions(site, "n2") if one["table_row"] == 130]
     evidence = drain["evidence"]
-    assert (drain["action"], evidence["repair"], evidence["kernel_log"]) == ("drain", "reset_gpu", said)
+    assert (drain["action"], evidence["repair"], evidence["kernel_log"]) == ("drain", "reset_gpu", line)
     assert evidence["jobs"] == [f"{job} of {RESEARCHER}"]
     fields = gang.job_fields(site, job)
     assert (fields["JobState"], fields["Restarts"]) == ("RUNNING", "0")

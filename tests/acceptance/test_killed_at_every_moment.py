@@ -61,7 +61,7 @@ def test_a_recovery_survives_a_kill_after_every_journal_entry_and_every_effect(m
         lambda: [one for one in site.recoveries() if f"ended {one['id']} {one['status']}" in deaths(site)],
         "the gang is recovered, over many lives",
     )
-    site.kill_control_plane()  # filling the pool anew would be its death again
+    site.kill_control_plane()  # it would die again while it fills the pool
     site.wait_for(lambda: not site.control_plane_runs(), 60, "its last mortal life is over")
     site.start_control_plane()
 

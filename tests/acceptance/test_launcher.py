@@ -81,10 +81,10 @@ def test_a_dead_node_costs_no_allocation_even_without_a_control_plane(make_site:
     at = site.kill_node("n2")
     assert job.wait_for_launch(0, 1, 20) == ["n1", "n5", "n3", "n4"]
     print(f"\ndead node to all new processes, control plane dead meanwhile: {started_after(job, 1, at):.3f} s")
-    (told,) = job.events("restore_told")
-    assert told["step"] > 0
-    assert {one["from"] for one in job.starts(0, 1)} == {told["step"]}
-    reached = told["step"] + 30
+    (restored,) = job.events("restore_told")
+    assert restored["step"] > 0
+    assert {one["from"] for one in job.starts(0, 1)} == {restored["step"]}
+    reached = restored["step"] + 30
     site.wait_for((job.home / f"checkpoint-{reached}").exists, 60, "it trains on without a control plane")
     site.start_control_plane()
     site.wait_for(lambda: site.node("n2")["state"] == "quarantined", 60, "the dead node is quarantined")
@@ -147,7 +147,7 @@ def test_without_spares_left_the_pool_follows(make_site: MakeSite) -> None:
     assert gang.job_fields(site, job.job)["Restarts"] == "1"
 
 
-def test_a_hang_is_found_and_the_gang_started_anew_without_the_rank_that_did_not_come(make_site: MakeSite) -> None:
+def test_a_hang_is_found_and_the_gang_restarted_without_the_node_of_the_missing_rank(make_site: MakeSite) -> None:
     site = make_site(nodes=6, spares=0, settings={"hang": {"seconds_min": 2, "first_step_seconds": 30}})
     gang.start_site(site)
     job = LauncherJob(site, nodes=4, spares=2, steps=350)

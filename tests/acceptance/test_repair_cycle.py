@@ -124,16 +124,16 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
 
     site.nodes["n2"].fail_gpu()
     wait_for_row(site, "n2", 10)
-    hungry = gang.submit(site, "--nodelist=n2", nodes=1, comment="somebody else's")
+    hungry = gang.submit(site, "--nodelist=n2", nodes=1, comment="not managed")
     wait_for_row(site, "n2", 210)
     assert gang.state(site, hungry) == "PENDING"
     wait_for_row(site, "n2", 220)
     assert rows_about(site, "n2") == [10, 200, 210, 220]
     (test,) = [one for one in site.get("/v1/recoveries") if one["kind"] == "validate"]
-    said = test["steps"][-1]["detail"]
-    assert "0 wrong elements" in said, said
-    assert "selfcheck: passed\n== passed" in said
-    assert "== 2 checks, 0 failed" in said
+    output = test["steps"][-1]["detail"]
+    assert "0 wrong elements" in output, output
+    assert "selfcheck: passed\n== passed" in output
+    assert "== 2 checks, 0 failed" in output
     site.wait_for(lambda: site.node("n2")["slurm"]["weight"] == 1000, 60, "jobs get it last")
     wait_for_state(site, "n2", "in_service")
     site.wait_for(lambda: "understudy_node_n2" not in gang.reservations(site), 60, "it is kept no longer")
@@ -143,16 +143,16 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
     serial = site.nodes["n3"].gpus.read()[0].serial
     site.nodes["n3"].fail_gpu()
     wait_for_row(site, "n3", 10)
-    hungry = gang.submit(site, "--nodelist=n3", nodes=1, comment="somebody else's")
+    hungry = gang.submit(site, "--nodelist=n3", nodes=1, comment="not managed")
     wait_for_state(site, "n3", "hands", 360)  # two reboots and two tests: Slurm may start a job late after a reboot
     assert rows_about(site, "n3") == [10, 200, 210, 221, 200, 210, 221, 202]
     site.wait_for(lambda: tickets.taken, 60, "the ticket is taken")
     assert tickets.refused == 1
     (ticket,) = tickets.taken
     assert ticket["node"] == "n3"
-    told = json.dumps(ticket["evidence"])
+    ticket_text = json.dumps(ticket["evidence"])
     for what in ("Xid (PCI:", serial, "tested on n3", "FAILED with exit code 1"):
-        assert what in told, what
+        assert what in ticket_text, what
     assert "DRAIN" in site.node("n3")["slurm"]["flags"]
     assert "understudy_node_n3" not in gang.reservations(site)
 
@@ -216,7 +216,7 @@ def test_a_test_that_is_wrong_takes_no_more_nodes_from_service_than_the_guards_a
     site.wait_for(
         lambda: [one for one in site.get("/v1/decisions") if one["because"] == "hourly_budget"], 60, "n2 is held"
     )
-    waiting = gang.submit(site, "--nodelist=n2", nodes=1, comment="somebody else's")
+    waiting = gang.submit(site, "--nodelist=n2", nodes=1, comment="not managed")
     assert (site.node("n2")["state"], rows_about(site, "n2")) == ("validating", [254])
     assert "understudy_node_n2" in gang.reservations(site)
     assert gang.state(site, waiting) == "PENDING"
@@ -262,8 +262,8 @@ def test_a_gpu_that_asks_for_a_reset_gets_one_and_the_node_is_not_rebooted(make_
     (repair,) = [one for one in site.get("/v1/recoveries") if one["kind"] == "repair"]
     assert [step["name"] for step in repair["steps"]] == ["hold_node", "resume_node", "reset_gpu"]
     bus_id = site.nodes["n2"].gpus.read()[0].bus_id
-    said = repair["steps"][-1]["detail"]
-    assert said.endswith(f"COMPLETED: held\nresetting {bus_id} of n2"), (
-        f"NVML is let go of for it, and not before: {said}"
+    output = repair["steps"][-1]["detail"]
+    assert output.endswith(f"COMPLETED: held\nresetting {bus_id} of n2"), (
+        f"NVML is released for the reset, and not before: {output}"
     )
     site.wait_for(lambda: all(gpu["status"] == "ok" for gpu in site.node("n2")["gpus"]), 60, "NVML is asked again")

@@ -1,4 +1,4 @@
-"""Never touch what is not ours, and when in doubt do nothing."""
+"""Understudy never changes what it does not manage, and does nothing when in doubt."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.acceptance.conftest import MakeSite
 pytestmark = pytest.mark.cluster
 
 
-def test_a_job_that_is_not_ours_stays_where_it_is_when_its_node_is_drained(make_site: MakeSite) -> None:
+def test_a_job_that_is_not_managed_is_not_moved_when_its_node_is_drained(make_site: MakeSite) -> None:
     site = make_site(nodes=4, spares=1)
     gang.start_site(site)
-    job = gang.submit(site, nodes=2, comment="somebody else's")
+    job = gang.submit(site, nodes=2, comment="not managed")
     gang.wait_running(site, job)
     site.nodes["n2"].fail_gpu()
     site.wait_for(lambda: site.node("n2")["state"] == "quarantined", 60, "n2 is quarantined")
@@ -25,7 +25,7 @@ def test_a_job_that_is_not_ours_stays_where_it_is_when_its_node_is_drained(make_
     assert site.recoveries() == []
 
 
-def test_a_node_that_somebody_else_drained_is_not_touched(make_site: MakeSite) -> None:
+def test_a_foreign_drain_is_left_alone(make_site: MakeSite) -> None:
     site = make_site(nodes=4, spares=1)
     gang.start_site(site)
     job = gang.submit(site, nodes=2)
@@ -40,7 +40,7 @@ def test_a_node_that_somebody_else_drained_is_not_touched(make_site: MakeSite) -
     site.wait_for(lambda: site.node("n2")["state"] == "in_service", 60, "the node is back as its drainer wished")
 
 
-def test_in_observe_mode_everything_is_said_and_nothing_done(make_site: MakeSite) -> None:
+def test_observe_mode_records_decisions_and_changes_nothing(make_site: MakeSite) -> None:
     site = make_site(nodes=4, spares=1, mode="observe")
     site.start_control_plane()
     site.start_agents()
@@ -51,7 +51,7 @@ def test_in_observe_mode_everything_is_said_and_nothing_done(make_site: MakeSite
     site.wait_for(
         lambda: [one for one in site.get("/v1/decisions") if one["because"] == "dry_run" and one["subject"] == "n2"],
         60,
-        "it is said what would have been done",
+        "the decision that mode act would carry out is recorded",
     )
     assert site.node("n2")["slurm"]["flags"] == []
     assert gang.reservations(site) == {}
@@ -59,7 +59,7 @@ def test_in_observe_mode_everything_is_said_and_nothing_done(make_site: MakeSite
     assert site.get("/v1/recoveries") == []
 
 
-def test_a_pause_holds_everything_back_until_somebody_resumes(make_site: MakeSite) -> None:
+def test_a_pause_holds_everything_back_until_an_operator_resumes(make_site: MakeSite) -> None:
     site = make_site(nodes=4, spares=1)
     gang.start_site(site)
     headers = {"Authorization": f"Bearer {site.operator_token_file.read_text()}"}

@@ -104,7 +104,9 @@ def main() -> int:
             resident = [mebibytes(pid, "Rss") for pid in pids]
             agent.terminate()
         report = plane.reports[-1]
-    assert len(report.gpus) == 8 and len(report.ports) == 8 and report.host is not None, "not all of it was told"
+    assert len(report.gpus) == 8 and len(report.ports) == 8 and report.host is not None, (
+        "a part of the report is missing"
+    )
     assert reports >= 0.9 * seconds, f"{reports} reports in {seconds:.0f} s"
     both = [sum(parts) for parts in zip(*shares.values(), strict=True)]
     results = [

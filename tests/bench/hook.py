@@ -1,4 +1,4 @@
-"""What the hook costs the training: microseconds of its thread for a step, with an agent that takes what is told.
+"""What the hook costs the training: microseconds of its thread for a step, with an agent that receives its messages.
 
 The training is a loop that does nothing, as fast as it goes; so the link's thread has more to do than it ever has, and
 contends for the interpreter. `bare` is the same loop without the hook, taken off. `cold` is a step after a pause, when
@@ -135,7 +135,9 @@ def main() -> int:
             plane.wait_for(lambda plane: plane.facts)
             results = [*measure_steps(monitor, outside), measure_backward(monitor)]
             monitor.close()
-        assert any(window.self_seconds for report in plane.reports for window in report.ranks), "nothing was told"
+        assert any(window.self_seconds for report in plane.reports for window in report.ranks), (
+            "no step times were reported"
+        )
     for one in results:
         print(f"{one.name}: median {one.median:.1f} µs, worst of {one.n} {one.worst:.1f} µs")
     print(write("hook", results))

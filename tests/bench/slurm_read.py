@@ -1,6 +1,6 @@
 """How long 12,500 nodes and 2,000 jobs take to be read: the text alone, and through a real slurmctld.
 
-Part of it holds Python's lock, which the doors share: how long another thread has to wait is measured beside it.
+Part of it holds Python's lock, which the routes need too: how long another thread has to wait is measured as well.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ GANG = 8
 
 
 def nodes_text(nodes: int = NODES, drained_every: int = 500, load: int = 65) -> str:
-    """`load`, in hundredths, is what slurmd tells anew with every ping: another value makes every record another."""
+    """`load`, in hundredths, is what slurmd reports with every ping: another value changes every record."""
     recorded = (DATA / "nodes-22.05.txt").read_text(encoding="utf-8").split("\n")
     busy, drained = _record(recorded, "NodeName=n4 "), _record(recorded, "NodeName=n2 ")
     return "".join(_node(drained if i % drained_every == 0 else busy, i, load) for i in range(1, nodes + 1))

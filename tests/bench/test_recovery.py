@@ -83,20 +83,20 @@ RUNS = [
 
 def test_the_json_has_medians_worst_and_the_rivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result, "BENCH_DIRECTORY", tmp_path)
-    told = json.loads(result.write("recovery", figures(RUNS)).read_text())["results"]
-    assert [one["name"] for one in told] == [
+    results = json.loads(result.write("recovery", figures(RUNS)).read_text())["results"]
+    assert [one["name"] for one in results] == [
         "xid_to_detection_seconds",
         "xid_to_gang_seconds",
         "xid_to_first_step_seconds",
         "xid_steps_lost",
     ]
-    gang = told[1]
+    gang = results[1]
     assert (gang["n"], gang["median"], gang["worst"]) == (3, 0.625, 0.75)
     assert gang["rivals"] == {"nvrx": 2.5, "plain_slurm": None}
     assert Run(**json.loads(json.dumps(asdict(BACK)))) == BACK
 
 
-def test_a_gang_of_ours_that_does_not_come_back_or_comes_to_other_weights_is_an_error() -> None:
+def test_a_gang_of_understudy_that_does_not_recover_or_ends_with_other_weights_is_an_error() -> None:
     assert broken_promises(RUNS) == []
     assert "not back within 45 s" in broken_promises([RUN])[0]
     assert "the weights differ" in broken_promises([replace(BACK, weights_right=False)])[0]

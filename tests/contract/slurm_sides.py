@@ -26,7 +26,7 @@ SLOW_TO_DIE_SECONDS = 2.0
 
 
 class Side(Protocol):
-    """A cluster of the eight NODES, all idle, nobody's job on them, no reservation."""
+    """A cluster of the eight NODES, all idle, no job on them, no reservation."""
 
     @property
     def slurm(self) -> Slurm: ...

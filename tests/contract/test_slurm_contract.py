@@ -70,11 +70,11 @@ def hold_all_but(side: Side, *free: str) -> None:
     side.slurm.create_reservation("rest", [node for node in NODES if node not in free], "root", 60)
 
 
-def test_the_cluster_is_told_by_its_name(side: Side) -> None:
+def test_the_cluster_has_its_name(side: Side) -> None:
     assert side.slurm.cluster_name() == "testbed"
 
 
-def test_a_healthy_node_is_told_with_address_partition_and_gpus(side: Side) -> None:
+def test_a_healthy_node_has_address_partition_and_gpus(side: Side) -> None:
     nodes = side.slurm.nodes()
     assert [node.name for node in nodes] == list(NODES)
     for node in nodes:
@@ -83,7 +83,7 @@ def test_a_healthy_node_is_told_with_address_partition_and_gpus(side: Side) -> N
         assert node.port > 0
 
 
-def test_a_job_is_told_with_owner_and_all_it_asked_for(side: Side) -> None:
+def test_a_job_has_its_owner_and_its_request(side: Side) -> None:
     before = int(side.now())
     job_id = side.submit("news", 2, comment="team-a understudy, note=x y")
     job = running(side, job_id)
@@ -208,7 +208,7 @@ def test_a_gang_comes_back_on_exactly_the_seats_held_for_it(side: Side) -> None:
     assert nodes_of(side, "seats") is None
 
 
-def test_a_requeued_job_counts_up_at_once_and_waits_until_told_to_start(side: Side) -> None:
+def test_a_requeued_job_counts_up_at_once_and_waits_for_its_start_time(side: Side) -> None:
     job_id = side.submit("news", 1)
     running(side, job_id)
     side.slurm.requeue_job(job_id)
@@ -252,7 +252,7 @@ def test_a_job_whose_prolog_failed_is_held_until_it_is_released(side: Side) -> N
     assert (node.draining, node.reason, node.reason_user) == (True, PROLOG_ERROR, "root")
     side.slurm.start_job_now(job_id)
     side.wait(2.5)
-    assert job_of(side, job_id).held_after_failed_launch, "a start time alone frees nobody"
+    assert job_of(side, job_id).held_after_failed_launch, "a start time alone releases no job"
 
     side.slurm.release_job(job_id)
     assert not job_of(side, job_id).held_after_failed_launch
@@ -309,18 +309,18 @@ def test_what_slurm_does_not_know_is_refused_by_name(side: Side) -> None:
     assert "4711" in refused(side.slurm.steps, 4711)
 
 
-def test_the_configuration_is_told_in_slurms_own_words(side: Side) -> None:
+def test_the_configuration_is_read_as_slurm_prints_it(side: Side) -> None:
     config = side.slurm.config()
     assert config["ClusterName"] == "testbed"
     assert config["SLURM_VERSION"].count(".") == 2
     assert (config["SlurmdTimeout"], config["JobRequeue"]) == ("300 sec", "1")
 
 
-def test_nodes_are_told_by_the_switch_above_them(side: Side) -> None:
+def test_nodes_have_their_switch(side: Side) -> None:
     assert side.slurm.topology() == {"rack1": NODES[:4], "rack2": NODES[4:]}
 
 
-def test_the_steps_of_a_job_are_told_while_they_run(side: Side) -> None:
+def test_the_steps_of_a_job_are_listed_while_they_run(side: Side) -> None:
     job_id = side.submit("news", 2)
     job = running(side, job_id)
     until(side, lambda: bool(side.slurm.steps(job_id)), "the batch step runs")
@@ -438,7 +438,7 @@ def test_of_two_free_nodes_a_job_gets_the_one_of_less_weight(side: Side, heavy: 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", REAL_SIDES)
-def test_tasks_of_an_array_and_odd_text_are_read_and_told_apart(
+def test_tasks_of_an_array_and_odd_text_are_read_as_separate_jobs(
     real_sides: Callable[[str], RealSide], name: str
 ) -> None:
     """What only a real Slurm can show: an array's last task has the array's own id, and text need not be UTF-8."""
@@ -475,60 +475,62 @@ def test_seats_that_expire_do_not_hold_their_job_for_good(real_sides: Callable[[
     side.clear()
 
 
-def our_job(node: str, reservation: str = "ours") -> JobRequest:
+def validation_job(node: str, reservation: str = "understudy") -> JobRequest:
     script = "#!/bin/sh\nsleep 3\n"
     return JobRequest("understudy-x", node, "train", reservation, "root", "gpu:8", script, 5, "/dev/null")
 
 
-def test_a_job_of_ours_runs_on_a_drained_node_once_it_is_resumed_and_nobody_elses_does(side: Side) -> None:
+def test_a_job_of_the_control_plane_runs_on_a_node_resumed_in_its_reservation_and_no_other_does(side: Side) -> None:
     side.slurm.drain_node("n1", REASON)
-    side.slurm.create_reservation("ours", ["n1"], "root", 60)
+    side.slurm.create_reservation("understudy", ["n1"], "root", 60)
     hold_all_but(side, "n1")
     other = side.submit("news", 1)
-    side.slurm.submit_job(our_job("n1"))
+    side.slurm.submit_job(validation_job("n1"))
     side.wait(2.5)
     assert own_job(side).state == "PENDING", "a drained node runs no job"
     side.slurm.resume_node("n1")
     until(side, lambda: own_job(side).state == "RUNNING", "it runs", 30)
     job = own_job(side)
-    assert (job.nodes, job.user, job.reservation, job.requeue) == (("n1",), "root", "ours", False)
+    assert (job.nodes, job.user, job.reservation, job.requeue) == (("n1",), "root", "understudy", False)
     until(side, lambda: own_job(side).state == "COMPLETED", "it has ended well", 30)
     assert job_of(side, other).state == "PENDING"
 
 
-def test_a_job_of_ours_is_cancelled_and_its_reservation_deleted(side: Side) -> None:
-    side.slurm.create_reservation("ours", ["n1"], "root", 60)
-    side.slurm.submit_job(our_job("n1"))
+def test_a_job_of_the_control_plane_is_cancelled_and_its_reservation_deleted(side: Side) -> None:
+    side.slurm.create_reservation("understudy", ["n1"], "root", 60)
+    side.slurm.submit_job(validation_job("n1"))
     until(side, lambda: own_job(side).state == "RUNNING", "it runs", 30)
-    refused(side.slurm.delete_reservation, "ours")
+    refused(side.slurm.delete_reservation, "understudy")
     side.slurm.cancel_job(own_job(side).job_id)
     until(side, lambda: own_job(side).state == "CANCELLED", "it is over")
     side.slurm.cancel_job(own_job(side).job_id)
-    side.slurm.delete_reservation("ours")
+    side.slurm.delete_reservation("understudy")
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", ["22.05-cli", "26.05-cli"])
-def test_a_job_of_ours_runs_in_whichever_partition_lets_it(real_sides: Callable[[str], RealSide], name: str) -> None:
+def test_a_job_of_the_control_plane_runs_in_whichever_partition_lets_it(
+    real_sides: Callable[[str], RealSide], name: str
+) -> None:
     side = real_sides(name)
     side.clear()
     with side.another_partition("short", "MaxTime=1"):
-        side.slurm.create_reservation("ours", ["n1"], "root", 60)
-        side.slurm.submit_job(replace(our_job("n1"), partition="short,train"))
+        side.slurm.create_reservation("understudy", ["n1"], "root", 60)
+        side.slurm.submit_job(replace(validation_job("n1"), partition="short,train"))
         until(side, lambda: own_job(side).state == "COMPLETED", "it has ended well", 30)
         assert own_job(side).partition == "train"
-        side.slurm.submit_job(replace(our_job("n1"), partition="short"))
+        side.slurm.submit_job(replace(validation_job("n1"), partition="short"))
         side.wait(2.5)
         assert (own_job(side).state, own_job(side).reason) == ("PENDING", "PartitionTimeLimit")
         side.slurm.cancel_job(own_job(side).job_id)
         until(side, lambda: own_job(side).state == "CANCELLED", "it is over")
-        side.slurm.delete_reservation("ours")
+        side.slurm.delete_reservation("understudy")
 
 
-def test_a_job_of_ours_is_refused_where_it_cannot_be(side: Side) -> None:
-    side.slurm.create_reservation("ours", ["n1"], "root", 60)
-    refused(side.slurm.submit_job, our_job("n99"))
-    refused(side.slurm.submit_job, our_job("n1", reservation="nowhere"))
+def test_a_job_of_the_control_plane_is_refused_where_it_cannot_be(side: Side) -> None:
+    side.slurm.create_reservation("understudy", ["n1"], "root", 60)
+    refused(side.slurm.submit_job, validation_job("n99"))
+    refused(side.slurm.submit_job, validation_job("n1", reservation="nowhere"))
     side.slurm.cancel_job(4711)
 
 

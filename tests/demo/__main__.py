@@ -16,7 +16,7 @@ from tests.demo.story import STEPS, DemoFailed, Story
 from tests.testbed.cluster import ClusterError
 from tests.testbed.site import Site
 
-DIRECTORY = Path("/var/tmp/understudy-demo")  # noqa: S108 - ours alone: made anew by root at each run
+DIRECTORY = Path("/var/tmp/understudy-demo")  # noqa: S108 - used only here: root creates it at each run
 LOG_WIDTH = 120
 RESULT = REPOSITORY / "build" / "demo" / "timeline.json"
 
@@ -45,7 +45,7 @@ def main() -> int:
             site.start_agents()
             site.wait_for(lambda: len(site.spares_held()) == 3, 30, "the control plane holds 3 spares")
             say(f"control plane at {site.url}, 8 agents; spares held in reserve: {', '.join(site.spares_held())}")
-            told = Story(site, say).tell()
+            result = Story(site, say).run()
             say("ending every process")
     except KeyboardInterrupt:
         console.print("interrupted: everything that was started has been ended")
@@ -55,13 +55,13 @@ def main() -> int:
         console.print(f"logs: {DIRECTORY}/log", markup=False)
         return 1
     console.print()
-    timeline.draw(console, told.recoveries)
-    timeline.write(RESULT, told.recoveries, told.weights_identical, told.ettr)
-    lost = sum(one.steps_lost for one in told.recoveries)
+    timeline.draw(console, result.recoveries)
+    timeline.write(RESULT, result.recoveries, result.weights_identical, result.ettr)
+    lost = sum(one.steps_lost for one in result.recoveries)
     console.print(
         f"\n[bold green]The final weights are bit for bit those of the run without faults.[/]\n"
-        f"ETTR {told.ettr:.2f}: {STEPS} steps of {told.step_seconds * 1000:.0f} ms in {told.gang_seconds:.0f} s, start "
-        f"and three restarts of PyTorch included; without faults it was {told.reference_ettr:.2f}. "
+        f"ETTR {result.ettr:.2f}: {STEPS} steps of {result.step_seconds * 1000:.0f} ms in {result.gang_seconds:.0f} s, "
+        f"start and three restarts of PyTorch included; without faults it was {result.reference_ettr:.2f}. "
         f"{lost} steps were done twice.\n"
         f"Written to {RESULT.relative_to(REPOSITORY)}; logs in {DIRECTORY}/log."
     )

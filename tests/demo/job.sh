@@ -20,7 +20,7 @@ srun --kill-on-bad-exit=1 bash -c '
   exec "$@"' rank "$@" && exit 0
 
 # A batch script that ends gives its seats away at once. If a node is to blame, the control plane requeues this job
-# within seconds; if it is the program's own fault, nobody does, and the job ends here.
+# within seconds; if the program itself failed, it does not, and the job ends here.
 echo "the gang has failed; waiting for a verdict"
 sleep 60
 exit 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import REPOSITORY
-from tests.demo.timeline import RecoveryTold
+from tests.demo.timeline import RecoveryShown
 from tests.testbed.site import RESEARCHER, Site
 
 STEPS = 300
@@ -29,10 +29,10 @@ class DemoFailed(Exception):
 
 
 @dataclass
-class Told:
+class Result:
     """What came of it."""
 
-    recoveries: list[RecoveryTold] = field(default_factory=list)
+    recoveries: list[RecoveryShown] = field(default_factory=list)
     weights_identical: bool = False
     ettr: float = 0.0
     reference_ettr: float = 0.0
@@ -78,9 +78,9 @@ class Story:
         self._say = say
         self._python = site.job_python()
         self._script = site.code / "job.sh"
-        self.told = Told()
+        self.result = Result()
 
-    def tell(self) -> Told:
+    def run(self) -> Result:
         shutil.copy(REPOSITORY / "tests" / "demo" / "job.sh", self._script)
         shutil.copy(REPOSITORY / "tests" / "demo" / "train.py", self._site.code / "train.py")
         reference = self._reference_run()
@@ -100,7 +100,7 @@ class Story:
         self._say(f"the other jobs pended all the while ({watch.looks} looks at the queue)")
         self._compare(reference, directory)
         self._read_ettr(gang)
-        return self.told
+        return self.result
 
     # -- runs --------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Story:
         self._say(f"the reference run: job {job}, the same training without any fault")
         self._wait_running(job)
         self._wait_completed(job)
-        self.told.reference_ettr = self._ettr(job)["ratio"]
+        self.result.reference_ettr = self._ettr(job)["ratio"]
         return directory
 
     def _other_jobs(self) -> list[int]:
@@ -169,7 +169,7 @@ class Story:
             node = self._seats(gang)[seat]
             self._say(f"fault {number + 1}: {words}, on {node}")
             at = inject(node)
-            self.told.recoveries.append(self._wait_recovered(fault, node, at, number))
+            self.result.recoveries.append(self._wait_recovered(fault, node, at, number))
 
     def _wait_progress(self, gang: int, attempt: int) -> None:
         """Until the attempt has gone far enough to have something to lose."""
@@ -194,7 +194,7 @@ class Story:
         nodes: list[str] = job["attempts"][-1]["nodes"]
         return nodes
 
-    def _wait_recovered(self, fault: str, node: str, at: float, number: int) -> RecoveryTold:
+    def _wait_recovered(self, fault: str, node: str, at: float, number: int) -> RecoveryShown:
         def ended() -> dict[str, Any] | None:
             swaps = self._site.recoveries()
             return swaps[number] if len(swaps) > number and swaps[number]["status"] != "running" else None
@@ -210,9 +210,9 @@ class Story:
         drained = self._site.node(node)["slurm"]
         if not drained["reason"].startswith("understudy:"):
             raise DemoFailed(f"{node} was not drained by us: {drained}")
-        told = RecoveryTold(fault, node, swap["spares"][0], "pool", phases, swap["steps_lost"])
-        self._say(f"  back on {told.spare} after {phases['first_step'] / 1000:.1f} s, {told.steps_lost} steps lost")
-        return told
+        result = RecoveryShown(fault, node, swap["spares"][0], "pool", phases, swap["steps_lost"])
+        self._say(f"  back on {result.spare} after {phases['first_step'] / 1000:.1f} s, {result.steps_lost} steps lost")
+        return result
 
     # -- proof -------------------------------------------------------------------------------------------------
 
@@ -223,15 +223,15 @@ class Story:
         one = torch.load(reference / "final.pt", weights_only=True)
         two = torch.load(directory / "final.pt", weights_only=True)
         same = one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
-        self.told.weights_identical = same
+        self.result.weights_identical = same
         if not same:
             raise DemoFailed(f"the final weights differ: {reference}/final.pt and {directory}/final.pt")
 
     def _read_ettr(self, gang: int) -> None:
         ettr = self._ettr(gang)
-        self.told.ettr = ettr["ratio"]
-        self.told.gang_seconds = ettr["wall_seconds"]
-        self.told.step_seconds = ettr["step_seconds"]
+        self.result.ettr = ettr["ratio"]
+        self.result.gang_seconds = ettr["wall_seconds"]
+        self.result.step_seconds = ettr["step_seconds"]
 
     def _ettr(self, job: int) -> dict[str, float]:
         record = next(one for one in self._site.get("/v1/jobs?limit=20") if one["job_id"] == job)

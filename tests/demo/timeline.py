@@ -24,7 +24,7 @@ COLOURS = {
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryTold:
+class RecoveryShown:
     """One recovery; times in milliseconds since the fault was put in."""
 
     fault: str  # "xid" | "dead_node" | "straggler"
@@ -35,7 +35,7 @@ class RecoveryTold:
     steps_lost: int
 
 
-def write(path: Path, recoveries: Sequence[RecoveryTold], weights_identical: bool, ettr: float) -> None:
+def write(path: Path, recoveries: Sequence[RecoveryShown], weights_identical: bool, ettr: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "weights_identical": weights_identical,
@@ -45,7 +45,7 @@ def write(path: Path, recoveries: Sequence[RecoveryTold], weights_identical: boo
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def draw(console: Console, recoveries: Sequence[RecoveryTold]) -> None:
+def draw(console: Console, recoveries: Sequence[RecoveryShown]) -> None:
     """A table of milliseconds, a column for each recovery, and under it each as a bar, all to one scale."""
     table = Table("milliseconds since the fault", box=None, header_style="bold")
     for one in recoveries:
@@ -61,7 +61,7 @@ def draw(console: Console, recoveries: Sequence[RecoveryTold]) -> None:
         console.print(_bar(one, longest, width))
 
 
-def _bar(one: RecoveryTold, longest: int, width: int) -> Text:
+def _bar(one: RecoveryShown, longest: int, width: int) -> Text:
     """Each colour ends where its phase is reached."""
     line = Text(f"{one.fault:>11}  ")
     drawn = 0

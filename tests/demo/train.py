@@ -1,7 +1,7 @@
 """The demo's training job: PyTorch DDP over gloo, deterministic to the last bit, whatever happens to its nodes.
 
 What makes it so: every step draws its data from its own number; optimizer, random state and data cursor are part of
-the checkpoint; and gradients are summed in rank order. (DDP lays its buckets out anew after the first step of each
+the checkpoint; and gradients are summed in rank order. (DDP rearranges its buckets after the first step of each
 start, which changes the order of summation; the hook below gathers and sums in rank order, so layout is no matter.)
 
 There is no GPU here. The time a GPU's kernels would take is slept, at the clock that NVML reports for this rank's GPU:
@@ -147,14 +147,14 @@ def _every(state: dict[Key, Value], rank: int, world: int) -> dict[Key, Value]:
 
 def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> int:
     """The step to go on with. Rank 0 asks and tells the others, so that all go on from the same one."""
-    told: list[tuple[int, str] | None] = [None]
+    answer: list[tuple[int, str] | None] = [None]
     if rank == 0:
         point = monitor.restore_point(timeout_seconds=60)
-        told = [(point.step, point.path) if point else None]
-    dist.broadcast_object_list(told)
-    if told[0] is None:
-        raise SystemExit("nobody told where to go on: no agent, or no answer; not starting from scratch on a guess")
-    step, path = told[0]
+        answer = [(point.step, point.path) if point else None]
+    dist.broadcast_object_list(answer)
+    if answer[0] is None:
+        raise SystemExit("no restore point: no agent, or no answer; not starting from the beginning without one")
+    step, path = answer[0]
     if not path:
         return 0
     world = dist.get_world_size()

@@ -63,7 +63,7 @@ class _Job:
     priority: int = 1
     time_limit_minutes: int | None = None
     excluded: tuple[str, ...] = ()
-    runs_seconds: float | None = None  # None: until somebody ends it
+    runs_seconds: float | None = None  # None: until it is ended
     ends_as: str = "COMPLETED"
 
 
@@ -103,7 +103,7 @@ class FakeSlurm:
         requeue: bool = True,
         kill_seconds: float = 0.1,
     ) -> int:
-        """`kill_seconds`: how long its processes take to die when they are told to."""
+        """`kill_seconds`: how long its processes take to end after SIGTERM."""
         job = _Job(self._next_job_id, int(self.now), user, name, comment, node_count, requeue, kill_seconds)
         self._next_job_id += 1
         self._jobs[job.job_id] = job
@@ -121,7 +121,7 @@ class FakeSlurm:
         self._end(self._job(job_id), state)
 
     def kill_node(self, name: str) -> None:
-        """The node falls silent. Nobody tells Slurm."""
+        """The node stops answering. Slurm does not know it yet."""
         self._node(name).dead_since = self.now
 
     def start_node(self, name: str) -> None:
@@ -154,12 +154,12 @@ class FakeSlurm:
         self._started_at = self.now
 
     def drain_by(self, user: str, name: str, reason: str) -> None:
-        """Somebody else drains the node."""
+        """An administrator drains the node."""
         self._set_reason(self._node(name), reason, user)
         self._nodes[name].drained = True
 
     def finish_reboot(self, name: str) -> None:
-        """The node has booted anew, and its slurmd says so."""
+        """The node has booted again, and its slurmd reports it."""
         node = self._node(name)
         assert node.reboot == "ISSUED"
         node.reboot, node.drained = "", False

@@ -152,7 +152,7 @@ class SlurmCluster:
     def stop_controller(self, crash: bool = False) -> None:
         """End slurmctld as its service manager would, or as a crash would. Jobs go on.
 
-        It writes its state every few seconds and when it is told to end: a crash forgets what came after the last time.
+        It writes its state every few seconds and when it gets SIGTERM: a crash loses what came after the last time.
         """
         controller, self._controller = self._controller, None
         if controller is None:
@@ -187,7 +187,7 @@ class SlurmCluster:
     def kill_node(self, node: str) -> list[int]:
         """SIGKILL all that runs on the node, as a power failure would; return the processes hit.
 
-        Slurm is told nothing. A program started elsewhere counts as the node's when its environment holds both
+        Slurm is not notified. A program started elsewhere counts as the node's when its environment holds both
         this cluster's mark (see `environment`) and SLURMD_NODENAME=<node>.
         """
         if node not in self.node_names:

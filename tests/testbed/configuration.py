@@ -27,7 +27,7 @@ class Layout:
     node_ports: tuple[int, ...]
     extra_lines: tuple[str, ...] = ()
     racks: Mapping[str, int] = field(default_factory=dict)
-    """Leaf switches of a tree, and how many nodes are below each, in order; none: Slurm is told of no topology."""
+    """Leaf switches of a tree, and how many nodes are below each, in order; none: slurm.conf has no topology."""
 
     @property
     def slurm_conf(self) -> Path:

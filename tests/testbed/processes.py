@@ -121,7 +121,7 @@ def signal_process(process: Process, number: signal.Signals) -> None:
         return
     try:
         now = read_process(process.pid)
-        # The descriptor holds on to one process: if it is ours now, the signal can reach no other.
+        # The descriptor holds on to one process: if it is the right one now, the signal can reach no other.
         if now is not None and now.started_ticks == process.started_ticks:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, number)

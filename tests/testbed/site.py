@@ -34,7 +34,7 @@ from understudy_agent.export import export
 from understudy_agent.hooks.install import PARAMETERS, PROLOG_FLAGS_LINE, install
 
 RESEARCHER = "news"
-"""The ordinary user whose jobs are ours to recover. Not `nobody`: that user id is none to newer versions of Slurm."""
+"""The ordinary user whose jobs are managed. Not `nobody`: that user id is no user for newer versions of Slurm."""
 
 REBOOT_PROGRAM = "RebootProgram=/bin/true"
 """Slurm reboots no node without one. What it would do is `Site.finish_reboot`."""
@@ -48,8 +48,8 @@ def hook_lines(directory: Path | None) -> list[str]:
     """For slurm.conf, after the testbed's own lines: of several the last counts."""
     if directory is None:
         return []
-    ours = [f"{name}={directory / script}" for name, script in PARAMETERS.items()]
-    return [*ours, "HealthCheckInterval=5", PROLOG_FLAGS_LINE]
+    lines = [f"{name}={directory / script}" for name, script in PARAMETERS.items()]
+    return [*lines, "HealthCheckInterval=5", PROLOG_FLAGS_LINE]
 
 
 class Node:
@@ -153,7 +153,7 @@ class Site:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cluster.stop()
-        shutil.rmtree(self.directory / "venv", ignore_errors=True)  # a gigabyte that nobody reads in a post-mortem
+        shutil.rmtree(self.directory / "venv", ignore_errors=True)  # a gigabyte that no post-mortem needs
 
     # -- its parts ---------------------------------------------------------------------------------------------
 

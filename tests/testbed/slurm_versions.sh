@@ -13,7 +13,7 @@ log="$roots/setup.log"
 [ "$(id -u)" = 0 ] || { echo "setup: not root; other versions of Slurm cannot be set up" >&2; exit 1; }
 mkdir -p "$roots"
 exec 9>"$roots/.lock"
-flock --timeout 1800 9 || { echo "setup: somebody else holds $roots/.lock" >&2; exit 1; }
+flock --timeout 1800 9 || { echo "setup: another process holds $roots/.lock" >&2; exit 1; }
 exec 3>&1 >>"$log" 2>&1
 say() { echo "setup: $*" >&3; }
 trap 'say "failed; the end of $log:"; tail -20 "$log" >&3' ERR

@@ -96,6 +96,6 @@ class Supervisor:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise SupervisorError(f"the supervisor (process {self.pid}) is gone; stop the testbed and start anew")
+            raise SupervisorError(f"the supervisor (process {self.pid}) has ended; stop the testbed and start it again")
         decoded: dict[str, Any] = json.loads(answer)
         return decoded

@@ -87,7 +87,7 @@ def test_a_killed_node_loses_all_its_processes_at_once_and_the_others_none(clust
     assert set(before["n1"]) <= set(cluster.node_pids("n1"))
     assert len(sleepers(cluster, "n3")) == 2
     state = cluster.run("scontrol", "show", "node", "n2", "--oneliner").stdout
-    assert "State=ALLOCATED " in state, "nobody has told Slurm"
+    assert "State=ALLOCATED " in state, "Slurm does not know it yet"
 
     cluster.start_node("n2")
     cluster.wait_until(lambda: cluster.node_pids("n2"), 60, "n2 has a slurmd again")

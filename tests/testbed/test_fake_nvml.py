@@ -133,11 +133,11 @@ def reader(library: Path, gpus: FakeGpus) -> Iterator[Reader]:
 
 
 def test_a_healthy_node_shows_eight_whole_gpus(reader: Reader, gpus: FakeGpus) -> None:
-    picture = reader.read()
-    assert picture.driver_version == DRIVER_VERSION
-    assert picture.problems == ()
-    assert len(picture.gpus) == 8
-    for index, (gpu, fake) in enumerate(zip(picture.gpus, gpus.read(), strict=True)):
+    sample = reader.read()
+    assert sample.driver_version == DRIVER_VERSION
+    assert sample.problems == ()
+    assert len(sample.gpus) == 8
+    for index, (gpu, fake) in enumerate(zip(sample.gpus, gpus.read(), strict=True)):
         assert (gpu.index, gpu.status, gpu.error) == (index, GpuStatus.OK, "")
         assert (gpu.uuid, gpu.bus_id, gpu.serial, gpu.name) == (fake.uuid, fake.bus_id, fake.serial, fake.name)
         assert gpu.board_part_number == fake.board_part_number
@@ -166,16 +166,16 @@ def test_a_lost_gpu_is_reported_as_lost_under_its_known_identity_and_comes_back(
 def test_a_gpu_that_was_lost_before_the_agent_started_is_in_the_list(library: Path, gpus: FakeGpus) -> None:
     gpus.lose(0)
     reader = Reader(library, gpus.path)
-    picture = reader.read()
+    sample = reader.read()
     reader.close()
-    assert len(picture.gpus) == 8
-    assert (picture.gpus[0].index, picture.gpus[0].status) == (0, GpuStatus.LOST)
+    assert len(sample.gpus) == 8
+    assert (sample.gpus[0].index, sample.gpus[0].status) == (0, GpuStatus.LOST)
 
 
 @pytest.mark.parametrize(
     ("result", "status"), [(RESET_REQUIRED, GpuStatus.RESET_REQUIRED), (999, GpuStatus.UNREADABLE)]
 )
-def test_other_failures_are_told_apart(reader: Reader, gpus: FakeGpus, result: int, status: GpuStatus) -> None:
+def test_other_failures_have_their_own_status(reader: Reader, gpus: FakeGpus, result: int, status: GpuStatus) -> None:
     gpus.change(5, result=result)
     gpu = reader.read().gpus[5]
     assert gpu.status == status
@@ -206,9 +206,9 @@ def test_the_recovery_action_is_read(reader: Reader, gpus: FakeGpus) -> None:
 def test_without_a_driver_there_is_a_problem_and_no_gpu_until_it_is_loaded(library: Path, tmp_path: Path) -> None:
     gpus = FakeGpus(tmp_path / "later")
     reader = Reader(library, gpus.path)
-    picture = reader.read()
-    assert picture.gpus == ()
-    assert "Driver Not Loaded" in picture.problems[0]
+    sample = reader.read()
+    assert sample.gpus == ()
+    assert "Driver Not Loaded" in sample.problems[0]
     gpus.write(h100_node("n1"))
     assert len(reader.read().gpus) == 8
     reader.close()
@@ -295,9 +295,9 @@ def test_nodes_have_the_shape_of_their_kind(
 
 def test_an_old_driver_does_not_know_the_recovery_action(reader: Reader, gpus: FakeGpus) -> None:
     gpus.write(shaped_node("n1", A100, **OLD_DRIVER), driver_version=OLD_DRIVER_VERSION)
-    picture = reader.read()
-    assert picture.driver_version == OLD_DRIVER_VERSION
-    assert {(gpu.status, gpu.recovery_action, gpu.sram_threshold_exceeded) for gpu in picture.gpus} == {
+    sample = reader.read()
+    assert sample.driver_version == OLD_DRIVER_VERSION
+    assert {(gpu.status, gpu.recovery_action, gpu.sram_threshold_exceeded) for gpu in sample.gpus} == {
         (GpuStatus.OK, None, None)
     }
     gpus.change(0, temperature_celsius=40)
@@ -366,8 +366,8 @@ except pynvml.NVMLError_Timeout:
 """
 
 
-def test_an_event_is_told_once_to_whoever_waited_for_its_kind(library: Path, gpus: FakeGpus) -> None:
-    gpus.tell(0, EVENT_XID, 13)  # before anybody waits
+def test_an_event_is_delivered_once_to_every_set_that_waits_for_its_kind(library: Path, gpus: FakeGpus) -> None:
+    gpus.tell(0, EVENT_XID, 13)  # before any set waits
     with subprocess.Popen(
         [sys.executable, "-c", WAITS], env=environment(library, gpus.path), stdout=subprocess.PIPE, text=True
     ) as process:

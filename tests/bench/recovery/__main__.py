@@ -42,7 +42,7 @@ from tests.testbed.configuration import free_ports
 from tests.testbed.installation import NATIVE
 from tests.testbed.site import RESEARCHER, Site
 
-DIRECTORY = Path("/var/tmp/understudy-recovery")  # noqa: S108 - ours alone: made anew by root at each run
+DIRECTORY = Path("/var/tmp/understudy-recovery")  # noqa: S108 - used only here: root creates it at each run
 NVRX_DIRECTORY = DIRECTORY.with_name("understudy-recovery-nvrx")
 LASTING = ("dead_node",)
 """After these Slurm needs minutes until its step daemons are done with the node: a new cluster is quicker."""
@@ -52,7 +52,7 @@ READY_STEPS = 25
 READY_SECONDS = 90.0
 LOOK_SECONDS = 0.02
 UNSEEN_MAX = 2
-"""A fault that a side did not come back from so often is not tried again: it takes the whole time each time."""
+"""After so many runs in which a side did not recover from a fault it is not tried again: each takes the whole time."""
 END_SECONDS = 15.0
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 
@@ -145,9 +145,9 @@ class Attempt:
                 if self._field("JobState") in OVER:
                     break
             time.sleep(LOOK_SECONDS)
-        return self._told_of(fault_at) or noticed
+        return self._reported_at(fault_at) or noticed
 
-    def _told_of(self, fault_at: float) -> float | None:
+    def _reported_at(self, fault_at: float) -> float | None:
         """By the launcher's own events."""
         events = [json.loads(line) for line in self._read("events").splitlines() if line.endswith("}")]
         return next((float(one["at"]) for one in events if one["what"] == "fault" and one["at"] >= fault_at), None)
@@ -203,8 +203,8 @@ class Attempt:
         return read_steps(self._read("steps"))
 
     def _field(self, name: str) -> str:
-        told = self._site.cluster.run("scontrol", "show", "job", "-o", str(self._job)).stdout
-        return next((word.partition("=")[2] for word in told.split() if word.startswith(f"{name}=")), "")
+        shown = self._site.cluster.run("scontrol", "show", "job", "-o", str(self._job)).stdout
+        return next((word.partition("=")[2] for word in shown.split() if word.startswith(f"{name}=")), "")
 
     def _wait(self, predicate: Callable[[], object], seconds: float, what: str) -> None:
         try:
@@ -316,9 +316,9 @@ def _repeat(clusters: Clusters, side: Side, fault: str, options: Options, say: S
 def _in_words(run: Run) -> str:
     if run.to_first_step_seconds is None:
         return f"not back within {run.waited_seconds:.0f} s; {run.remark}"
-    told = f"noticed {_seconds(run.to_detection_seconds)}, gang {_seconds(run.to_gang_seconds)}, "
-    told += f"first step {_seconds(run.to_first_step_seconds)}, {run.steps_lost} steps lost"
-    return told + ("" if run.weights_right else ", [red]other weights, or not at its end[/]")
+    line = f"noticed {_seconds(run.to_detection_seconds)}, gang {_seconds(run.to_gang_seconds)}, "
+    line += f"first step {_seconds(run.to_first_step_seconds)}, {run.steps_lost} steps lost"
+    return line + ("" if run.weights_right else ", [red]other weights, or not at its end[/]")
 
 
 def _seconds(value: float | None) -> str:
@@ -326,23 +326,23 @@ def _seconds(value: float | None) -> str:
 
 
 def show(console: Console, runs: Sequence[Run]) -> None:
-    """Medians, and how many times ours each is."""
+    """Medians, and the ratio of each to Understudy's."""
     for fault in dict.fromkeys(one.fault for one in runs):
-        table = Table("side", "runs", "noticed", "gang", "first step", "worst", "times ours", "steps lost", "weights")
+        table = Table("side", "runs", "noticed", "gang", "first step", "worst", "ratio", "steps lost", "weights")
         for column in table.columns[1:]:
             column.justify = "right"
         table.title, table.title_justify = f"{fault}: medians", "left"
-        ours = values(runs, "understudy", fault, "to_first_step_seconds")
+        understudy = values(runs, "understudy", fault, "to_first_step_seconds")
         for side in dict.fromkeys(one.side for one in runs if one.fault == fault):
             of_it = [one for one in runs if (one.side, one.fault) == (side, fault)]
-            table.add_row(*_row(side, of_it, median(ours) if ours else None))
+            table.add_row(*_row(side, of_it, median(understudy) if understudy else None))
         console.print(table)
 
 
-def _row(side: str, runs: Sequence[Run], ours: float | None) -> list[str]:
+def _row(side: str, runs: Sequence[Run], understudy: float | None) -> list[str]:
     back = [one.to_first_step_seconds for one in runs if one.to_first_step_seconds is not None]
-    told = [one.to_detection_seconds for one in runs if one.to_detection_seconds is not None]
-    noticed = _seconds(median(told)) if told else "-"
+    times = [one.to_detection_seconds for one in runs if one.to_detection_seconds is not None]
+    noticed = _seconds(median(times)) if times else "-"
     if not back:
         never = f"not within {runs[0].waited_seconds:.0f} s"
         return [side, str(len(runs)), noticed, "-", f"{never}: {runs[-1].remark}", "-", "-", "-", "-"]
@@ -355,7 +355,7 @@ def _row(side: str, runs: Sequence[Run], ours: float | None) -> list[str]:
         _seconds(median(gangs)),
         _seconds(median(back)),
         _seconds(max(back)),
-        f"{median(back) / ours:.1f}" if ours else "-",
+        f"{median(back) / understudy:.1f}" if understudy else "-",
         f"{median(lost):.0f}",
         "right" if all(one.weights_right for one in runs if one.to_first_step_seconds is not None) else "wrong",
     ]

@@ -26,11 +26,11 @@ def make_nvrx(home: Path, python: Path) -> Path:
         check=True,
     ).stdout.strip()
     _run([sys.executable, "-m", "venv", str(home)])
-    ours = home / "bin" / "python"
-    _run([str(ours), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps", NVRX, *NVRX_NEEDS])
+    python = home / "bin" / "python"
+    _run([str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps", NVRX, *NVRX_NEEDS])
     (site_packages,) = home.glob("lib/python*/site-packages")
     (site_packages / "torch.pth").write_text(f"{packages}\n")
-    return ours
+    return python
 
 
 def _run(command: list[str]) -> None:

@@ -40,7 +40,7 @@ def dead_node(site: Site, home: Path, node: str) -> float:
 
 
 def hang(site: Site, home: Path, node: str) -> float:
-    """A rank stands still before its next collective, once; the others wait for it in theirs."""
+    """A rank stops before its next collective, once; the others wait for it in their collective."""
     (home / "faults" / node).write_text("hang")
     deadline = time.monotonic() + HANG_SECONDS_MAX
     while not (found := list((home / "faults").glob("hung-*"))):

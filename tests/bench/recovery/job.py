@@ -3,7 +3,7 @@
 `python job.py DIRECTORY [--step-seconds S] [--checkpoint-every K] [--import MODULE] [--heartbeat]`
 
 It behaves as a training over gloo does: a rank that loses a peer ends with an error, and so do all. It imports nothing
-but the standard library unless told to, and runs under any launcher. All is on one machine, so ranks meet at
+but the standard library unless an option needs it, and runs under any launcher. All is on one machine, so ranks meet at
 127.0.0.1; where, rank 0 writes into DIRECTORY. Faults are files there, one a node (`faults.py`).
 """
 
@@ -104,8 +104,8 @@ class Gang:
         if self.rank != 0:
             self._hub.say(value)
             return self._hub.hear()
-        told = [value, *(self._peers[rank].hear() for rank in sorted(self._peers))]
-        answer = combine(told)
+        values = [value, *(self._peers[rank].hear() for rank in sorted(self._peers))]
+        answer = combine(values)
         for peer in self._peers.values():
             peer.say(answer)
         return answer
@@ -182,14 +182,16 @@ def main() -> None:
     gang = Gang(directory, rank, world)
     tell(directory / "joined", gang=gang.name, rank=rank, node=os.environ.get("SLURMD_NODENAME"), began=BEGAN)
     checkpoints, hardware = Checkpoints(directory / "checkpoints", world), Hardware(directory)
-    step = gang.exchange(checkpoints.newest() if rank == 0 else None, lambda told: told[0])
+    step = gang.exchange(checkpoints.newest() if rank == 0 else None, lambda values: values[0])
     weight = checkpoints.load(step, rank)
     with (directory / "steps").open("a") as steps:
         while True:
             with monitor.step(step):
                 hardware.work(options.step_seconds)
                 with monitor.collective("all_reduce"):
-                    total, stop = gang.exchange(contribution(step, rank), lambda told: total_and_stop(told, directory))
+                    total, stop = gang.exchange(
+                        contribution(step, rank), lambda values: total_and_stop(values, directory)
+                    )
             weight = next_weight(weight, total)
             step += 1
             beat()
@@ -206,12 +208,12 @@ def main() -> None:
     monitor.close()
 
 
-def total_and_stop(told: list[int], directory: Path) -> tuple[int, int]:
+def total_and_stop(values: list[int], directory: Path) -> tuple[int, int]:
     try:
         stop = int((directory / "stop").read_text())
     except (OSError, ValueError):
         stop = -1
-    return sum(told) % PRIME, stop
+    return sum(values) % PRIME, stop
 
 
 def tell(path: Path, **fields: object) -> None:

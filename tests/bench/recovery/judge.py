@@ -91,22 +91,24 @@ def figures(runs: Sequence[Run]) -> list[Result]:
     found = []
     for fault in dict.fromkeys(one.fault for one in runs):
         for phase in PHASES:
-            ours = values(runs, US, fault, phase)
+            own = values(runs, US, fault, phase)
             rivals = dict.fromkeys(one.side for one in runs if one.fault == fault and one.side != US)
-            if ours:
+            if own:
                 others = {side: values(runs, side, fault, phase) for side in rivals}
                 unit = "steps" if phase == "steps_lost" else "s"
-                found.append(result(f"{fault}_{phase}", unit, ours, others, more_is_better=False))
+                found.append(result(f"{fault}_{phase}", unit, own, others, more_is_better=False))
     return found
 
 
 def values(runs: Iterable[Run], side: str, fault: str, phase: str) -> list[float]:
-    told = (getattr(one, phase) for one in runs if (one.side, one.fault) == (side, fault))
-    return [float(one) for one in told if one is not None]
+    values_of = (getattr(one, phase) for one in runs if (one.side, one.fault) == (side, fault))
+    return [float(one) for one in values_of if one is not None]
 
 
 def broken_promises(runs: Iterable[Run]) -> list[str]:
-    """Of our own side: a gang that did not come back, or came to other weights. The rivals' are theirs."""
+    """Errors of Understudy's runs: a gang that did not recover, or ended with other weights. Those of other tools are
+    not counted.
+    """
     return [
         f"{one.side}, {one.fault}: "
         + (f"not back within {one.waited_seconds:.0f} s" if one.to_first_step_seconds is None else "the weights differ")

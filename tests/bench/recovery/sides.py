@@ -16,7 +16,7 @@ from tests.bench.recovery.faults import FAULTS
 GANG = 6
 SPARES = 2
 HANG_SECONDS = 5.0
-"""After so long without a step a hang is one, for every side that can be told."""
+"""Time without a step after which a hang is one, for every side that has such a setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _elastic(job: Job, agent: str) -> str:
         "#!/bin/bash\n"
         f"export LD_LIBRARY_PATH={job.lib} FAKE_NVML_STATE={job.nodes_directory}/$SLURMD_NODENAME/gpus\n"
         "export OMP_NUM_THREADS=1\n"
-        # All nodes have one address here: who keeps the rendezvous is said, or it could be the node that will die.
+        # All nodes have one address here: the host of the rendezvous is set, or it could be the node that will die.
         'if [ "$SLURM_NODEID" = 0 ]; then host=is_host=true; else host=is_host=false; fi\n'
         f"exec {agent}\n"
     )

@@ -43,7 +43,7 @@ OLD_DRIVER_VERSION = "535.183.06"
 
 
 class BuildError(Exception):
-    """The C source could not be compiled; the message carries what gcc said."""
+    """The C source could not be compiled; the message has the output of gcc."""
 
 
 def build(directory: Path) -> Path:
@@ -255,7 +255,7 @@ class FakeGpus:
         self.change(gpu, hang=1)
 
     def lose(self, gpu: int) -> None:
-        """As after Xid 79: the GPU has fallen off the bus and every call about it says so."""
+        """As after Xid 79: the GPU has fallen off the bus and every call about it fails."""
         self.change(gpu, result=GPU_IS_LOST)
 
     def slow_down(self, gpu: int, sm_clock_mhz: int = 990, reasons: int = REASON_HW_SLOWDOWN) -> None:

@@ -2,7 +2,7 @@
  * A libnvidia-ml.so.1 that reads its GPUs from a text file, for machines without any.
  *
  * The environment variable FAKE_NVML_STATE names the file. It is read again whenever its inode, size or modification
- * time changed, so whoever writes it (atomically, by rename) changes the hardware under a running program.
+ * time changed, so a test that writes it (atomically, by rename) changes the hardware under a running program.
  *
  * One line per record, fields separated by TAB, each `key=value`:
  *
@@ -12,7 +12,7 @@
  *
  * `gpu` is the index; lines come in the order of the index, without gaps. `result` is what every call about this GPU
  * returns: 0 success, 15 GPU is lost, 16 reset required, 999 unknown error. With `hang=1` no call about this GPU, and
- * no waiting for events, ever returns. `event` is a number that counts up; an event is told once to every event set that
+ * no waiting for events, ever returns. `event` is a number that counts up; an event is delivered once to every event set that
  * was there before it and has registered its kind (nvmlEventType*) for that GPU. All other keys are optional: a value that
  * is not given is one that the GPU does not support (NVML_ERROR_NOT_SUPPORTED, 3). The keys are those of `NUMBERS`
  * and `TEXTS` below. `#` starts a comment line. A file that breaks these rules makes every call return 999 and says
@@ -203,7 +203,7 @@ struct event_data {
 
 struct event_set {
     int used;
-    unsigned long long told; /* number of the latest event that it has told, or that was there before it */
+    unsigned long long delivered; /* number of the latest event that it delivered, or that was there before it */
     unsigned long long kinds[GPUS_MAX];
 };
 
@@ -681,7 +681,7 @@ int nvmlEventSetCreate(struct event_set **set) {
             memset(&event_sets[i], 0, sizeof event_sets[i]);
             event_sets[i].used = 1;
             for (unsigned int e = 0; e < state.event_count; e++)
-                if (state.events[e].number > event_sets[i].told) event_sets[i].told = state.events[e].number;
+                if (state.events[e].number > event_sets[i].delivered) event_sets[i].delivered = state.events[e].number;
             *set = &event_sets[i];
             return leave(SUCCESS);
         }
@@ -707,8 +707,8 @@ int nvmlEventSetFree(struct event_set *set) {
 static int next_event(struct event_set *set, struct event_data *data) {
     for (unsigned int i = 0; i < state.event_count; i++) {
         const struct event *event = &state.events[i];
-        if (event->number <= set->told) continue;
-        set->told = event->number;
+        if (event->number <= set->delivered) continue;
+        set->delivered = event->number;
         if (!(set->kinds[event->gpu] & event->kind)) continue;
         *data = (struct event_data){&devices[event->gpu], event->kind, event->data, 0xffffffff, 0xffffffff};
         return 1;
