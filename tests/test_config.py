@@ -39,7 +39,7 @@ def test_all_complaints_come_at_once() -> None:
     assert "guards.quarantined_share_max" in text
 
 
-def test_what_is_not_toml_is_said_so() -> None:
+def test_a_file_that_is_not_toml_is_refused_as_such() -> None:
     assert "not valid TOML" in complaint("cluster = ")
 
 
@@ -59,7 +59,7 @@ def test_a_missing_token_says_how_to_make_one(tmp_path: Path) -> None:
         read_token(tmp_path / "agent.token")
 
 
-def test_a_token_that_anybody_could_guess_is_refused(tmp_path: Path) -> None:
+def test_a_token_that_is_easy_to_guess_is_refused(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     with pytest.raises(ConfigError, match="at least 16"):
         read_token(tmp_path / "token")
@@ -82,5 +82,5 @@ class TestXidPolicy:
         assert "xid.policy.a" in complaint('cluster = "c"\n[xid.policy.a]\nclass = "drain"')
 
     def test_a_code_in_no_catalogue_needs_class_and_repair(self) -> None:
-        said = complaint('cluster = "c"\n[xid.policy.999]\nclass = "drain"')
-        assert "xid 999 is in no catalogue known here: say both class and repair" in said
+        message = complaint('cluster = "c"\n[xid.policy.999]\nclass = "drain"')
+        assert "xid 999 is in no catalogue known here: say both class and repair" in message

@@ -91,12 +91,12 @@ def test_records_that_stay_as_they_were_are_the_same_and_others_are_not(engine: 
     assert after["n1"] is before["n1"]
     assert (before["n2"].agent_seen_at, after["n2"].agent_seen_at) == (None, b.NOW + 1)
     other = FleetStore(engine)
-    other.drained(b.slurm_node("n1", reason="understudy: somebody else wrote it"), b.NOW + 2)
-    assert fleet.nodes()["n1"].drain_reason == "understudy: somebody else wrote it"
+    other.drained(b.slurm_node("n1", reason="understudy: another control plane wrote it"), b.NOW + 2)
+    assert fleet.nodes()["n1"].drain_reason == "understudy: another control plane wrote it"
 
 
 def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_believed_silent(tmp_path: Path) -> None:
-    """More than can be asked in one tick: nobody is called silent who was not asked in this very tick."""
+    """More than can be probed in one tick: no slurmd counts as silent that was not probed in this tick."""
     names = [f"n{i}" for i in range(1, 4 * PROBES_AT_ONCE + 1)]
     fake, asked = FakeSlurm(names), list[str]()
     (tmp_path / "token").write_text("a-token-for-a-rehearsal")

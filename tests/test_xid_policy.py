@@ -30,7 +30,7 @@ def test_every_code_of_the_catalogue_has_a_row() -> None:
     assert set(default_policy().xid) == CATALOGUE
 
 
-def test_whoever_needs_no_repair_leaves_no_service_and_the_other_way_round() -> None:
+def test_a_node_leaves_service_exactly_when_it_needs_a_repair() -> None:
     policy = default_policy()
     verdicts = [(row.fault, row.repair) for row in (*policy.xid.values(), *policy.sxid.values())]
     verdicts += [(row.fault, row.repair) for row in policy.recovery_action.values()]

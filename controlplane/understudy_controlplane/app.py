@@ -1,4 +1,4 @@
-"""Composition: builds every part from the configuration and joins them. The only place that knows them all."""
+"""Builds every part from the configuration and joins them. The only module that knows all of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from starlette.exceptions import HTTPException
 
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.api.metrics import metrics_router
-from understudy_controlplane.api.operator_requests import OperatorDoor, intents_router
-from understudy_controlplane.api.routes import Windows, api_router, health_router
-from understudy_controlplane.api.trust_checkpoints import TrustDoor, trust_router
+from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
+from understudy_controlplane.api.routes import ReadDependencies, api_router, health_router
+from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.slurm import SlurmNode
@@ -52,9 +52,9 @@ LOOP_END_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What the control plane touches, so that tests can put something else there.
+    """What lies outside the control plane; tests replace it.
 
-    `probe(node)` tells whether anybody answers at its slurmd's port.
+    `probe(node)` returns whether the node's slurmd accepts a connection.
     """
 
     slurm: Slurm
@@ -75,7 +75,7 @@ class ControlPlane:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What is in memory, together."""
+    """What the control plane keeps in memory."""
 
     telemetry: Telemetry
     directory: JobDirectory
@@ -117,7 +117,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
     )
-    windows = Windows(
+    reads = ReadDependencies(
         config, clock, telemetry, stores.fleet, stores.journal, Queries(engine), loop.pulse, stores.repairs
     )
     app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine), docs_url=None, redoc_url=None)
@@ -125,19 +125,21 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.add_exception_handler(RequestValidationError, _refuse_request)
     app.include_router(reports_router(doors))
     app.include_router(launchers_router(doors, launchers))
-    app.include_router(api_router(windows))
-    app.include_router(health_router(windows))
-    app.include_router(metrics_router(windows))
-    app.include_router(intents_router(OperatorDoor(operator_token, stores.fleet, stores.repairs, clock, loop.wake)))
-    app.include_router(trust_router(TrustDoor(operator_token, stores.checkpoints, directory, clock)))
+    app.include_router(api_router(reads))
+    app.include_router(health_router(reads))
+    app.include_router(metrics_router(reads))
+    app.include_router(
+        operator_router(OperatorDependencies(operator_token, stores.fleet, stores.repairs, clock, loop.wake))
+    )
+    app.include_router(trust_router(TrustDependencies(operator_token, stores.checkpoints, directory, clock)))
     return ControlPlane(app, loop, telemetry, stores, launchers)
 
 
 async def _refuse_request(_request: Request, error: Exception) -> Response:
-    """FastAPI's own refusals in the form of all others."""
+    """FastAPI's own refusals, in the form of all others."""
     if isinstance(error, RequestValidationError):
-        said = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
-        return refuse(422, said, "docs/api.md lists the parameters")
+        problems = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
+        return refuse(422, problems, "docs/api.md lists the parameters")
     assert isinstance(error, HTTPException)
     return refuse(error.status_code, str(error.detail), "docs/api.md lists the routes")
 

@@ -1,4 +1,4 @@
-"""The only reader of time in the control plane: everybody else is told what time it is."""
+"""The only reader of time in the control plane; other modules receive the time as a value."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The configuration: one TOML file, checked whole at start, frozen, unknown keys refused with a hint.
 
-Every setting stands here with its unit in its name and its reason in its description; `docs/configuration.md` is
-generated from this module. Sections are what the pure rooms call policy.
+Each setting has its unit in its name and its effect in its description; `docs/configuration.md` is generated from this
+module. The pure rooms call a section a policy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Server(Section):
         Path("/etc/understudy/agent.token"), description="File with the bearer token that agents send."
     )
     operator_token_file: Path | None = Field(
-        None, description="File with the bearer token for operator actions. Without it they are refused."
+        None, description="File with the bearer token for operator requests. Without it they are refused."
     )
 
 
@@ -57,22 +57,23 @@ class Gateway(StrEnum):
 class Slurm(Section):
     gateway: Gateway = Field(
         Gateway.AUTO,
-        description="How Slurm is talked to: `cli` (scontrol and squeue), `pyslurm` (refuses to start where it cannot "
-        "be used), or `auto`: pyslurm where it imports and was built for the cluster's version of Slurm, else cli.",
+        description="How the control plane calls Slurm: `cli` (scontrol and squeue), `pyslurm` (the control plane "
+        "does not start where pyslurm cannot be used), or `auto`: pyslurm where it can be imported and "
+        "was built for the cluster's version of Slurm, else cli.",
     )
     pyslurm_python: str = Field(
-        "", description="A Python that can import pyslurm. Empty: the one that runs the control plane."
+        "", description="Python interpreter that can import pyslurm. Empty: the one that runs the control plane."
     )
-    scontrol: str = Field("scontrol", description="Program to run as scontrol.")
+    scontrol: str = Field("scontrol", description="Path of the program scontrol.")
     poll_interval_seconds: float = Field(
-        1.0, ge=0.1, le=60, description="How often nodes, jobs and reservations are read."
+        1.0, ge=0.1, le=60, description="Time between two readings of Slurm's nodes, jobs and reservations."
     )
-    timeout_seconds: float = Field(10.0, gt=0, le=120, description="After this a Slurm command counts as lost.")
+    timeout_seconds: float = Field(10.0, gt=0, le=120, description="Time after which a Slurm command counts as failed.")
     probe_timeout_seconds: float = Field(
         0.5,
         gt=0,
         le=10,
-        description="How long a slurmd may take to accept a connection when its node is silent.",
+        description="Time for the slurmd of a silent node to accept a connection.",
     )
 
 
@@ -80,82 +81,97 @@ class Jobs(Section):
     opt_in_word: str = Field(
         "understudy",
         min_length=1,
-        description="A job is ours to recover when this word stands in its Slurm comment "
-        "(`sbatch --comment=understudy`). Other jobs are never touched.",
+        description="Word in the Slurm comment of jobs that Understudy manages (`sbatch --comment=understudy`). Other "
+        "jobs are never touched.",
     )
     swaps_per_hour_max: int = Field(
-        6, ge=0, description="A job that was moved this often within an hour is left to a person."
+        6, ge=0, description="Swaps of one job within an hour; after that a person has to look at it."
     )
     restarts_without_progress_max: int = Field(
         3,
         ge=1,
-        description="A gang that was started anew this often because it hung, without getting any further in between, "
-        "is left to a person.",
+        description="Restarts of a hung gang without progress in between; after that a person has to look at it.",
     )
     releases_per_hour_max: int = Field(
         6,
         ge=0,
-        description="A job that our Prolog kept off nodes this often within an hour stays held for a person.",
+        description="Releases of one job within an hour after Understudy's Prolog refused nodes to it; after that it "
+        "stays held for a person.",
     )
 
 
 class Spares(Section):
-    count: int = Field(0, ge=0, description="Nodes to keep as hot spares in a reservation of our own.")
-    reservation: str = Field("understudy_spares", description="Name of that reservation.")
-    partition: str = Field("", description="Take spares from this partition only; empty: from any.")
+    count: int = Field(0, ge=0, description="Nodes to keep as hot spares, in a reservation of the control plane.")
+    reservation: str = Field("understudy_spares", description="Name of the reservation that holds the spares.")
+    partition: str = Field("", description="Partition to take spares from. Empty: any.")
 
 
 class Guards(Section):
-    quarantined_nodes_max: int = Field(4, ge=0, description="No further node is quarantined while this many are.")
+    quarantined_nodes_max: int = Field(
+        4, ge=0, description="Nodes quarantined at once; no further node is quarantined above that."
+    )
     quarantined_share_max: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="The same as a share of all nodes; the smaller of both counts, but never below 1.",
+        description="The same limit as a share of all nodes. The smaller of both counts, but never below 1 node.",
     )
-    quarantines_per_hour_max: int = Field(8, ge=0, description="New quarantines within an hour, fleet-wide.")
+    quarantines_per_hour_max: int = Field(8, ge=0, description="New quarantines within an hour, in the whole fleet.")
     domain_share_max: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="Share of a partition, of a leaf switch or block of Slurm's topology, and of a domain below, that "
-        "may be quarantined; never below 1.",
+        description="Share of a partition, of a leaf switch or block in Slurm's topology, and of each domain below, "
+        "that may be quarantined at once; never below 1 node.",
     )
     domains: dict[str, list[str]] = Field(
         {}, description='Further domains of failure by name, such as `"rack r1" = ["n1", "n2"]`.'
     )
     breaker_window_seconds: float = Field(
-        600.0, gt=0, description="The circuit breaker counts the nodes quarantined within this."
+        600.0, gt=0, description="Time over which the circuit breaker counts quarantined nodes."
     )
     breaker_nodes_max: int = Field(
-        6, ge=1, description="One more than these within the window opens it. Only a person closes it again."
+        6,
+        ge=1,
+        description="Nodes quarantined within that time; one more opens the circuit breaker. Only a person closes it "
+        "again.",
     )
     breaker_share_max: float = Field(
-        0.25, gt=0, le=1, description="The same as a share of the nodes that were well; the smaller counts, at least 3."
+        0.25,
+        gt=0,
+        le=1,
+        description="The same limit as a share of the nodes that were in service. The smaller of both counts, but "
+        "never below 3 nodes.",
     )
     observe_rules: list[str] = Field(
-        [], description='Rules that only observe, by the beginning of their name: `["xid.74", "straggler."]`.'
+        [],
+        description='Rules that are recorded but not acted on, by the beginning of their name: `["xid.74", '
+        '"straggler."]`.',
     )
 
 
 class Silence(Section):
-    silent_after_seconds: float = Field(
-        4.0, ge=1, description="A node whose agent did not report for this long is unknown."
-    )
+    silent_after_seconds: float = Field(4.0, ge=1, description="Time without a report after which a node is unknown.")
     dead_after_seconds: float = Field(
         6.0,
         ge=1,
-        description="A node silent for this long, whose slurmd answers nobody either, is dead, unless its job goes on.",
+        description="Time without a report after which a node is dead, if its slurmd does not answer either and its "
+        "job makes no progress.",
     )
     slurmd_silent_seconds: float = Field(
-        1.0, ge=0, description="So long nobody must answer at the slurmd's port: a single lost answer is none."
+        1.0, ge=0, description="Time for which a slurmd must not answer: one lost answer is not enough."
     )
-    mass_nodes_min: int = Field(3, ge=2, description="This many nodes silent at once, and the share below: our fault.")
+    mass_nodes_min: int = Field(
+        3,
+        ge=2,
+        description="Nodes silent at once, together with the share below, from which the cause is taken to be the "
+        "network or the control plane.",
+    )
     mass_share: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="With this share of nodes silent at once nothing is done that no person asks for.",
+        description="Share of nodes silent at once from which the control plane does only what an operator requests.",
     )
 
     @model_validator(mode="after")
@@ -166,20 +182,31 @@ class Silence(Section):
 
 
 class Straggler(Section):
-    window_steps: int = Field(20, ge=8, le=40, description="Steps whose median is judged as one value.")
-    windows: int = Field(4, ge=1, le=8, description="Consecutive windows that are looked at.")
-    windows_slow_min: int = Field(3, ge=1, le=8, description="Slow windows among them that make a suspect.")
-    ratio: float = Field(1.05, gt=1, description="Slow: self time over the median of peers of the same role.")
-    robust_z: float = Field(3.5, gt=0, description="Slow, too: distance from that median in robust deviations.")
-    ratio_overall: float = Field(1.058, gt=1, description="Ratio asked for over the last slow windows together.")
-    peers_few: int = Field(16, ge=2, description="With fewer peers than this the ratio below is asked for instead.")
-    ratio_few_peers: float = Field(1.065, gt=1, description="The same with few peers, who know less of each other.")
+    window_steps: int = Field(20, ge=8, le=40, description="Steps in a window; their median is judged as one value.")
+    windows: int = Field(4, ge=1, le=8, description="Consecutive windows that are compared.")
+    windows_slow_min: int = Field(3, ge=1, le=8, description="Slow windows among these that make a node suspect.")
+    ratio: float = Field(
+        1.05,
+        gt=1,
+        description="A window is slow when its self time, over the median of peers of the same role, is above this "
+        "ratio...",
+    )
+    robust_z: float = Field(
+        3.5, gt=0, description="... and its distance from that median is above this many robust deviations."
+    )
+    ratio_overall: float = Field(1.058, gt=1, description="Ratio that the last slow windows together must exceed.")
+    peers_few: int = Field(16, ge=2, description="Number of peers below which `ratio_few_peers` applies.")
+    ratio_few_peers: float = Field(
+        1.065, gt=1, description="Ratio that replaces `ratio_overall` where there are few peers."
+    )
     noise_z: float = Field(
         5.0,
         gt=0,
-        description="The excess must be so many times the error of a median of steps that vary like these.",
+        description="Least excess, as a multiple of the error of a median of steps that vary as these do.",
     )
-    ratio_gross: float = Field(1.3, gt=1, description="Both halves of one window above this make a suspect at once.")
+    ratio_gross: float = Field(
+        1.3, gt=1, description="Ratio above which, in both halves of one window, a node is suspect at once."
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -187,27 +214,34 @@ class Straggler(Section):
             raise ValueError("windows_slow_min must not be more than windows")
         if self.windows * self.window_steps > STRAGGLER_STEPS_MAX:
             raise ValueError(
-                f"windows times window_steps must not be more than {STRAGGLER_STEPS_MAX}: older are not kept"
+                f"windows times window_steps must not be more than {STRAGGLER_STEPS_MAX}: older steps are not kept"
             )
         return self
 
 
 class Xid(Section):
     burst_silence_seconds: float = Field(
-        180.0, ge=1, description="Xids on a node are one incident until it is silent for longer than this."
+        180.0, ge=1, description="Time without an Xid on a node after which the next Xid begins a new incident."
     )
-    echo_seconds: float = Field(30.0, ge=0, description="So soon after another fault an Xid may be an echo of it.")
+    echo_seconds: float = Field(30.0, ge=0, description="Time after another fault within which an Xid may be its echo.")
     spread_nodes_min: int = Field(
-        2, ge=2, description="On this many nodes of one job a code that can be the program's doing is the program's."
+        2,
+        ge=2,
+        description="Nodes of one job with the same code from which the program is the cause, where the code allows "
+        "for that.",
     )
     spread_wait_seconds: float = Field(
-        3.0, ge=0, le=60, description="So long a gang's other nodes are waited for before such a code counts."
+        3.0, ge=0, le=60, description="Time to wait for the other nodes of the gang before such a code counts."
     )
     suspect_hours: float = Field(
-        24.0, gt=0, le=168, description="Within this a program's error on the same GPU again and again is suspicious."
+        24.0, gt=0, le=168, description="Time within which repeated program errors on the same GPU make it suspect."
     )
-    suspect_events_min: int = Field(2, ge=2, description="So often: errors of one code on one GPU, in different jobs.")
-    suspect_users_min: int = Field(2, ge=1, description="Of so many users, who have not had it on another GPU.")
+    suspect_events_min: int = Field(
+        2, ge=2, description="Errors of one code on one GPU, in different jobs, that make it suspect."
+    )
+    suspect_users_min: int = Field(
+        2, ge=1, description="Users among these jobs who did not have the error on another GPU."
+    )
     policy: dict[int, RowOverride] = Field(
         {},
         description="Rows of the policy for Xids that this site changes, such as `[xid.policy.94]` with `class`, "
@@ -224,75 +258,88 @@ class Xid(Section):
 
     @model_validator(mode="after")
     def _rows_are_whole(self) -> Self:
-        self.rows  # noqa: B018  - a row that says too little is refused here
+        self.rows  # noqa: B018  - reading it refuses an incomplete row
         return self
 
 
 class Hardware(Section):
     gpus_per_node: int = Field(
-        0, ge=0, description="GPUs that every node with GPUs should show. 0: as many as Slurm's Gres says of the node."
+        0,
+        ge=0,
+        description="GPUs that every node with GPUs should show. 0: as many as Slurm's Gres gives for the node.",
     )
     ports_per_node: int = Field(
         0,
         ge=0,
-        description="Fabric ports that should be active on every node with GPUs: fewer make it suspect, also if they "
-        "have been dead since it booted. 0: not looked at.",
+        description="Fabric ports that should be active on every node with GPUs; with fewer it is suspect, even if "
+        "they have been down since it booted. 0: not checked.",
     )
     gpu_missing_seconds: float = Field(
-        60.0, ge=0, description="A GPU seen earlier in this boot may be away for so long: it may be being reset."
+        60.0, ge=0, description="Time for which a GPU seen earlier in this boot may be missing, as during a reset."
     )
     nvml_silent_seconds: float = Field(
-        30.0, ge=10, description="A node whose driver has owed an answer for so long is suspect."
+        30.0, ge=10, description="Time without an answer from the driver after which the node is suspect."
     )
     nvml_silent_stalled_seconds: float = Field(
         60.0,
         ge=10,
-        description="A driver silent for so long is at fault, if a gang of ours there stands still for as long.",
+        description="Time without an answer from the driver after which it is at fault, if a managed gang there has "
+        "stood still for the same time.",
     )
     slowed_share: float = Field(
         0.6,
         gt=0,
         le=1,
-        description="A GPU that its hardware slowed down (heat, power brake) for this share of ten minutes is suspect.",
+        description="Share of ten minutes for which the hardware slowed a GPU (heat, power brake) that makes it "
+        "suspect.",
     )
     port_down_seconds: float = Field(
-        240.0, ge=10, description="A fabric port that was in use and is down for so long is at fault."
+        240.0, ge=10, description="Time for which a fabric port that was in use is down, after which it is at fault."
     )
     port_down_stalled_seconds: float = Field(
-        25.0, ge=10, description="The same, if a gang of ours there stands still for as long."
+        25.0, ge=10, description="The same, if a managed gang there has stood still for the same time."
     )
-    port_flap_seconds: float = Field(25.0, ge=10, description="A port that was down for so long and came back flapped.")
+    port_flap_seconds: float = Field(
+        25.0, ge=10, description="Shortest time down that counts as a flap when the port comes back."
+    )
     port_flaps: int = Field(
         3,
         ge=2,
-        description="A port that flapped so often is at fault until a person clears it, one that was down so often for "
-        "shorter makes its node suspect...",
+        description="Flaps after which a port is at fault until a person clears it; the same number of shorter "
+        "interruptions makes its node suspect...",
     )
-    port_flaps_hours: float = Field(12.0, gt=0, description="... if it did so within this time.")
+    port_flaps_hours: float = Field(12.0, gt=0, description="... within this time.")
     together_nodes: int = Field(
         4,
         ge=2,
-        description="So many nodes whose fabric or driver fails alike at once are not to blame, each for itself: a "
-        "switch is, or what was installed everywhere. Recorded only.",
+        description="Nodes whose fabric or driver fails alike at once, from which a common cause is assumed (a "
+        "switch, a new installation) and the findings are recorded only.",
     )
     together_share: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="Where so many nodes, and this share of all, look wrong alike, the site is so: recorded only.",
+        description="Share of all nodes, together with that number, whose hardware looks wrong alike, from which the "
+        "findings are recorded only.",
     )
     disk_free_share_min: float = Field(
-        0.01, ge=0, lt=1, description="A node with less room, or fewer free inodes, on one of its disks is suspect."
+        0.01, ge=0, lt=1, description="Share of free room or free inodes on a disk below which the node is suspect."
     )
     clock_offset_seconds: float = Field(
-        5.0, gt=0, description="A node whose clock differs from ours by more is recorded: its times mislead."
+        5.0,
+        gt=0,
+        description="Difference between the clocks of a node and of the control plane above which it is recorded: the "
+        "node's times mislead.",
     )
 
 
 class Lemon(Section):
-    days: float = Field(28.0, gt=0, le=365, description="How far back a node's faults, losses and failures count.")
+    days: float = Field(28.0, gt=0, le=365, description="Time over which a node's faults, losses and failures count.")
     score_min: float = Field(
-        2.0, gt=0, description="Nodes with this score are told to a person, and taken last as spares: two faults do."
+        2.0,
+        gt=0,
+        description="Score from which a person is notified of a node and it is taken last as a spare; two faults "
+        "reach it.",
     )
 
 
@@ -300,14 +347,16 @@ class Hang(Section):
     seconds_min: float = Field(
         600.0,
         ge=1,
-        description="A gang that stands still for less is never called hung. Longer than the first checkpoint takes: "
-        "rank 0 writing it while the others wait looks like a hang.",
+        description="Time without progress below which a gang never counts as hung. Set it longer than the first "
+        "checkpoint takes: rank 0 writing it while the others wait looks like a hang.",
     )
     factor: float = Field(
-        5.0, ge=1.5, description="It hangs after so many times the longest pause between two of its last steps."
+        5.0,
+        ge=1.5,
+        description="Multiple of the longest pause between two of its last steps after which a gang counts as hung.",
     )
     first_step_seconds: float = Field(
-        1800.0, gt=0, description="For a gang's first step, and the most that is waited for any."
+        1800.0, gt=0, description="Time for a gang's first step, and the longest time to wait for any step."
     )
 
     @model_validator(mode="after")
@@ -319,7 +368,10 @@ class Hang(Section):
 
 class Recovery(Section):
     step_timeout_seconds: float = Field(
-        120.0, gt=0, description="A recovery step that is not seen done by then fails the recovery and pages."
+        120.0,
+        gt=0,
+        description="Time for a recovery step to show its effect; after that the recovery fails and a person is "
+        "notified.",
     )
     first_step_timeout_seconds: float = Field(
         1800.0,
@@ -329,18 +381,22 @@ class Recovery(Section):
     launcher_timeout_seconds: float = Field(
         20.0,
         gt=0,
-        description="A launcher that has not done as told by then is not waited for: its job moves to the pool.",
+        description="Time for a launcher to carry out an order; after that its job is moved with a spare from the "
+        "pool.",
     )
     time_credit_minutes_max: int = Field(
         0,
         ge=0,
-        description="By so many minutes in all a job's time limit may be raised for what faults within its allocation "
-        "took of it, work since its last checkpoint included. 0: never; it moves what Slurm has planned for others.",
+        description="Minutes in all by which a job's time limit may be raised for the time that faults within its "
+        "allocation cost, work since its last checkpoint included. 0: never; raising a limit delays what "
+        "Slurm has planned for others.",
     )
     repeat_after_seconds: float = Field(
-        2.0, gt=0, description="A step whose effect is not seen in Slurm after this is tried again."
+        2.0, gt=0, description="Time after which a step without a visible effect in Slurm is tried again."
     )
-    seats_minutes: int = Field(60, ge=5, description="Life of a seat reservation, should we die and not come back.")
+    seats_minutes: int = Field(
+        60, ge=5, description="Duration of a seat reservation: it ends by itself if the control plane is gone."
+    )
 
     @model_validator(mode="after")
     def _seats_outlast_the_wait(self) -> Self:
@@ -356,102 +412,114 @@ class Repair(Section):
     )
     reset_command: str = Field(
         "",
-        description="Shell command that resets a node's GPUs, run there as an exclusive job of ours, such as "
-        '`nvidia-smi --gpu-reset ${UNDERSTUDY_GPU:+-i "$UNDERSTUDY_GPU"}`: there stand the GPUs at fault, where they '
-        "are known. Empty: that rung is left out.",
+        description="Shell command that resets a node's GPUs, run there as an exclusive job, such as `nvidia-smi "
+        '--gpu-reset ${UNDERSTUDY_GPU:+-i "$UNDERSTUDY_GPU"}`; the variable holds the GPUs at fault, '
+        "where they are known. Empty: no reset is tried.",
     )
     evidence_command: str = Field(
         "",
-        description="Shell command that tells what a reset would wipe out, such as `nvidia-smi -q; dmesg`. "
-        "It is run before the reset, in the same job, for half of its time at most.",
+        description="Shell command that prints what a reset would erase, such as `nvidia-smi -q; dmesg`. It runs "
+        "before the reset, in the same job, for at most half of its time.",
     )
     agent_run_directory: str = Field(
         "/run/understudy",
         pattern="^/",
-        description="`run_directory` of the agents, `%n` for the node's name: the agent lets go of NVML for the reset.",
+        description="`run_directory` of the agents, `%n` for the node's name: through it the agent is asked to "
+        "release NVML for the reset.",
     )
-    reset_timeout_seconds: float = Field(600.0, gt=0, description="So long a reset may take, until it has failed.")
+    reset_timeout_seconds: float = Field(600.0, gt=0, description="Time for a reset; after that it has failed.")
     resets_max: int = Field(1, ge=0, description="Resets of one node within a week.")
-    reboot: bool = Field(True, description="Whether nodes are rebooted (`scontrol reboot`; needs RebootProgram).")
+    reboot: bool = Field(True, description="Reboot nodes (`scontrol reboot`; needs RebootProgram).")
     reboot_timeout_seconds: float = Field(
-        1800.0, gt=0, description="A node that is not back by then has failed to reboot."
+        1800.0, gt=0, description="Time for a node to come back from a reboot; after that the reboot has failed."
     )
-    reboots_max: int = Field(2, ge=0, description="Reboots of one node within a week; then it is a person's.")
+    reboots_max: int = Field(
+        2, ge=0, description="Reboots of one node within a week; after that manual repair is needed."
+    )
     quarantines_max: int = Field(
-        3, ge=1, description="A node quarantined this often within a week is a person's, whatever the fault."
+        3,
+        ge=1,
+        description="Quarantines of one node within a week from which manual repair is needed, whatever the fault.",
     )
-    nodes_at_once_max: int = Field(2, ge=1, description="Nodes in repair or test at once.")
-    cooldown_seconds: float = Field(
-        60.0, ge=0, description="So long nothing is tried on a node after the last thing that was."
-    )
+    nodes_at_once_max: int = Field(2, ge=1, description="Nodes in repair or validation at once.")
+    cooldown_seconds: float = Field(60.0, ge=0, description="Time between two repairs of the same node.")
     dead_node_wait_seconds: float = Field(
-        1800.0, ge=0, description="So long a dead node may take to come back by itself, before a person is asked."
+        1800.0, ge=0, description="Time for a dead node to come back by itself; after that manual repair is needed."
     )
     webhook: str = Field(
         "",
         pattern="^(https?://.+)?$",
-        description="URL that gets a ticket (POST, JSON) when a person is needed. Empty: `/v1/tickets` alone.",
+        description="URL that receives a ticket (POST, JSON) when a person is needed. Empty: tickets are shown at "
+        "`/v1/tickets` only.",
     )
 
 
 class Validation(Section):
     enabled: bool = Field(
         False,
-        description="Test a repaired node before it returns. Off: what was repaired waits for a person.",
+        description="Validate a repaired node before it returns to service. Off: a repaired node waits for a person.",
     )
     user: str = Field(
         "root",
         pattern=r"^[A-Za-z0-9_][\w.-]*$",
-        description="Whose our jobs on the node are: root, or whom the control plane runs as.",
+        description="User of the control plane's jobs on the node: root, or the user that the control plane runs as.",
     )
     selfcheck: str = Field(
         "understudy selfcheck --json",
-        description="Left out, in words, where it is not installed. Where it does not say them itself it is given "
-        "`--gpus`, as many as Slurm's Gres says, and for a suspect `--slow-ratio`.",
+        description="Command of the self-check. Where it is not installed it is left out, which the result shows. "
+        "Unless the command sets them, `--gpus` (the number in Slurm's Gres) and, for a suspect, "
+        "`--slow-ratio` are added.",
     )
     slow_ratio: float = Field(
         1.15,
         ge=0,
-        description="A suspect fails its test if one of its GPUs takes so many times as long as the median of at least "
-        "two others there; 0: it is only told.",
+        description="Time of a GPU over the median of at least two other GPUs of the node above which a suspect fails "
+        "its validation. 0: the ratio is reported only.",
     )
     all_reduce_gbps_min: float = Field(
         0.0,
         ge=0,
-        description='Least "Avg bus bandwidth" of `all_reduce_perf` over a node\'s GPUs, 8 to 256 MB, in GB/s; 0: that '
-        "it runs is enough.",
+        description='Least "Avg bus bandwidth" of `all_reduce_perf` over a node\'s GPUs, 8 to 256 MB, in GB/s. 0: it '
+        "only has to run.",
     )
     nvlinks_active_min: int = Field(
-        0, ge=0, description="NVLinks of each GPU that have to be up; 0: as many as of the node's GPU with most."
+        0,
+        ge=0,
+        description="NVLinks of each GPU that have to be up. 0: as many as the GPU of the node with the most has.",
     )
     ports_active_min: int = Field(
-        0, ge=0, description="InfiniBand and RoCE ports of a node with GPUs that have to be up; 0: not looked at."
+        0, ge=0, description="InfiniBand and RoCE ports that have to be up on a node with GPUs. 0: not checked."
     )
-    dcgm_level: int = Field(2, ge=0, le=4, description="Level of `dcgmi diag`, where there is one; 0: never.")
-    command: str = Field("", description="The site's own test, a shell command; it fails with any exit code but 0.")
-    timeout_seconds: float = Field(3600.0, ge=60, description="So long the whole test may take, until it has failed.")
+    dcgm_level: int = Field(2, ge=0, le=4, description="Level of `dcgmi diag`, where it is installed. 0: never run.")
+    command: str = Field("", description="The site's own validation, a shell command; any exit code but 0 fails it.")
+    timeout_seconds: float = Field(
+        3600.0, ge=60, description="Time for the whole validation; after that it has failed."
+    )
     output_directory: str = Field(
         "",
-        description="Where the output of our jobs goes. Seen by nodes and control plane alike, its end is kept with "
-        "the step. Empty: only its last 700 bytes are, which the job leaves in its Slurm comment.",
+        description="Directory for the output of the control plane's jobs. Where nodes and control plane both see it, "
+        "the end of the output is kept with the step. Empty: only the last 700 bytes are kept, which the "
+        "job leaves in its Slurm comment.",
     )
     burn_in_hours: float = Field(
-        24.0, ge=0, le=120, description="So long `understudy burn-in` repeats the test on a node."
+        24.0, ge=0, le=120, description="Time for which `understudy burn-in` repeats the validation of a node."
     )
     burn_in_new_nodes: bool = Field(
-        False, description="Whether a node that Slurm did not know before is burnt in, as soon as nobody uses it."
+        False, description="Burn in each node that is new in Slurm, as soon as no job uses it."
     )
-    test_suspects: bool = Field(True, description="Whether a suspect node is tested as soon as nobody uses it.")
+    test_suspects: bool = Field(True, description="Validate each suspect node as soon as no job uses it.")
     suspects_at_once_max: int = Field(
-        2, ge=1, description="Suspects in test at once. Tests and burn-ins that were asked for do not count."
+        2,
+        ge=1,
+        description="Suspects in validation at once. Validations and burn-ins that an operator requested do not count.",
     )
-    probation_hours: float = Field(24.0, ge=0, description="So long a node is on probation after it has returned.")
+    probation_hours: float = Field(24.0, ge=0, description="Time for which a node is on probation after its return.")
     probation_weight: int = Field(
         0,
         ge=0,
         le=1_000_000_000,
-        description="Weight in Slurm of a node on probation that is no spare: one above those of all other nodes makes "
-        "jobs get it last. 0: weights are left alone.",
+        description="Weight in Slurm of a node on probation that is no spare. One above the weights of all other "
+        "nodes makes jobs get it last. 0: weights are not changed.",
     )
 
 
@@ -459,7 +527,7 @@ class Config(Section):
     cluster: str = Field(min_length=1, description="Name of the Slurm cluster (ClusterName).")
     mode: Mode = Field(
         Mode.OBSERVE,
-        description="`observe` (decides, writes down what it would do, touches nothing) or `act`.",
+        description="`observe` (decides and records what it would do; changes nothing) or `act`.",
     )
     server: Server = Server()
     slurm: Slurm = Slurm()
@@ -496,7 +564,7 @@ def load_config(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give another with --config") from error
+        raise ConfigError(f"{path}: cannot be read: {error}; name another file with --config") from error
     return parse_config(text, str(path))
 
 

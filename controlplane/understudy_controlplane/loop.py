@@ -140,7 +140,7 @@ class Loop:
     def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
         snapshot = self.look(slurm_age_max_seconds)
         self.pulse.snapshot = snapshot
-        self.verdicts.say(unfit_nodes(snapshot), snapshot.slurm_read_at)
+        self.verdicts.set(unfit_nodes(snapshot), snapshot.slurm_read_at)
         self._launchers.say(words(snapshot))
         findings = detect(snapshot, self._config)
         return snapshot, findings, decide(snapshot, findings, self._config)

@@ -37,7 +37,7 @@ def configure_logging() -> None:
 
 
 def real_outside(config: Config) -> Outside:
-    """Raises ConfigError where the gateway that was asked for cannot be used."""
+    """The real Slurm and slurmds. Raises ConfigError where the configured gateway cannot be used."""
 
     def probe(node: SlurmNode) -> bool:
         return slurmd_answers(node.address, node.port, config.slurm.probe_timeout_seconds)
@@ -46,13 +46,13 @@ def real_outside(config: Config) -> Outside:
         choice = choose(config.slurm)
     except SlurmError as error:
         raise ConfigError(str(error)) from error
-    structlog.get_logger().info("slurm.gateway", taken=choice.name, why=choice.why)
+    structlog.get_logger().info("slurm.gateway", gateway=choice.name, reason=choice.why)
     return Outside(choice.slurm, probe)
 
 
 def hold_database(url: str) -> IO[str] | None:
-    """A second control plane on the same SQLite file would act on the same recoveries: it is kept out by a lock that
-    the kernel lets go of when its holder ends, however it does. Raises ConfigError when another holds it.
+    """Lock the SQLite file: a second control plane on it would act on the same recoveries. The kernel releases the
+    lock when its holder ends, however it ends. Raises ConfigError when another process holds it.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
@@ -63,26 +63,26 @@ def hold_database(url: str) -> IO[str] | None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ConfigError(f"{path}: another control plane runs on this database; end it first") from error
+        raise ConfigError(f"{path}: another control plane uses this database; stop that one first") from error
     return lock
 
 
 def collect_rarely() -> None:
-    """Every tick makes some hundred thousand values of a large fleet anew. By Python's defaults the search for cycles,
-    of which there are few, then goes through the whole picture at every other tick and holds up all doors meanwhile.
+    """Search for reference cycles rarely. Each tick creates some hundred thousand values for a large fleet, with few
+    cycles; with Python's defaults the search would walk all of them every other tick, and all routes would wait.
     """
     gc.set_threshold(100_000, 20, 20)
 
 
 def serve(config: Config, outside: Outside | None = None) -> None:
-    """Runs until SIGTERM or SIGINT. Raises ConfigError when the configuration cannot be lived with here."""
+    """Run until SIGTERM or SIGINT. Raises ConfigError when the configuration cannot be used on this host."""
     configure_logging()
     collect_rarely()
     try:
         lock = hold_database(config.server.database)  # held as long as this frame lives
         control_plane = compose(config, outside or real_outside(config))
     except (OSError, StoreError) as error:
-        raise ConfigError(f"database {config.server.database}: cannot be used: {error}") from error
+        raise ConfigError(f"database {config.server.database}: cannot be used: {error}; set server.database") from error
     structlog.get_logger().info(
         "serve",
         cluster=config.cluster,

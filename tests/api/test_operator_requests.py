@@ -37,8 +37,8 @@ def plane(tmp_path: Path) -> Iterator[tuple[TestClient, Stores]]:
 @pytest.fixture
 def ask(plane: tuple[TestClient, Stores]) -> Ask:
     def post(path: str, body: Any = None, token: str = TOKEN) -> Any:
-        told = body if body is not None else {"reason": "cables", "by": "alice"}
-        return plane[0].post(path, json=told, headers={"Authorization": f"Bearer {token}"})
+        content = body if body is not None else {"reason": "cables", "by": "alice"}
+        return plane[0].post(path, json=content, headers={"Authorization": f"Bearer {token}"})
 
     return post
 
@@ -77,7 +77,7 @@ def test_the_breaker_and_a_pause_are_switched_apart(ask: Ask) -> None:
     assert ask("/v1/resume").json() == {"paused": ""}
 
 
-def test_windows_show_tickets_gpus_and_the_breaker(plane: tuple[TestClient, Stores]) -> None:
+def test_routes_show_tickets_gpus_and_the_breaker(plane: tuple[TestClient, Stores]) -> None:
     client, stores = plane
     stores.repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
     stores.repairs.open_ticket("n1-17", "n1", {"why": "broken"}, b.NOW)

@@ -24,12 +24,12 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     rehearsal.run(3)
     rehearsal.fail("n3")
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
-    told = (
+    answer = (
         client_of(rehearsal)
         .get("/v1/restore-point?job_id=1&restart_count=1&user_id=0", headers=agent(rehearsal))
         .json()
     )
-    assert (told["step"], told["path"]) == (20, "/c/20")
+    assert (answer["step"], answer["path"]) == (20, "/c/20")
     play(rehearsal, attempt=1, first=20, last=40)
     rehearsal.run_until(rehearsal.ended)
     return rehearsal
@@ -91,7 +91,7 @@ def test_nodes_show_our_state_and_slurms(get: Any) -> None:
     assert len(n3["gpus"]) == 8
 
 
-def test_a_recovery_is_told_phase_by_phase_with_what_it_cost(get: Any) -> None:
+def test_a_recovery_shows_each_phase_and_what_it_cost(get: Any) -> None:
     recovery = next(one for one in get("/v1/recoveries") if one["kind"] == "pool")
     phases = recovery["phases_ms"]
     assert list(phases) == ["detected", "decided", "drained", "seats_held", "requeued", "running", "first_step"]
@@ -108,12 +108,12 @@ def test_jobs_have_attempts_and_an_ettr(get: Any) -> None:
 
 
 def test_the_ranks_of_a_job_show_which_of_them_the_others_wait_for(get: Any) -> None:
-    told = get("/v1/jobs/1/ranks")
-    assert (told["job_id"], told["restart_count"], told["launch"]) == (1, 1, 0)
-    assert [(one["node"], one["last_step"]) for one in told["ranks"]] == [(n, 40) for n in ("n1", "n2", "n4", "n6")]
-    sequences = [one["collective"]["sequence"] for one in told["ranks"]]
+    answer = get("/v1/jobs/1/ranks")
+    assert (answer["job_id"], answer["restart_count"], answer["launch"]) == (1, 1, 0)
+    assert [(one["node"], one["last_step"]) for one in answer["ranks"]] == [(n, 40) for n in ("n1", "n2", "n4", "n6")]
+    sequences = [one["collective"]["sequence"] for one in answer["ranks"]]
     assert sequences == [21, 21, 20, 21]
-    assert [one["collective"]["inside"] for one in told["ranks"]] == [True, True, False, True]
+    assert [one["collective"]["inside"] for one in answer["ranks"]] == [True, True, False, True]
     assert get("/v1/jobs/4711/ranks") == {"job_id": 4711, "restart_count": None, "launch": None, "ranks": []}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.fleet.job import JobThere
-from understudy_controlplane.live.allocations import MARGIN_SECONDS, REMEMBERED_SECONDS, Allocations
+from understudy_controlplane.live.allocations import KEPT_SECONDS, MARGIN_SECONDS, Allocations
 
 FIRST, SECOND = JobThere(7, 500, "researcher"), JobThere(8, 500, "researcher")
 
@@ -39,7 +39,7 @@ def test_what_was_before_the_first_job_is_of_none(allocations: Allocations) -> N
 
 
 def test_an_ended_job_is_forgotten_after_a_while(allocations: Allocations) -> None:
-    allocations.note([b.job(job_id=8, nodes=("n1",))], 1102.0 + REMEMBERED_SECONDS)
+    allocations.note([b.job(job_id=8, nodes=("n1",))], 1102.0 + KEPT_SECONDS)
     assert allocations.on("n2", 1050.0) == []
 
 

@@ -12,7 +12,7 @@ def window(rank: int, first: int, launch: int) -> RankWindow:
     return RankWindow(7, 0, rank, 2, first_step=first, self_seconds=[0.1] * 5, launch=launch)
 
 
-def test_a_new_launch_begins_anew_and_the_one_before_is_heard_no_more() -> None:
+def test_a_new_launch_gets_a_new_buffer_and_the_one_before_is_ignored() -> None:
     telemetry = Telemetry()
     telemetry.know(["n1"])
     telemetry.expect({7: ExpectedJob(0, 1000, frozenset({"n1"}))})

@@ -48,7 +48,7 @@ def test_steps_that_a_rank_has_not_reached_are_unknown() -> None:
     assert np.isnan(values[1, -5:]).all()
 
 
-def test_a_rank_is_shown_in_the_last_collective_it_told_of_with_steps_or_without() -> None:
+def test_a_rank_is_shown_in_the_last_collective_it_reported_with_steps_or_without() -> None:
     buffer = StepBuffer(Attempt(0), 2)
     entered = Collective("all_reduce", 3, b.NOW, 10, inside=True)
     buffer.add(window(0, 0, [1.0] * 10), "n1", b.NOW)
@@ -81,6 +81,6 @@ def test_a_table_knows_the_longest_pause_between_new_steps_and_where_each_rank_i
     buffer.add(RankWindow(7, 0, 1, 2, collective=inside), "n1", b.NOW + 90)
     table = buffer.table(b.job().key)
     assert (table.heard_since, table.longest_pause_seconds) == (b.NOW + 1, 7.0)
-    assert table.advanced_at == b.NOW + 11.1, "being told where a rank is, is no progress"
+    assert table.advanced_at == b.NOW + 11.1, "a report of where a rank is counts as no progress"
     assert (table.sequences.tolist(), table.inside.tolist()) == ([-1, 9], [False, True])
     assert table.furthest_collective == "all_reduce"

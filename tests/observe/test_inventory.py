@@ -13,12 +13,14 @@ THIS = "GPU-that-moves"
 
 
 def moves(rehearsal: Rehearsal) -> list[str]:
-    """Where that GPU was said to have come, in order."""
-    told: list[dict[str, Any]] = Queries(rehearsal.engine).decisions(1000)
-    return [one["subject"] for one in reversed(told) if one["rule"].startswith("inventory.") and THIS in one["reason"]]
+    """The nodes to which decisions say that this GPU moved, in order."""
+    decisions: list[dict[str, Any]] = Queries(rehearsal.engine).decisions(1000)
+    return [
+        one["subject"] for one in reversed(decisions) if one["rule"].startswith("inventory.") and THIS in one["reason"]
+    ]
 
 
-def test_a_gpu_that_comes_back_is_told_and_a_node_that_is_off_has_none(tmp_path: Path) -> None:
+def test_a_gpu_that_comes_back_is_recorded_and_a_node_that_is_off_has_none(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path)
     for name in NODES:  # each its own, or all would be taken for the same ones
         rehearsal.gpus[name] = [b.gpu(i, uuid=f"GPU-{name}-{i}") for i in range(2)]
@@ -26,10 +28,10 @@ def test_a_gpu_that_comes_back_is_told_and_a_node_that_is_off_has_none(tmp_path:
     rehearsal.run(5)
     assert moves(rehearsal) == []
 
-    rehearsal.silent.add("n6")  # off; what it said last still stands here
+    rehearsal.silent.add("n6")  # off; its last report is still in memory
     rehearsal.run(120)
     rehearsal.gpus["n7"] += [b.gpu(2, uuid=THIS)]
-    rehearsal.run(3700)  # what stands is written down hourly
+    rehearsal.run(3700)  # GPUs that stay are recorded hourly
     assert moves(rehearsal) == ["n7"]
 
     rehearsal.silent.add("n7")

@@ -20,7 +20,7 @@ def test_a_node_that_swallows_connections_does_not_answer_and_does_not_hold_up()
         server.bind(("127.0.0.1", 0))
         server.listen(0)
         clients = [socket.socket() for _ in range(4)]
-        for client in clients:  # until the backlog is full, nobody accepts
+        for client in clients:  # until the backlog is full: no process accepts
             client.setblocking(False)
             client.connect_ex(server.getsockname())
         time.sleep(0.05)

@@ -1,4 +1,1 @@
-"""WINDOWS: what people and Prometheus may look at. Read only.
-
-Belongs here: JSON, metrics, health. Must not: change anything, judge anything.
-"""
+"""Routes that people and programs read and act by: JSON, metrics, health, operators' requests. Judges nothing."""

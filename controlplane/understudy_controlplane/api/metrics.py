@@ -1,7 +1,7 @@
-"""`/metrics`: everything Prometheus may want, read at the moment it asks.
+"""`/metrics` for Prometheus, computed at each request.
 
-Names: prefix `understudy_`, base units, `_total` for counters. Labels have closed vocabularies: no reason texts, no
-job names. Counters of facts come from the database, so they survive a restart.
+Names: prefix `understudy_`, base units, `_total` for counters. Labels have few values: no reason texts, no job
+names. Counters of recorded facts come from the database, so they survive a restart.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from understudy_controlplane.api.routes import Windows
+from understudy_controlplane.api.routes import ReadDependencies
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide.guards import breaker_limit, lately_quarantined, quarantine_limit
 from understudy_controlplane.detect.lemon import lemons
@@ -23,9 +23,9 @@ from understudy_controlplane.fleet.node import NodeState
 TICKETS_COUNTED = 1000
 
 
-def metrics_router(windows: Windows) -> APIRouter:
+def metrics_router(deps: ReadDependencies) -> APIRouter:
     registry = CollectorRegistry()
-    registry.register(FleetCollector(windows))
+    registry.register(FleetCollector(deps))
     router = APIRouter()
 
     @router.get("/metrics")
@@ -36,8 +36,8 @@ def metrics_router(windows: Windows) -> APIRouter:
 
 
 class FleetCollector(Collector):
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
+    def __init__(self, deps: ReadDependencies) -> None:
+        self._deps = deps
 
     def collect(self) -> Iterator[Metric]:
         yield from self._fleet()
@@ -46,11 +46,11 @@ class FleetCollector(Collector):
         yield from self._self()
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing beforehand: registering must not ask the database."""
+        """Empty: registering must not query the database."""
         return iter(())
 
     def _fleet(self) -> Iterator[Metric]:
-        snapshot = self._windows.pulse.snapshot
+        snapshot = self._deps.pulse.snapshot
         views = list(snapshot.nodes.values()) if snapshot else []
         counts = Counter(view.state for view in views)
         nodes = GaugeMetricFamily("understudy_nodes", "Nodes by state.", labels=["state"])
@@ -59,53 +59,63 @@ class FleetCollector(Collector):
         yield nodes
         held = sum(view.is_spare for view in views)
         yield GaugeMetricFamily("understudy_spares_held", "Nodes in the spare pool.", value=held)
-        wanted = self._windows.config.spares.count
-        yield GaugeMetricFamily("understudy_spares_wanted", "Nodes the spare pool should have.", value=wanted)
-        known = lemons(snapshot, self._windows.config.lemon) if snapshot else {}
-        yield GaugeMetricFamily("understudy_lemons", "Nodes that come back again and again.", value=len(known))
-        now = self._windows.clock.now()
+        wanted = self._deps.config.spares.count
+        yield GaugeMetricFamily("understudy_spares_wanted", "Spares that the configuration asks for.", value=wanted)
+        known = lemons(snapshot, self._deps.config.lemon) if snapshot else {}
+        yield GaugeMetricFamily("understudy_lemons", "Nodes whose lemon score is over the limit.", value=len(known))
+        now = self._deps.clock.now()
         ages = GaugeMetricFamily(
-            "understudy_agent_report_age_seconds", "Since a node's agent last reported.", labels=["node"]
+            "understudy_agent_report_age_seconds", "Seconds since the last report of the node's agent.", labels=["node"]
         )
-        for name, heard in self._windows.telemetry.heard().items():
+        for name, heard in self._deps.telemetry.heard().items():
             ages.add_metric([name], now - heard.at)
         yield ages
         yield CounterMetricFamily(
             "understudy_reports_total",
-            "Reports taken since start.",
-            value=self._windows.telemetry.reports_total,
+            "Reports accepted since start.",
+            value=self._deps.telemetry.reports_total,
         )
         yield CounterMetricFamily(
             "understudy_step_windows_dropped_total",
-            "Ranks' step times not believed since start.",
-            value=self._windows.telemetry.windows_dropped_total,
+            "Step-time windows of ranks rejected since start.",
+            value=self._deps.telemetry.windows_dropped_total,
         )
 
     def _guards(self) -> Iterator[Metric]:
-        snapshot, config = self._windows.pulse.snapshot, self._windows.config
+        snapshot, config = self._deps.pulse.snapshot, self._deps.config
         if snapshot is None:
             return
         opened = int(bool(snapshot.breaker))
         yield GaugeMetricFamily("understudy_breaker_open", "1 while the circuit breaker is open.", value=opened)
         lately = len(lately_quarantined(snapshot, config))
-        yield GaugeMetricFamily("understudy_breaker_nodes", "Nodes quarantined within its window.", value=lately)
+        yield GaugeMetricFamily(
+            "understudy_breaker_nodes", "Nodes quarantined within the circuit breaker's window.", value=lately
+        )
         limit = breaker_limit(snapshot, config)
-        yield GaugeMetricFamily("understudy_breaker_limit_nodes", "One more than these opens it.", value=limit)
+        yield GaugeMetricFamily(
+            "understudy_breaker_limit_nodes",
+            "Nodes quarantined within the window above which the circuit breaker opens.",
+            value=limit,
+        )
         limit = quarantine_limit(snapshot, config)
-        yield GaugeMetricFamily("understudy_quarantine_limit_nodes", "As many may be at once.", value=limit)
-        waiting = sum(one["closed_at"] is None for one in self._windows.repairs.tickets(TICKETS_COUNTED))
-        yield GaugeMetricFamily("understudy_tickets_open", "Nodes that a person is asked to look after.", value=waiting)
+        yield GaugeMetricFamily(
+            "understudy_quarantine_limit_nodes", "Nodes that may be quarantined at once.", value=limit
+        )
+        waiting = sum(one["closed_at"] is None for one in self._deps.repairs.tickets(TICKETS_COUNTED))
+        yield GaugeMetricFamily("understudy_tickets_open", "Open tickets for manual repair.", value=waiting)
 
     def _journal(self) -> Iterator[Metric]:
-        counts = self._windows.queries.counts()
+        counts = self._deps.queries.counts()
         recoveries = CounterMetricFamily(
-            "understudy_recoveries_total", "Plans by kind and what became of them.", labels=["kind", "status"]
+            "understudy_recoveries_total", "Recoveries by kind and status.", labels=["kind", "status"]
         )
         for key, count in counts["recoveries"].items():
             recoveries.add_metric(key.split("|"), count)
         yield recoveries
         decisions = CounterMetricFamily(
-            "understudy_decisions_total", "Decisions, also those to do nothing.", labels=["action", "because"]
+            "understudy_decisions_total",
+            "Decisions by action and reason, decisions to do nothing included.",
+            labels=["action", "because"],
         )
         for key, count in counts["decisions"].items():
             decisions.add_metric(key.split("|"), count)
@@ -117,17 +127,21 @@ class FleetCollector(Collector):
         yield GaugeMetricFamily("understudy_incidents_open", "Incidents not closed.", value=counts["incidents"]["open"])
 
     def _self(self) -> Iterator[Metric]:
-        windows, pulse = self._windows, self._windows.pulse
-        paused = bool(windows.fleet.pause())
-        yield GaugeMetricFamily("understudy_acting", "1 in mode act.", value=int(windows.config.mode is Mode.ACT))
-        yield GaugeMetricFamily("understudy_paused", "1 while an operator has paused it.", value=int(paused))
+        deps, pulse = self._deps, self._deps.pulse
+        paused = bool(deps.fleet.pause())
+        yield GaugeMetricFamily(
+            "understudy_acting", "1 while the mode is act.", value=int(deps.config.mode is Mode.ACT)
+        )
+        yield GaugeMetricFamily(
+            "understudy_paused", "1 while an operator has paused the control plane.", value=int(paused)
+        )
         yield CounterMetricFamily("understudy_loop_ticks_total", "Ticks since start.", value=pulse.ticks_total)
         yield CounterMetricFamily("understudy_loop_errors_total", "Failed ticks since start.", value=pulse.errors_total)
         yield GaugeMetricFamily("understudy_loop_tick_seconds", "Duration of the last tick.", value=pulse.tick_seconds)
         yield GaugeMetricFamily(
             "understudy_loop_age_seconds",
-            "Since the last tick.",
-            value=windows.clock.now() - pulse.last_tick_at,
+            "Seconds since the last tick.",
+            value=deps.clock.now() - pulse.last_tick_at,
         )
         yield GaugeMetricFamily(
             "understudy_slurm_read_seconds",

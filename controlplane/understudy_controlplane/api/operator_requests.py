@@ -1,5 +1,6 @@
-"""The door for operators: pause and resume, the circuit breaker, and single nodes. Each request leaves a row that says
-who and why; what follows from one about a node is decided by the loop, like everything else.
+"""Routes for operators' requests: pause and resume, the circuit breaker, and single nodes.
+
+Each request is recorded with who made it and why. The loop decides what follows from a request about a node.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.repairs import RepairStore
 
 
-class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OperatorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     by: str
 
@@ -35,21 +36,21 @@ class BreakerState(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The loop takes it up within a second; what came of it stands in `/v1/nodes` and `/v1/decisions`."""
+    """The loop handles the request within a second; `/v1/nodes` and `/v1/decisions` show the result."""
 
     node: str
     asked: str
-    state: str  # of the node, as yet
+    state: str  # of the node when the request was made
 
 
-AT_WORK = (NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION)
-NOT_AT_WORK = tuple(state for state in NodeState if state not in AT_WORK)
+WORKING = (NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION)
+NOT_WORKING = tuple(state for state in NodeState if state not in WORKING)
 
-NOT_IN = {
+REFUSED_IN = {
     Verb.HOLD: (NodeState.OPERATOR_HOLD, NodeState.RETIRED),
     Verb.RETIRE: (NodeState.RETIRED,),
-    Verb.TEST: NOT_AT_WORK,
-    Verb.BURN_IN: NOT_AT_WORK,
+    Verb.TEST: NOT_WORKING,
+    Verb.BURN_IN: NOT_WORKING,
     Verb.RELEASE: (
         NodeState.IN_SERVICE,
         NodeState.SUSPECT,
@@ -59,11 +60,11 @@ NOT_IN = {
         NodeState.FOREIGN_DRAIN,
     ),
 }
-"""States in which there is nothing to do about such a request."""
+"""States of a node in which the request is refused, because it would change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorDoor:
+class OperatorDependencies:
     token: Token | None
     fleet: FleetStore
     repairs: RepairStore
@@ -71,88 +72,99 @@ class OperatorDoor:
     wake_loop: Callable[[], None]
 
 
-def intents_router(door: OperatorDoor) -> APIRouter:
+def operator_router(deps: OperatorDependencies) -> APIRouter:
     router = APIRouter()
 
     @router.post("/v1/pause")
     async def pause(request: Request) -> Response:
-        """From now on nothing is begun; recoveries under way go on to their end."""
-        return await _switch(door, request, Verb.PAUSE)
+        """Pause: the control plane begins no recovery; recoveries under way continue."""
+        return await _set_switch(deps, request, Verb.PAUSE)
 
     @router.post("/v1/resume")
     async def resume(request: Request) -> Response:
-        return await _switch(door, request, Verb.RESUME)
+        """End the pause."""
+        return await _set_switch(deps, request, Verb.RESUME)
 
     @router.post("/v1/reset-breaker")
     async def reset_breaker(request: Request) -> Response:
-        """Close the circuit breaker: a person has looked at why it opened."""
-        return await _switch(door, request, Verb.RESET_BREAKER)
+        """Close the circuit breaker, after a person has found out why it opened."""
+        return await _set_switch(deps, request, Verb.RESET_BREAKER)
 
     @router.post("/v1/nodes/{node}/hold")
     async def hold(node: str, request: Request) -> Response:
-        """Take the node out of service; it is left alone until it is released."""
-        return await _about(door, request, Verb.HOLD, node)
+        """Take the node out of service until an operator releases it."""
+        return await _request_for_node(deps, request, Verb.HOLD, node)
 
     @router.post("/v1/nodes/{node}/release")
     async def release(node: str, request: Request) -> Response:
-        """Back into service, through its test where there is one and somebody had worked on the node."""
-        return await _about(door, request, Verb.RELEASE, node)
+        """Return the node to service; after a repair it is validated first, where validation is enabled."""
+        return await _request_for_node(deps, request, Verb.RELEASE, node)
 
     @router.post("/v1/nodes/{node}/test")
     async def test(node: str, request: Request) -> Response:
-        """Test a node in service, as after a repair, once nobody uses it."""
-        return await _about(door, request, Verb.TEST, node)
+        """Validate a node in service, as soon as no job uses it."""
+        return await _request_for_node(deps, request, Verb.TEST, node)
 
     @router.post("/v1/nodes/{node}/burn-in")
     async def burn_in(node: str, request: Request) -> Response:
-        """The same, again and again for some hours."""
-        return await _about(door, request, Verb.BURN_IN, node)
+        """Repeat the validation for some hours, as soon as no job uses the node."""
+        return await _request_for_node(deps, request, Verb.BURN_IN, node)
 
     @router.post("/v1/nodes/{node}/retire")
     async def retire(node: str, request: Request) -> Response:
-        """Out of service for good."""
-        return await _about(door, request, Verb.RETIRE, node)
+        """Take the node out of service for good."""
+        return await _request_for_node(deps, request, Verb.RETIRE, node)
 
     return router
 
 
-async def _switch(door: OperatorDoor, request: Request, verb: Verb) -> Response:
-    intent = await read_intent(door.token, request)
-    if isinstance(intent, Response):
-        return intent
-    await asyncio.to_thread(door.fleet.add_intent, verb.value, intent.reason, intent.by, door.clock.now())
-    door.wake_loop()
+async def _set_switch(deps: OperatorDependencies, request: Request, verb: Verb) -> Response:
+    operator_request = await read_request(deps.token, request)
+    if isinstance(operator_request, Response):
+        return operator_request
+    await asyncio.to_thread(
+        deps.fleet.add_intent, verb.value, operator_request.reason, operator_request.by, deps.clock.now()
+    )
+    deps.wake_loop()
     if verb is Verb.RESET_BREAKER:
-        return answer(BreakerState(await asyncio.to_thread(door.repairs.breaker)))
-    return answer(PauseState(await asyncio.to_thread(door.fleet.pause)))
+        return answer(BreakerState(await asyncio.to_thread(deps.repairs.breaker)))
+    return answer(PauseState(await asyncio.to_thread(deps.fleet.pause)))
 
 
-async def _about(door: OperatorDoor, request: Request, verb: Verb, node: str) -> Response:
-    intent = await read_intent(door.token, request)
-    if isinstance(intent, Response):
-        return intent
-    record = (await asyncio.to_thread(door.fleet.nodes)).get(node)
+async def _request_for_node(deps: OperatorDependencies, request: Request, verb: Verb, node: str) -> Response:
+    operator_request = await read_request(deps.token, request)
+    if isinstance(operator_request, Response):
+        return operator_request
+    record = (await asyncio.to_thread(deps.fleet.nodes)).get(node)
     if record is None:
-        return refuse(404, f"no node {node} is known", "GET /v1/nodes lists them")
-    if record.state in NOT_IN[verb]:
-        hint = "what others drained in Slurm is theirs: scontrol update State=RESUME"
-        hint = hint if record.state is NodeState.FOREIGN_DRAIN else "docs/repair-cycle.md shows what follows on what"
-        return refuse(409, f"{node} is {record.state.value}: nothing to {verb.value}", hint)
-    await asyncio.to_thread(door.repairs.ask, verb, node, intent.reason, intent.by, door.clock.now())
-    door.wake_loop()
+        return refuse(404, f"node {node} is not known", "GET /v1/nodes lists the nodes")
+    if record.state in REFUSED_IN[verb]:
+        hint = "an administrator drained it in Slurm; resume it there: scontrol update State=RESUME"
+        hint = (
+            hint
+            if record.state is NodeState.FOREIGN_DRAIN
+            else "docs/repair-cycle.md shows which request fits which state"
+        )
+        return refuse(409, f"{node} is {record.state.value}: {verb.value} would change nothing", hint)
+    await asyncio.to_thread(
+        deps.repairs.ask, verb, node, operator_request.reason, operator_request.by, deps.clock.now()
+    )
+    deps.wake_loop()
     return answer(Asked(node, verb.value, record.state.value))
 
 
-async def read_intent(token: Token | None, request: Request) -> Intent | Response:
-    """What an operator says, or why it is not taken."""
+async def read_request(token: Token | None, request: Request) -> OperatorRequest | Response:
+    """The operator's request, or its refusal."""
     if token is None:
-        return refuse(403, "operator actions are switched off", "set operator_token_file in [server]")
+        return refuse(403, "operator requests are switched off", "set operator_token_file in [server]")
     if not token.admits(request.headers.get("authorization")):
         return refuse(401, "no operator's token", "send Authorization: Bearer with what operator_token_file holds")
     try:
-        intent = msgspec.json.decode(await request.body(), type=Intent)
+        operator_request = msgspec.json.decode(await request.body(), type=OperatorRequest)
     except NOT_UNDERSTOOD as error:
-        return refuse(400, f"not understood: {error}", 'send {"reason": "…", "by": "…"}')
-    if not intent.reason.strip() or not intent.by.strip():
-        return refuse(422, "reason and by must not be empty", "whoever reads this at night wants to know")
-    return intent
+        return refuse(400, f"the request cannot be read: {error}", 'send {"reason": "…", "by": "…"}')
+    if not operator_request.reason.strip() or not operator_request.by.strip():
+        return refuse(
+            422, "reason and by must not be empty", "give a reason that the next operator understands, and your name"
+        )
+    return operator_request

@@ -1,4 +1,4 @@
-"""The REST windows: nodes, jobs, incidents, recoveries, checkpoints, decisions, the state of the whole."""
+"""Routes to read: status, nodes, jobs, incidents, recoveries, checkpoints, decisions, tickets, health."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="At most this many, newe
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
-    """What the windows look through. `pulse.snapshot` is the loop's latest."""
+class ReadDependencies:
+    """What these routes read from. `pulse.snapshot` is the loop's newest."""
 
     config: Config
     clock: Clock
@@ -47,18 +47,18 @@ class Windows:
     repairs: RepairStore
 
 
-def api_router(windows: Windows) -> APIRouter:
+def api_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
     @router.get("/status")
     def status() -> Record:
-        """The whole at a glance."""
-        return describe_status(windows)
+        """A summary: mode, nodes by state, spares, incidents, recoveries, problems."""
+        return describe_status(deps)
 
     @router.get("/nodes")
     def nodes() -> list[Record]:
-        """Every node: our state of it, Slurm's, its agent and GPUs."""
-        snapshot, heard = windows.pulse.snapshot, windows.telemetry.heard()
+        """All nodes, with their state here and in Slurm, their agent and their GPUs."""
+        snapshot, heard = deps.pulse.snapshot, deps.telemetry.heard()
         if snapshot is None:
             return []
         known = scores(snapshot.lemon_signals, len(snapshot.nodes))
@@ -67,81 +67,81 @@ def api_router(windows: Windows) -> APIRouter:
 
     @router.get("/jobs")
     def jobs(limit: Limit = 100) -> list[Record]:
-        """Jobs as Slurm showed them, with attempts and ETTR."""
-        records = windows.queries.jobs(limit)
+        """Jobs as Slurm showed them last, with their attempts and ETTR."""
+        records = deps.queries.jobs(limit)
         for record in records:
-            result = ettr(windows.queries.progress(record.pop("id")))
+            result = ettr(deps.queries.progress(record.pop("id")))
             record["ettr"] = msgspec.to_builtins(result)
         return records
 
     @router.get("/jobs/{job_id}/ranks")
     def ranks(job_id: int) -> Record:
         """The running attempt's ranks: last step finished, last collective entered."""
-        found = windows.telemetry.ranks(job_id)
-        attempt, told = found if found else (None, [])
+        found = deps.telemetry.ranks(job_id)
+        attempt, known = found if found else (None, [])
         which = attempt._asdict() if attempt else {"restart_count": None, "launch": None}
-        return {"job_id": job_id, **which, "ranks": [_rank(one) for one in told]}
+        return {"job_id": job_id, **which, "ranks": [_rank(one) for one in known]}
 
-    _add_records(router, windows)
+    _add_records(router, deps)
     return router
 
 
-def _add_records(router: APIRouter, windows: Windows) -> None:
-    """What is written down, newest first."""
+def _add_records(router: APIRouter, deps: ReadDependencies) -> None:
+    """Routes to the records of the database, newest first."""
 
     @router.get("/incidents")
     def incidents(limit: Limit = 100) -> list[Record]:
-        """What went wrong, with evidence."""
-        return windows.queries.incidents(limit)
+        """Incidents, with evidence."""
+        return deps.queries.incidents(limit)
 
     @router.get("/decisions")
     def decisions(limit: Limit = 100) -> list[Record]:
-        """What was decided and why; "nothing, because …" too."""
-        return windows.queries.decisions(limit)
+        """Decisions and their reasons; decisions to do nothing too."""
+        return deps.queries.decisions(limit)
 
     @router.get("/recoveries")
     def recoveries(limit: Limit = 100) -> list[Record]:
-        """Plans, their steps, and the time each phase took."""
-        return [_recovery(windows, one) for one in windows.journal.recoveries(only_open=False, limit=limit)]
+        """Recoveries: plan, steps, and the time of each phase."""
+        return [_recovery(deps, one) for one in deps.journal.recoveries(only_open=False, limit=limit)]
 
     @router.get("/tickets")
     def tickets(limit: Limit = 100) -> list[Record]:
-        """What people were asked to do, with the evidence."""
-        return windows.repairs.tickets(limit)
+        """Tickets for manual repair, with evidence."""
+        return deps.repairs.tickets(limit)
 
     @router.get("/gpus")
     def gpus(limit: Limit = 1000) -> list[Record]:
-        """Which GPU was seen in which node, from when to when, and how often it failed there."""
-        return windows.repairs.gpus(limit)
+        """Each GPU: the nodes it was seen in, from when to when, and how often it failed there."""
+        return deps.repairs.gpus(limit)
 
     @router.get("/checkpoints")
     def checkpoints(limit: Limit = 100) -> list[Record]:
         """Announced checkpoints, complete or not."""
-        return windows.queries.checkpoints(limit)
+        return deps.queries.checkpoints(limit)
 
 
-def health_router(windows: Windows) -> APIRouter:
+def health_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter()
 
     @router.get("/healthz")
     def healthz() -> Response:
-        """200 while the loop ticks and the database answers. Slurm being away is shown, but is not ill health."""
-        problems = _problems(windows)
-        body = {"ok": not problems, "problems": problems, "slurm_error": windows.pulse.slurm.error}
+        """200 while the loop ticks and the database answers. A failed reading of Slurm is shown, but does not count."""
+        problems = _problems(deps)
+        body = {"ok": not problems, "problems": problems, "slurm_error": deps.pulse.slurm.error}
         return Response(msgspec.json.encode(body), 503 if problems else 200, media_type="application/json")
 
     return router
 
 
-def describe_status(windows: Windows) -> Record:
-    snapshot, pulse = windows.pulse.snapshot, windows.pulse
+def describe_status(deps: ReadDependencies) -> Record:
+    snapshot, pulse = deps.pulse.snapshot, deps.pulse
     nodes = list(snapshot.nodes.values()) if snapshot else []
-    open_recoveries = windows.journal.recoveries()
+    open_recoveries = deps.journal.recoveries()
     return {
-        "cluster": windows.config.cluster,
-        "mode": windows.config.mode.value,
-        "paused": windows.fleet.pause(),
-        "breaker": windows.repairs.breaker(),
+        "cluster": deps.config.cluster,
+        "mode": deps.config.mode.value,
+        "paused": deps.fleet.pause(),
+        "breaker": deps.repairs.breaker(),
         "slurm": {"read_at": pulse.slurm.at, "error": pulse.slurm.error},
         "loop": {
             "last_tick_at": pulse.last_tick_at,
@@ -151,43 +151,43 @@ def describe_status(windows: Windows) -> Record:
         "nodes": dict(Counter(node.state.value for node in nodes)),
         "spares": {
             "held": sorted(node.name for node in nodes if node.is_spare),
-            "wanted": windows.config.spares.count,
+            "wanted": deps.config.spares.count,
         },
-        "incidents_open": len(windows.journal.open_incidents()),
+        "incidents_open": len(deps.journal.open_incidents()),
         "recoveries_running": [one.id for one in open_recoveries],
-        "problems": _problems(windows) + _worries(windows),
+        "problems": _problems(deps) + _warnings(deps),
     }
 
 
-def _problems(windows: Windows) -> list[str]:
+def _problems(deps: ReadDependencies) -> list[str]:
     problems: list[str] = []
-    age = windows.clock.now() - windows.pulse.last_tick_at
+    age = deps.clock.now() - deps.pulse.last_tick_at
     if age > TICK_AGE_MAX_SECONDS:
-        problems.append(f"the loop has not ticked for {age:.0f} s: {windows.pulse.last_error or 'it hangs'}")
-    elif windows.pulse.last_error:
-        problems.append(f"the last tick failed: {windows.pulse.last_error}")
+        problems.append(f"the loop has not ticked for {age:.0f} s: {deps.pulse.last_error or 'it hangs'}")
+    elif deps.pulse.last_error:
+        problems.append(f"the last tick failed: {deps.pulse.last_error}")
     try:
-        windows.queries.alive()
+        deps.queries.alive()
     except StoreError as error:
         problems.append(f"the database does not answer: {type(error).__name__}")
     return problems
 
 
-def _worries(windows: Windows) -> list[str]:
-    """What an operator should know, though this service itself is well."""
-    snapshot = windows.pulse.snapshot
+def _warnings(deps: ReadDependencies) -> list[str]:
+    """What an operator should know although the control plane itself works."""
+    snapshot = deps.pulse.snapshot
     if snapshot is None:
         return []
-    limit = windows.config.silence.silent_after_seconds
+    limit = deps.config.silence.silent_after_seconds
     views = list(snapshot.nodes.values())
-    worries = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
+    warnings = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
     with_people = sorted((view.name for view in views if view.state is NodeState.HANDS), key=natural)
     if with_people:
-        worries.append(f"a person is asked to look after {', '.join(with_people)}: see /v1/tickets")
+        warnings.append(f"manual repair is needed on {', '.join(with_people)}: see /v1/tickets")
     unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
     if unheard > len(views) / 2:
-        worries.append(f"{unheard} of {len(views)} nodes are not heard: do their agents run?")
-    return worries
+        warnings.append(f"{unheard} of {len(views)} nodes do not report: check that their agents run")
+    return warnings
 
 
 def _node(snapshot: Snapshot, name: str, heard: Heard | None, score: float) -> Record:
@@ -234,7 +234,7 @@ def _rank(now: RankNow) -> Record:
     }
 
 
-def _recovery(windows: Windows, recovery: Recovery) -> Record:
+def _recovery(deps: ReadDependencies, recovery: Recovery) -> Record:
     plan = recovery.plan
     row: Record = {
         "id": recovery.id,
@@ -256,22 +256,22 @@ def _recovery(windows: Windows, recovery: Recovery) -> Record:
     if plan.kind is RecoveryKind.ALLOCATION_SWAP:
         row |= {"launch": plan.launch, "hang": plan.hang}
     if plan.kind is RecoveryKind.POOL_SWAP or plan.launch >= 0:
-        row |= _progress_lost(windows, recovery)
+        row |= _progress_lost(deps, recovery)
     return row
 
 
-def _progress_lost(windows: Windows, recovery: Recovery) -> dict[str, Any]:
-    """The furthest step of the attempt given up, where the next one began, and the steps done twice."""
+def _progress_lost(deps: ReadDependencies, recovery: Recovery) -> dict[str, Any]:
+    """The furthest step of the attempt that ended, where the next attempt began, and how many steps were repeated."""
     job = recovery.plan.job
     assert job is not None  # a swap moves a job
-    job_row = windows.queries.job_row(job.job_id, job.submit_at)
-    reached = windows.queries.last_step(job_row, recovery.plan.restart_count) if job_row else None
+    job_row = deps.queries.job_row(job.job_id, job.submit_at)
+    reached = deps.queries.last_step(job_row, recovery.plan.restart_count) if job_row else None
     plan = recovery.plan
     inside = plan.kind is RecoveryKind.ALLOCATION_SWAP
     following = Attempt(plan.restart_count, plan.launch + 1) if inside else Attempt(plan.restart_count + 1)
-    told = windows.fleet.restore_point(job_row, following) if job_row else None
-    restored = told[0] if told else None
-    # A checkpoint to go on from with step n proves that n - 1 was finished, though its time may never have come in.
+    point = deps.fleet.restore_point(job_row, following) if job_row else None
+    restored = point[0] if point else None
+    # A checkpoint from which step n is next proves that n - 1 was finished, even if its time was never reported.
     proven = restored - 1 if restored else None
     known = [step for step in (reached, recovery.plan.last_step, proven) if step is not None]
     reached = max(known, default=None)

@@ -1,7 +1,7 @@
-"""The door for one word of a person: this job's checkpoints are good, whatever NaN or jumps were seen.
+"""The route by which an operator declares a job's checkpoints good, although NaN or jumps were reported.
 
-`POST /v1/jobs/{job_id}/trust-checkpoints`. It leaves a row that says who and why. What is seen afterwards counts again,
-and an attempt that has been told where to go on stays there.
+`POST /v1/jobs/{job_id}/trust-checkpoints`. The request is recorded with who made it and why. Anomalies reported later
+count again, and an attempt keeps the restore point that it was given before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from understudy_controlplane.api.operator_requests import read_intent
+from understudy_controlplane.api.operator_requests import read_request
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.authority import Token
@@ -26,31 +26,31 @@ class Trusted(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class TrustDoor:
+class TrustDependencies:
     token: Token | None
     checkpoints: CheckpointStore
     directory: JobDirectory
     clock: Clock
 
 
-def trust_router(door: TrustDoor) -> APIRouter:
+def trust_router(deps: TrustDependencies) -> APIRouter:
     router = APIRouter()
 
     @router.post("/v1/jobs/{job_id}/trust-checkpoints")
     async def trust_checkpoints(job_id: int, request: Request) -> Response:
-        """Checkpoints of the job that are suspect by now are good."""
-        return await _take(door, job_id, request)
+        """Declare the job's checkpoints good that are suspect now."""
+        return await _take(deps, job_id, request)
 
     return router
 
 
-async def _take(door: TrustDoor, job_id: int, request: Request) -> Response:
-    intent = await read_intent(door.token, request)
-    if isinstance(intent, Response):
-        return intent
-    row = door.directory.row_of(job_id)
+async def _take(deps: TrustDependencies, job_id: int, request: Request) -> Response:
+    operator_request = await read_request(deps.token, request)
+    if isinstance(operator_request, Response):
+        return operator_request
+    row = deps.directory.row_of(job_id)
     if row is None:
-        return refuse(404, f"job {job_id} is not known", "GET /v1/jobs lists those that are")
-    now = door.clock.now()
-    await asyncio.to_thread(door.checkpoints.clear_anomalies, row, intent.reason, intent.by, now)
+        return refuse(404, f"job {job_id} is not known", "GET /v1/jobs lists the known jobs")
+    now = deps.clock.now()
+    await asyncio.to_thread(deps.checkpoints.clear_anomalies, row, operator_request.reason, operator_request.by, now)
     return answer(Trusted(job_id, now))

@@ -1,5 +1,1 @@
-"""SOFT TELEMETRY: the last report of each node and the latest step times, in memory.
-
-Belongs here: what the next report replaces. Lost with the process and whole again one report interval later.
-Must not: facts, judgement, SQL.
-"""
+"""Telemetry in memory: the last report of each node and the latest step times. A restart loses them for one report."""

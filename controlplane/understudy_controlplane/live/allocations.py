@@ -1,8 +1,7 @@
-"""Which jobs were on a node at a time that has just passed.
+"""Which jobs were on a node in the last minutes.
 
-A job that a GPU's error ends is often gone from Slurm before the error has arrived here: so jobs are remembered for a
-while after their end. An error in a job's first second may come before Slurm was read again; it is then of no job, and
-accuses nobody.
+A job that a GPU error ended is often gone from Slurm before the error arrives here, so jobs are kept for 15 minutes
+after their end. An error in a job's first second may arrive before Slurm is read again; it then belongs to no job.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from dataclasses import dataclass, replace
 
 from understudy_controlplane.fleet.job import Job, JobThere
 
-REMEMBERED_SECONDS = 900.0
-"""An event that arrives later than this after its job's end is about no job known here."""
+KEPT_SECONDS = 900.0
+"""An event that arrives later than this after the end of its job is assigned to no job."""
 
 MARGIN_SECONDS = 5.0
-"""The node's clock and ours may differ, and Slurm is read now and then. Jobs that met within it are both named."""
+"""The clocks of node and control plane may differ, and Slurm is read every second or so. Two jobs that followed each
+other within this time are both named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class _Span:
 
 
 class Allocations:
-    """Written by the loop when it has read Slurm, read by the doors. Safe from any thread."""
+    """Written by the loop when it has read Slurm, read by the ingest routes. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class Allocations:
         self._read_at: float | None = None
 
     def note(self, jobs: Iterable[Job], now: float) -> None:
-        """These jobs run now, and no others."""
+        """Take these as all running jobs."""
         running = {
             (JobThere(job.key.job_id, job.key.submit_at, job.slurm.user), job.slurm.restart_count): job
             for job in jobs
@@ -47,18 +47,18 @@ class Allocations:
             for key, job in running.items():
                 known = self._spans.get(key)
                 if known is None or known.until is not None:
-                    # It started since the last reading; those of the first reading after their last submission.
+                    # It started after the last reading; a job of the first reading started after its last submission.
                     since = float(job.slurm.submit_at) if self._read_at is None else self._read_at
                     self._spans[key] = _Span(key[0], frozenset(job.slurm.nodes), since)
             for key, span in list(self._spans.items()):
                 if span.until is None and key not in running:
                     self._spans[key] = replace(span, until=now)
-                elif span.until is not None and now - span.until > REMEMBERED_SECONDS:
+                elif span.until is not None and now - span.until > KEPT_SECONDS:
                     del self._spans[key]
             self._read_at = now
 
     def on(self, node: str, at: float) -> list[JobThere]:
-        """By id; empty where it is not known."""
+        """Sorted by job id; empty where no job is known."""
         with self._lock:
             return sorted(
                 {

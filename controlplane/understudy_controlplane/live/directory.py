@@ -1,4 +1,4 @@
-"""Which job a Slurm job id means now."""
+"""Which job a Slurm job id belongs to now."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from understudy_controlplane.fleet.job import KnownJob
 
 
 class JobDirectory:
-    """Written by the loop when it has read Slurm, read by the doors. Safe from any thread."""
+    """Written by the loop when it has read Slurm, read by the ingest routes. Safe from any thread."""
 
     def __init__(self, known: Mapping[int, KnownJob]) -> None:
         self._lock = threading.Lock()

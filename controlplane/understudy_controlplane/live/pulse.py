@@ -1,4 +1,4 @@
-"""How the control plane itself is doing: written by the loop, read by the windows."""
+"""How the control plane itself is doing: written by the loop, read by the API routes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 class SlurmReading:
     at: float | None = None
     seconds: float = 0.0
-    error: str = ""  # of the latest try; empty: it went well
+    error: str = ""  # of the last reading; empty: it succeeded
     errors_total: int = 0
 
 
@@ -22,5 +22,5 @@ class Pulse:
     ticks_total: int = 0
     errors_total: int = 0
     last_error: str = ""
-    snapshot: Snapshot | None = None  # the latest
+    snapshot: Snapshot | None = None  # the newest
     slurm: SlurmReading = field(default_factory=SlurmReading)

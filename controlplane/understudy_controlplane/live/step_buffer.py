@@ -16,14 +16,14 @@ STEPS_KEPT = 128
 
 @dataclass(frozen=True, slots=True)
 class RankNow:
-    """Where one rank of an attempt was when it was last heard."""
+    """Where one rank of an attempt was at its last report."""
 
     rank: int
-    node: str  # empty: never heard
+    node: str  # empty: it never reported
     role: str
     gpu_index: int | None
-    last_step: int | None  # the furthest it finished
-    collective: Collective | None  # the last it entered, if it tells
+    last_step: int | None  # the furthest step it finished
+    collective: Collective | None  # the last it entered, if it reports them
 
 
 class StepBuffer:
@@ -36,20 +36,20 @@ class StepBuffer:
         self.heard_since = 0.0
         self._newest, self._newest_at = -1, 0.0
         self._pauses: deque[float] = deque(maxlen=STEPS_KEPT)
-        """Between reports of steps that no rank had finished before."""
+        """Seconds between reports of steps that no rank had finished before."""
         self.first_step: int | None = None  # of the attempt, as first reported by any rank
         self.nodes = [""] * world_size
         self.roles = [""] * world_size
         self.gpus: list[int | None] = [None] * world_size
         self.collectives: list[Collective | None] = [None] * world_size
-        """The last one that each rank was told to have entered."""
+        """The last collective that each rank was reported to have entered."""
         self._sequences = np.full(world_size, -1, dtype=np.int64)
         self._inside = np.zeros(world_size, dtype=np.bool_)
         self._ring = np.full((world_size, STEPS_KEPT), np.nan, dtype=np.float32)
         self._last = np.full(world_size, -1, dtype=np.int64)
 
     def add(self, window: RankWindow, node: str, now: float) -> None:
-        """Steps that were seen already are ignored, missing ones stay NaN."""
+        """Steps that were reported before are ignored; missing ones stay NaN."""
         rank = window.rank
         self.heard_since = self.heard_since or now
         self.nodes[rank] = node
@@ -93,7 +93,7 @@ class StepBuffer:
         steps = np.arange(begin, newest + 1)
         values = self._ring[:, steps % STEPS_KEPT].copy()
         furthest = self.collectives[int(self._sequences.argmax())]
-        # A rank that is behind still has older steps in the slots of those it has not reached.
+        # In the slots of steps that a slower rank has not reached, its older steps still stand.
         values[steps[None, :] > self._last[:, None]] = np.nan
         return StepTable(
             job=job,

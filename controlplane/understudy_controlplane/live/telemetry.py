@@ -1,4 +1,4 @@
-"""The newest picture of every node and every running gang."""
+"""The newest report of every node, and the step times of every running gang."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class UnknownNode(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ExpectedJob:
-    """What Slurm says of a job whose ranks may report. Any user's process can claim to be a rank: only windows of an
-    attempt that Slurm knows, from a node that it runs on, are kept."""
+    """A running job whose ranks may report. Any user's process can claim to be a rank, so only windows of an attempt
+    that Slurm shows, from a node that the attempt runs on, are kept."""
 
     restart_count: int
     user_id: int
@@ -32,11 +32,11 @@ class ExpectedJob:
 @dataclass(frozen=True, slots=True)
 class Heard:
     report: Report
-    at: float  # by our clock
+    at: float  # by the control plane's clock
 
 
 class Telemetry:
-    """Written by the door for reports, read by the loop. Every method is safe from any thread."""
+    """Written by the route for reports, read by the loop. Every method is safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,16 +49,16 @@ class Telemetry:
         self.windows_dropped_total = 0
 
     def know(self, nodes: Collection[str]) -> None:
-        """From now on these nodes exist, and no others."""
+        """Take these as all nodes: reports of others are refused."""
         with self._lock:
             self._known = frozenset(nodes)
             for gone in self._heard.keys() - self._known:
                 del self._heard[gone]
 
     def receive(self, report: Report, now: float) -> list[str]:
-        """Takes the report, but for windows that cannot be believed: these are returned, in words.
+        """Take the report without implausible step-time windows. Returns a sentence for each window left out.
 
-        One rank's nonsense is no reason to close the ears to its node. Raises UnknownNode; then nothing was taken.
+        One rank's implausible window does not invalidate its node's report. Raises UnknownNode; then nothing was taken.
         """
         with self._lock:
             if report.node not in self._known:
@@ -67,9 +67,9 @@ class Telemetry:
             self.reports_total += 1
             dropped: list[str] = []
             for window in report.ranks:
-                doubt = self._doubt(window, report.node)
-                if doubt:
-                    dropped.append(f"step times of rank {window.rank} of job {window.job_id}: {doubt}")
+                objection = self._objection(window, report.node)
+                if objection:
+                    dropped.append(f"step times of rank {window.rank} of job {window.job_id}: {objection}")
                 else:
                     self._buffer(window).add(window, report.node, now)
             self.windows_dropped_total += len(dropped)
@@ -85,7 +85,7 @@ class Telemetry:
             return self._heard.get(node)
 
     def expect(self, jobs: Mapping[int, ExpectedJob]) -> None:
-        """These jobs run now, by job id. Step times of all others, and of earlier attempts, are forgotten."""
+        """Take these as all running jobs, by job id. Step times of others, and of earlier attempts, are dropped."""
         with self._lock:
             self._expected = dict(jobs)
             for job_id, buffer in list(self._steps.items()):
@@ -102,31 +102,31 @@ class Telemetry:
             }
 
     def nodes_of(self, job_id: int, restart_count: int) -> frozenset[str] | None:
-        """Where Slurm runs this attempt; None: it does not show it as running."""
+        """The nodes of this attempt; None: Slurm does not show it as running."""
         with self._lock:
             expected = self._expected.get(job_id)
         return expected.nodes if expected is not None and expected.restart_count == restart_count else None
 
     def step_of(self, job_id: int, attempt: Attempt) -> int | None:
-        """The furthest step that any rank of this attempt has finished, as far as it was reported."""
+        """The furthest step that any rank of this attempt reported as finished."""
         with self._lock:
             buffer = self._steps.get(job_id)
         return buffer.last_step if buffer is not None and buffer.attempt == attempt and buffer.last_step >= 0 else None
 
     def table(self, job: JobKey, restart_count: int) -> StepTable | None:
-        """Of the latest launch."""
+        """The step times of the job's latest launch."""
         with self._lock:
             buffer = self._steps.get(job.job_id)
             return buffer.table(job) if buffer and buffer.attempt.restart_count == restart_count else None
 
     def ranks(self, job_id: int) -> tuple[Attempt, list[RankNow]] | None:
-        """The job's running attempt and its ranks; None: none of them was heard."""
+        """The job's running attempt and its ranks; None: none of them has reported."""
         with self._lock:
             buffer = self._steps.get(job_id)
             return (buffer.attempt, buffer.ranks()) if buffer else None
 
-    def _doubt(self, window: RankWindow, node: str) -> str:
-        """Why the window is not to be believed; empty: it is."""
+    def _objection(self, window: RankWindow, node: str) -> str:
+        """Why the window is implausible; empty: it is not."""
         job = self._expected.get(window.job_id)
         if job is None or node not in job.nodes or window.restart_count != job.restart_count:
             return f"Slurm knows of no attempt {window.restart_count} running on {node} now"
@@ -137,9 +137,9 @@ class Telemetry:
         times = window.self_seconds
         if times and not (min(times) >= 0 and max(times) < STEP_SECONDS_MAX):
             return "they are impossible"
-        return self._doubt_beside_its_gang(window)
+        return self._differs_from_gang(window)
 
-    def _doubt_beside_its_gang(self, window: RankWindow) -> str:
+    def _differs_from_gang(self, window: RankWindow) -> str:
         known = self._steps.get(window.job_id)
         if known is None or Attempt(window.restart_count, window.launch) > known.attempt:
             return ""
@@ -150,7 +150,7 @@ class Telemetry:
         return ""
 
     def _buffer(self, window: RankWindow) -> StepBuffer:
-        """A new launch begins anew: it may do steps again that the one before had done."""
+        """A new launch gets a new buffer: it may repeat steps of the launch before."""
         attempt = Attempt(window.restart_count, window.launch)
         buffer = self._steps.get(window.job_id)
         if buffer is None or buffer.attempt != attempt:

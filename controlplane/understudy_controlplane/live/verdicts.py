@@ -1,16 +1,16 @@
-"""What agents are told about their own node with every acknowledgement: written by the loop, read by the door."""
+"""Why a node must take no new job, for the acknowledgements to its agent. Written by the loop, read by ingest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-BELIEVED_SECONDS = 10.0
-"""A picture of Slurm older than this says nothing against a node: it may have been drained and resumed since."""
+VALID_SECONDS = 10.0
+"""An older view of Slurm is no evidence against a node: it may have been drained and resumed since."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Unfit:
     nodes: Mapping[str, str]
     at: float
 
@@ -19,15 +19,15 @@ class Verdicts:
     """Safe from any thread: a whole value is replaced by another."""
 
     def __init__(self) -> None:
-        self._said = _Said({}, 0.0)
+        self._unfit = _Unfit({}, 0.0)
 
-    def say(self, unfit: Mapping[str, str], slurm_read_at: float | None) -> None:
-        """`unfit` tells of each node on which no new job may start why."""
-        self._said = _Said(dict(unfit) if slurm_read_at is not None else {}, slurm_read_at or 0.0)
+    def set(self, unfit: Mapping[str, str], slurm_read_at: float | None) -> None:
+        """`unfit`: node on which no new job may start → why."""
+        self._unfit = _Unfit(dict(unfit) if slurm_read_at is not None else {}, slurm_read_at or 0.0)
 
     def unfit(self, node: str, now: float) -> str:
-        """Empty: no objection."""
-        said = self._said
-        if not said.nodes or not 0 <= now - said.at < BELIEVED_SECONDS:
+        """Why no new job may start on the node. Empty: it may."""
+        current = self._unfit
+        if not current.nodes or not 0 <= now - current.at < VALID_SECONDS:
             return ""
-        return said.nodes.get(node, "")
+        return current.nodes.get(node, "")

@@ -42,7 +42,7 @@ class Inventory:
         return due
 
     def _due(self, heard: Mapping[str, Heard], now: float) -> dict[str, Sequence[Gpu]]:
-        """Without nodes whose last report is old: somebody may have taken GPUs out of them since."""
+        """Without nodes whose last report is old: an administrator may have taken GPUs out of them since."""
         due: dict[str, Sequence[Gpu]] = {}
         for name, one in heard.items():
             present = tuple(gpu.uuid for gpu in one.report.gpus)

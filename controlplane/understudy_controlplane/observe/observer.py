@@ -91,7 +91,7 @@ class Observer:
         sources, view = self._sources, self._view
         stores, config = sources.stores, sources.config
         jobs = jobs_in(view, config.cluster, config.jobs.opt_in_word, sources.directory.get) if view else []
-        in_our_hands = (node.record.since for node in nodes.values() if node.state in IN_OUR_HANDS)
+        repaired_since = (node.record.since for node in nodes.values() if node.state in IN_OUR_HANDS)
         return Snapshot(
             now=now,
             started_at=self._started_at,
@@ -110,7 +110,7 @@ class Observer:
             refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
             first_nans=self._history.first_nans(now),
             lemon_signals=self._history.lemon_signals(jobs, now),
-            attempts=stores.repairs.attempts_since(min([now - WEEK_SECONDS, *in_our_hands])),
+            attempts=stores.repairs.attempts_since(min([now - WEEK_SECONDS, *repaired_since])),
             quarantined_at=stores.repairs.quarantined_since(now - WEEK_SECONDS),
             incidents=stores.repairs.open_incidents(),
             requests=stores.repairs.requests_since(now - REQUEST_AGE_MAX_SECONDS),
