@@ -74,7 +74,7 @@ class Agent:
             self._windows,
             CoalescedRequests(self._uplink.restore_point),
             self._on_fact,
-            Launchers(config.cluster, config.node, self._uplink.launcher_word),
+            Launchers(config.cluster, config.node, self._uplink.launcher_orders),
         )
         self._hardware = HardwareHistory(config.run_directory / "hardware.json", self._boot_id)
         self._gpus: GpuSource = gpus or (

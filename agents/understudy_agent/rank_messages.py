@@ -16,10 +16,10 @@ from understudy_agent.wire import (
     COLLECTIVE_CHARACTERS_MAX,
     STEPS_PER_WINDOW_MAX,
     TEXT_CHARACTERS_MAX,
-    LaunchCause,
-    Name,
-    RowLabel,
-    StartAnew,
+    LaunchEnded,
+    LauncherAnswer,
+    LauncherState,
+    LaunchStarted,
 )
 
 LINE_BYTES_MAX = 65_536
@@ -102,46 +102,14 @@ class JobRestorePointQuestion(msgspec.Struct, frozen=True, tag="job_restore_poin
     launch: Count = 0
 
 
-class LauncherState(msgspec.Struct, frozen=True, tag="launcher"):
-    """A launcher's gang as it is now; said first, and whenever it changes. Needs no hello."""
-
-    job_id: Count
-    restart_count: Count
-    launch: Count
-    phase: NonEmpty
-    seats: Annotated[list[Name], Meta(min_length=1)]
-    spares: list[Name] = []
-    lost: list[Name] = []
-    nodes_min: Count = 1
-
-
-class LaunchStartedNotice(msgspec.Struct, frozen=True, tag="launch_started"):
-    """Of the gang that was told of before, as the next."""
+class LaunchNotice(msgspec.Struct, frozen=True, tag="launch"):
+    """A launcher's fact about a launch of the gang whose state it has reported."""
 
     id: Size
-    launch: Count
-    seats: tuple[Name, ...]
-    spares: tuple[Name, ...]
-    at: Time
-    lost: tuple[Name, ...] = ()
+    fact: LaunchStarted | LaunchEnded
 
 
-class LaunchEndedNotice(msgspec.Struct, frozen=True, tag="launch_ended"):
-    id: Size
-    launch: Count
-    row: RowLabel
-    reason: Text
-    at: Time
-    progressed: bool = False
-    counted: bool = False
-    cause: LaunchCause = LaunchCause.PROGRAM
-    failed_node: Text = ""
-    rank: Count | None = None
-    status: Annotated[int, Meta(ge=-1024, le=1024)] | None = None
-    blamed: tuple[Name, ...] = ()
-
-
-LauncherMessage = LauncherState | LaunchStartedNotice | LaunchEndedNotice
+LauncherMessage = LauncherState | LaunchNotice
 
 Message = (
     Hello
@@ -169,25 +137,12 @@ class RestorePointAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="r
     managed: bool = True  # False: the job did not ask for us
 
 
-class Word(msgspec.Struct, frozen=True, omit_defaults=True, tag="word"):
-    """To a launcher: all that the control plane has to say, in place of what it said before."""
-
-    bad: dict[str, str]
-    anew: StartAnew | None = None
-    launches_without_progress: int = 0
-    best_step: int | None = None
-
-
-class Standing(msgspec.Struct, frozen=True, omit_defaults=True, tag="standing"):
-    """To a launcher: whether the control plane answers, and the newest good checkpoint that it named."""
-
-    heard: bool
-    restore_step: int = 0
-    restore_path: str = ""
+class ControlPlaneSilent(msgspec.Struct, frozen=True, tag="silent"):
+    """To a launcher: the control plane does not answer now. The next `LauncherAnswer` ends this."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """To a launcher: the furthest step that a rank of this launch has finished."""
+    """To a launcher: the furthest step that a rank of this launch has finished on its node."""
 
     launch: int
     step: int
@@ -200,7 +155,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
     id: int | None = None
 
 
-Answer = Acknowledged | RestorePointAnswer | Word | Standing | Progress | ErrorAnswer
+Answer = Acknowledged | RestorePointAnswer | LauncherAnswer | ControlPlaneSilent | Progress | ErrorAnswer
 
 
 class UnknownMessage(msgspec.Struct, frozen=True):

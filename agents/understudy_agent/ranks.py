@@ -33,10 +33,8 @@ from understudy_agent.rank_messages import (
     FirstStepNotice,
     Hello,
     JobRestorePointQuestion,
-    LaunchEndedNotice,
     LauncherMessage,
-    LauncherState,
-    LaunchStartedNotice,
+    LaunchNotice,
     Message,
     RestorePointAnswer,
     RestorePointQuestion,
@@ -56,8 +54,6 @@ from understudy_agent.wire import (
     CheckpointShard,
     Fact,
     FirstStep,
-    LaunchEnded,
-    LaunchStarted,
     RankStarted,
     RestorePoint,
 )
@@ -277,18 +273,17 @@ class RankConnection:
     def _take_launcher(self, message: LauncherMessage) -> None:
         if self._server.launchers is None:
             raise RefusedError("this agent listens to no launchers")
-        if isinstance(message, LauncherState):
-            try:
-                line = self._launcher or self._server.launchers.open(self.user_id, self.answer, self._writer.close)
-            except TooManyLaunchersError as error:
-                raise RefusedError(str(error)) from error
-            self._launcher = line
-            line.take(message)
+        if isinstance(message, LaunchNotice):
+            if self._launcher is None:
+                raise RefusedError("report the state of the gang first")
+            self._announce(msgspec.structs.replace(message.fact, user_id=self.user_id), message.id)
             return
-        state = self._launcher.state if self._launcher is not None else None
-        if state is None:
-            raise RefusedError("say of which gang first")
-        self._announce(_launch_fact(state, message, self.user_id), message.id)
+        try:
+            line = self._launcher or self._server.launchers.open(self.user_id, self.answer, self._writer.close)
+        except TooManyLaunchersError as error:
+            raise RefusedError(str(error)) from error
+        self._launcher = line
+        line.take(message)
 
     def _announce(self, fact: Fact, identifier: int | None) -> None:
         def settle(error: str | None) -> None:
@@ -356,36 +351,6 @@ def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice | AnomalyNotice, u
         sha256=notice.sha256,
         at=notice.at,
         launch=hello.launch,
-        user_id=user_id,
-    )
-
-
-def _launch_fact(state: LauncherState, notice: LaunchStartedNotice | LaunchEndedNotice, user_id: int) -> Fact:
-    if isinstance(notice, LaunchStartedNotice):
-        return LaunchStarted(
-            job_id=state.job_id,
-            restart_count=state.restart_count,
-            launch=notice.launch,
-            seats=notice.seats,
-            spares=notice.spares,
-            at=notice.at,
-            user_id=user_id,
-            lost=notice.lost,
-        )
-    return LaunchEnded(
-        job_id=state.job_id,
-        restart_count=state.restart_count,
-        launch=notice.launch,
-        table_row=notice.row,
-        reason=notice.reason,
-        at=notice.at,
-        progressed=notice.progressed,
-        counted=notice.counted,
-        cause=notice.cause,
-        failed_node=notice.failed_node,
-        rank=notice.rank,
-        status=notice.status,
-        blamed=notice.blamed,
         user_id=user_id,
     )
 

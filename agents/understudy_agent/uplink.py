@@ -23,8 +23,8 @@ from understudy_agent.wire import (
     REPORT_BYTES_MAX,
     Acknowledgement,
     Fact,
+    LauncherAnswer,
     LauncherReport,
-    LauncherWord,
     Report,
     RestorePoint,
 )
@@ -149,11 +149,11 @@ class Uplink:
                     raise RestorePointError(f"{waited}; the last error: {error}") from error
             await asyncio.sleep(RESTORE_POINT_RETRY_SECONDS)
 
-    async def launcher_word(self, report: LauncherReport) -> LauncherWord:
+    async def launcher_orders(self, report: LauncherReport) -> LauncherAnswer:
         """Waits for new orders for the time in the report. Raises UnreachableError and RejectedError."""
         answer = await self._request("POST", "/v1/launchers", _encoder.encode(report), report.wait_seconds)
         try:
-            return msgspec.json.decode(answer, type=LauncherWord)
+            return msgspec.json.decode(answer, type=LauncherAnswer)
         except NOT_UNDERSTOOD as error:
             raise UnreachableError(f"the answer of the control plane cannot be decoded: {error}") from error
 

@@ -334,8 +334,11 @@ class HardwareEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     text: Text = ""
 
 
-class LaunchStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="launch_started"):
-    """A launcher starts its gang within its allocation. Key: (job, restart_count, launch, at)."""
+class LaunchStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_started"):
+    """A launcher starts its gang within its allocation. Key: (job, restart_count, launch, at).
+
+    The launcher writes this as JSON, the agent adds `user_id`, the control plane stores it.
+    """
 
     job_id: Count
     restart_count: Count
@@ -348,18 +351,18 @@ class LaunchStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class LaunchCause(StrEnum):
-    """For whose sake a launch was over, as its launcher sees it."""
+    """Why a launch was over, as its launcher sees it."""
 
-    DONE = "done"  # every rank ended well, or the job was to end
+    DONE = "done"  # every rank ended well, or the job was stopping
     HARDWARE = "hardware"  # nodes were bad: verdicts, nodes that are gone or stuck
-    BLACK_HOLE = "black_hole"  # ranks failed first on the same node again, while others were well
+    BLACK_HOLE = "black_hole"  # ranks failed first on the same node again, while others ran well
     PROGRAM = "program"  # a rank failed, and no node is blamed
     HANG = "hang"
-    OUTSIDE = "outside"  # somebody ended its step in Slurm
+    OUTSIDE = "outside"  # a user or administrator ended its step in Slurm
 
 
-class LaunchEnded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="launch_ended"):
-    """A launch is over, and what its launcher made of that. Key: (job, restart_count, launch, at)."""
+class LaunchEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_ended"):
+    """A launch is over, and what its launcher decided. Key: (job, restart_count, launch, at)."""
 
     job_id: Count
     restart_count: Count
@@ -370,10 +373,10 @@ class LaunchEnded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     progressed: bool = False  # beyond what any launch before it had reached
     counted: bool = False  # it cost a launch of the budget for launches without progress
     cause: LaunchCause = LaunchCause.PROGRAM
-    failed_node: Text = ""  # whose rank failed first; empty: no rank did
+    failed_node: Text = ""  # where a rank failed first; empty: no rank failed
     rank: Count | None = None
     status: Signed | None = None  # of that rank: its exit code, or a signal's number below zero
-    blamed: tuple[Name, ...] = ()  # nodes that it does not use any more since
+    blamed: tuple[Name, ...] = ()  # nodes that the launcher does not use any more from now on
     user_id: UserId = 0
 
 
@@ -433,44 +436,75 @@ class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
     managed: bool = True  # False: the job did not ask for us; nothing is to be restored, and nothing was settled
 
 
-class LauncherReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What an agent passes on for a launcher on its node: `POST /v1/launchers`, a long poll.
+class LauncherPhase(StrEnum):
+    SEATING = "seating"
+    RUNNING = "running"
+    ENDING = "ending"
+    WAITING = "waiting"  # for a node, or for the job to be requeued
+    LEAVING = "leaving"
+    DONE = "done"
 
-    It is answered at once where there is another word than the `known` one, else when `wait_seconds` have passed.
+
+class LauncherState(msgspec.Struct, frozen=True, omit_defaults=True, tag="launcher"):
+    """A gang as its launcher reports it, and reports it again whenever it has changed.
+
+    The launcher writes this as JSON (`launch/messages.py`: it needs nothing but Python), the agent passes it on
+    unchanged in a `LauncherReport`, the control plane keeps it.
+    """
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    phase: LauncherPhase
+    seats: Annotated[tuple[Name, ...], Meta(min_length=1)]  # by node rank
+    spares: tuple[Name, ...] = ()
+    lost: tuple[Name, ...] = ()  # nodes of the allocation that it does not use any more
+    nodes_min: Count = 1  # it continues with no fewer
+
+
+class LauncherReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`POST /v1/launchers`, a long poll that an agent holds for each launcher on its node.
+
+    The control plane answers at once where the orders are others than the `known` ones, else after `wait_seconds`.
     """
 
     version: int
     cluster: Name
     node: Name
-    job_id: Count
-    restart_count: Count
-    user_id: UserId
-    launch: Count
-    phase: Text  # "seating", "running", "ending", "waiting" (for a node, or to be requeued), "leaving"
-    seats: list[Name]  # by node rank
-    spares: list[Name] = []
-    lost: list[Name] = []
-    nodes_min: Count = 1
-    known: Text = ""  # `version` of the word that it has; empty: none
+    user_id: UserId  # of the launcher's process, as the kernel tells
+    state: LauncherState
+    known: Text = ""  # `orders_version` of the orders that the launcher has; empty: none
     wait_seconds: Annotated[float, Meta(ge=0, le=LAUNCHER_WAIT_SECONDS_MAX)] = 0.0
 
 
-class StartAnew(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The gang is to be started anew, though no rank of it has ended."""
+class Restart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The launcher must restart the gang, although no rank of it has ended."""
 
-    launch: Count  # this launch, or an earlier one, is to end
+    launch: Count  # this launch, or an earlier one, must end
     reason: str
-    without: list[str] = []  # nodes that give their seat to a spare, where there is one; not bad
+    without: tuple[str, ...] = ()  # nodes that a spare replaces, where there is one; they are not bad
 
 
-class LauncherWord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a launcher is told: all that stands, each time. A node that is not in `bad` any more can be used again."""
+class LauncherOrders(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All orders that stand, each time. A node that is not in `bad` any more can be used again."""
 
-    version: str  # empty: there is no word, what was told before still stands
     bad: dict[str, str] = {}  # node → why nothing of the gang may run there
-    anew: StartAnew | None = None
-    launches_without_progress: Count = 0  # in earlier allocations of the job, since its last progress
-    best_step: Step | None = None  # the furthest that any earlier allocation had finished
+    restart: Restart | None = None
+
+
+class EarlierAllocations(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What earlier allocations of a job have used up and reached."""
+
+    launches_without_progress: Count = 0  # since the job's last progress
+    best_step: Step | None = None
+
+
+class LauncherAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answer"):
+    """The control plane's answer to a `LauncherReport`, which the agent passes on to the launcher unchanged."""
+
+    orders_version: str = ""
+    orders: LauncherOrders | None = None  # None: the earlier orders stand
+    earlier: EarlierAllocations = EarlierAllocations()
     launch: Count = 0  # of this launch is ...
     step: Step | None = None  # ... the furthest step that was finished; None: not known
     restore_step: Step = 0  # of the newest good checkpoint, for launches while no control plane answers

@@ -15,7 +15,7 @@ from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.judge import decide
-from understudy_controlplane.decide.launcher_orders import words
+from understudy_controlplane.decide.launcher_orders import launcher_orders
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
@@ -141,7 +141,7 @@ class Loop:
         snapshot = self.look(slurm_age_max_seconds)
         self.pulse.snapshot = snapshot
         self.verdicts.set(unfit_nodes(snapshot), snapshot.slurm_read_at)
-        self._launchers.say(words(snapshot))
+        self._launchers.replace_orders(launcher_orders(snapshot))
         findings = detect(snapshot, self._config)
         return snapshot, findings, decide(snapshot, findings, self._config)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from understudy_agent.wire import REPORT_BYTES_MAX, Fact, LauncherReport, LauncherWord, Report
+from understudy_agent.wire import REPORT_BYTES_MAX, Fact, LauncherAnswer, LauncherReport, Report
 
 TOKEN = "correct-horse"
 
@@ -28,7 +28,7 @@ class FakeControlPlane:
         self.restore_requests = 0
         self.launchers: list[LauncherReport] = []
         self.refuse_launcher: tuple[int, str] | None = None
-        self._word = LauncherWord("")
+        self._answer_to_launchers = LauncherAnswer()
         self._news = threading.Condition()
         self.unfit = ""
         """Why no new job may start on the node."""
@@ -44,18 +44,19 @@ class FakeControlPlane:
     def facts(self) -> list[Fact]:
         return [fact for report in list(self.reports) for fact in report.facts]
 
-    def say(self, word: LauncherWord) -> None:
-        """To every launcher, at once."""
+    def answer_launchers(self, answer: LauncherAnswer) -> None:
+        """Every launcher, at once."""
         with self._news:
-            self._word = word
+            self._answer_to_launchers = answer
             self._news.notify_all()
 
-    def word(self, known: str, seconds: float) -> LauncherWord:
+    def wait_for_orders(self, known: str, seconds: float) -> LauncherAnswer:
         with self._news:
-            self._news.wait_for(lambda: self._word.version not in ("", known), min(seconds, 1.0))
-            if self._word.version != known:
-                return self._word
-            return LauncherWord("", restore_step=self._word.restore_step, restore_path=self._word.restore_path)
+            self._news.wait_for(lambda: self._answer_to_launchers.orders_version not in ("", known), min(seconds, 1.0))
+            answer = self._answer_to_launchers
+            if answer.orders_version != known:
+                return answer
+            return LauncherAnswer(restore_step=answer.restore_step, restore_path=answer.restore_path)
 
     def start(self) -> None:
         self._server = _Server(("127.0.0.1", self.port), self)
@@ -140,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         if plane.refuse_launcher is not None:
             self._answer(plane.refuse_launcher[0], {"error": plane.refuse_launcher[1]})
             return
-        self._answer(200, msgspec.to_builtins(plane.word(report.known, report.wait_seconds)))
+        self._answer(200, msgspec.to_builtins(plane.wait_for_orders(report.known, report.wait_seconds)))
 
     def do_GET(self) -> None:
         plane = self.server.plane

@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests import builders as b
+from understudy_agent.wire import LauncherPhase, LauncherState, Restart
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide import allocation_swap
 from understudy_controlplane.decide.hangs import restarts_without_progress
 from understudy_controlplane.decide.judge import decide
-from understudy_controlplane.decide.launcher_orders import words
+from understudy_controlplane.decide.launcher_orders import launcher_orders
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.gang import Anew, Gang
-from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
 from understudy_controlplane.fleet.recovery import (
     Plan,
@@ -32,11 +33,16 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 JOB = b.job()
-GANG = Gang(Attempt(0, 2), "n1", ("n1", "n2", "n3"), ("n4",), (), 3, "running", b.NOW - 1)
+STATE = LauncherState(7, 0, 2, LauncherPhase.RUNNING, ("n1", "n2", "n3"), ("n4",), nodes_min=3)
+GANG = Gang(STATE, "n1", b.NOW - 1)
 
 
-def scene(gang: Gang | None = GANG, **values: Any) -> Snapshot:
-    gangs = {JOB.key: gang} if gang is not None else {}
+def gang(**changes: Any) -> Gang:
+    return replace(GANG, state=msgspec.structs.replace(STATE, **changes))
+
+
+def scene(of: Gang | None = GANG, **values: Any) -> Snapshot:
+    gangs = {JOB.key: of} if of is not None else {}
     return b.snapshot(*values.pop("nodes", ()), jobs=[JOB], spares=("n7", "n8"), gangs=gangs, **values)
 
 
@@ -68,17 +74,17 @@ def test_a_spare_of_its_own_is_preferred() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gang", "why"),
+    ("of", "why"),
     [
         (None, "no launcher"),
-        (replace(GANG, heard_at=b.NOW - 20), "not heard"),
-        (replace(GANG, heard_at=None), "not heard"),
-        (replace(GANG, phase="waiting"), "starts nothing"),
-        (replace(GANG, spares=()), "0 healthy spares"),
+        (replace(GANG, heard_at=b.NOW - 20), "does not report"),
+        (replace(GANG, heard_at=None), "does not report"),
+        (gang(phase=LauncherPhase.WAITING), "starts nothing"),
+        (gang(spares=()), "0 healthy spares"),
     ],
 )
-def test_else_it_is_the_pool(gang: Gang | None, why: str) -> None:
-    snapshot = scene(gang)
+def test_otherwise_the_gang_moves_to_the_pool(of: Gang | None, why: str) -> None:
+    snapshot = scene(of)
     assert why in allocation_swap.why_not(snapshot, JOB, [fault("n2")], {"n2"})
     assert planned(snapshot, fault("n2")).kind is RecoveryKind.POOL_SWAP
 
@@ -93,18 +99,18 @@ def test_else_it_is_the_pool(gang: Gang | None, why: str) -> None:
         b.node("n4", heard_at=None),
     ],
 )
-def test_a_spare_that_something_is_known_against_is_none(spare: Any) -> None:
+def test_a_spare_about_which_something_bad_is_known_is_not_used(spare: Any) -> None:
     assert allocation_swap.healthy_spares(scene(nodes=[spare]), GANG, ()) == []
 
 
-def test_a_spare_condemned_in_the_same_round_is_none() -> None:
+def test_a_spare_taken_out_of_service_in_the_same_round_is_not_used() -> None:
     decisions = decide(scene(), [fault("n2"), fault("n4")], b.config())
     kinds = {one.plan.kind for one in decisions if one.plan}
     assert kinds == {RecoveryKind.POOL_SWAP}
 
 
 def test_a_gang_that_may_shrink_needs_no_spare() -> None:
-    assert planned(scene(replace(GANG, spares=(), nodes_min=2)), fault("n2")).kind is RecoveryKind.ALLOCATION_SWAP
+    assert planned(scene(gang(spares=(), nodes_min=2)), fault("n2")).kind is RecoveryKind.ALLOCATION_SWAP
 
 
 def test_a_dead_batch_host_takes_the_launcher_with_it() -> None:
@@ -112,24 +118,24 @@ def test_a_dead_batch_host_takes_the_launcher_with_it() -> None:
     assert planned(scene(), fault("n2", dead=True)).kind is RecoveryKind.ALLOCATION_SWAP
 
 
-def test_a_launcher_that_disobeyed_is_not_asked_again_in_this_allocation() -> None:
+def test_a_launcher_that_failed_an_order_gets_no_other_in_this_allocation() -> None:
     assert planned(scene(disobeyed=frozenset({(JOB.key, 0)})), fault("n2")).kind is RecoveryKind.POOL_SWAP
     assert planned(scene(disobeyed=frozenset({(JOB.key, 1)})), fault("n2")).kind is RecoveryKind.ALLOCATION_SWAP
 
 
-def test_a_dead_node_that_the_launcher_replaced_first_is_a_swap_all_the_same() -> None:
-    """What it took is known from the end of the launch that had the node, and is given back where the site says so."""
-    gang = replace(GANG, seats=("n1", "n4", "n3"), spares=(), lost=("n2",))
+def test_a_dead_node_that_the_launcher_replaced_first_is_still_a_swap() -> None:
+    """The time it took is known from the end of the launch that had the node, and may be credited to the job."""
+    swapped = gang(seats=("n1", "n4", "n3"), spares=(), lost=("n2",))
     replaced = {(JOB.key, 0): {"n2": (1, b.NOW - 9)}}
-    plan = planned(scene(gang, replaced=replaced), fault("n2", dead=True))
+    plan = planned(scene(swapped, replaced=replaced), fault("n2", dead=True))
     assert (plan.kind, plan.launch, plan.fault_at) == (RecoveryKind.ALLOCATION_SWAP, 1, b.NOW - 9)
     assert StepName.AWAIT_FIRST_STEP in plan.steps
     for much_earlier in ({(JOB.key, 0): {"n2": (0, b.NOW - 900)}}, {(JOB.key, 1): {"n2": (1, b.NOW)}}, {}):
-        plan = planned(scene(gang, replaced=much_earlier), fault("n2", dead=True))
+        plan = planned(scene(swapped, replaced=much_earlier), fault("n2", dead=True))
         assert (plan.launch, plan.steps) == (-1, (StepName.DRAIN_NODES, StepName.TELL_LAUNCHER))
 
 
-def test_a_job_that_lost_its_batch_host_is_moved_though_slurm_calls_it_running() -> None:
+def test_a_job_that_lost_its_batch_host_is_moved_although_slurm_shows_it_as_running() -> None:
     """With --no-kill Slurm only takes the dead node out of it. There was no spare when the node was found dead."""
     left = b.job(nodes=("n2", "n3", "n4"))
     gone = b.node("n1", NodeState.QUARANTINED, slurm=b.slurm_node("n1", flags=["DOWN"]))
@@ -141,17 +147,17 @@ def test_a_job_that_lost_its_batch_host_is_moved_though_slurm_calls_it_running()
     assert sorted(plan.seats) == ["n2", "n3", "n4", "n7"]
 
 
-def test_the_guards_hold_here_too() -> None:
+def test_the_guards_apply_here_too() -> None:
     assert judged(scene(paused="by hand"), fault("n2")).because is Because.PAUSED
     assert judged(scene(mode=Mode.OBSERVE), fault("n2")).because is Because.DRY_RUN
     full = scene(quarantines=(b.NOW - 1,) * 8)
     assert judged(full, fault("n2")).because is Because.HOURLY_BUDGET
 
 
-def test_a_requeue_takes_all_nodes_of_the_allocation_those_left_before_included() -> None:
+def test_a_requeue_replaces_every_node_of_the_allocation_that_the_gang_has_left() -> None:
     left = b.node("n3", NodeState.QUARANTINED)
-    gang = replace(GANG, seats=("n1", "n2", "n4"), spares=(), lost=("n3",))
-    plan = planned(scene(gang, nodes=[left]), fault("n2"))
+    swapped = gang(seats=("n1", "n2", "n4"), spares=(), lost=("n3",))
+    plan = planned(scene(swapped, nodes=[left]), fault("n2"))
     assert (plan.kind, sorted(plan.seats)) == (RecoveryKind.POOL_SWAP, ["n1", "n4", "n7", "n8"])
     assert sorted(plan.failed_nodes) == ["n2", "n3"]
 
@@ -159,14 +165,14 @@ def test_a_requeue_takes_all_nodes_of_the_allocation_those_left_before_included(
 def test_nodes_that_slurm_took_out_of_the_job_are_counted_as_well() -> None:
     """After `down` a job with --no-kill shows fewer nodes; requeued it wants as many as at first."""
     shown = b.job(nodes=("n1", "n2", "n4"))
-    gang = replace(GANG, seats=("n1", "n2", "n4"), spares=(), lost=("n3",))
+    swapped = gang(seats=("n1", "n2", "n4"), spares=(), lost=("n3",))
     left = b.node("n3", NodeState.QUARANTINED)
-    snapshot = b.snapshot(left, jobs=[shown], spares=("n7", "n8"), gangs={shown.key: gang})
+    snapshot = b.snapshot(left, jobs=[shown], spares=("n7", "n8"), gangs={shown.key: swapped})
     plan = planned(snapshot, fault("n2"))
     assert sorted(plan.seats) == ["n1", "n4", "n7", "n8"]
 
 
-# -- the word ----------------------------------------------------------------------------------------------------
+# -- orders ----------------------------------------------------------------------------------------------------
 
 
 def quarantined(name: str) -> Any:
@@ -180,39 +186,41 @@ def quarantined(name: str) -> Any:
     return b.node(name, record=record)
 
 
-def told(plan: Plan, status: StepStatus = StepStatus.INTENDED) -> Recovery:
+def ordered(plan: Plan, status: StepStatus = StepStatus.INTENDED) -> Recovery:
     steps = tuple(RecoveryStep(at, name, status if at == 1 else StepStatus.DONE) for at, name in enumerate(plan.steps))
     return Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, steps)
 
 
-def test_of_spares_and_of_nodes_it_left_a_launcher_is_told_by_their_state_alone() -> None:
-    assert words(scene(nodes=[quarantined("n4")]))[7].bad == {"n4": "xid.79: fell off"}
-    assert words(scene(nodes=[quarantined("n4")], mode=Mode.OBSERVE)) == {}
-    assert words(scene(nodes=[b.node("n4", NodeState.QUARANTINED)]))[7].bad == {}, "its drain was not read back yet"
+def test_spares_and_nodes_it_left_are_ordered_bad_by_their_state_alone() -> None:
+    assert launcher_orders(scene(nodes=[quarantined("n4")]))[7].bad == {"n4": "xid.79: fell off"}
+    assert launcher_orders(scene(nodes=[quarantined("n4")], mode=Mode.OBSERVE)) == {}
+    assert launcher_orders(scene(nodes=[b.node("n4", NodeState.QUARANTINED)]))[7].bad == {}, (
+        "its drain was not read back yet"
+    )
 
 
-def test_of_a_seat_it_is_told_when_the_plan_is_there() -> None:
+def test_a_seat_is_ordered_bad_only_by_a_plan() -> None:
     snapshot = scene(nodes=[quarantined("n2")])
-    assert words(snapshot)[7].bad == {}
+    assert launcher_orders(snapshot)[7].bad == {}
     plan = planned(scene(), fault("n2"))
-    assert words(replace(snapshot, recoveries=(told(plan, StepStatus.PLANNED),)))[7].bad == {}
-    assert words(replace(snapshot, recoveries=(told(plan),)))[7].bad == {"n2": "xid.79: fell off"}
+    assert launcher_orders(replace(snapshot, recoveries=(ordered(plan, StepStatus.PLANNED),)))[7].bad == {}
+    assert launcher_orders(replace(snapshot, recoveries=(ordered(plan),)))[7].bad == {"n2": "xid.79: fell off"}
 
 
 # -- hangs -------------------------------------------------------------------------------------------------------
 
 
-def test_a_hang_makes_a_suspect_and_starts_the_gang_anew_within_its_allocation() -> None:
+def test_a_hang_makes_a_suspect_and_restarts_the_gang_within_its_allocation() -> None:
     decision = judged(scene(), hang("n2"))
     assert (decision.row, decision.action, decision.to_state) == (100, Action.RESTART_GANG, NodeState.SUSPECT)
     plan = decision.plan
     assert plan is not None
     assert (plan.kind, plan.failed_nodes, plan.leaving) == (RecoveryKind.ALLOCATION_SWAP, (), ("n2",))
-    word = words(replace(scene(), recoveries=(told(plan),)))[7]
-    assert (word.bad, word.anew) == ({}, Anew(2, "no step has ended", ("n2",)))
+    orders = launcher_orders(replace(scene(), recoveries=(ordered(plan),)))[7]
+    assert (orders.bad, orders.restart) == ({}, Restart(2, "no step has ended", ("n2",)))
 
 
-def test_where_nobody_is_named_nobody_is_suspected() -> None:
+def test_a_hang_that_names_no_node_makes_no_suspect() -> None:
     decision = judged(scene(), hang("n1", named=False))
     assert (decision.row, decision.subject, decision.to_state) == (102, "job 7", None)
     assert decision.plan is not None
@@ -234,7 +242,7 @@ def test_without_a_spare_the_named_node_keeps_its_seat() -> None:
     assert (plan.seats, plan.leaving) == (("n1", "n2", "n3", "n4"), ())
 
 
-def test_hardware_goes_before_a_hang() -> None:
+def test_a_hardware_fault_has_priority_over_a_hang() -> None:
     decisions = decide(scene(), [fault("n3"), hang("n2")], b.config())
     plans = {one.plan for one in decisions if one.plan}
     assert [one.failed_nodes for one in plans] == [("n3",)]
@@ -268,7 +276,7 @@ def test_the_fourth_hang_at_the_same_step_is_left_to_a_person(gang: Gang | None)
 
 def test_a_gang_that_is_coming_up_is_left_to_do_so() -> None:
     plan = planned(scene(), fault("n3"))
-    assert judged(replace(scene(), recoveries=(told(plan, StepStatus.DONE),)), hang("n2")).plan is not None
-    waiting = told(plan, StepStatus.DONE)
+    assert judged(replace(scene(), recoveries=(ordered(plan, StepStatus.DONE),)), hang("n2")).plan is not None
+    waiting = ordered(plan, StepStatus.DONE)
     steps = tuple(replace(step, status=StepStatus.PLANNED) for step in waiting.steps)
     assert judged(replace(scene(), recoveries=(replace(waiting, steps=steps),)), hang("n2")).plan is None

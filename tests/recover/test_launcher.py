@@ -15,62 +15,56 @@ from understudy_agent.wire import (
     JobFact,
     LaunchCause,
     LaunchEnded,
+    LauncherOrders,
+    LauncherPhase,
+    LauncherState,
     LaunchStarted,
     RankStarted,
 )
-from understudy_controlplane.fleet.gang import Gang, Word
-from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus, StepName
 from understudy_controlplane.store import tables
 
 
 class ObedientLauncher:
-    """Of the rehearsal's gang: n1 to n3 are its seats, n4 is its spare. Does as it is told, a tick later."""
+    """Of the rehearsal's gang: n1 to n3 are its seats, n4 is its spare. Carries out its orders, a tick later."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal
         self.seats, self.spares, self.lost = ("n1", "n2", "n3"), ("n4",), ()  # type: tuple[str, ...], tuple[str, ...], tuple[str, ...]
-        self.launch, self.phase = 0, "running"
+        self.launch, self.phase = 0, LauncherPhase.RUNNING
         self.obeys = True
         self.speaks = True
-        self.words: list[Word] = []
+        self.orders: list[LauncherOrders] = []
 
     def turn(self) -> None:
         launchers = self.rehearsal.control_plane.launchers
-        word = launchers.word(self.rehearsal.gang)
-        if word is not None and (not self.words or self.words[-1] != word):
-            self.words.append(word)
-        if word is not None and self.obeys:
-            self._obey(word)
+        orders = launchers.orders(self.rehearsal.gang)
+        if orders is not None and (not self.orders or self.orders[-1] != orders):
+            self.orders.append(orders)
+        if orders is not None and self.obeys:
+            self._carry_out(orders)
         if self.speaks:
-            gang = Gang(
-                Attempt(0, self.launch),
-                "n1",
-                self.seats,
-                self.spares,
-                self.lost,
-                3,
-                self.phase,
-                self.rehearsal.fake.now,
-            )
-            launchers.hear(self.rehearsal.gang, gang)
+            job, launch = self.rehearsal.gang, self.launch
+            state = LauncherState(job, 0, launch, self.phase, self.seats, self.spares, self.lost, nodes_min=3)
+            launchers.note(Gang(state, "n1", self.rehearsal.fake.now))
 
-    def _obey(self, word: Word) -> None:
-        self.spares = tuple(node for node in self.spares if node not in word.bad)
-        leaving = [node for node in self.seats if node in word.bad]
-        anew = word.anew if word.anew is not None and word.anew.launch >= self.launch else None
-        if anew is not None:
-            leaving += [node for node in anew.without if node in self.seats][: len(self.spares)]
-        if not leaving and anew is None:
+    def _carry_out(self, orders: LauncherOrders) -> None:
+        self.spares = tuple(node for node in self.spares if node not in orders.bad)
+        leaving = [node for node in self.seats if node in orders.bad]
+        restart = orders.restart if orders.restart is not None and orders.restart.launch >= self.launch else None
+        if restart is not None:
+            leaving += [node for node in restart.without if node in self.seats][: len(self.spares)]
+        if not leaving and restart is None:
             return
         if len(leaving) > len(self.spares):
-            self.phase = "waiting"
+            self.phase = LauncherPhase.WAITING
             return
         takes = dict(zip(leaving, self.spares, strict=False))
         self.seats = tuple(takes.get(node, node) for node in self.seats)
-        self.spares = (*self.spares[len(leaving) :], *(node for node in leaving if node not in word.bad))
-        self.lost = (*self.lost, *(node for node in leaving if node in word.bad))
+        self.spares = (*self.spares[len(leaving) :], *(node for node in leaving if node not in orders.bad))
+        self.lost = (*self.lost, *(node for node in leaving if node in orders.bad))
         self.launch += 1
 
 
@@ -113,13 +107,13 @@ def test_a_fault_is_dealt_with_within_the_allocation(rehearsal: Rehearsal, launc
 def test_the_drain_is_there_before_the_launcher_is_told(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
     def say_no(name: str) -> None:
         if name == "drain_node":
-            assert all("n2" not in word.bad for word in launcher.words)
+            assert all("n2" not in orders.bad for orders in launcher.orders)
 
     rehearsal.line.before = say_no
     rehearsal.fail("n2")
     rehearsal.run_until(lambda: all_ended(rehearsal))
-    assert "n2" in launcher.words[-1].bad
-    assert "xid.79" in launcher.words[-1].bad["n2"]
+    assert "n2" in launcher.orders[-1].bad
+    assert "xid.79" in launcher.orders[-1].bad["n2"]
 
 
 def test_a_bad_spare_is_told_and_nobody_is_moved(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
@@ -170,15 +164,15 @@ def test_a_launcher_that_is_not_heard_is_not_asked(rehearsal: Rehearsal, launche
 
 def test_in_mode_observe_launchers_are_told_nothing(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
     rehearsal.restart_control_plane(mode="observe")
-    launcher.words.clear()
+    launcher.orders.clear()
     rehearsal.run(3)
     rehearsal.fail("n2")
     rehearsal.run(5)
-    assert launcher.words == []
+    assert launcher.orders == []
     assert rehearsal.line.effects == {}
 
 
-def test_a_restart_forgets_neither_the_gang_nor_the_word(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+def test_a_restart_forgets_neither_the_gang_nor_its_orders(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
     tell(rehearsal, LaunchStarted(1, 0, 0, launcher.seats, launcher.spares, 1.0))
     launcher.obeys = False
     rehearsal.fail("n2")
@@ -189,9 +183,9 @@ def test_a_restart_forgets_neither_the_gang_nor_the_word(rehearsal: Rehearsal, l
     rehearsal.run_until(lambda: all_ended(rehearsal))
     assert [one.status for one in moves(rehearsal)] == [RecoveryStatus.SUCCEEDED]
     rehearsal.restart_control_plane()
-    launcher.words.clear()
+    launcher.orders.clear()
     rehearsal.run(2)
-    assert list(launcher.words[0].bad) == ["n2"]
+    assert list(launcher.orders[0].bad) == ["n2"]
 
 
 def test_just_after_a_start_a_launcher_is_given_time_to_be_heard(
@@ -208,11 +202,13 @@ def test_just_after_a_start_a_launcher_is_given_time_to_be_heard(
     assert [one.plan.kind for one in moves(rehearsal)] == [RecoveryKind.ALLOCATION_SWAP]
 
 
-def test_a_person_who_resumes_the_node_takes_the_word_back(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+def test_an_administrator_who_resumes_the_node_takes_the_order_back(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
     rehearsal.fail("n2")
     rehearsal.run_until(lambda: all_ended(rehearsal))
     rehearsal.fake.resume_node("n2")
-    rehearsal.run_until(lambda: not launcher.words[-1].bad)
+    rehearsal.run_until(lambda: not launcher.orders[-1].bad)
 
 
 def test_a_dead_node_is_drained_and_its_job_is_not_ended_by_that(
@@ -234,10 +230,10 @@ def test_what_earlier_allocations_spent_counts_until_there_is_progress(rehearsal
         row = connection.execute(select(tables.job.c.id).where(tables.job.c.job_id == 1)).scalar_one()
     launches = rehearsal.control_plane.stores.launches
     tell(rehearsal, ended(0), ended(1), ended(2, counted=False), ended(3, restart_count=1))
-    assert launches.spent(row, 1).launches_without_progress == 2
-    assert launches.spent(row, 2).launches_without_progress == 3
+    assert launches.earlier_allocations(row, 1).launches_without_progress == 2
+    assert launches.earlier_allocations(row, 2).launches_without_progress == 3
     tell(rehearsal, ended(4, restart_count=1, progressed=True, counted=False), ended(5, restart_count=1))
-    assert launches.spent(row, 2).launches_without_progress == 1
+    assert launches.earlier_allocations(row, 2).launches_without_progress == 1
 
 
 def blame(job_id: int, node: str = "n5", launch: int = 1, rank: int = 0) -> LaunchEnded:

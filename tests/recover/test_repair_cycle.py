@@ -379,7 +379,7 @@ def test_a_job_of_ours_asks_for_all_partitions_of_its_node_and_then_for_each(
         config=b.config(),
         now=b.NOW,
         desk=cast("Desk", None),
-        tell=lambda _: None,
+        send_orders=lambda _: None,
         worked_until=lambda: 0.0,
     )
     with contextlib.nullcontext() if taken else pytest.raises(SlurmError):

@@ -1,9 +1,8 @@
-"""The launcher's line to the agent on its node, and through it to the control plane.
+"""The launcher's connection to the agent on its node, and through it to the control plane.
 
-Belongs here: saying what the gang is and how launches ended, and remembering what was answered. Must not: judging, or
-waiting: without an agent or a control plane the launcher goes on by itself, and what they missed is told later.
-
-It speaks the messages of `understudy_agent.rank_messages` without importing them: this package needs Python alone.
+Belongs here: reporting the state of the gang and how launches began and ended, and keeping the orders that came back.
+Must not: judging, or waiting. Without an agent or a control plane the launcher works on its own; what they missed is
+reported later.
 """
 
 from __future__ import annotations
@@ -15,155 +14,145 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from understudy_agent.launch.messages import LauncherState, LaunchFact, LaunchNotice, Message
+
 CONNECT_SECONDS = 1.0
-"""Between two tries to reach the agent."""
+"""Between two attempts to reach the agent."""
 CONNECT_SECONDS_MAX = 30.0
-"""Where it hangs up at once: it will not have us."""
+"""The same after the agent has refused this launcher."""
 ABSENT_SECONDS = 3.0
-"""So long an agent may take to appear before it is said that there is none."""
+"""An agent may take this long to appear before the launcher reports that there is none."""
 REPEAT_SECONDS = 10.0
 NOTICES_MAX = 256
 LINE_BYTES_MAX = 4 * 1024 * 1024
 
-Message = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
-class StartAnew:
-    """The control plane's order to start the gang anew, though no rank of it has ended."""
+class Restart:
+    """The control plane's order to restart the gang, although no rank of it has ended."""
 
     launch: int
-    """This one, or an earlier one, is to end."""
+    """This launch, or an earlier one, must end."""
     reason: str
     without: tuple[str, ...] = ()
-    """Nodes that give their seat to a spare, where there is one."""
+    """Nodes that a spare replaces, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
-    """What the launcher says of itself."""
+class Orders:
+    """All orders of the control plane that stand."""
 
-    launch: int
-    phase: str
-    seats: tuple[str, ...]
-    spares: tuple[str, ...]
-    lost: tuple[str, ...]
-    nodes_min: int
-
-    def message(self) -> Message:
-        return {
-            "launch": self.launch,
-            "phase": self.phase,
-            "seats": self.seats,
-            "spares": self.spares,
-            "lost": self.lost,
-            "nodes_min": self.nodes_min,
-        }
+    bad: Mapping[str, str] = field(default_factory=dict)
+    restart: Restart | None = None
 
 
 class AgentLine:
-    """Nothing here waits, and nothing that goes wrong here reaches the gang."""
+    """Nothing here waits, and no error here reaches the gang."""
 
     def __init__(self, path: str, job_id: int, restart_count: int) -> None:
+        self.job_id = job_id
+        self.restart_count = restart_count
         self._path = path
-        self._job = {"job_id": job_id, "restart_count": restart_count}
         self._opened = time.monotonic()
         self._connection: socket.socket | None = None
         self._connect_at = 0.0
         self._pause = CONNECT_SECONDS
         self._received = b""
         self._outgoing = b""
-        self._gang: Gang | None = None
-        self._told: Gang | None = None
-        self._notices: OrderedDict[int, Message] = OrderedDict()
+        self._state: LauncherState | None = None
+        self._state_sent: LauncherState | None = None
+        self._notices: OrderedDict[int, LaunchNotice] = OrderedDict()
         self._sent_at: dict[int, float] = {}
         self._next_id = 0
-        self._bad: Mapping[str, str] = {}
-        self._anew: StartAnew | None = None
-        self._progress: tuple[int, int] | None = None
-        self._answers: bool | None = None
+        self._orders = Orders()
+        self._progress: tuple[int, int] = (-1, -1)
+        self._control_plane_answers: bool | None = None
+        """None: it has not answered yet."""
         self._restore: tuple[int, str] = (0, "")
         self._complained = False
         self.refused = ""
-        """What the agent said last when it would not have us."""
-        self.heard = False
-        """The control plane has spoken."""
+        """Why the agent refused this launcher, or could not be reached."""
+        self.has_orders = False
+        """The control plane has sent orders at least once."""
         self.launches_without_progress = 0
         """In earlier allocations of this job. For `take_over`."""
         self.best_step: int | None = None
 
-    # -- what the control plane says -----------------------------------------------------------------------------
+    # -- from the control plane ----------------------------------------------------------------------------------
 
     def poll(self) -> Mapping[str, str]:
-        """Its verdicts, as of the last word. They stand while the line is broken."""
-        return self._bad
+        """Its verdicts, as last received. They stand while the connection is broken."""
+        return self._orders.bad
 
     def step(self) -> int | None:
-        """The furthest that the present launch has finished; None: its ranks tell nothing."""
-        if self._progress is None or self._gang is None or self._progress[0] != self._gang.launch:
+        """The furthest that the present launch has finished; None: its ranks report no steps."""
+        if self._state is None or self._progress[0] != self._state["launch"]:
             return None
         return self._progress[1]
 
     @property
     def silent(self) -> bool:
-        """The control plane was heard, and is not now."""
-        return self._answers is False or (self._answers is True and self._connection is None)
+        """The control plane has answered before, and does not now."""
+        return self._control_plane_answers is False or (
+            self._control_plane_answers is True and self._connection is None
+        )
 
     def restore_point(self) -> tuple[int, str] | None:
-        """Where a launch goes on that begins now: step and path. None: its ranks are to ask the control plane.
+        """Step and path from which a launch that begins now continues. None: its ranks ask the control plane.
 
-        While that is silent it is the newest good checkpoint that it named: all ranks get the same one, at once. A
-        checkpoint that was complete stays complete; what has been said against it since then is not known.
+        While the control plane is silent, it is the newest good checkpoint that it named: all ranks get the same one,
+        at once. A checkpoint that was complete stays complete; what has been reported against it since is not known.
         """
         return self._restore if self.silent and self._restore[1] else None
 
-    def anew(self, launch: int) -> StartAnew | None:
-        """An order that means this launch."""
-        return self._anew if self._anew is not None and self._anew.launch >= launch else None
+    def restart(self, launch: int) -> Restart | None:
+        """An order to restart that is about this launch."""
+        restart = self._orders.restart
+        return restart if restart is not None and restart.launch >= launch else None
 
     def trouble(self) -> str:
-        """Once: why nobody hears us; empty: somebody does, or it was said."""
+        """Once: why no agent listens; empty: one does, or it was reported already."""
         if self._complained or self._connection is not None or time.monotonic() - self._opened < ABSENT_SECONDS:
             return ""
         self._complained = True
         return self.refused or f"no agent at {self._path}"
 
-    # -- what we say ---------------------------------------------------------------------------------------------
+    # -- to the control plane ------------------------------------------------------------------------------------
 
-    def tell(self, gang: Gang) -> None:
-        """What the gang is now. Said again where it changed."""
-        self._gang = gang
+    def report(self, state: LauncherState) -> None:
+        """The gang as it is now. Sent where it has changed."""
+        self._state = state
 
-    def notice(self, what: str, **fields: object) -> None:
-        """Something that happened once: said until the control plane has it on disk."""
+    def announce(self, fact: LaunchFact) -> None:
+        """Sent until the control plane has it in its database."""
         self._next_id += 1
-        self._notices[self._next_id] = {"type": what, "id": self._next_id, "at": time.time(), **fields}
+        self._notices[self._next_id] = {"type": "launch", "id": self._next_id, "fact": fact}
         while len(self._notices) > NOTICES_MAX:
             self._notices.popitem(last=False)
 
     @property
-    def unsaid(self) -> int:
+    def unacknowledged(self) -> int:
         return len(self._notices)
 
     # -- the connection ------------------------------------------------------------------------------------------
 
     def turn(self) -> socket.socket | None:
-        """Do what can be done now. The connection, where there is one: whoever waits may wait for it, too."""
+        """Do what can be done now. Returns the connection, where there is one, for the caller to wait for."""
         try:
             self._connect()
             if self._connection is not None:
-                self._say()
-                self._read(self._connection)
-                self._say()
+                self._send()
+                self._receive(self._connection)
+                self._send()
         except OSError as error:
             self._lose(error)
         return self._connection
 
     def close(self) -> None:
-        """What is there to say is said, as far as that goes without waiting."""
+        """What is still to be sent is sent, as far as that is possible without waiting."""
         self.turn()
         self._drop()
 
@@ -180,21 +169,21 @@ class AgentLine:
             return
         self._connection = connection
         self._received = self._outgoing = b""
-        self._told = None
+        self._state_sent = None
         self._sent_at.clear()
 
-    def _say(self) -> None:
+    def _send(self) -> None:
         """Raises OSError."""
-        if self._connection is None or self._gang is None:
+        if self._connection is None or self._state is None:
             return
-        if self._gang != self._told:
-            self._queue({"type": "launcher", **self._job, **self._gang.message()})
-            self._told = self._gang
+        if self._state != self._state_sent:
+            self._queue(self._state)
+            self._state_sent = self._state
         now = time.monotonic()
-        for number, message in self._notices.items():
+        for number, notice in self._notices.items():
             if now - self._sent_at.get(number, float("-inf")) > REPEAT_SECONDS:
                 self._sent_at[number] = now
-                self._queue(message)
+                self._queue(notice)
         if self._outgoing:
             with contextlib.suppress(BlockingIOError):
                 self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
@@ -202,7 +191,7 @@ class AgentLine:
     def _queue(self, message: Message) -> None:
         self._outgoing += json.dumps(message).encode() + b"\n"
 
-    def _read(self, connection: socket.socket) -> None:
+    def _receive(self, connection: socket.socket) -> None:
         """Raises OSError."""
         while True:
             try:
@@ -210,46 +199,51 @@ class AgentLine:
             except BlockingIOError:
                 return
             if not piece:
-                raise ConnectionError("the agent hung up")
+                raise ConnectionError("the agent closed the connection")
             *lines, self._received = (self._received + piece).split(b"\n")
             if len(self._received) > LINE_BYTES_MAX:
-                raise ConnectionError("a line without an end")
+                raise ConnectionError(f"the agent sent a line of more than {LINE_BYTES_MAX} bytes")
             for line in lines:
-                self._hear(line)
+                self._take(line)
 
-    def _hear(self, line: bytes) -> None:
-        """Raises ConnectionError where it makes no sense."""
+    def _take(self, line: bytes) -> None:
+        """Raises ConnectionError where the line cannot be understood."""
         try:
             message = json.loads(line)
-            what = message["type"]
-            if what == "word":
-                self._heed(message)
-            elif what == "standing":
-                self._restore = (int(message.get("restore_step", 0)), str(message.get("restore_path", "")))
-                if message["heard"] or self._answers is not None:
-                    self._answers = bool(message["heard"])
-            elif what == "progress":
-                self._progress = (int(message["launch"]), int(message["step"]))
-            elif what == "ack" or (what == "error" and message.get("id") is not None):
-                self._notices.pop(message["id"], None)
-            elif what == "error":
-                self.refused = str(message.get("error"))
-                self._pause = CONNECT_SECONDS_MAX
+            match message["type"]:
+                case "answer":
+                    self._take_answer(message)
+                case "silent":
+                    if self._control_plane_answers:
+                        self._control_plane_answers = False
+                case "progress":
+                    self._note_step(int(message["launch"]), int(message["step"]))
+                case "error" if message.get("id") is None:
+                    self.refused = str(message.get("error"))
+                    self._pause = CONNECT_SECONDS_MAX
+                case "ack" | "error":
+                    self._notices.pop(message["id"], None)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConnectionError(f"the agent's answer is not understood: {error!r}") from error
 
-    def _heed(self, word: Message) -> None:
-        anew = word.get("anew")
-        self._bad = {str(node): str(why) for node, why in word["bad"].items()}
-        self._anew = None
-        if anew is not None:
-            without = tuple(str(node) for node in anew.get("without", ()))
-            self._anew = StartAnew(int(anew["launch"]), str(anew["reason"]), without)
-        self.launches_without_progress = int(word.get("launches_without_progress", 0))
-        self.best_step = word.get("best_step")
-        self.heard = True
+    def _take_answer(self, answer: dict[str, Any]) -> None:
+        """`wire.LauncherAnswer`, in which fields that have their default are left out."""
+        self._control_plane_answers = True
+        self._restore = (int(answer.get("restore_step", 0)), str(answer.get("restore_path", "")))
+        if answer.get("step") is not None:
+            self._note_step(int(answer.get("launch", 0)), int(answer["step"]))
+        if answer.get("orders") is None:  # the earlier orders stand
+            return
+        self._orders = _orders(answer["orders"])
+        earlier = answer.get("earlier", {})
+        self.launches_without_progress = int(earlier.get("launches_without_progress", 0))
+        self.best_step = earlier.get("best_step")
+        self.has_orders = True
         self.refused = ""
         self._pause = CONNECT_SECONDS
+
+    def _note_step(self, launch: int, step: int) -> None:
+        self._progress = max(self._progress, (launch, step))
 
     def _lose(self, error: OSError) -> None:
         self.refused = self.refused or f"{self._path}: {error}"
@@ -260,3 +254,12 @@ class AgentLine:
             self._connection.close()
             self._connection = None
             self._connect_at = time.monotonic() + self._pause
+
+
+def _orders(message: dict[str, Any]) -> Orders:
+    bad = {str(node): str(why) for node, why in message.get("bad", {}).items()}
+    restart = message.get("restart")
+    if restart is None:
+        return Orders(bad)
+    without = tuple(str(node) for node in restart.get("without", ()))
+    return Orders(bad, Restart(int(restart["launch"]), str(restart["reason"]), without))

@@ -106,10 +106,10 @@ class Launcher:
 
     def _talk(self) -> None:
         """Says what the gang is, hears what is ordered. Without an agent the gang goes on all the same."""
-        self._reports.gang(self._launch, self._phase.value, self._standbys.spares(self._launch))
+        self._reports.state(self._launch, self._phase.value, self._standbys.spares(self._launch))
         self._hub.beside(self._line.turn())
         self._reports.trouble()
-        if self._line.heard:
+        if self._line.has_orders:
             self._budget.take_over(self._line.launches_without_progress, self._line.best_step)
 
     # -- signals -----------------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ class Launcher:
                 self._start_leaving()
         elif over is not None:
             self._close(over)
-        elif (anew := self._line.anew(launch.number)) is not None and not self._signals.warned:
-            self._close(Over({}, told=anew.reason, without=anew.without))
+        elif (restart := self._line.restart(launch.number)) is not None and not self._signals.warned:
+            self._close(Over({}, told=restart.reason, without=restart.without))
         elif picture.age_seconds >= self._options.rearm_seconds and not self._signals.warned:
             self._standbys.start(now)
 
@@ -234,7 +234,7 @@ class Launcher:
         """Until no rank of it is left."""
         now = time.monotonic()
         launch = self._launch
-        left = launch.remains(now, self._nodes.unusable(), may_be_a_nodes=self._line.heard)
+        left = launch.remains(now, self._nodes.unusable(), may_be_a_nodes=self._line.has_orders)
         outcome = ending.judge(left, self._options.kill_seconds)
         if outcome.ask_slurm:
             self._steps.kill(launch.step)

@@ -6,9 +6,10 @@ Belongs here: the words, and the messages. Must not: when something is told, or 
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Sequence
 
-from understudy_agent.launch.agent_line import AgentLine, Gang
+from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.case import History, OutOfSpares
 from understudy_agent.launch.decide import Decision
 from understudy_agent.launch.events import Events
@@ -31,13 +32,24 @@ class Reports:
 
     # -- the gang ----------------------------------------------------------------------------------------------
 
-    def gang(self, launch: Launch, phase: str, spares: Sequence[str]) -> None:
-        """What it is now. For the control plane alone."""
+    def state(self, launch: Launch, phase: str, spares: Sequence[str]) -> None:
+        """Of the gang as it is now. Only for the control plane."""
         rules = self._options.rules
         may_shrink = rules.when_out_of_spares is OutOfSpares.SHRINK
         nodes_min = rules.nodes_min if may_shrink else self._options.nodes
-        lost = self._lost(launch, spares)
-        self._line.tell(Gang(launch.number, phase, launch.seats, tuple(spares), lost, nodes_min))
+        self._line.report(
+            {
+                "type": "launcher",
+                "job_id": self._line.job_id,
+                "restart_count": self._line.restart_count,
+                "launch": launch.number,
+                "phase": phase,
+                "seats": launch.seats,
+                "spares": tuple(spares),
+                "lost": self._lost(launch, spares),
+                "nodes_min": nodes_min,
+            }
+        )
 
     def checkpoint_asked(self, received: signal.Signals) -> None:
         words = "the ranks are asked for a checkpoint; nothing is started any more"
@@ -110,8 +122,18 @@ class Reports:
         if restore is not None:
             words = f"no control plane answers: its ranks go on from step {restore[0]}, the newest checkpoint it named"
             self._events.tell("restore_told", f"launch {launch.number}: {words}", step=restore[0], path=restore[1])
-        lost = self._lost(launch, spares)
-        self._line.notice("launch_started", launch=launch.number, seats=launch.seats, spares=tuple(spares), lost=lost)
+        self._line.announce(
+            {
+                "type": "launch_started",
+                "job_id": self._line.job_id,
+                "restart_count": self._line.restart_count,
+                "launch": launch.number,
+                "seats": launch.seats,
+                "spares": tuple(spares),
+                "at": time.time(),
+                "lost": self._lost(launch, spares),
+            }
+        )
 
     def started(self, launch: Launch, now: float) -> None:
         """All its processes are."""
@@ -157,16 +179,21 @@ class Reports:
         """How, and what it cost; for the control plane alone. `before` is what was spent until then."""
         launch.end_told = True
         first = launch.failures[0] if launch.failures else None
-        self._line.notice(
-            "launch_ended",
-            launch=launch.number,
-            row=decision.row,
-            reason=decision.reason[:REASON_CHARACTERS_MAX],
-            progressed=launch.progressed,
-            counted=decision.history.without_progress > (0 if launch.progressed else before.without_progress),
-            cause=decision.cause,
-            failed_node=first.node if first else "",
-            rank=first.rank if first else None,
-            status=first.status if first else None,
-            blamed=tuple(decision.blamed),
+        self._line.announce(
+            {
+                "type": "launch_ended",
+                "job_id": self._line.job_id,
+                "restart_count": self._line.restart_count,
+                "launch": launch.number,
+                "table_row": decision.row,
+                "reason": decision.reason[:REASON_CHARACTERS_MAX],
+                "at": time.time(),
+                "progressed": launch.progressed,
+                "counted": decision.history.without_progress > (0 if launch.progressed else before.without_progress),
+                "cause": decision.cause,
+                "failed_node": first.node if first else "",
+                "rank": first.rank if first else None,
+                "status": first.status if first else None,
+                "blamed": tuple(decision.blamed),
+            }
         )

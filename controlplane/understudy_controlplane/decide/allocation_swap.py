@@ -1,4 +1,4 @@
-"""Gangs that a launcher drives: whether a fault can be dealt with within the job's own allocation."""
+"""Gangs that a launcher drives: whether spares of the job's own allocation can replace bad nodes."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from understudy_controlplane.fleet.recovery import Plan, Recovery, RecoveryKind,
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HEARD_SECONDS = 12.0
-"""A launcher says something every five seconds, through its node's agent."""
+"""A launcher is reported every five seconds, by its node's agent."""
 
 RECONNECT_SECONDS = 10.0
-"""So long after our own start a launcher may take to be heard again."""
+"""For launchers to be reported again after the control plane has started."""
 
 
 def seats_of(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
-    """Nodes on which the job's ranks run: without its launcher's word, all of its nodes."""
+    """Nodes on which the job's ranks run: all of its nodes where no launcher reports them."""
     gang = snapshot.gangs.get(job.key)
     return gang.seats if gang is not None else job.slurm.nodes
 
 
 def to_be_heard_again(snapshot: Snapshot, gang: Gang) -> bool:
-    """The control plane has just started and knows of the launcher from its database alone."""
+    """The control plane has just started and knows of the launcher only from its database."""
     return gang.heard_at is None and snapshot.now - snapshot.started_at < RECONNECT_SECONDS
 
 
 def why_not(  # noqa: PLR0911 - a list: a return for each reason
     snapshot: Snapshot, job: Job, findings: Sequence[Finding], bad: Collection[str]
 ) -> str:
-    """Why the launcher is not asked, and the gang moves to the pool instead; empty: it is asked.
+    """Why the gang moves to nodes from the pool instead; empty: the launcher gets the order.
 
-    `bad` are all nodes that are condemned in this round.
+    `bad`: all nodes that are taken out of service in this round.
     """
     gang = snapshot.gangs.get(job.key)
     if gang is None:
         return "no launcher drives it"
     if gang.heard_at is None or snapshot.now - gang.heard_at > HEARD_SECONDS:
-        return "its launcher is not heard"
+        return "its launcher does not report"
     if gang.leaving:
-        return f"its launcher starts nothing any more ({gang.phase})"
+        return f"its launcher starts nothing any more ({gang.state.phase})"
     if (job.key, job.slurm.restart_count) in snapshot.disobeyed:
-        return "its launcher did not do as it was told before"
+        return "its launcher did not carry out an earlier order"
     if any(finding.dead and finding.node == gang.host for finding in findings):
         return f"its launcher ran on {gang.host}, which is dead"
     earlier = snapshot.recovery_of(job.key)
-    if earlier is not None and _is_on_its_way_to_the_pool(earlier):
-        return "it is on its way to seats from the pool"
+    if earlier is not None and _is_moving_to_the_pool(earlier):
+        return "it is moving to seats from the pool"
     if any(finding.signal is Signal.SEAT_LOST for finding in findings):
-        return "a seat that it was promised is lost"
+        return "a seat that was reserved for it is lost"
     leaving = [name for name in gang.seats if name in bad]
     spares = healthy_spares(snapshot, gang, bad)
-    if len(gang.seats) - len(leaving) + min(len(spares), len(leaving)) < min(gang.nodes_min, len(gang.seats)):
-        return f"{len(leaving)} of its nodes are to be replaced and its allocation has {len(spares)} healthy spares"
+    if len(gang.seats) - len(leaving) + min(len(spares), len(leaving)) < min(gang.state.nodes_min, len(gang.seats)):
+        return f"{len(leaving)} of its nodes must be replaced and its allocation has {len(spares)} healthy spares"
     return ""
 
 
 def healthy_spares(snapshot: Snapshot, gang: Gang, bad: Collection[str]) -> list[str]:
-    """Spares of the allocation that nothing is known against."""
+    """Spares of the allocation about which nothing bad is known."""
     return [
         name
         for name in gang.spares
@@ -76,7 +76,7 @@ def healthy_spares(snapshot: Snapshot, gang: Gang, bad: Collection[str]) -> list
     ]
 
 
-def _is_on_its_way_to_the_pool(recovery: Recovery) -> bool:
+def _is_moving_to_the_pool(recovery: Recovery) -> bool:
     if recovery.plan.kind is not RecoveryKind.POOL_SWAP:
         return False
     release = recovery.step(StepName.RELEASE_SEATS)
@@ -84,11 +84,11 @@ def _is_on_its_way_to_the_pool(recovery: Recovery) -> bool:
 
 
 def swap(snapshot: Snapshot, job: Job, findings: Sequence[Finding], config: Config) -> tuple[Plan, str]:
-    """The plan, and what happens in words."""
+    """The plan, and a description of it."""
     gang = snapshot.gangs[job.key]
     plan = plans.allocation_plan(snapshot, job, gang, findings, config)
     seated = [name for name in plan.failed_nodes if name in gang.seats]
     number = job.key.job_id
     if not seated:
-        return plan, f"job {number} does not use it now; its launcher is told not to"
-    return plan, f"the launcher of job {number} puts spares of its own allocation in the place of {', '.join(seated)}"
+        return plan, f"job {number} does not use the node now; its launcher must not use it again"
+    return plan, f"the launcher of job {number} replaces {', '.join(seated)} with spares of its own allocation"

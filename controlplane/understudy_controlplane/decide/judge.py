@@ -387,7 +387,7 @@ def _gone(snapshot: Snapshot, job: Job, seats: Sequence[str], findings: Sequence
 def _removed(snapshot: Snapshot, job: Job) -> int:
     """How many nodes Slurm has taken out of the running job, since they went down: requeued, it wants as many again."""
     gang = snapshot.gangs.get(job.key)
-    gone = [name for name in gang.lost if name not in job.slurm.nodes] if gang is not None else []
+    gone = [name for name in gang.state.lost if name not in job.slurm.nodes] if gang is not None else []
     nodes = [snapshot.nodes[name] for name in gone if name in snapshot.nodes]
     return sum(node.state is NodeState.QUARANTINED or (node.slurm is not None and node.slurm.down) for node in nodes)
 

@@ -1,6 +1,6 @@
-"""Launchers: what each last said of its gang, and the word that stands for it.
+"""Launchers: what each last reported of its gang, and the orders that stand for it.
 
-Written by the door for launchers and by the loop. The word is made anew by the loop with every tick, from nodes and
+Written by the route for launchers and by the loop. The loop derives the orders again with every tick, from nodes and
 recoveries in the database, so that a restart forgets none.
 """
 
@@ -12,10 +12,11 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from understudy_controlplane.fleet.gang import Gang, Spent, Word
+from understudy_agent.wire import EarlierAllocations, LauncherOrders
+from understudy_controlplane.fleet.gang import Gang, orders_version
 
 WAITING_MAX = 2000
-"""Whoever comes above that is answered at once, and asks again."""
+"""A poll above this number is answered at once; its agent asks again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,29 +30,25 @@ class _Waiter:
 
 
 class Launchers:
-    """Safe from any thread; `news` is for the event loop."""
+    """Safe from any thread; `wait_for_orders` is for the event loop."""
 
     def __init__(self, gangs: Mapping[int, Gang] | None = None) -> None:
         """`gangs`: by job id, as the database knows them."""
         self._lock = threading.Lock()
         self._gangs: dict[int, Gang] = dict(gangs or {})
-        self._words: dict[int, Word] = {}
-        self._spent: dict[tuple[int, int], Spent] = {}
+        self._orders: dict[int, LauncherOrders] = {}
+        self._earlier: dict[tuple[int, int], EarlierAllocations] = {}
         self._waiters: dict[int, _Waiter] = {}
 
-    def hear(self, job_id: int, gang: Gang) -> bool:
-        """Returns whether it says something new. What an earlier attempt still says is not listened to."""
+    def note(self, gang: Gang) -> bool:
+        """Returns whether its state is new. A report of an earlier attempt that comes late is ignored."""
+        job_id = gang.state.job_id
         with self._lock:
             before = self._gangs.get(job_id)
             if before is not None and before.attempt > gang.attempt:
                 return False
             self._gangs[job_id] = gang
-            return before is None or (before.attempt, before.seats, before.spares, before.phase) != (
-                gang.attempt,
-                gang.seats,
-                gang.spares,
-                gang.phase,
-            )
+            return before is None or before.state != gang.state
 
     def gangs(self) -> dict[int, Gang]:
         with self._lock:
@@ -69,45 +66,45 @@ class Launchers:
                 for job_id, gang in self._gangs.items()
                 if running.get(job_id, -1) <= gang.attempt.restart_count and job_id in running
             }
-            self._spent = {key: spent for key, spent in self._spent.items() if key[0] in running}
+            self._earlier = {key: earlier for key, earlier in self._earlier.items() if key[0] in running}
 
-    def spent(self, job_id: int, restart_count: int) -> Spent | None:
+    def earlier_allocations(self, job_id: int, restart_count: int) -> EarlierAllocations | None:
         with self._lock:
-            return self._spent.get((job_id, restart_count))
+            return self._earlier.get((job_id, restart_count))
 
-    def note_spent(self, job_id: int, restart_count: int, spent: Spent) -> None:
+    def note_earlier_allocations(self, job_id: int, restart_count: int, earlier: EarlierAllocations) -> None:
         with self._lock:
-            self._spent[job_id, restart_count] = spent
+            self._earlier[job_id, restart_count] = earlier
 
-    def say(self, words: Mapping[int, Word]) -> None:
-        """These words stand, by job id, and no others. Of a job that is not among them nothing is said: what its
-        launcher was told before still stands.
+    def replace_orders(self, orders: Mapping[int, LauncherOrders]) -> None:
+        """These orders stand, by job id, and no others. A launcher whose job is not among them gets no answer with
+        orders: it keeps the ones it has.
         """
         with self._lock:
-            changed = [job_id for job_id, word in words.items() if self._words.get(job_id) != word]
-            self._words = dict(words)
+            changed = [job_id for job_id, new in orders.items() if self._orders.get(job_id) != new]
+            self._orders = dict(orders)
             waiters = [self._waiters[job_id] for job_id in changed if job_id in self._waiters]
         for waiter in waiters:
             waiter.wake()
 
-    def tell(self, job_id: int, word: Word) -> None:
-        """More than stands already, at once: the next `say` says it as well."""
+    def add_orders(self, job_id: int, orders: LauncherOrders) -> None:
+        """In addition to those that stand, at once: the next `replace_orders` contains them as well."""
         with self._lock:
-            before = self._words.get(job_id, Word())
-            self._words[job_id] = Word({**before.bad, **word.bad}, word.anew or before.anew)
+            before = self._orders.get(job_id, LauncherOrders())
+            self._orders[job_id] = LauncherOrders({**before.bad, **orders.bad}, orders.restart or before.restart)
             waiter = self._waiters.get(job_id)
         if waiter is not None:
             waiter.wake()
 
-    def word(self, job_id: int) -> Word | None:
+    def orders(self, job_id: int) -> LauncherOrders | None:
         with self._lock:
-            return self._words.get(job_id)
+            return self._orders.get(job_id)
 
-    async def news(self, job_id: int, known: str, seconds: float) -> Word | None:
-        """The word, once it is another than the `known` one. None: there is none, or not within this time."""
-        word = self.word(job_id)
-        if word is not None and word.version != known:
-            return word
+    async def wait_for_orders(self, job_id: int, known: str, seconds: float) -> LauncherOrders | None:
+        """The orders, once their version is not the `known` one. None: there are none, or not within this time."""
+        orders = self._orders_after(job_id, known)
+        if orders is not None:
+            return orders
         waiter = _Waiter(asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             if len(self._waiters) >= WAITING_MAX:
@@ -124,5 +121,8 @@ class Launchers:
             with self._lock:
                 if self._waiters.get(job_id) is waiter:
                     del self._waiters[job_id]
-        word = self.word(job_id)
-        return word if word is not None and word.version != known else None
+        return self._orders_after(job_id, known)
+
+    def _orders_after(self, job_id: int, known: str) -> LauncherOrders | None:
+        orders = self.orders(job_id)
+        return orders if orders is not None and orders_version(orders) != known else None

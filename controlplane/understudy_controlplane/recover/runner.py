@@ -226,7 +226,7 @@ class Runner:
             config=self._config,
             now=now,
             worked_until=lambda: self._worked_until(recovery),
-            tell=lambda word: self._launchers.tell(job.job_id, word) if job else None,
+            send_orders=lambda orders: self._launchers.add_orders(job.job_id, orders) if job else None,
             launcher=self._launchers.gang(job.job_id) if job else None,
             desk=self._desk,
         )

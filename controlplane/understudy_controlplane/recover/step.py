@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from understudy_agent.wire import LauncherOrders
 from understudy_controlplane.config import Config
-from understudy_controlplane.fleet.gang import Gang, Word
+from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, Plan, StepName
@@ -52,9 +53,9 @@ class World:
     config: Config
     now: float
     desk: Desk
-    tell: Callable[[Word], None]  # to the launcher of the plan's job
+    send_orders: Callable[[LauncherOrders], None]  # to the launcher of the plan's job
     worked_until: Callable[[], float]  # what the gang did after that was lost with the fault; asks the database
-    launcher: Gang | None = None  # what that launcher last said
+    launcher: Gang | None = None  # what that launcher last reported
 
     @property
     def job(self) -> SlurmJob | None:

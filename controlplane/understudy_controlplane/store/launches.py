@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Engine, Select, Table, func, select
+from sqlalchemy import Engine, Row, Select, Table, func, select
 
-from understudy_agent.wire import LaunchCause
-from understudy_controlplane.fleet.gang import BlackHole, Gang, Spent
-from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_agent.wire import EarlierAllocations, LaunchCause, LauncherPhase, LauncherState
+from understudy_controlplane.fleet.gang import BlackHole, Gang
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.fleet import is_job
@@ -29,14 +29,9 @@ class LaunchStore:
         )
         with reading(self._engine) as connection:
             rows = connection.execute(query).all()
-        return {
-            row.job_id: Gang(
-                Attempt(row.restart_count, row.launch), row.node, tuple(row.seats), tuple(row.spares), tuple(row.lost)
-            )
-            for row in rows
-        }
+        return {row.job_id: Gang(_state(row), row.node) for row in rows}
 
-    def spent(self, job_row: int, restart_count: int) -> Spent:
+    def earlier_allocations(self, job_row: int, restart_count: int) -> EarlierAllocations:
         """What the job's allocations before this one have used up."""
         end, attempt = tables.launch_end, tables.attempt
         ends = (
@@ -51,7 +46,7 @@ class LaunchStore:
         with reading(self._engine) as connection:
             for row in connection.execute(ends):
                 without = 0 if row.progressed else without + row.counted
-            return Spent(without, connection.execute(best).scalar())
+            return EarlierAllocations(without, connection.execute(best).scalar())
 
     def black_holes_since(self, since: float) -> dict[str, list[BlackHole]]:
         """By node: by which jobs' launchers it was blamed for failing first again and again. Where the failure went
@@ -138,6 +133,18 @@ class LaunchStore:
             row = connection.execute(query.add_columns(func.min(table.c.step), func.max(table.c.at))).first()
         count, world, step, at = row or (0, 0, 0, 0.0)
         return (step, at) if world and count >= world else None
+
+
+def _state(row: Row[Any]) -> LauncherState:
+    return LauncherState(
+        row.job_id,
+        row.restart_count,
+        row.launch,
+        LauncherPhase.RUNNING,
+        tuple(row.seats),
+        tuple(row.spares),
+        tuple(row.lost),
+    )
 
 
 def _latest_launch(table: Table, job: JobKey, restart_count: int, after_launch: int) -> Select[int, Any]:

@@ -1,23 +1,24 @@
-"""The launcher of a gang: told which nodes are bad, or to start the gang anew. It does so within its allocation."""
+"""Orders for the launcher of a gang: which nodes are bad, or to restart. It acts within its own allocation."""
 
 from __future__ import annotations
 
-from understudy_controlplane.decide.launcher_orders import word_of
+from understudy_agent.wire import LauncherPhase
+from understudy_controlplane.decide.launcher_orders import orders_of
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.recovery import Plan, StepName
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
 from understudy_controlplane.slurm.protocol import Slurm
 
 
-def observe_told(world: World) -> Observation:
-    """Done when the launcher itself says so: another launch, on other nodes."""
+def observe_launcher(world: World) -> Observation:
+    """Done when the launcher itself reports it: another launch, on other nodes."""
     plan, job, gang = world.plan, world.job, world.launcher
     if job is None or job.ended:
         return Done(f"the job is over: {job.state if job else 'unknown to Slurm'}")
     if job.restart_count > plan.restart_count:
         return Done(f"the job was requeued meanwhile (restart {job.restart_count})")
     if gang is None or gang.heard_at is None:
-        return Wait("its launcher is not heard")
+        return Wait("its launcher does not report")
     if plan.launch < 0:
         still = sorted({*gang.seats, *gang.spares} & set(plan.failed_nodes))
         return Todo(f"{', '.join(still)} is a spare there") if still else Done("no longer among its spares")
@@ -27,16 +28,16 @@ def observe_told(world: World) -> Observation:
 def _relaunched(plan: Plan, gang: Gang) -> Observation:
     bad = sorted(set(gang.seats) & set(plan.failed_nodes))
     if gang.leaving:
-        return Failed(f"the launcher starts nothing any more: it is {gang.phase}")
+        return Failed(f"the launcher starts nothing any more: it is {gang.state.phase}")
     if gang.attempt.launch <= plan.launch or bad:
-        return Todo(f"launch {gang.attempt.launch} is {gang.phase} on {', '.join(gang.seats)}")
-    if gang.phase == "seating":
+        return Todo(f"launch {gang.attempt.launch} is {gang.state.phase} on {', '.join(gang.seats)}")
+    if gang.state.phase is LauncherPhase.SEATING:
         return Wait(f"launch {gang.attempt.launch} waits for its nodes")
     return Done(f"launch {gang.attempt.launch} on {', '.join(gang.seats)}")
 
 
-def tell(world: World, _slurm: Slurm) -> None:
-    world.tell(word_of(world.plan))
+def send_orders(world: World, _slurm: Slurm) -> None:
+    world.send_orders(orders_of(world.plan))
 
 
-TELL_LAUNCHER = Step(StepName.TELL_LAUNCHER, observe_told, tell, needs=(StepName.DRAIN_NODES,))
+TELL_LAUNCHER = Step(StepName.TELL_LAUNCHER, observe_launcher, send_orders, needs=(StepName.DRAIN_NODES,))

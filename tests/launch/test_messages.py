@@ -1,0 +1,97 @@
+"""What the launcher writes as JSON, and what it shares with the training hook, without importing either."""
+
+from __future__ import annotations
+
+from typing import get_type_hints
+
+import msgspec
+import pytest
+
+import understudy.identity
+import understudy.restart
+from tests.agent.test_launchers import ENDED, STARTED, STATE
+from understudy_agent import rank_messages, wire
+from understudy_agent.launch import agent_line, channel, decide, launcher, messages, rank_socket
+from understudy_agent.launch.command import Meeting
+from understudy_agent.launch.decide import TABLE
+from understudy_agent.launch.task import Part, rank_environment
+
+BY_THE_AGENT = {"user_id"}
+"""Fields that the agent adds: the kernel tells it whose process the launcher is."""
+
+
+@pytest.mark.parametrize(
+    ("written", "struct"),
+    [
+        (messages.LauncherState, wire.LauncherState),
+        (messages.LaunchStarted, wire.LaunchStarted),
+        (messages.LaunchEnded, wire.LaunchEnded),
+        (messages.LaunchNotice, rank_messages.LaunchNotice),
+    ],
+)
+def test_a_message_has_the_fields_of_its_wire_struct(written: type, struct: type[msgspec.Struct]) -> None:
+    assert set(get_type_hints(written)) - {"type"} == set(struct.__struct_fields__) - BY_THE_AGENT
+
+
+@pytest.mark.parametrize(
+    ("written", "struct"), [(STATE, wire.LauncherState), (STARTED, wire.LaunchStarted), (ENDED, wire.LaunchEnded)]
+)
+def test_every_value_that_the_launcher_writes_arrives_in_its_field(
+    written: dict[str, object], struct: type[msgspec.Struct]
+) -> None:
+    decoded = msgspec.json.decode(msgspec.json.encode(written), type=struct)
+    assert {name: getattr(decoded, name) for name in decoded.__struct_fields__ if name not in BY_THE_AGENT} == {
+        name: value for name, value in written.items() if name != "type"
+    }
+    assert struct.__struct_config__.tag == written["type"]
+
+
+@pytest.mark.parametrize(
+    ("read", "struct"), [(agent_line.Orders, wire.LauncherOrders), (agent_line.Restart, wire.Restart)]
+)
+def test_the_launcher_reads_every_field_of_its_orders(read: type, struct: type[msgspec.Struct]) -> None:
+    assert set(get_type_hints(read)) == set(struct.__struct_fields__)
+
+
+def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
+    restart = wire.Restart(2, "it hangs", ("n1",))
+    answer = wire.LauncherAnswer(
+        "v", wire.LauncherOrders({"n2": "Xid 79"}, restart), wire.EarlierAllocations(2, 40), 3, 50, 40, "/c"
+    )
+    line = agent_line.AgentLine("/nowhere", 7, 0)
+    line.report({**STATE, "launch": 3})
+    line._take(rank_messages.encode(answer))
+    assert (line.poll(), line.restart(2)) == ({"n2": "Xid 79"}, agent_line.Restart(2, "it hangs", ("n1",)))
+    assert (line.launches_without_progress, line.best_step, line.step()) == (2, 40, 50)
+    assert line.restore_point() == (40, "/c")
+
+
+def test_phases_and_causes_are_those_of_the_wire() -> None:
+    assert {one.value for one in launcher.Phase} == {one.value for one in wire.LauncherPhase}
+    assert {one.value for one in decide.Cause} == {one.value for one in wire.LaunchCause}
+    assert {row.cause for row in TABLE} == set(decide.Cause)
+
+
+# -- what the launcher shares with the hook ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [None, "/given/%n.sock"])
+@pytest.mark.parametrize("environment", [{}, {"UNDERSTUDY_SOCKET": "/e/%n.sock"}, {"UNDERSTUDY_SOCKET": ""}])
+@pytest.mark.parametrize("node", [{}, {"SLURMD_NODENAME": "n1"}])
+def test_the_launcher_and_the_hook_look_for_the_same_socket(
+    environment: dict[str, str], node: dict[str, str], given: str | None
+) -> None:
+    where = environment | node
+    assert rank_socket.socket_path(where, given) == understudy.identity.socket_path(where, given)
+
+
+def test_the_seat_and_the_hook_use_the_same_descriptor_variable() -> None:
+    assert understudy.restart.DESCRIPTOR_VARIABLE == channel.DESCRIPTOR_VARIABLE
+
+
+def test_the_hook_reads_a_ranks_identity_from_the_environment_that_the_seat_sets() -> None:
+    meeting = Meeting(nodes=4, node_rank=2, processes=8, address="10.0.0.1", port=23456)
+    part = Part(3, meeting, torchrun=False, node_list="n1", restore=(40, "/c/40"))
+    environment = rank_environment({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}, part, local_rank=5)
+    assert understudy.identity.read_identity(environment) == (7, 1, 21, 32, 3)
+    assert understudy.identity.told_by_launcher(environment) == (40, "/c/40")
