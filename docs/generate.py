@@ -1,4 +1,4 @@
-"""Writes the documents that are made from the code: `make docs`. A test compares them with what stands there."""
+"""Writes the documents that are generated from the code: `make docs`. A test compares them with the files."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from understudy_controlplane.plan.advice import RULES, Severity
 from understudy_controlplane.xid_policy import PolicyRow, default_policy
 
 HERE = Path(__file__).parent
-GENERATED = "<!-- Made from the code by `make docs`. Change the code, not this. -->"
+GENERATED = "<!-- Generated from the code by `make docs`. Change the code, not this file. -->"
 
 GUARDS = {
-    Because.DRY_RUN: 'the control plane only observes: `mode = "observe"`, as a fresh install does',
-    Because.PAUSED: "an operator has paused it; recoveries under way go on to their end",
-    Because.SLURM_UNREADABLE: "Slurm cannot be read, so nothing is known for sure",
-    Because.GATHERING: "the control plane has just started and not every node was heard yet (10 s at most)",
-    Because.FLEET_BUDGET: "as many nodes are quarantined as may be at once",
-    Because.HOURLY_BUDGET: "as many nodes were quarantined within the hour as may be",
+    Because.DRY_RUN: 'the control plane only observes: `mode = "observe"`, the default',
+    Because.PAUSED: "an operator has paused the control plane; recoveries under way continue",
+    Because.SLURM_UNREADABLE: "Slurm cannot be read, so its state is not known",
+    Because.GATHERING: "the control plane has just started and not every node has reported yet (10 s at most)",
+    Because.FLEET_BUDGET: "the limit of nodes quarantined at once is reached",
+    Because.HOURLY_BUDGET: "the limit of quarantines within an hour is reached",
     Because.JOB_BUDGET: "this job was moved too often within the hour: a person has to look at it",
-    Because.RESTART_BUDGET: "this gang was started anew for a hang as often as may be, and got no further in between",
-    Because.RELEASE_BUDGET: "this job was kept off nodes by our Prolog and released too often within the hour",
-    Because.FOREIGN_POOL: "somebody else has a reservation of the name that is configured for the spare pool",
-    Because.RULE_DRY_RUN: "this rule only observes here (`observe_rules` in `[guards]`)",
+    Because.RESTART_BUDGET: "the limit of restarts of a hung gang without progress is reached",
+    Because.RELEASE_BUDGET: "Understudy's Prolog refused nodes to this job too often within the hour",
+    Because.FOREIGN_POOL: "a reservation that the control plane did not make has the name of the spare pool",
+    Because.RULE_DRY_RUN: "this rule is recorded only (`observe_rules` in `[guards]`)",
     Because.BREAKER: "the circuit breaker is open, or opens with this: only a person closes it",
-    Because.DOMAIN_BUDGET: "as many nodes of its partition, switch, block or domain are quarantined as may be",
-    Because.REPAIR_BUDGET: "as many nodes are in repair or test as may be at once",
-    Because.COOLDOWN: "something was tried on this node a moment ago",
-    Because.BUSY: "a node is tested on request only while nobody uses it",
-    Because.MASS_SILENCE: "so many agents fell silent together that it is taken for a fault of ours or of the network; "
-    "only what people ask for is done",
-    Because.NO_SPARE: "no spare is free: the node leaves service, the gang moves as soon as there is one",
+    Because.DOMAIN_BUDGET: "the limit of quarantined nodes in its partition, switch, block or domain is reached",
+    Because.REPAIR_BUDGET: "the limit of nodes in repair or validation at once is reached",
+    Because.COOLDOWN: "the last repair of this node was a short time ago (`cooldown_seconds` in `[repair]`)",
+    Because.BUSY: "a node is validated on request only while no job uses it",
+    Because.MASS_SILENCE: "so many agents fell silent together that the cause is taken to be the network or the "
+    "control plane; only operators' requests are carried out",
+    Because.NO_SPARE: "no spare is free: the node leaves service, and the gang moves as soon as there is a spare",
 }
 
 
@@ -61,8 +61,8 @@ def configuration() -> str:
         "",
         GENERATED,
         "",
-        "One TOML file, `/etc/understudy/controlplane.toml` or what `--config` names. It is checked whole at start;",
-        "unknown keys are refused. `understudy check-config` says whether it is good.",
+        "One TOML file, `/etc/understudy/controlplane.toml` or the file that `--config` names. It is checked whole at",
+        "start; unknown keys are refused. `understudy check-config` checks it without starting anything.",
         "",
         *_section("", Config),
         *_agent(),
@@ -75,15 +75,15 @@ AGENT_KEYS = {
     "control_plane_urls": "base addresses; reports go to the first that answers",
     "node": "NodeName in Slurm; empty: SLURMD_NODENAME, or the short host name",
     "token_file": "file with the bearer token that the control plane expects of agents",
-    "report_interval_seconds": "how often the node reports; a new fact goes out at once",
-    "request_timeout_seconds": "after this a control plane counts as not answering",
+    "report_interval_seconds": "time between two reports; a new fact is sent at once",
+    "request_timeout_seconds": "time after which a control plane counts as not answering",
     "kernel_log": "/dev/kmsg, or a plain file of the same records",
-    "socket": "where ranks on this node talk to the agent",
-    "boot_id_file": "where the kernel says which boot this is",
-    "run_directory": "where the Slurm hooks find the verdict and leave their records; a tmpfs ([hooks](hooks.md))",
-    "nvml": "section with `enabled` (false on nodes without GPUs) and `interval_seconds` (2: how often clocks, power "
-    "and the driver's verdict are read)",
-    "host": "section with `enabled` (false: neither fabric ports nor the host are looked at), `disks` (file systems "
+    "socket": "Unix socket on which ranks of this node send to the agent",
+    "boot_id_file": "file in which the kernel gives the id of this boot",
+    "run_directory": "directory of the verdict and the records of the Slurm hooks; a tmpfs ([hooks](hooks.md))",
+    "nvml": "section with `enabled` (false on nodes without GPUs) and `interval_seconds` (2: time between readings of "
+    "clocks, power and the driver's verdict)",
+    "host": "section with `enabled` (false: neither fabric ports nor the host are checked), `disks` (file systems "
     "that jobs or Slurm need; `/`, `/tmp` and `/var`), `sys` and `proc`",
 }
 
@@ -91,7 +91,7 @@ AGENT_KEYS = {
 def _agent() -> Iterator[str]:
     yield "# Configuration of the agent"
     yield ""
-    yield "`/etc/understudy/agent.toml` or what `--config` names; `understudy agent --check-config` reads it only."
+    yield "`/etc/understudy/agent.toml` or the file that `--config` names; `understudy agent --check-config` checks it."
     yield ""
     yield "| key | default | meaning |"
     yield "|---|---|---|"
@@ -134,16 +134,16 @@ def decisions() -> str:
         "",
         GENERATED,
         "",
-        "Each round, detection gives findings; each finding has a signal; the table is entered with the node's state",
-        "and the signal. A pair that is not in the table means nothing. Of several findings on one node the gravest",
-        "counts. The row's number stands in the decision, in the log and in `/v1/decisions`.",
+        "Each round, detection gives findings; each finding has a signal; the table is looked up by the node's state",
+        "and the signal. Nothing follows from a pair that is not in the table. Of several findings on one node the",
+        "one of the highest priority counts. The decision, the log and `/v1/decisions` give the row's number.",
         "",
         "## The table",
         "",
         "| row | in state | signal | becomes | action | why |",
         "|---|---|---|---|---|---|",
         *(_row(row) for row in TABLE),
-        f"| {UNNAMED_HANG_ROW.number} | any | {UNNAMED_HANG_ROW.signal.value}, nobody named | stays | "
+        f"| {UNNAMED_HANG_ROW.number} | any | {UNNAMED_HANG_ROW.signal.value}, no node named | stays | "
         f"{UNNAMED_HANG_ROW.action.value} | {UNNAMED_HANG_ROW.why} |",
         f"| {TEST_FAILED_ROW.number} | `validating`, in service until then | as 221 and 222 "
         f"| `{NodeState.QUARANTINED.value}` | {TEST_FAILED_ROW.action.value} | {TEST_FAILED_ROW.why} |",
@@ -155,7 +155,7 @@ def decisions() -> str:
         "",
         "## Guards",
         "",
-        "What keeps a right decision from being carried out; it is recorded as `nothing`, with the reason:",
+        "A guard prevents that a decision is carried out; it is recorded as `nothing`, with the reason:",
         "",
         "| because | meaning |",
         "|---|---|",
@@ -178,15 +178,15 @@ def slurm_settings() -> str:
         "",
         GENERATED,
         "",
-        "`understudy doctor` asks the running Slurm for its settings, says which of them cost something there, and",
-        "ends with 1 where one is dangerous. Understudy works with Slurm's defaults; with what stands here faults cost",
-        "less.",
+        "`understudy doctor` reads the settings of the running Slurm, lists those that cost recovery time or safety,",
+        "and exits with 1 where one is dangerous. Understudy works with Slurm's defaults; with these settings faults",
+        "cost less.",
         "",
         "| rule | setting | set | what it does |",
         "|---|---|---|---|",
         *(f"| S{rule.number} | `{rule.setting}` | {rule.wanted} | {rule.why} |" for rule in RULES),
         "",
-        "What the doctor says of a setting:",
+        "Severities:",
         "",
         "| severity | meaning |",
         "|---|---|",
@@ -197,44 +197,45 @@ def slurm_settings() -> str:
 
 XID_INTRODUCTION = """\
 What the driver writes to the kernel log, and what follows from it. The table is data, version {version}; a site changes
-rows of it in the control plane's configuration, with `class`, `repair` or both:
+its rows in the control plane's configuration, with `class`, `repair` or both:
 
 ```toml
 [xid.policy.94]
 class = "drain"
 repair = "reset_gpu"
-reason = "whatever its flags say"
+reason = "always, whatever its flags are"
 ```
 
-A row that a site changed is taken as it stands: its lines are not decoded for more, and it does not grow graver with
-repetition. `understudy explain xid 94` (or `sxid 20034`) tells what would be done and why; `understudy analyze
-kernel-log FILE` does so for every line of a log.
+A row that a site changed applies as it is: details in the line are ignored, and repetition makes no difference.
+`understudy explain xid 94` (or `sxid 20034`) shows what follows and why; `understudy analyze kernel-log FILE` does so
+for every line of a log.
 
 ## What is read
 The agent sends the driver's lines about GPUs and switches as they were logged, from before its own start too; each
 counts once, by boot and number of the record. The control plane reads: Xids of all drivers, with or without `PCI:`,
 process and MIG instance; 13 with its place on the GPU; 63 and 64 with the row; 74 and 136 with link and registers; 94
-and 95 with `RST` and `D-RST`; 119 and 120 with the function that was not answered, and the history behind it; 140 with
-its counts; 144 to 150 with unit, severity, link and status; 154 by its numbers, never by its words; SXids of NVSwitches
+and 95 with `RST` and `D-RST`; 119 and 120 with the function that was not answered, and its history; 140 with
+its counts; 144 to 150 with unit, severity, link and status; 154 by its numbers, never by its text; SXids of NVSwitches
 with their follow-up lines; a GPU that fell off the bus without a number, also in the three lines of a driver that
-starts; and which UUID and serial number is at which address. What has another form is recorded.
+starts; and which UUID and serial number is at which address. Lines of any other form are recorded.
 
 ## What comes first
 1. **The driver's own recovery action**, per GPU and boot: Xid 154, or NVML's field 230. It goes before the row of the
-   error that it is for, where the driver tells one with that code (column *154 since*). `to 0x0` clears what was
-   before.
+   error, where the driver reports an action with that code (column *154 since*). `to 0x0` clears the action before.
 2. **The line itself**, where it says more (column *decoded*).
-3. **The row.** The same code again and again on one GPU may be more than it looks (column *repeated*).
+3. **The row.** The same code repeatedly on one GPU may have another class and repair (column *repeated*).
 
 ## Bursts
-Xids on a node are one incident until it is silent for longer than three minutes. To blame is the first fault of the
-hardware that is not of a link, for a link has two ends; else the first of a link. An echo condemns nobody, and the
-evidence names what it is an echo of. An echo is what says "caused by previous Xid", and what the column *echo of* says.
+Xids on a node are one incident until it is silent for longer than three minutes. The cause is the first hardware
+fault that is not of a link, because a link has two ends; else the first fault of a link. An echo is no fault of its
+node, and its evidence names the fault that it follows. A line is an echo when it contains "caused by previous Xid", or
+by the column *echo of*.
 
 ## The program or the hardware
-An error that a program can make condemns no node. The same on several nodes of one job is the program's. The same on
-one GPU in jobs of different users, who have it on no other GPU, makes the node a suspect (`health_suspected`); for
-Xid 13 at the same place on the GPU, where it is told. How often, within which time: [`[xid]`](configuration.md).
+An error that a program can cause is no fault of a node. The same error on several nodes of one job is the program's.
+The same error on one GPU in jobs of different users, who have it on no other GPU, makes the node suspect
+(`health_suspected`); for Xid 13 at the same place on the GPU, where the line gives it. How many errors, within which
+time: [`[xid]`](configuration.md).
 """
 
 
@@ -259,10 +260,10 @@ def xid_policy() -> str:
         "",
         "## Xids",
         "",
-        "*NVIDIA* is the immediate action of NVIDIA's catalogue (October 2025), *GPUs* those to which it says the code",
-        "applies (A100, H100, B100, GB200). Where *by* says judgement, class and repair are ours and not NVIDIA's",
-        "action in our words; what follows from repetition is ours throughout. A code that is not here is recorded and",
-        "condemns nobody.",
+        "*NVIDIA* is the immediate action of NVIDIA's catalogue (October 2025), *GPUs* those that the code applies to",
+        "there (A100, H100, B100, GB200). Where *by* is judgement, class and repair are Understudy's judgement",
+        "and not NVIDIA's action; what follows from repetition always is. A code that is not in the table is recorded,",
+        "and no node is at fault.",
         "",
         "| Xid | name | meaning | class | repair | NVIDIA | by | GPUs | 154 since | decoded | echo of | repeated |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
@@ -270,8 +271,8 @@ def xid_policy() -> str:
         "",
         "## SXids",
         "",
-        "After NVIDIA's fabric manager guide (DU-09883, v1.3). A code that is not here counts by the driver's own",
-        "word: Fatal is `hardware` and needs a reboot, anything else is recorded.",
+        "After NVIDIA's fabric manager guide (DU-09883, v1.3). A code that is not in the table counts by the driver's",
+        "severity: Fatal is `hardware` and needs a reboot, anything else is recorded.",
         "",
         "| SXid | meaning | class | repair | decoded | echo of |",
         "|---|---|---|---|---|---|",
@@ -293,7 +294,7 @@ def _xid_row(code: int, row: PolicyRow) -> str:
     cells = [
         str(code),
         f"`{row.name}`",
-        row.meaning + (" (or the program's doing, on several nodes of one job)" if row.spread else ""),
+        row.meaning + (" (or caused by the program, on several nodes of one job)" if row.spread else ""),
         row.fault.value,
         row.repair.value,
         row.nvidia,
@@ -319,10 +320,10 @@ def _sxid_row(code: int, row: PolicyRow) -> str:
 
 
 SEVERITIES = {
-    Severity.DANGER: "it can end jobs, or bring a broken node back, without anybody deciding so",
+    Severity.DANGER: "it can end jobs, or return a broken node to service, without a person's decision",
     Severity.COST: "it costs time when something fails",
-    Severity.UNKNOWN: "this Slurm does not print it, or in words not known here: look at it yourself",
-    Severity.GOOD: "nothing is to be done",
+    Severity.UNKNOWN: "this Slurm does not print it, or its value cannot be read: check it by hand",
+    Severity.GOOD: "nothing to do",
 }
 
 STATES = {

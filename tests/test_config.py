@@ -78,9 +78,9 @@ class TestXidPolicy:
         assert "'hardware', 'drain', 'application' or 'record'" in complaint(
             'cluster = "c"\n[xid.policy.94]\nclass = "x"'
         )
-        assert "says nothing" in complaint('cluster = "c"\n[xid.policy.94]')
+        assert "changes nothing" in complaint('cluster = "c"\n[xid.policy.94]')
         assert "xid.policy.a" in complaint('cluster = "c"\n[xid.policy.a]\nclass = "drain"')
 
     def test_a_code_in_no_catalogue_needs_class_and_repair(self) -> None:
         message = complaint('cluster = "c"\n[xid.policy.999]\nclass = "drain"')
-        assert "xid 999 is in no catalogue known here: say both class and repair" in message
+        assert "xid 999 is in no known catalogue: set both class and repair" in message

@@ -1,7 +1,6 @@
-"""The policy for Xids and SXids as data: `xid_policy.toml`, read strictly, and what a site changes in it.
+"""The policy for Xids and SXids as data: `xid_policy.toml`, read strictly, and the rows that a site changes.
 
-Belongs here: the shape of a row, the reading of the file. Must not: what a line of the log says (`detect.kernel_line`),
-which row counts for it (`detect.xid`).
+`detect.kernel_line` parses the lines of the log, `detect.xid` chooses the row for a line.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ class PolicyError(ValueError):
 
 
 class FaultClass(StrEnum):
-    """Whose fault it is, and how soon something follows."""
+    """What is at fault, and how soon the node leaves service."""
 
     HARDWARE = "hardware"  # the node leaves service at once
-    DRAIN = "drain"  # what runs there goes on to its end, then the node leaves service
-    APPLICATION = "application"  # the program's doing: no node is condemned
-    RECORD = "record"  # kept, nothing follows
+    DRAIN = "drain"  # jobs there continue to their end, then the node leaves service
+    APPLICATION = "application"  # the program is the cause: no node is at fault
+    RECORD = "record"  # recorded; nothing follows
 
 
 class Repair(StrEnum):
@@ -41,7 +40,7 @@ class Repair(StrEnum):
 
 
 class Decode(StrEnum):
-    """What more the line itself says."""
+    """Details that the line itself gives."""
 
     FLAGS = "flags"
     NVLINK4 = "nvlink4"
@@ -63,7 +62,7 @@ class _Strict(BaseModel):
 
 
 class Repeat(_Strict):
-    """So often within these hours on the same GPU, it is more than it looks."""
+    """Class and repair for this many times within these hours on the same GPU."""
 
     times: int = Field(ge=2)
     hours: float = Field(gt=0, le=168)
@@ -87,21 +86,21 @@ class PolicyRow(_Strict):
 
 
 class RowOverride(_Strict):
-    """What a site says of a code. A row that it changes is taken as it stands: its lines are not decoded for more."""
+    """A site's change of a row. The changed row applies as it is: details in the line are ignored."""
 
     fault: FaultClass | None = Field(None, alias="class")
     repair: Repair | None = None
     reason: str = ""
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _changes_something(self) -> Self:
         if self.fault is None and self.repair is None:
-            raise ValueError("says nothing: set class, repair, or both")
+            raise ValueError("changes nothing: set class, repair, or both")
         return self
 
 
 class NvlinkBits(_Strict):
-    """Bits of a register that Xid 74 tells."""
+    """Bits of a register that Xid 74 gives."""
 
     word: int = Field(ge=1, le=7)
     bits: tuple[int, ...]
@@ -109,7 +108,7 @@ class NvlinkBits(_Strict):
 
 
 class NvlinkUnit(_Strict):
-    """A unit of NVLink 5 that Xids 144 to 150 tell of."""
+    """A unit of NVLink 5 that Xids 144 to 150 name."""
 
     xid: int
     unit: str
@@ -148,7 +147,7 @@ class Policy(_Strict):
         return self
 
     def with_overrides(self, xid: Mapping[int, RowOverride], sxid: Mapping[int, RowOverride]) -> Policy:
-        """Raises PolicyError for a code of which neither file nor site say enough."""
+        """Raises PolicyError for a code without class or repair in the file or from the site."""
         changed = {"xid": dict(self.xid), "sxid": dict(self.sxid)}
         for kind, overrides in (("xid", xid), ("sxid", sxid)):
             for code, override in overrides.items():
@@ -161,7 +160,7 @@ def _overridden(kind: str, code: int, row: PolicyRow | None, override: RowOverri
     fault = override.fault or (row.fault if row else None)
     repair = override.repair or (row.repair if row else None)
     if fault is None or repair is None:
-        raise PolicyError(f"{kind} {code} is in no catalogue known here: say both class and repair")
+        raise PolicyError(f"{kind} {code} is in no known catalogue: set both class and repair")
     if row is None:
         return PolicyRow(meaning=override.reason or "a row of this site", fault=fault, repair=repair, source="site")
     changes: dict[str, Any] = {"fault": fault, "repair": repair, "source": "site", "decode": None, "repeat": None}
@@ -182,7 +181,7 @@ def parse_policy(text: str, origin: str) -> Policy:
 
 @cache
 def default_policy() -> Policy:
-    """The one that is installed with the control plane."""
+    """The policy that is installed with the control plane."""
     name = "xid_policy.toml"
     return parse_policy((resources.files("understudy_controlplane") / name).read_text(encoding="utf-8"), name)
 

@@ -45,21 +45,21 @@ def as_csv(table: list[dict[str, str]], columns: list[str] | None = None) -> byt
     return out.getvalue().encode()
 
 
-def suspects(told: dict[str, Any]) -> list[int]:
-    return [one["rank"] for one in told["suspects"]]
+def suspects(result: dict[str, Any]) -> list[int]:
+    return [one["rank"] for one in result["suspects"]]
 
 
 def test_the_slow_worker_is_named_with_its_first_slow_step() -> None:
-    told = judged(SLOW_WORKER)
-    (slow,) = told["suspects"]
+    result = judged(SLOW_WORKER)
+    (slow,) = result["suspects"]
     assert slow["rank"] == 0
     assert slow["first_step"] == 16
     assert 2.3 < slow["ratio"] < 2.4
     assert slow["z"] > 10
-    assert (told["ranks"], told["steps"], told["refused"], told["gaps"]) == (16, 44, 0, 0)
+    assert (result["ranks"], result["steps"], result["refused"], result["gaps"]) == (16, 44, 0, 0)
 
 
-def test_nobody_is_named_where_nobody_is_at_fault() -> None:
+def test_no_rank_is_named_where_none_is_at_fault() -> None:
     assert suspects(judged(DATA / "steps-sequence-imbalance.csv.gz")) == []
 
 
@@ -72,7 +72,7 @@ def test_people_get_a_table() -> None:
     result = run(SLOW_WORKER)
     assert result.exit_code == 0
     assert "2.35" in result.stdout
-    assert "nobody is slow" in run(DATA / "steps-sequence-imbalance.csv.gz").stdout
+    assert "no rank is slow" in run(DATA / "steps-sequence-imbalance.csv.gz").stdout
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -82,8 +82,8 @@ def test_the_order_of_columns_and_lines_is_of_no_matter(seed: int) -> None:
     columns = list(table[0])
     rng.shuffle(columns)
     rng.shuffle(table)
-    told, straight = judged("-", stdin=gzip.compress(as_csv(table, columns))), judged(SLOW_WORKER)
-    assert {**told, "file": ""} == {**straight, "file": ""}
+    result, straight = judged("-", stdin=gzip.compress(as_csv(table, columns))), judged(SLOW_WORKER)
+    assert {**result, "file": ""} == {**straight, "file": ""}
 
 
 def test_without_roles_the_slow_worker_is_still_named() -> None:
@@ -91,14 +91,14 @@ def test_without_roles_the_slow_worker_is_still_named() -> None:
     assert suspects(judged("-", stdin=as_csv(rows(), columns))) == [0]
 
 
-def test_gaps_are_counted_and_hide_nobody() -> None:
+def test_gaps_are_counted_and_hide_no_rank() -> None:
     table = rows()
     for number, row in enumerate(table):
         if number % 7 == 0:
             row["forward_seconds"] = ["nan", "", "NaN"][number % 3]
-    told = judged("-", stdin=as_csv(table[: len(table) - 5]))
-    assert suspects(told) == [0]
-    assert told["gaps"] >= len(table) // 7
+    result = judged("-", stdin=as_csv(table[: len(table) - 5]))
+    assert suspects(result) == [0]
+    assert result["gaps"] >= len(table) // 7
 
 
 def test_nonsense_is_refused_in_words_with_its_line_and_the_rest_is_judged() -> None:
@@ -115,20 +115,20 @@ def test_nonsense_is_refused_in_words_with_its_line_and_the_rest_is_judged() -> 
         b"\xff\xfe\x00\n",
         lines[1],
     ]
-    told = judged("-", stdin=b"".join([*lines[:100], *nonsense, *lines[100:]]))
-    assert suspects(told) == [0]
-    assert told["refused"] == len(nonsense)
-    assert [one["line"] for one in told["refused_lines"]] == list(range(101, 101 + len(nonsense)))
-    words = " ".join(one["why"] for one in told["refused_lines"])
-    assert "1 fields where the first line names 10" in words
+    result = judged("-", stdin=b"".join([*lines[:100], *nonsense, *lines[100:]]))
+    assert suspects(result) == [0]
+    assert result["refused"] == len(nonsense)
+    assert [one["line"] for one in result["refused_lines"]] == list(range(101, 101 + len(nonsense)))
+    words = " ".join(one["why"] for one in result["refused_lines"])
+    assert "1 fields, but the first line names 10" in words
     assert "step 'x' is no number" in words
-    assert "was told before: the first counts" in words
+    assert "occurs twice: the first counts" in words
 
 
-def test_only_the_first_refused_lines_are_told_and_all_are_counted() -> None:
-    told = judged("-", stdin=as_csv(rows()) + b"rubbish\n" * 5000)
-    assert told["refused"] == 5000
-    assert len(told["refused_lines"]) == 20
+def test_only_the_first_refused_lines_are_shown_and_all_are_counted() -> None:
+    result = judged("-", stdin=as_csv(rows()) + b"rubbish\n" * 5000)
+    assert result["refused"] == 5000
+    assert len(result["refused_lines"]) == 20
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,10 @@ def test_only_the_first_refused_lines_are_told_and_all_are_counted() -> None:
         (b"", "the file is empty"),
         (b"\x00\x01\x02", "no column step"),
         (b"step,rank,start,end\n1,2,0,1\n", "Wall time is the same on every rank"),
-        (b"step,rank,self_seconds\nx,y,z\n", "not one step time in it; 1 lines were refused, the first (line 2)"),
+        (
+            b"step,rank,self_seconds\nx,y,z\n",
+            "the file contains no step time; 1 lines were refused, the first (line 2)",
+        ),
         (b"\x1f\x8b\x08rubbish", "cannot be read"),
         (b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 50, "cannot be read"),  # well packed, but for its content
     ],
@@ -154,21 +157,21 @@ def test_a_file_that_is_not_there_is_refused_in_words(tmp_path: Path) -> None:
     assert "No such file" in result.output
 
 
-def test_what_is_not_judged_is_said() -> None:
+def test_what_is_not_judged_is_reported() -> None:
     table = [row for row in rows() if row["stage"] != "3" or int(row["dp_rank"]) < 2]
     assert any("3 (2)" in note for note in judged("-", stdin=as_csv(table))["notes"])
     short = [row for row in rows() if int(row["step"]) < 100]
     assert any("steps are too few" in note for note in judged("-", stdin=as_csv(short))["notes"])
 
 
-def test_a_role_that_nobody_has_told_is_not_taken_for_a_fault() -> None:
+def test_a_role_that_was_not_given_is_not_taken_for_a_fault() -> None:
     rng = np.random.default_rng(1)
     work = [1.0] * 6 + [1.3] * 2
     lines = [f"{step},{rank},{work[rank] * rng.lognormal(0, 0.02):.5f}\n" for step in range(80) for rank in range(8)]
-    told = judged("-", stdin=("step,rank,self_seconds\n" + "".join(lines)).encode())
-    assert suspects(told) == []
-    assert [one["rank"] for one in told["not_named"]] == [6, 7]
-    assert "told no role" in told["not_named"][0]["why"]
+    result = judged("-", stdin=("step,rank,self_seconds\n" + "".join(lines)).encode())
+    assert suspects(result) == []
+    assert [one["rank"] for one in result["not_named"]] == [6, 7]
+    assert "told no role" in result["not_named"][0]["why"]
 
 
 def test_a_large_file_is_judged_in_bounded_memory(tmp_path: Path) -> None:
@@ -197,6 +200,6 @@ def test_a_large_file_is_judged_in_bounded_memory(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert suspects(told) == [77_777]
-    assert told["ranks"] == 100_000
+    result = json.loads(done.stdout)
+    assert suspects(result) == [77_777]
+    assert result["ranks"] == 100_000

@@ -131,7 +131,7 @@ def test_words_carry_the_figures_and_what_was_found() -> None:
     assert "without end" in of(8, {}).why
 
 
-def test_the_gravest_comes_first() -> None:
+def test_the_most_severe_comes_first() -> None:
     order = list(Severity)
     severities = [one.severity for one in advise(RECORDED | {"ReturnToService": "2", "KillWait": "?"}, V22)]
     assert severities[0] is DANGER
@@ -165,7 +165,7 @@ def test_times_are_understood_as_slurm_spells_them(text: str, seconds: float) ->
     assert as_seconds(text, "Some") == seconds
 
 
-def test_what_is_no_time_is_said_to_be_none() -> None:
+def test_what_is_no_time_is_reported_as_such() -> None:
     for text in ("soon", "3 parsecs", "-1", "1.5 sec", "12:3"):
         with pytest.raises(NotUnderstood, match="Some"):
             as_seconds(text, "Some")

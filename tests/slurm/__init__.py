@@ -1,1 +1,1 @@
-"""Promises of the Slurm gate that need no Slurm: reading its output, and telling its failures apart."""
+"""Promises of the Slurm gateway that need no Slurm: reading its output and classifying its failures."""

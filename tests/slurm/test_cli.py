@@ -1,4 +1,4 @@
-"""The command line's failures are told apart, and nothing that people wrote becomes an option.
+"""Failures of the command line are classified, and no text of users becomes an option.
 
 Played against a small program in scontrol's place that says what the test wants.
 """
@@ -50,8 +50,8 @@ def scontrol(tmp_path: Path, calls: Calls) -> Make:
         squeue = tmp_path / "squeue"
         squeue.write_text(f"#!/bin/sh\necho '{ids}'\n")
         squeue.chmod(0o755)
-        said = {"out": out, "err": err, "code": code, "seconds": seconds}
-        program.write_text(PROGRAM.format(python=sys.executable, calls=str(calls.path), **said))
+        output = {"out": out, "err": err, "code": code, "seconds": seconds}
+        program.write_text(PROGRAM.format(python=sys.executable, calls=str(calls.path), **output))
         program.chmod(0o755)
         return CommandLineGateway(str(program), {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/somewhere"}, timeout)
 
@@ -67,7 +67,7 @@ def test_times_are_asked_for_and_given_in_utc(scontrol: Make, calls: Calls) -> N
     assert environment["SLURM_CONF"] == "/somewhere"
 
 
-def test_filters_that_somebody_set_for_himself_do_not_filter_for_us(scontrol: Make, calls: Calls) -> None:
+def test_filters_that_a_user_set_do_not_apply_to_the_control_plane(scontrol: Make, calls: Calls) -> None:
     gateway = CommandLineGateway(
         scontrol()._scontrol, {"PATH": "/usr/bin:/bin", "SQUEUE_USERS": "root", "SLURM_CLUSTERS": "other"}
     )
@@ -83,16 +83,16 @@ def test_jobs_that_squeue_knows_none_of_are_an_error_and_not_an_idle_cluster(sco
 
 
 @pytest.mark.parametrize(
-    "said",
+    "printed",
     [
         "slurm_load_node error: Unable to contact slurm controller (connect failure)",
         "slurm_load_node error: Socket timed out on send/recv operation",
         "Unexpected message received for job 1",
     ],
 )
-def test_a_controller_that_does_not_answer_is_unavailable_not_wrong(scontrol: Make, said: str) -> None:
-    with pytest.raises(SlurmUnavailable, match=said[:20]):
-        scontrol(err=said, code=1).nodes()
+def test_a_controller_that_does_not_answer_is_unavailable_not_wrong(scontrol: Make, printed: str) -> None:
+    with pytest.raises(SlurmUnavailable, match=printed[:20]):
+        scontrol(err=printed, code=1).nodes()
 
 
 def test_a_command_that_hangs_is_given_up(scontrol: Make) -> None:
@@ -100,7 +100,7 @@ def test_a_command_that_hangs_is_given_up(scontrol: Make) -> None:
         scontrol(seconds=30, timeout=0.2).requeue_job(7)
 
 
-def test_a_refusal_says_what_was_run_how_it_ended_and_what_it_said(scontrol: Make) -> None:
+def test_a_refusal_says_what_was_run_how_it_ended_and_what_it_printed(scontrol: Make) -> None:
     with pytest.raises(SlurmError, match=r"requeue 7` failed with exit code 3: Job is pending") as caught:
         scontrol(err="Job is pending execution for job 7", code=3).requeue_job(7)
     assert not isinstance(caught.value, SlurmUnavailable)
@@ -123,7 +123,7 @@ def test_what_is_no_name_never_reaches_a_command(scontrol: Make, calls: Calls, n
         lambda: slurm.delete_reservation(name),
     ]
     for attempt in attempts:
-        with pytest.raises(SlurmError, match="is not a name"):
+        with pytest.raises(SlurmError, match="is no valid name"):
             attempt()
     assert calls() == []
 

@@ -150,7 +150,7 @@ def test_no_comment_moves_a_job_to_another_owner_or_node(comment: str) -> None:
         assert found.submit_at == plain.submit_at
 
 
-def test_a_comment_that_looks_like_half_a_record_hides_nobody_else() -> None:
+def test_a_comment_that_looks_like_half_a_record_hides_no_other_job() -> None:
     text = (DATA / "jobs-22.05.txt").read_text()
     forged = text + "\nJobId=99 UserId=a(1) GroupId=b Command=c\n"
     assert [job.job_id for job in parse_jobs(forged)] == [job.job_id for job in parse_jobs(text)]
@@ -173,7 +173,7 @@ def test_text_of_a_user_between_slurms_own_fields_is_not_believed(forgery: str) 
     assert parse_jobs(clumsy) == [honest]
 
 
-def test_a_part_of_an_array_or_of_a_heterogeneous_job_is_told() -> None:
+def test_a_part_of_an_array_or_of_a_heterogeneous_job_is_known() -> None:
     record = job_line(5)
     number = "JobId=5"
     array = record.replace(number, f"{number} ArrayJobId=1 ArrayTaskId=3", 1)

@@ -34,7 +34,7 @@ def test_the_generated_cluster_is_one() -> None:
     assert gangs[0].comment == "understudy note=a b, JobState=FAILED"
 
 
-def test_what_changed_is_read_anew_and_what_did_not_is_the_same_value() -> None:
+def test_what_changed_is_read_again_and_what_did_not_is_the_same_value() -> None:
     reader = NodeReader()
     before = reader.read(nodes_text(10))
     after = reader.read(nodes_text(10).replace("Port=17003 ", "Port=18003 "))

@@ -1,4 +1,4 @@
-"""The process that pyslurm lives in may die, hang or talk nonsense: the gateway lives on.
+"""The process of pyslurm may die, hang or answer nonsense: the gateway goes on.
 
 What pyslurm really does on a real cluster is held by the contract suite; here it is a module that misbehaves on demand.
 """
@@ -105,7 +105,7 @@ def test_a_reading_that_somebodys_text_makes_impossible_is_taken_from_the_comman
 
 def test_an_effect_that_pyslurm_dies_of_has_an_unknown_outcome_and_is_then_the_command_lines(make: Make) -> None:
     gateway = make(modify="os.abort()")
-    with pytest.raises(SlurmUnavailable, match=r"ended by SIGABRT in the middle of drain_node"):
+    with pytest.raises(SlurmUnavailable, match=r"ended by SIGABRT during drain_node"):
         gateway.drain_node("n1", "understudy: x")
     gateway.drain_node("n1", "understudy: x")
     command_line = gateway._command_line
@@ -127,7 +127,7 @@ def test_what_pyslurm_prints_does_not_come_between_the_answers(make: Make) -> No
     assert make(load="print('error: slurm_something'); os.system('echo more'); return {}").nodes() == []
 
 
-def test_a_refusal_names_the_call_and_an_absent_slurmctld_is_told_apart(make: Make) -> None:
+def test_a_refusal_names_the_call_and_an_absent_slurmctld_is_another_error(make: Make) -> None:
     gateway = make(modify="raise ValueError('what is this')")
     with pytest.raises(SlurmError, match=r"release_job\(7\) failed: Invalid job id specified") as refused:
         gateway.release_job(7)
@@ -172,10 +172,13 @@ def test_auto_takes_pyslurm_where_it_was_built_for_the_clusters_version(tmp_path
     choice = choose(policy(scontrol(tmp_path, "25.11.4")), environment(tmp_path))
     assert isinstance(choice.slurm, PyslurmGateway)
     choice.slurm.worker.stop()
-    assert (choice.name, choice.why) == ("pyslurm", "it imports and matches the cluster's version of Slurm")
+    assert (choice.name, choice.why) == (
+        "pyslurm",
+        "pyslurm can be imported and matches the cluster's version of Slurm",
+    )
 
 
-def test_auto_takes_the_command_line_where_versions_differ_and_says_so(tmp_path: Path) -> None:
+def test_auto_takes_the_command_line_where_versions_differ_and_gives_the_reason(tmp_path: Path) -> None:
     choice = choose(policy(scontrol(tmp_path, "26.05.5")), environment(tmp_path))
     assert choice.name == "cli"
     assert "pyslurm 25.11.2 was built for Slurm 25.11, the cluster's is 26.05" in choice.why
@@ -195,7 +198,7 @@ def test_without_pyslurm_auto_takes_the_command_line_and_by_name_it_is_refused(t
     assert f"{sys.executable} cannot import pyslurm" in choice.why
     with pytest.raises(SlurmError, match=r'slurm.gateway is "pyslurm", but .*cannot import pyslurm'):
         choose(policy(program, Gateway.PYSLURM), nothing)
-    with pytest.raises(SlurmError, match=r"/nowhere/python cannot be run .*set slurm.pyslurm_python"):
+    with pytest.raises(SlurmError, match=r"/nowhere/python cannot be run: .*set slurm.pyslurm_python"):
         choose(policy(program, Gateway.PYSLURM, "/nowhere/python"), nothing)
 
 

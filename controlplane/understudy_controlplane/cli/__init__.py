@@ -1,4 +1,1 @@
-"""THE OPERATOR'S HAND: what people tell the control plane, and the command line.
-
-Belongs here: intents as rows, the CLI. Must not: carrying them out; the loop reads them like anything else.
-"""
+"""The command line: requests to a running control plane, and commands that need none."""

@@ -1,7 +1,6 @@
-"""`understudy doctor`: what Slurm is like here, and which of its settings cost recovery time or safety.
+"""`understudy doctor`: whether Slurm can be used here, and which of its settings cost recovery time or safety.
 
-Belongs here: asking Slurm and this host once, and drawing the answer. Must not: judging settings (`plan.advice`),
-changing anything.
+It queries Slurm and this host once and prints the result. `plan.advice` judges the settings. It changes nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from understudy_controlplane.store.database import StoreError, look_at
 COLOURS = {Severity.DANGER: "bold red", Severity.COST: "yellow", Severity.UNKNOWN: "magenta", Severity.GOOD: "green"}
 _USER_ID = re.compile(r".*\((\d+)\)")
 SLOW_SHARE = 0.5
-"""A reading of Slurm that takes more than this of the poll interval leaves the rest of the loop little of it."""
+"""A reading of Slurm that takes a larger share of the poll interval leaves the loop too little time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`why` says what it costs and what to do; empty where all is well."""
+    """`why`: what it costs and what to do; empty where nothing is wrong."""
 
     name: str
     severity: Severity
@@ -62,7 +61,7 @@ def diagnose(
     clock: Clock | None = None,
     user_id: int | None = None,
 ) -> Diagnosis:
-    """`config` is None where there is none yet: then Slurm is looked at with the defaults."""
+    """`config`: None where there is no configuration yet; then the defaults apply."""
     policy = config.slurm if config else Policy()
     checks: list[Check] = []
     try:
@@ -71,7 +70,7 @@ def diagnose(
         settings = gateway.slurm.config()
         version = slurm_version(settings)
     except SlurmError as error:
-        todo = "is slurmctld up, and does SLURM_CONF name its slurm.conf? `scontrol ping` must say UP"
+        todo = "check that slurmctld is up and that SLURM_CONF names its slurm.conf: `scontrol ping` must print UP"
         checks.append(Check("Slurm", Severity.DANGER, "cannot be reached", f"{error}; {todo}"))
         return Diagnosis((*checks, _database(config)))
     user_id = os.geteuid() if user_id is None else user_id
@@ -124,8 +123,8 @@ def _mark(severity: Severity) -> str:
 
 def _verdict(diagnosis: Diagnosis) -> str:
     counts = {severity: diagnosis.severities.count(severity) for severity in Severity}
-    told = ", ".join(f"{count} {severity.value}" for severity, count in counts.items() if count)
-    return f"[bold]{told}.[/] What each setting does: docs/slurm-settings.md"
+    summary = ", ".join(f"{count} {severity.value}" for severity, count in counts.items() if count)
+    return f"[bold]{summary}.[/] What each setting does: docs/slurm-settings.md"
 
 
 def _cluster(settings: Mapping[str, str], config: Config | None) -> Check:
@@ -135,7 +134,7 @@ def _cluster(settings: Mapping[str, str], config: Config | None) -> Check:
     if name.casefold() == config.cluster.casefold():
         return Check("cluster", Severity.GOOD, name)
     why = (
-        f"the configuration says {config.cluster!r}: the control plane will not act on another cluster; correct either"
+        f"the configuration says {config.cluster!r}, and the control plane does not act on another cluster; set cluster"
     )
     return Check("cluster", Severity.DANGER, name, why)
 
@@ -145,7 +144,12 @@ def _reading(slurm: Slurm, policy: Policy, clock: Clock) -> Check:
     try:
         view = read_view(slurm, begun)
     except SlurmError as error:
-        return Check("reading", Severity.DANGER, "failed", f"{error}; nothing is decided while Slurm cannot be read")
+        return Check(
+            "reading",
+            Severity.DANGER,
+            "failed",
+            f"{error}; the control plane decides nothing while Slurm cannot be read",
+        )
     seconds = clock.now() - begun
     found = (
         f"{len(view.nodes)} nodes, {len(view.jobs)} jobs, {len(view.reservations)} reservations "
@@ -155,22 +159,20 @@ def _reading(slurm: Slurm, policy: Policy, clock: Clock) -> Check:
     if seconds <= SLOW_SHARE * interval:
         return Check("reading", Severity.GOOD, found)
     better = min(60.0, max(1.0, 4 * seconds))
-    why = (
-        f"slurm.poll_interval_seconds is {interval:g}: raise it to {better:.0f}, or find out what keeps slurmctld busy"
-    )
+    why = f"slurm.poll_interval_seconds is {interval:g}: raise it to {better:.0f}, or find out why slurmctld is busy"
     return Check("reading", Severity.COST, found, why)
 
 
 def _user(settings: Mapping[str, str], user_id: int, config: Config | None) -> Check:
-    """Nodes are drained by root and SlurmUser, or by those whom accounting makes Slurm administrators or operators."""
+    """Root, SlurmUser, and Slurm's administrators and operators (by accounting) may drain nodes."""
     name = _user_name(user_id)
     match = _USER_ID.fullmatch(settings.get("SlurmUser", ""))
     if user_id == 0 or (match is not None and int(match[1]) == user_id):
         return Check("user", Severity.GOOD, name, "may drain nodes and requeue jobs")
     acts = config is not None and config.mode is Mode.ACT
     why = (
-        f"Slurm lets root and SlurmUser, {settings.get('SlurmUser', 'unknown')}, drain nodes, and whom accounting "
-        "makes an operator (sacctmgr modify user … set adminlevel=operator); run the control plane as one of them"
+        f"only root, SlurmUser ({settings.get('SlurmUser', 'unknown')}) and operators (sacctmgr modify user … set "
+        "adminlevel=operator) may drain nodes; run the control plane as one of them"
     )
     return Check("user", Severity.DANGER if acts else Severity.COST, name, why)
 
@@ -183,14 +185,14 @@ def _user_name(user_id: int) -> str:
 
 
 def _hooks(settings: Mapping[str, str]) -> Check:
-    ours = [
+    hooks = [
         key
         for key, value in settings.items()
         if re.match(r"(?:Prolog|Epilog|TaskProlog|HealthCheckProgram)\b", key) and "understudy" in value.casefold()
     ]
-    if ours:
-        return Check("hooks", Severity.GOOD, f"{', '.join(ours)} name understudy")
-    return Check("hooks", Severity.GOOD, "none", "no Prolog or Epilog of Understudy: none is needed")
+    if hooks:
+        return Check("hooks", Severity.GOOD, f"{', '.join(hooks)} name understudy")
+    return Check("hooks", Severity.GOOD, "none", "Understudy's Prolog and Epilog are not installed; they are optional")
 
 
 def _database(config: Config | None) -> Check:
@@ -199,6 +201,6 @@ def _database(config: Config | None) -> Check:
     try:
         return Check("database", Severity.GOOD, look_at(config.server.database))
     except (OSError, StoreError, ImportError) as error:
-        said = " ".join(str(error).split())
-        why = f"{said}; set server.database, or run this as the user of the control plane"
+        problem = " ".join(str(error).split())
+        why = f"{problem}; set server.database, or run this as the user of the control plane"
         return Check("database", Severity.COST, "cannot be opened", why)

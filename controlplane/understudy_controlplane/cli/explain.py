@@ -1,4 +1,4 @@
-"""`understudy explain xid|sxid CODE`: what a code means, what would be done about it, and by whose word."""
+"""`understudy explain xid|sxid CODE`: what a code means, what follows from it, and by which source."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.xid_policy import Decode, EchoOf, FaultClass, Policy, PolicyRow, Repair, driver_branch
 
 FOLLOWS = {
-    FaultClass.HARDWARE: "the node leaves service at once, and a gang of ours that runs there moves",
-    FaultClass.DRAIN: "the node is drained; what runs there goes on to its end",
-    FaultClass.APPLICATION: "no node is condemned: it is the program's doing",
-    FaultClass.RECORD: "nothing: it is kept for the record",
+    FaultClass.HARDWARE: "the node leaves service at once, and a managed gang that runs there moves",
+    FaultClass.DRAIN: "the node is drained; jobs that run there continue to their end",
+    FaultClass.APPLICATION: "no node is at fault: the program caused it",
+    FaultClass.RECORD: "nothing: it is recorded",
 }
 REPAIRS = {
     Repair.NONE: "nothing",
-    Repair.RESTART_APP: "the program is started anew",
+    Repair.RESTART_APP: "the program is restarted",
     Repair.RESET_GPU: "the GPU is reset",
-    Repair.REBOOT: "the node is booted anew",
-    Repair.HANDS: "a person: cables, diagnosis, another GPU",
+    Repair.REBOOT: "the node is rebooted",
+    Repair.HANDS: "a person repairs it: cables, diagnosis, another GPU",
 }
 DECODED = {
     Decode.FLAGS: "its flags RST and D-RST",
     Decode.NVLINK4: "its registers",
     Decode.NVLINK5: "its unit and status",
     Decode.RECOVERY_ACTION: "the number of the action",
-    Decode.SEVERITY: "the driver's word: Fatal or not",
+    Decode.SEVERITY: "the driver's severity: Fatal or not",
 }
 ECHOES = {
     EchoOf.ANY: "any other Xid on the node",
@@ -42,18 +42,18 @@ ECHOES = {
 }
 SOURCES = {
     "nvidia": "NVIDIA's catalogue",
-    "judgement": "our judgement",
+    "judgement": "Understudy's judgement",
     "site": "this site's configuration",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One code, ready to be shown."""
+    """One code, ready to be printed."""
 
     title: str
     lines: tuple[tuple[str, str], ...]
-    told: dict[str, Json]
+    record: dict[str, Json]
 
 
 def explain(kind: str, code: int, policy: Xid, driver: str) -> Explanation:
@@ -61,15 +61,15 @@ def explain(kind: str, code: int, policy: Xid, driver: str) -> Explanation:
     rows = policy.rows.xid if kind == "xid" else policy.rows.sxid
     row = rows.get(code)
     name = f"{'Xid' if kind == 'xid' else 'SXid'} {code}"
-    told: dict[str, Json] = {kind: code, "known": row is not None, "policy": policy.rows.version}
+    record: dict[str, Json] = {kind: code, "known": row is not None, "policy": policy.rows.version}
     if row is None:
-        follows = "no rule for this code: it is recorded and condemns nobody"
+        follows = "no rule for this code: it is recorded, and no node is at fault"
         if kind == "sxid":
             follows = "no rule for this code: the node leaves service where the driver calls it fatal"
-        how = f"a row of your own: [xid.{'policy' if kind == 'xid' else 'switch_policy'}.{code}] with class and repair"
-        return Explanation(name, (("what follows", follows), ("to change it", how)), told | {"follows": follows})
+        how = f"add a row: [xid.{'policy' if kind == 'xid' else 'switch_policy'}.{code}] with class and repair"
+        return Explanation(name, (("what follows", follows), ("to change it", how)), record | {"follows": follows})
     lines = [*_what_follows(row), *_what_comes_first(row, policy, driver), *_by_whom(kind, code, row, policy.rows)]
-    told |= {
+    record |= {
         "name": row.name,
         "meaning": row.meaning,
         "class": row.fault.value,
@@ -85,7 +85,7 @@ def explain(kind: str, code: int, policy: Xid, driver: str) -> Explanation:
         "overridden": (kind, code) in policy.rows.overridden,
         "why": [f"{label}: {words}" for label, words in lines],
     }
-    return Explanation(f"{name} {row.name}".strip(), (("meaning", row.meaning), *lines), told)
+    return Explanation(f"{name} {row.name}".strip(), (("meaning", row.meaning), *lines), record)
 
 
 def draw(explanation: Explanation, console: Console) -> None:
@@ -121,23 +121,23 @@ def _what_comes_first(row: PolicyRow, policy: Xid, driver: str) -> list[tuple[st
     branch = driver_branch(driver)
     if row.action_since is not None:
         if branch is None:
-            words = f"from R{row.action_since} on it tells its own action with it (Xid 154): that goes first"
+            words = f"from R{row.action_since} on the driver reports its own action with it (Xid 154), which goes first"
         elif branch >= row.action_since:
-            words = f"driver {driver} tells its own action with it (Xid 154, NVML field 230): that goes first"
+            words = f"driver {driver} reports its own action (Xid 154, NVML field 230), which goes first"
         else:
-            words = f"driver {driver} tells no action with it (from R{row.action_since} on): the class above counts"
+            words = f"driver {driver} reports no action (R{row.action_since} and later do): the class above counts"
         found.append(("the driver", words))
     if row.decode:
-        found.append(("the line", f"says more by {DECODED[row.decode]}: that goes before the class above"))
+        found.append(("the line", f"says more by {DECODED[row.decode]}, which goes before the class above"))
     if row.echo_of:
-        words = f"after {ECHOES[row.echo_of]} within {policy.echo_seconds:g} s it is an echo and condemns nobody"
+        words = f"after {ECHOES[row.echo_of]} within {policy.echo_seconds:g} s it is an echo, and no node is at fault"
         found.append(("echo", words))
     if row.spread:
-        found.append(("program", f"on {policy.spread_nodes_min} nodes of one job at once it is the program's doing"))
+        found.append(("program", f"on {policy.spread_nodes_min} nodes of one job at once the program is the cause"))
     if row.fault is FaultClass.APPLICATION:
         words = (
             f"{policy.suspect_events_min} times on one GPU within {policy.suspect_hours:g} h, in jobs of "
-            f"{policy.suspect_users_min} users who have it nowhere else: the node becomes a suspect"
+            f"{policy.suspect_users_min} users who have it nowhere else: the node becomes suspect"
         )
         found.append(("hardware", words))
     return found
@@ -153,5 +153,5 @@ def _by_whom(kind: str, code: int, row: PolicyRow, policy: Policy) -> list[tuple
         names = {"A": "A100", "H": "H100", "B": "B100", "G": "GB200"}
         found.append(("on", ", ".join(names[letter] for letter in row.gpus)))
     if (kind, code) in policy.overridden:
-        found.append(("this site", "has changed this row; what the line itself says more is not looked at"))
+        found.append(("this site", "changed this row; details in the line are ignored"))
     return found

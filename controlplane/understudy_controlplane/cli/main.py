@@ -38,7 +38,7 @@ app = typer.Typer(
 app.add_typer(explain, name="explain")
 app.add_typer(analyze, name="analyze")
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="UNDERSTUDY_URL", help="Where the control plane listens.")]
+UrlOption = Annotated[str, typer.Option("--url", envvar="UNDERSTUDY_URL", help="URL of the control plane.")]
 TokenOption = Annotated[
     Path, typer.Option("--token-file", envvar="UNDERSTUDY_TOKEN_FILE", help="File with the operator's token.")
 ]
@@ -77,13 +77,13 @@ def serve(config: ConfigOption = DEFAULT_CONFIG) -> None:
 
 @app.command("check-config")
 def check_config(config: ConfigOption = DEFAULT_CONFIG) -> None:
-    """Read the configuration and say whether it is usable."""
+    """Check the configuration file."""
     try:
         loaded = load_config(config)
     except ConfigError as error:
         fail(str(error), 2)
     else:
-        console.print(f"{config}: good. Cluster {loaded.cluster}, mode {loaded.mode.value}.")
+        console.print(f"{config}: valid. Cluster {loaded.cluster}, mode {loaded.mode.value}.")
 
 
 @app.command()
@@ -91,14 +91,14 @@ def doctor(
     config: ConfigOption = DEFAULT_CONFIG,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at Slurm: can it be used, which of its settings cost recovery time or safety, and what to set.
+    """Check Slurm: whether it can be used, and which settings to change because they cost recovery time or safety.
 
-    Ends with 1 where something is dangerous or Slurm cannot be reached.
+    Exits with 1 where a setting is dangerous or Slurm cannot be reached.
     """
     from understudy_controlplane.cli.doctor import diagnose, draw
 
     try:
-        # Before there is a configuration Slurm is looked at with the defaults.
+        # Without a configuration file the defaults apply.
         loaded = load_config(config) if config != DEFAULT_CONFIG or config.exists() else None
     except ConfigError as error:
         fail(str(error), 2)
@@ -113,7 +113,7 @@ def doctor(
 
 @app.command()
 def status(url: UrlOption = DEFAULT_URL) -> None:
-    """The fleet at a glance."""
+    """Show the fleet: mode, spares, problems, nodes and recoveries."""
     whole, nodes = _get(url, "/v1/status"), _get(url, "/v1/nodes")
     paused = f"PAUSED: {whole['paused']}" if whole["paused"] else "not paused"
     console.print(f"[bold]{escape(whole['cluster'])}[/]  mode [bold]{whole['mode']}[/]  {escape(paused)}")
@@ -134,67 +134,67 @@ def status(url: UrlOption = DEFAULT_URL) -> None:
 
 @app.command()
 def pause(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
-    """Begin nothing from now on. Recoveries under way go on to their end."""
-    _say_paused(_intend(url, "pause", reason, token_file)["paused"])
+    """Pause the control plane: it begins no recovery. Recoveries under way continue."""
+    _print_paused(_request(url, "pause", reason, token_file)["paused"])
 
 
 @app.command()
 def resume(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
-    """Take up work again after a pause."""
-    _say_paused(_intend(url, "resume", reason, token_file)["paused"])
+    """End a pause."""
+    _print_paused(_request(url, "resume", reason, token_file)["paused"])
 
 
 @app.command("reset-breaker")
 def reset_breaker(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
-    """Close the circuit breaker, after somebody has looked at why it opened."""
-    told = _intend(url, "reset-breaker", reason, token_file)
-    console.print(f"open: {escape(told['breaker'])}" if told["breaker"] else "the circuit breaker is closed")
+    """Close the circuit breaker, after you have found out why it opened."""
+    answer = _request(url, "reset-breaker", reason, token_file)
+    console.print(f"open: {escape(answer['breaker'])}" if answer["breaker"] else "the circuit breaker is closed")
 
 
 @app.command()
 def hold(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
-    """Take a node out of service; its jobs end in peace, and it is left alone until it is released."""
-    _ask_about(url, node, "hold", reason, token_file)
+    """Take a node out of service until an operator releases it. Jobs that run there continue to their end."""
+    _request_for_node(url, node, "hold", reason, token_file)
 
 
 @app.command()
 def release(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
-    """Bring a node back that is held, retired, quarantined, or was repaired by a person."""
-    _ask_about(url, node, "release", reason, token_file)
+    """Return a node to service that is held, retired, quarantined, or was repaired by a person."""
+    _request_for_node(url, node, "release", reason, token_file)
 
 
 @app.command("test")
 def test_node(
     node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
 ) -> None:
-    """Test a node in service, such as a new one, once nobody uses it: then it is on probation, or out of service."""
-    _ask_about(url, node, "test", reason, token_file)
+    """Validate a node in service as soon as no job uses it; then it is on probation, or out of service."""
+    _request_for_node(url, node, "test", reason, token_file)
 
 
 @app.command("burn-in")
 def burn_in(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
-    """Test a node again and again for some hours, once nobody uses it."""
-    _ask_about(url, node, "burn-in", reason, token_file)
+    """Repeat the validation of a node for some hours, as soon as no job uses it."""
+    _request_for_node(url, node, "burn-in", reason, token_file)
 
 
 @app.command()
 def retire(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
     """Take a node out of service for good."""
-    _ask_about(url, node, "retire", reason, token_file)
+    _request_for_node(url, node, "retire", reason, token_file)
 
 
-def _ask_about(url: str, node: str, verb: str, reason: str, token_file: Path) -> None:
-    told = _intend(url, f"nodes/{node}/{verb}", reason, token_file)
-    console.print(f"{escape(told['node'])} is {told['state']}: asked to {told['asked']} it")
+def _request_for_node(url: str, node: str, verb: str, reason: str, token_file: Path) -> None:
+    answer = _request(url, f"nodes/{node}/{verb}", reason, token_file)
+    console.print(f"{escape(answer['node'])} is {answer['state']}: {answer['asked']} requested")
 
 
 @app.command("trust-checkpoints")
 def trust_checkpoints(
     job: int, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
 ) -> None:
-    """Call a job's checkpoints good that are suspect for NaN or jumps. Its next attempt may go on from them."""
-    _intend(url, f"jobs/{job}/trust-checkpoints", reason, token_file)
-    console.print(f"job {job}: its checkpoints of before now are no longer suspect")
+    """Declare a job's checkpoints good that are suspect because of NaN or jumps. Its next attempt may restore them."""
+    _request(url, f"jobs/{job}/trust-checkpoints", reason, token_file)
+    console.print(f"job {job}: the checkpoints that it has now are no longer suspect")
 
 
 def _node_row(node: dict[str, Any]) -> list[str]:
@@ -232,18 +232,18 @@ def _print_recoveries(recoveries: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _intend(url: str, what: str, reason: str, token_file: Path) -> Any:
+def _request(url: str, what: str, reason: str, token_file: Path) -> Any:
     """POST to `/v1/what`; returns the answer."""
     try:
         token = token_file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"{token_file}: {error}; give the operator's token with --token-file", 2)
+        fail(f"{token_file}: cannot be read: {error}; name the operator's token file with --token-file", 2)
         raise
     by = os.environ.get("SUDO_USER") or getpass.getuser()
     return _ask("POST", url, f"/v1/{what}", json={"reason": reason, "by": by}, token=token)
 
 
-def _say_paused(state: str) -> None:
+def _print_paused(state: str) -> None:
     console.print(f"paused: {escape(state)}" if state else "not paused")
 
 
@@ -256,14 +256,14 @@ def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") ->
     try:
         response = httpx.request(method, url + path, json=json, headers=headers, timeout=TIMEOUT_SECONDS)
     except httpx.HTTPError as error:
-        fail(f"{url}: no answer ({error}); is `understudy serve` running there? Another place: --url", 1)
+        fail(f"{url}: no answer: {error}; check that `understudy serve` runs there, or name another URL with --url", 1)
         raise
     try:
         answer = response.json()
     except ValueError:
-        fail(f"{url}{path}: no JSON in the answer; is that an Understudy control plane?", 1)
+        fail(f"{url}{path}: the answer is not JSON; check that --url names an Understudy control plane", 1)
         raise
     if response.is_error:
-        said = answer if isinstance(answer, dict) else {}
-        fail(f"{url}{path}: {said.get('error', answer)}. {said.get('hint', '')}".strip(), 1)
+        refusal = answer if isinstance(answer, dict) else {}
+        fail(f"{url}{path}: {refusal.get('error', answer)}. {refusal.get('hint', '')}".strip(), 1)
     return answer

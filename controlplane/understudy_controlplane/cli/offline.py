@@ -1,7 +1,4 @@
-"""Commands that ask nobody: `understudy explain` and `understudy analyze` judge as the service would, from files.
-
-Belongs here: their options, and what all commands share. Must not: the judging, anything that needs a control plane.
-"""
+"""Commands that need no control plane: `understudy explain` and `understudy analyze`; and what all commands share."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from understudy_controlplane.config import Config, ConfigError, load_config
 
 DEFAULT_CONFIG = Path("/etc/understudy/controlplane.toml")
 
-explain = typer.Typer(no_args_is_help=True, help="What a code means, and what would be done about it.")
+explain = typer.Typer(no_args_is_help=True, help="Explain what a code means and what the control plane does about it.")
 analyze = typer.Typer(
-    no_args_is_help=True, help="Post-mortems from files: no control plane and no configuration needed."
+    no_args_is_help=True, help="Analyze files after a failure; needs no control plane and no configuration."
 )
 console = Console(highlight=False)
-complaint = Console(stderr=True, soft_wrap=True)
+errors = Console(stderr=True, soft_wrap=True)
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The control plane's configuration file.")]
 DriverOption = Annotated[str, typer.Option("--driver", help="Version of NVIDIA's driver, such as 550.54.15.")]
@@ -33,24 +30,24 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 def explain_xid(
     code: int, config: ConfigOption = DEFAULT_CONFIG, driver: DriverOption = "", as_json: JsonOption = False
 ) -> None:
-    """An Xid of the driver: class, repair, what goes first, and by whose word."""
+    """Explain an Xid of the driver: class, repair, exceptions, and source."""
     _explain("xid", code, config, driver, as_json)
 
 
 @explain.command("sxid")
 def explain_sxid(code: int, config: ConfigOption = DEFAULT_CONFIG, as_json: JsonOption = False) -> None:
-    """An SXid of an NVSwitch."""
+    """Explain an SXid of an NVSwitch."""
     _explain("sxid", code, config, "", as_json)
 
 
 @analyze.command("kernel-log")
 def analyze_kernel_log(
-    file: Annotated[str, typer.Argument(help="What dmesg, journalctl or /dev/kmsg wrote; `-`: standard input.")],
+    file: Annotated[str, typer.Argument(help="Output of dmesg, journalctl or /dev/kmsg; `-`: standard input.")],
     config: ConfigOption = DEFAULT_CONFIG,
     driver: DriverOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Events, bursts, a verdict for each, and what a node would do next."""
+    """Find the driver's events in a kernel log, with a verdict for each and what the control plane would do."""
     from understudy_controlplane.cli.analyze import kernel_log
 
     settings = _config_or_defaults(config)
@@ -62,18 +59,18 @@ def analyze_kernel_log(
         raise
     analysis = kernel_log.analyze(reading, settings, driver)
     if as_json:
-        print_json(kernel_log.told(analysis))
+        print_json(kernel_log.as_record(analysis))
     else:
         kernel_log.draw(analysis, console)
 
 
 @analyze.command("steps")
 def analyze_steps(
-    file: Annotated[str, typer.Argument(help="CSV with a header, also as .gz; `-`: standard input.")],
+    file: Annotated[str, typer.Argument(help="CSV file with a header, plain or gzip; `-`: standard input.")],
     config: ConfigOption = DEFAULT_CONFIG,
     as_json: JsonOption = False,
 ) -> None:
-    """Which ranks of a job were slow, and from which step on: as the service would have said.
+    """Find slow ranks in step times, as the control plane would.
 
     Columns: step, rank, self_seconds (or forward_seconds and backward_seconds), and role or stage; others are ignored.
     """
@@ -91,12 +88,12 @@ def analyze_steps(
         step_times.draw(analysis, console)
 
 
-def print_json(told: object) -> None:
-    sys.stdout.write(f"{msgspec.json.format(msgspec.json.encode(told), indent=2).decode()}\n")
+def print_json(value: object) -> None:
+    sys.stdout.write(f"{msgspec.json.format(msgspec.json.encode(value), indent=2).decode()}\n")
 
 
 def fail(message: str, code: int) -> None:
-    complaint.print(message, highlight=False, markup=False)
+    errors.print(message, highlight=False, markup=False)
     raise typer.Exit(code)
 
 
@@ -105,13 +102,13 @@ def _explain(kind: str, code: int, config: Path, driver: str, as_json: bool) -> 
 
     explanation = explain(kind, code, _config_or_defaults(config).xid, driver)
     if as_json:
-        print_json(explanation.told)
+        print_json(explanation.record)
     else:
         draw(explanation, console)
 
 
 def _config_or_defaults(path: Path) -> Config:
-    """The site's configuration, or the defaults where there is none at the usual place."""
+    """The site's configuration, or the defaults where there is no file at the default path."""
     try:
         return load_config(path) if path != DEFAULT_CONFIG or path.exists() else Config(cluster="none")
     except ConfigError as error:

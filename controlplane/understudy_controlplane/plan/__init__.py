@@ -1,1 +1,1 @@
-"""CALCULATORS: figures from facts. Pure."""
+"""Calculators: figures from facts. Pure."""

@@ -1,8 +1,7 @@
 """Which settings of Slurm cost recovery time or safety, and what to set. Pure.
 
-Belongs here: one rule a setting, each with its figures. Must not: reading Slurm (`slurm`), showing (`operate`).
-`docs/slurm-settings.md` is made from the rules. The figures are defaults of slurm.conf(5) and what was measured on
-22.05.8 (docs/adr/0003).
+One rule for each setting, with its figures; `docs/slurm-settings.md` is generated from the rules. The figures are
+defaults of slurm.conf(5) and what was measured on 22.05.8 (docs/adr/0003).
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ CRED_EXPIRE_SECONDS = 120.0
 
 
 class Severity(StrEnum):
-    DANGER = "danger"  # can end jobs, or bring a broken node back, without anybody deciding so
-    COST = "cost"  # costs time at a fault
-    UNKNOWN = "unknown"  # not printed by this version, or in words not known here
+    DANGER = "danger"  # can end jobs, or return a broken node to service, without anyone's decision
+    COST = "cost"  # costs time at each fault
+    UNKNOWN = "unknown"  # not printed by this version of Slurm, or unreadable
     GOOD = "good"
 
 
@@ -41,7 +40,7 @@ class Advice:
 
 
 Verdict = tuple[Severity, str]
-"""How it is, and why."""
+"""Severity and reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +48,13 @@ class Rule:
     number: int
     setting: str
     wanted: str
-    why: str  # in general; the verdict says what it is here
+    why: str  # in general; the verdict is about the setting found
     judge: Callable[[Settings, Version], Verdict]
-    keys: tuple[str, ...]  # that are shown as found
+    keys: tuple[str, ...]  # settings whose values are shown
 
 
 def advise(config: Mapping[str, str], version: Version) -> list[Advice]:
-    """What each rule says of this configuration (as `scontrol show config` prints it), the gravest first."""
+    """The advice of each rule on this configuration (as `scontrol show config` prints it), the most severe first."""
     settings = Settings(config)
     advice = [_ask(rule, settings, version) for rule in RULES]
     order = list(Severity)
@@ -66,7 +65,7 @@ def _ask(rule: Rule, settings: Settings, version: Version) -> Advice:
     try:
         severity, why = rule.judge(settings, version)
     except NotUnderstood as unknown:
-        severity, why = Severity.UNKNOWN, f"{unknown}; look at it yourself: {rule.why}"
+        severity, why = Severity.UNKNOWN, f"{unknown}; check it by hand: {rule.why}"
     return Advice(rule.number, rule.setting, _found(rule, settings), rule.wanted, severity, why)
 
 
@@ -88,7 +87,7 @@ def _within(
     def judge(settings: Settings, _version: Version) -> Verdict:
         seconds = settings.seconds(key)
         if low <= seconds <= high:
-            return Severity.GOOD, f"{_spell(seconds)} is well"
+            return Severity.GOOD, f"{_spell(seconds)} is fine"
         severity, words = below if seconds < low else above
         return severity, words.format(seconds=_spell(seconds))
 
@@ -110,15 +109,15 @@ def _has_script(settings: Settings) -> bool:
 
 def _requeue_delay(settings: Settings, version: Version) -> Verdict:
     if version < REQUEUE_DELAY_SINCE:
-        return Severity.GOOD, "Slurm knows it from 25.11 on; before, cred_expire is the delay"
+        return Severity.GOOD, "Slurm has it from 25.11 on; before that, cred_expire is the delay"
     value = settings.options("SchedulerParameters").get("requeue_delay")
     delay = _cred_expire(settings) if value is None else as_seconds(value, "requeue_delay")
     if delay <= 10:
         return Severity.GOOD, f"a requeued job may start after {_spell(delay)}"
     return (
         Severity.COST,
-        f"a requeued job waits {_spell(delay)} before it may start. For gangs that it moves Understudy takes the delay "
-        "away; every other requeue waits, and so does a gang while the control plane is away",
+        f"a requeued job waits {_spell(delay)} before it may start. Understudy clears the delay of the gangs that it "
+        "moves; every other requeue waits, and so does a gang while the control plane is down",
     )
 
 
@@ -132,10 +131,10 @@ def _cred_expire_rule(settings: Settings, version: Version) -> Verdict:
     if version < REQUEUE_DELAY_SINCE and delay > 70:
         return (
             Severity.COST,
-            f"a requeued job waits {_spell(delay)} before it may start. For gangs that it moves Understudy takes the "
-            "delay away; every other requeue waits, and so does a gang while the control plane is away",
+            f"a requeued job waits {_spell(delay)} before it may start. Understudy clears the delay of the gangs that "
+            "it moves; every other requeue waits, and so does a gang while the control plane is down",
         )
-    return Severity.GOOD, f"{_spell(delay)} is well"
+    return Severity.GOOD, f"{_spell(delay)} is fine"
 
 
 def _slurmd_timeout(settings: Settings, _version: Version) -> Verdict:
@@ -148,27 +147,27 @@ def _slurmd_timeout(settings: Settings, _version: Version) -> Verdict:
     if seconds < 30:
         return (
             Severity.DANGER,
-            f"after {_spell(seconds)} without an answer all jobs of a node are killed: so long a restart of slurmd or "
-            "a break in the network may take",
+            f"Slurm kills all jobs of a node after {_spell(seconds)} without an answer: a restart of slurmd or a short "
+            "network failure can take that long",
         )
     if seconds > 120:
         return (
             Severity.COST,
-            f"a dead node that Understudy leaves to Slurm (its agent or slurmd was never heard, or somebody else's job "
-            f"has it too) costs {_spell(seconds)} and more: with 300 s a job ran again after 521 s",
+            f"a dead node that Understudy leaves to Slurm (its agent or slurmd never answered, or a job that is not "
+            f"managed runs there too) costs {_spell(seconds)} and more: with 300 s a job ran again after 521 s",
         )
-    return Severity.GOOD, f"{_spell(seconds)} is well"
+    return Severity.GOOD, f"{_spell(seconds)} is fine"
 
 
 def _job_requeue(settings: Settings, _version: Version) -> Verdict:
     if settings.number("JobRequeue") == 1:
-        return Severity.GOOD, "batch jobs can be requeued unless they say otherwise"
+        return Severity.GOOD, "batch jobs can be requeued unless they forbid it"
     return Severity.COST, "a gang submitted without --requeue cannot be recovered: it ends with its first dead node"
 
 
 def _nohold(settings: Settings, _version: Version) -> Verdict:
     if "nohold_on_prolog_fail" in settings.options("SchedulerParameters"):
-        return Severity.GOOD, "a job whose Prolog fails is requeued and goes elsewhere"
+        return Severity.GOOD, "a job whose Prolog fails is requeued and starts on other nodes"
     if not settings.text("Prolog"):
         return Severity.GOOD, "there is no Prolog that could fail; set it with the first one"
     return Severity.COST, "a job whose Prolog fails on one node is requeued held, and waits until a person releases it"
@@ -177,13 +176,13 @@ def _nohold(settings: Settings, _version: Version) -> Verdict:
 def _return_to_service(settings: Settings, _version: Version) -> Verdict:
     value = settings.number("ReturnToService")
     if value == 0:
-        return Severity.GOOD, "a node that was DOWN comes back when somebody resumes it"
+        return Severity.GOOD, "a node that was DOWN comes back when an administrator resumes it"
     if value == 1:
         return Severity.COST, "a node that was DOWN for its silence takes jobs again as soon as its slurmd is back"
     return (
         Severity.DANGER,
-        "a node that was DOWN takes jobs again as soon as its slurmd registers, whatever had been wrong: "
-        "a crashed node comes back silently",
+        "a node that was DOWN takes jobs again as soon as its slurmd registers, whatever the fault was: "
+        "a crashed node returns to service silently",
     )
 
 
@@ -198,13 +197,13 @@ def _prolog_flags(settings: Settings, _version: Version) -> Verdict:
         return Severity.GOOD, "the Prolog runs on every node before the job starts"
     return (
         Severity.COST,
-        "without Alloc the Prolog runs only with a node's first step: a bad node is found when all wait",
+        "without Alloc the Prolog runs only with a node's first step: a bad node is found when all others wait already",
     )
 
 
 def _prolog_timeout(settings: Settings, _version: Version) -> Verdict:
     if not _has_script(settings):
-        return Severity.GOOD, "there is neither Prolog nor Epilog that could hang"
+        return Severity.GOOD, "there is no Prolog or Epilog that could hang"
     keys = [key for key in _PROLOG_TIMEOUTS if settings.prints(key)]
     if not keys:
         raise NotUnderstood(f"this Slurm prints none of {', '.join(_PROLOG_TIMEOUTS)}")
@@ -227,18 +226,18 @@ def _kill_on_bad_exit(settings: Settings, _version: Version) -> Verdict:
         return Severity.GOOD, "a step ends with its first failed rank"
     return (
         Severity.COST,
-        "when one rank dies, the others wait for it until a timeout of their own, minutes later, unless srun was told "
+        "when one rank dies, the others wait until their own timeout, minutes later, unless srun was started with "
         "--kill-on-bad-exit=1",
     )
 
 
 def _health_check(settings: Settings, _version: Version) -> Verdict:
     if not settings.text("HealthCheckProgram"):
-        return Severity.GOOD, "none is needed: the agents look at the nodes"
+        return Severity.GOOD, "none is needed: the agents check the nodes"
     seconds = settings.seconds("HealthCheckInterval")
     if seconds == 0:
         return Severity.COST, "HealthCheckInterval is 0: the program never runs"
-    return Severity.GOOD, f"it runs every {_spell(seconds)}; nodes that it drains are looked at and left alone"
+    return Severity.GOOD, f"it runs every {_spell(seconds)}; Understudy does not touch the nodes that it drains"
 
 
 def _batch_start(settings: Settings, _version: Version) -> Verdict:
@@ -248,9 +247,9 @@ def _batch_start(settings: Settings, _version: Version) -> Verdict:
     if seconds <= 10 and settings.text("Prolog"):
         return (
             Severity.COST,
-            f"a job whose Prolog takes longer than {_spell(seconds)} may be taken for missing, and lose its nodes",
+            f"a job whose Prolog takes longer than {_spell(seconds)} may count as missing and lose its nodes",
         )
-    return Severity.GOOD, f"{_spell(seconds)} is well"
+    return Severity.GOOD, f"{_spell(seconds)} is fine"
 
 
 def _max_batch_requeue(settings: Settings, version: Version) -> Verdict:
@@ -270,7 +269,7 @@ def _epilog(settings: Settings, _version: Version) -> Verdict:
     return (
         Severity.COST,
         "slurmctld hears that a job has ended on its living nodes only after its message to the dead one has timed out "
-        f"({settings.found('MessageTimeout')} and more): so long a requeue stays COMPLETING",
+        f"({settings.found('MessageTimeout')} and more); until then a requeued job stays COMPLETING",
     )
 
 
@@ -281,12 +280,12 @@ def _min_job_age(settings: Settings, _version: Version) -> Verdict:
     if seconds < 60:
         return (
             Severity.DANGER,
-            f"an ended job is forgotten after {_spell(seconds)}: how it ended is never seen when Slurm or the control "
-            "plane is away for so long",
+            f"an ended job is forgotten after {_spell(seconds)}: how it ended is never seen if Slurm or the control "
+            "plane is down for longer",
         )
     if seconds > 3600:
         return Severity.COST, f"ended jobs are kept for {_spell(seconds)}: each reading of Slurm takes longer"
-    return Severity.GOOD, f"{_spell(seconds)} is well"
+    return Severity.GOOD, f"{_spell(seconds)} is fine"
 
 
 def _reboot_program(settings: Settings, _version: Version) -> Verdict:
@@ -294,7 +293,7 @@ def _reboot_program(settings: Settings, _version: Version) -> Verdict:
         return Severity.GOOD, "a quarantined node can be rebooted through Slurm"
     return (
         Severity.COST,
-        "a node cannot be rebooted through Slurm: a person has to, though many faults end with a reboot",
+        "a node cannot be rebooted through Slurm: an administrator has to, although a reboot clears many faults",
     )
 
 
@@ -303,18 +302,18 @@ def _resume_timeout(settings: Settings, _version: Version) -> Verdict:
         return Severity.GOOD, "nothing boots nodes through Slurm"
     seconds = settings.seconds("ResumeTimeout")
     if seconds >= 600:
-        return Severity.GOOD, f"{_spell(seconds)} is well"
+        return Severity.GOOD, f"{_spell(seconds)} is fine"
     return Severity.COST, f"a node that takes longer than {_spell(seconds)} to boot, as GPU servers do, is set DOWN"
 
 
 def _expedited(settings: Settings, version: Version) -> Verdict:
     if version < (25, 11):
-        return Severity.GOOD, "Slurm knows it from 25.11 on"
+        return Severity.GOOD, "Slurm has it from 25.11 on"
     if "enable_expedited_requeue" in settings.options("SlurmctldParameters"):
         return (
             Severity.COST,
             "a job that asks for --requeue=expedite is held by Slurm when its program fails while all epilogs succeed, "
-            "until a person releases it; gangs of ours gain nothing by it",
+            "until a person releases it; managed gangs gain nothing from it",
         )
     return Severity.GOOD, "off: the control plane holds the seats of its gangs itself"
 
@@ -325,10 +324,10 @@ def _private_data(settings: Settings, _version: Version) -> Verdict:
         return (
             Severity.COST,
             f"{', '.join(sorted(hidden))} are hidden from ordinary users: only as root, SlurmUser or a Slurm operator "
-            "does the control plane see them; as anybody else it sees an idle cluster",
+            "does the control plane see them; as any other user it sees an idle cluster",
         )
     if settings.text("ResumeProgram") and "cloud" not in settings.options("PrivateData"):
-        return Severity.COST, 'without "cloud" Slurm hides powered-down nodes from everybody: they seem to vanish'
+        return Severity.COST, 'without "cloud" Slurm hides powered-down nodes from all users: they seem to vanish'
     return Severity.GOOD, "nothing that matters is hidden"
 
 
@@ -364,7 +363,14 @@ RULES = (
         _slurmd_timeout,
         ("SlurmdTimeout",),
     ),
-    Rule(4, "JobRequeue", "1", "whether jobs may be requeued that do not say so", _job_requeue, ("JobRequeue",)),
+    Rule(
+        4,
+        "JobRequeue",
+        "1",
+        "whether jobs that set neither --requeue nor --no-requeue may be requeued",
+        _job_requeue,
+        ("JobRequeue",),
+    ),
     Rule(
         5,
         "SchedulerParameters=nohold_on_prolog_fail",
@@ -377,7 +383,7 @@ RULES = (
         6,
         "ReturnToService",
         "0",
-        "which nodes come back without anybody resuming them",
+        "which nodes return to service without being resumed by an administrator",
         _return_to_service,
         ("ReturnToService",),
     ),
@@ -385,7 +391,7 @@ RULES = (
         7,
         "PrologFlags",
         "Alloc (or Contain)",
-        "when the Prolog runs; not to be looked at while there is none",
+        "when the Prolog runs; without effect while there is none",
         _prolog_flags,
         ("Prolog", "PrologFlags"),
     ),
@@ -429,7 +435,7 @@ RULES = (
         11,
         "KillOnBadExit",
         "1",
-        "whether a step ends with its first failed rank; srun --kill-on-bad-exit says it for one step",
+        "whether a step ends with its first failed rank; srun --kill-on-bad-exit sets it for one step",
         _kill_on_bad_exit,
         ("KillOnBadExit",),
     ),
@@ -465,7 +471,7 @@ RULES = (
         14,
         "HealthCheckProgram, HealthCheckInterval",
         "none, or an interval above 0",
-        "a health check of Slurm's own; its drains are somebody else's to Understudy",
+        "Slurm's own health check; Understudy treats its drains as an administrator's",
         _health_check,
         ("HealthCheckProgram", "HealthCheckInterval"),
     ),
@@ -488,7 +494,7 @@ RULES = (
     Rule(
         17,
         "Epilog",
-        "any, if only /bin/true",
+        "any program, such as /bin/true",
         "with one, each node reports its own end of a job, and a requeue with a dead node does not wait for it",
         _epilog,
         ("Epilog",),
@@ -513,14 +519,14 @@ RULES = (
         20,
         "ResumeTimeout",
         "600 or more, if nodes are booted through Slurm",
-        "a node that boots longer is set DOWN; 60 s by default",
+        "a node that takes longer to boot is set DOWN; 60 s by default",
         _resume_timeout,
         ("ResumeTimeout",),
     ),
     Rule(
         21,
         "SlurmctldParameters=enable_expedited_requeue",
-        "off, unless jobs of others want it (Slurm 25.11 and later)",
+        "off, unless other jobs need it (Slurm 25.11 and later)",
         "lets jobs ask Slurm to requeue them without delay (--requeue=expedite); docs/adr/0011",
         _expedited,
         ("SlurmctldParameters",),

@@ -28,15 +28,15 @@ _UNIT_SECONDS = {
 _NOTHING = frozenset({"", "(null)", "none", "n/a", "unset"})
 _WITHOUT_END = frozenset({"infinite", "unlimited"})
 _UNSET_NUMBERS = frozenset({65_534, 65_535, 4_294_967_294, 4_294_967_295})
-"""NO_VAL16, INFINITE16, NO_VAL and INFINITE of slurm.h: a time limit of theirs is none."""
+"""NO_VAL16, INFINITE16, NO_VAL and INFINITE of slurm.h: no time limit."""
 
 
 class NotUnderstood(Exception):
-    """A setting is not printed, or in words not known here. The message says which."""
+    """A setting is not printed, or its value cannot be read. The message names it."""
 
 
 class Settings:
-    """Names are taken as Slurm takes them, without regard to case."""
+    """Settings by name; as in Slurm, case does not matter."""
 
     def __init__(self, config: Mapping[str, str]) -> None:
         self._values = {key.casefold(): value.strip() for key, value in config.items()}
@@ -65,16 +65,16 @@ class Settings:
         text = self.text(key)
         match = _NUMBER.fullmatch(text)
         if match is None or match["unit"]:
-            raise NotUnderstood(f"{key}={text!r} is no number known here")
+            raise NotUnderstood(f"{key}={text!r} is no known number")
         return int(match["number"])
 
     def options(self, key: str) -> dict[str, str]:
-        """Of a list such as "requeue_delay=5,nohold_on_prolog_fail". Names in small letters. Raises NotUnderstood."""
+        """The options in a list such as "requeue_delay=5,no_backup", in lower case. Raises NotUnderstood."""
         items = (item.strip().partition("=") for item in self.text(key).split(","))
         return {name.casefold(): value for name, _, value in items if name}
 
     def _lines(self, key: str) -> list[str] | None:
-        """One value, or those of "Prolog[0]", "Prolog[1]", in order, as newer versions print several."""
+        """One value, or the values of "Prolog[0]", "Prolog[1]", in order, as newer versions of Slurm print them."""
         key = key.casefold()
         if key in self._values:
             return [self._values[key]]
@@ -97,6 +97,6 @@ def as_seconds(text: str, key: str) -> float:
         return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     match = _NUMBER.fullmatch(small)
     if match is None or match["unit"] not in _UNIT_SECONDS:
-        raise NotUnderstood(f"{key}={text!r} is no time known here")
+        raise NotUnderstood(f"{key}={text!r} is no known time")
     number = int(match["number"])
     return math.inf if number in _UNSET_NUMBERS else number * _UNIT_SECONDS[match["unit"]]

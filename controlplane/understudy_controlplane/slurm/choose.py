@@ -1,7 +1,4 @@
-"""Which gateway is taken, and why.
-
-Belongs here: the choice. Must not: the gateways themselves.
-"""
+"""Chooses the gateway to Slurm, and gives the reason."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ class Choice:
 
 
 def choose(policy: Policy, environment: Mapping[str, str] | None = None) -> Choice:
-    """`environment` is that of Slurm's clients; None: this process's own.
+    """`environment` is that of Slurm's clients; None: that of this process.
 
-    Raises SlurmError where pyslurm is asked for by name and cannot be used. Slurm itself may be away: then `auto` takes
-    the command line, for nothing can be said about versions.
+    Raises SlurmError where the configuration names pyslurm and it cannot be used. While Slurm does not answer, its
+    version is unknown, and `auto` chooses the command line.
     """
     command_line = CommandLineGateway(policy.scontrol, environment, policy.timeout_seconds)
     if policy.gateway is Gateway.CLI:
@@ -37,25 +34,25 @@ def choose(policy: Policy, environment: Mapping[str, str] | None = None) -> Choi
     except SlurmError as error:
         objection = str(error)
     if not objection:
-        return Choice(gateway, "pyslurm", "it imports and matches the cluster's version of Slurm")
+        return Choice(gateway, "pyslurm", "pyslurm can be imported and matches the cluster's version of Slurm")
     gateway.worker.stop()
     if policy.gateway is Gateway.PYSLURM:
-        raise SlurmError(f'slurm.gateway is "pyslurm", but {objection}; "auto" would take the command line')
+        raise SlurmError(f'slurm.gateway is "pyslurm", but {objection} (with "auto" the command line would be used)')
     return Choice(command_line, "cli", f"pyslurm is not used: {objection}")
 
 
 def _objection(hello: Hello, command_line: CommandLineGateway, strict: bool) -> str:
-    """Why pyslurm is not used with this cluster; empty: nothing speaks against it. Raises SlurmError.
+    """Why pyslurm cannot be used with this cluster; empty: it can. Raises SlurmError.
 
-    The library must be of the cluster's version. Not `strict`: an administrator who built pyslurm against the headers
-    of another version than it is made for has said so by asking for it by name.
+    The library must be of the cluster's version. Without `strict`, pyslurm itself may be built for another version: an
+    administrator who built it so names it in the configuration.
     """
     try:
         cluster = slurm_version(command_line.config())
     except SlurmUnavailable:
         if strict:
             raise
-        return ""  # it was asked for by name, and Slurm is only away
+        return ""  # the configuration names pyslurm, and Slurm does not answer now
     spelled = _spell([*cluster])
     if hello.libslurm and tuple(hello.libslurm) != cluster:
         return f"its libslurm is of version {_spell(hello.libslurm)} and the cluster's Slurm of {spelled}"

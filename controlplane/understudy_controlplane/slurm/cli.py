@@ -1,6 +1,6 @@
 """Slurm through its command line: `scontrol`, the tool that has stayed the same over versions.
 
-Belongs here: calling it and telling its failures apart. Must not: reading its output (`parse`).
+It runs the commands and classifies their failures; `parse` reads their output.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
 
 
 class CommandLineGateway:
-    """Implements `Slurm`. `environment` is the child's whole environment; None means this process's own."""
+    """Implements `Slurm`. `environment` is the child's whole environment; None: that of this process."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CommandLineGateway:
         self._node_reader = NodeReader()
         given = os.environ if environment is None else environment
         self._environment = {
-            # Whoever starts us may have set filters for his own use of the commands.
+            # The user who started the control plane may have set filters for these commands.
             **{name: value for name, value in given.items() if not name.startswith(_FILTERS)},
             # scontrol prints and reads local time, without a zone: here it is UTC.
             "TZ": "UTC",
@@ -71,8 +71,8 @@ class CommandLineGateway:
         printed = parse_jobs(self._run("--all", "show", "jobs", "--oneliner"))
         if not printed:
             return []
-        # A job name or comment with a line break can imitate a record. squeue, asked for ids alone, prints no text of
-        # users: what it does not name is no job.
+        # A job name or comment with a line break can imitate a record. squeue prints ids only, without any text of
+        # users: an id that it does not print is no job.
         known = {int(line) for line in self._squeue("--noheader", "--all", "--states=all", "--format=%A").split()}
         if not known:
             raise SlurmError(f"scontrol prints {len(printed)} jobs and squeue knows none of them")
@@ -80,7 +80,7 @@ class CommandLineGateway:
         ambiguous = ambiguous_job_ids(jobs)
         if not ambiguous:
             return jobs
-        # An imitation of a job that exists. Asked for by its id, each job comes first.
+        # A record imitates an existing job. In the answer to a query by id the real job comes first.
         alone = [self._jobs_claiming(job_id)[:1] for job_id in sorted(ambiguous)]
         return [job for job in jobs if job.job_id not in ambiguous] + [job for found in alone for job in found]
 
@@ -95,7 +95,7 @@ class CommandLineGateway:
         except SlurmError as error:
             if f"Job step {job_id}. not found" not in str(error):
                 raise
-            # Said of a job without steps, and of any job where Slurm knows no job at all: only the job itself tells.
+            # Slurm prints this for a job without steps, and for any id when it has no jobs: query the job itself.
             self._run("--all", "show", "job", "--oneliner", str(int(job_id)))
             return []
 
@@ -129,9 +129,9 @@ class CommandLineGateway:
             f"Users={checked_name(user)}",
             "StartTime=now",
             f"Duration={int(duration_minutes)}",
-            # OVERLAP: over the spare pool, which gives its node up a moment later, so that it is never unreserved.
-            # No FLEX: it allows the job nodes outside the reservation.
-            # NO_HOLD_JOBS_AFTER: should nobody of us be there when it expires, the job bound to it goes on by itself.
+            # OVERLAP: with the spare pool, which releases its node a moment later, so that the node is never free.
+            # No FLEX: with it the job could get nodes outside the reservation.
+            # NO_HOLD_JOBS_AFTER: if it expires while no control plane runs, the job bound to it is not held.
             "Flags=IGNORE_JOBS,OVERLAP,NO_HOLD_JOBS_AFTER",
         )
 
@@ -148,7 +148,7 @@ class CommandLineGateway:
     def submit_job(self, request: JobRequest) -> None:
         given = [f"--gres={request.gres}"] if request.gres else []
         if request.user != getpass.getuser():
-            given.append(f"--uid={checked_name(request.user)}")  # for root alone: others are refused
+            given.append(f"--uid={checked_name(request.user)}")  # only root may use it
         self._command(
             self._beside("sbatch"),
             "--parsable",
@@ -221,7 +221,7 @@ class CommandLineGateway:
         return self._command(self._beside("squeue"), *arguments)
 
     def _beside(self, program: str) -> str:
-        """Another of Slurm's commands, from where scontrol is."""
+        """The path of another Slurm command, in the directory of scontrol."""
         folder, slash, _ = self._scontrol.rpartition("/")
         return f"{folder}{slash}{program}"
 
@@ -240,23 +240,23 @@ class CommandLineGateway:
             )
         except subprocess.TimeoutExpired as error:
             raise SlurmUnavailable(
-                f"`{command}` did not end within {self._timeout_seconds} s: is slurmctld up?"
+                f"`{command}` did not end within {self._timeout_seconds} s; check that slurmctld is up"
             ) from error
         except OSError as error:
             raise SlurmError(
-                f"`{command}` cannot be run ({error}): install Slurm's client commands or set the path of scontrol"
+                f"`{command}` cannot be run: {error}; install Slurm's client commands or set slurm.scontrol"
             ) from error
         if done.returncode == 0:
             return done.stdout
-        said = " ".join(f"{done.stderr} {done.stdout}".split())
-        kind = SlurmUnavailable if UNAVAILABLE.search(said) else SlurmError
-        raise kind(f"`{command}` failed with exit code {done.returncode}: {said or 'it said nothing'}")
+        printed = " ".join(f"{done.stderr} {done.stdout}".split())
+        kind = SlurmUnavailable if UNAVAILABLE.search(printed) else SlurmError
+        raise kind(f"`{command}` failed with exit code {done.returncode}: {printed or 'it printed nothing'}")
 
 
 def checked_name(text: str) -> str:
-    """Names go into `Key=value` arguments, where scontrol would read a comma or a blank as more than a name."""
+    """Names go into `Key=value` arguments, in which a comma or a blank would end the name."""
     if not _NAME.fullmatch(text):
-        raise SlurmError(f"{text!r} is not a name that Slurm takes for a node, a user or a reservation")
+        raise SlurmError(f"{text!r} is no valid name of a node, a user or a reservation in Slurm")
     return text
 
 
@@ -268,8 +268,8 @@ def _node_list(reservation: str, nodes: Sequence[str]) -> str:
 
 
 def checked_reason(text: str) -> str:
-    """On one line, or scontrol's own output could not be taken apart again."""
+    """The reason on one line: with line breaks the output of scontrol would be ambiguous."""
     reason = " ".join(text.split())
     if not reason:
-        raise SlurmError("Slurm takes a node out of service only with a reason")
+        raise SlurmError("the reason is empty: Slurm takes a node out of service only with a reason")
     return reason

@@ -1,9 +1,9 @@
 """What `scontrol show nodes|jobs|reservations -o` prints, as values. Pure.
 
 One object a line, `Key=value` pairs, no quoting: a value may contain blanks, `=`, even line breaks, where a user or
-admin chose it (job name, comment, reason). So the text of users is never searched for Slurm's own fields: those
-are read from the stretch of the record that Slurm writes alone. A job whose owner's text makes that stretch
-ambiguous is left out; it is nobody's to act on.
+admin chose it (job name, comment, reason). So the text of users is never searched for Slurm's own fields: these
+are read from the part of the record that only Slurm writes. A job whose owner's text makes that part
+ambiguous is left out: nothing may act on it.
 
 Expects the times in UTC: call scontrol with TZ=UTC and SLURM_TIME_FORMAT=standard.
 """
@@ -29,7 +29,7 @@ _OWN_KEYS = re.compile(
     r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|Partition|ReqNodeList|ExcNodeList|NodeList"
     r"|NumNodes|Priority|TimeLimit|Features|DelayBoot)="
 )
-"""What is read of Slurm's stretch of a job's record. Users' text can stand in there as well (an MCS label, a QOS)."""
+"""Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS)."""
 _RESERVATION = re.compile(r" DelayBoot=\S+\s+Reservation=(\S+)")
 _ARRAY = re.compile(r"JobId=\d+ ArrayJobId=\d+ ")
 _HETEROGENEOUS = re.compile(r"JobId=\d+ (?:ArrayJobId=\d+ ArrayTaskId=\S+ )?HetJobId=\d+ ")
@@ -45,23 +45,23 @@ _STATE_SUFFIXES = "*~#!%$@^-"
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """Of `scontrol show config`, with the ClusterName at least. Raises SlurmError."""
+    """The output of `scontrol show config`, with the ClusterName at least. Raises SlurmError."""
     found: dict[str, str] = {}
     for match in _SETTING.finditer(text):
         found.setdefault(match[1], match[2].strip())
     if "ClusterName" not in found:
-        raise SlurmError("scontrol show config printed no ClusterName: a Slurm version not known here?")
+        raise SlurmError("scontrol show config printed no ClusterName; this version of Slurm may not be supported")
     return found
 
 
 def slurmctld_started_at(config: Mapping[str, str]) -> int | None:
-    """Of the configuration as a gateway tells it; None where it does not."""
+    """BOOT_TIME of the configuration; None where it is missing."""
     return epoch_seconds(config.get("BOOT_TIME", ""))
 
 
 class NodeReader:
-    """Reads the nodes of one cluster again and again. A record printed as it was last time gives the very same value:
-    of twelve thousand nodes few change within a second.
+    """Reads the nodes of one cluster repeatedly. A record printed as before gives the same object: of twelve thousand
+    nodes few change within a second.
     """
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ def parse_nodes(text: str) -> list[SlurmNode]:
 
 
 def parse_jobs(text: str) -> list[SlurmJob]:
-    """What users wrote can imitate a record: ids may come twice, or belong to no job at all. A record that makes no
-    sense is left out, for it may be somebody's text; only when none makes sense is it Slurm that is not understood.
+    """Users' text can imitate a record: an id may occur twice, or belong to no job. An unreadable record is left out,
+    because it may be a user's text; an error is raised only when no record can be read.
 
     Raises SlurmError.
     """
@@ -107,7 +107,7 @@ def parse_steps(text: str) -> list[SlurmStep]:
 
 
 def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
-    """Of `scontrol show topology`: switches of level 0, or blocks."""
+    """Switches of level 0, or blocks, in the output of `scontrol show topology`."""
     found: dict[str, tuple[str, ...]] = {}
     for record in _records(text, re.compile("(?:SwitchName|BlockName)=")):
         pairs = _pairs(record)
@@ -117,7 +117,7 @@ def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def minutes(text: str) -> int | None:
-    """Of "01:30:00" or "2-00:00:00", rounded up; None for "UNLIMITED", "Partition_Limit" and the like."""
+    """Minutes in "01:30:00" or "2-00:00:00", rounded up; None for "UNLIMITED", "Partition_Limit" and the like."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return None
@@ -152,7 +152,7 @@ def _records(text: str, start: re.Pattern[str]) -> list[str]:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """The first of equal keys counts: what Slurm writes alone stands before what others chose."""
+    """The first of equal keys counts: what only Slurm writes comes before what users chose."""
     found: dict[str, str] = {}
     for match in _PAIR.finditer(text):
         found.setdefault(match[1], "" if match[2] == "(null)" else match[2])
@@ -160,7 +160,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _value(record: str, key: str) -> str | None:
-    """What `_pairs` would find for the key, several times as quickly; None: nothing."""
+    """The value that `_pairs` finds for the key, but several times faster; None: there is none."""
     at = record.find(f" {key}=")
     if at < 0:
         return None
@@ -169,15 +169,15 @@ def _value(record: str, key: str) -> str | None:
     return "" if match[1] == "(null)" else match[1]
 
 
-def _need(stretch: str, key: str, record: str) -> str:
-    value = _value(stretch, key)
+def _need(own_part: str, key: str, record: str) -> str:
+    value = _value(own_part, key)
     if value is None:
-        raise SlurmError(f"scontrol printed no {key} in {record[:120]!r}: a Slurm version not known here?")
+        raise SlurmError(f"scontrol printed no {key} in {record[:120]!r}: this version of Slurm may not be supported")
     return value
 
 
-def _number(stretch: str, key: str, record: str) -> int:
-    text = _need(stretch, key, record)
+def _number(own_part: str, key: str, record: str) -> int:
+    text = _need(own_part, key, record)
     match = re.match(r"\d+", text)
     if match is None:
         raise SlurmError(f"scontrol printed {key}={text!r}, which is no number, in {record[:120]!r}")
@@ -185,7 +185,7 @@ def _number(stretch: str, key: str, record: str) -> int:
 
 
 def node_state(text: str) -> tuple[str, frozenset[str]]:
-    """Of "IDLE+DRAIN+NOT_RESPONDING", or "IDLE*+DRAIN": base state and flags."""
+    """Base state and flags in "IDLE+DRAIN+NOT_RESPONDING" or "IDLE*+DRAIN"."""
     base, *flags = text.split("+")
     if "*" in base:
         flags.append("NOT_RESPONDING")  # as sinfo and some versions of scontrol spell it
@@ -196,7 +196,7 @@ def hosts(text: str) -> tuple[str, ...]:
     try:
         return expand(text)
     except HostListError as error:
-        raise SlurmError(f"scontrol printed a host list not known here: {error}") from error
+        raise SlurmError(f"scontrol printed an unreadable host list: {error}") from error
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -226,46 +226,46 @@ def _node(record: str) -> SlurmNode:
 def _job(record: str) -> SlurmJob | None:
     owners = list(_OWNER.finditer(record))
     if len(owners) != 1:
-        return None  # somebody's job name or comment imitates Slurm's fields
+        return None  # a user's job name or comment imitates Slurm's fields
     owner = owners[0]
     user_text = _USER_TEXT.search(record, owner.end())
     if user_text is None:
         return None
     start = _JOB_START.match(record)
-    assert start is not None  # it is what makes a record
-    stretch = record[owner.start() : user_text.start()]
-    keys = _OWN_KEYS.findall(stretch)
+    assert start is not None  # each record begins with it
+    own_part = record[owner.start() : user_text.start()]
+    keys = _OWN_KEYS.findall(own_part)
     if len(keys) != len(set(keys)):
         return None  # a text of the user's repeats one of Slurm's keys
-    reserved = _RESERVATION.search(stretch)
-    state = _need(stretch, "JobState", record)
-    submit_at = epoch_seconds(_need(stretch, "SubmitTime", record))
+    reserved = _RESERVATION.search(own_part)
+    state = _need(own_part, "JobState", record)
+    submit_at = epoch_seconds(_need(own_part, "SubmitTime", record))
     if submit_at is None:
         raise SlurmError(f"scontrol printed no usable SubmitTime in {record[:120]!r}")
-    reason = _value(stretch, "Reason") or ""
+    reason = _value(own_part, "Reason") or ""
     return SlurmJob(
         job_id=int(start[1]),
         submit_at=submit_at,
         user=owner["user"],
         user_id=int(owner["user_id"]),
         name=record[: owner.start()].partition(" JobName=")[2],
-        partition=_value(stretch, "Partition") or "",
+        partition=_value(own_part, "Partition") or "",
         state=state,
-        restart_count=_number(stretch, "Restarts", record),
+        restart_count=_number(own_part, "Restarts", record),
         # While pending, Slurm may still show the nodes of the attempt before.
-        nodes=() if state in PENDING_STATES else hosts(_value(stretch, "NodeList") or ""),
-        node_count=_number(stretch, "NumNodes", record),
+        nodes=() if state in PENDING_STATES else hosts(_value(own_part, "NodeList") or ""),
+        node_count=_number(own_part, "NumNodes", record),
         comment=_comment(record, user_text.start()),
-        batch=(_value(stretch, "BatchFlag") or "0") != "0",
-        requeue=_value(stretch, "Requeue") == "1",
+        batch=(_value(own_part, "BatchFlag") or "0") != "0",
+        requeue=_value(own_part, "Requeue") == "1",
         reservation=reserved[1] if reserved else "",
         reason="" if reason == "None" else reason,
-        start_at=epoch_seconds(_value(stretch, "StartTime") or ""),
-        excluded_nodes=hosts(_value(stretch, "ExcNodeList") or ""),
-        priority=_number(stretch, "Priority", record),
-        time_limit_minutes=minutes(_value(stretch, "TimeLimit") or ""),
-        required_nodes=hosts(_value(stretch, "ReqNodeList") or ""),
-        features=_value(stretch, "Features") or "",
+        start_at=epoch_seconds(_value(own_part, "StartTime") or ""),
+        excluded_nodes=hosts(_value(own_part, "ExcNodeList") or ""),
+        priority=_number(own_part, "Priority", record),
+        time_limit_minutes=minutes(_value(own_part, "TimeLimit") or ""),
+        required_nodes=hosts(_value(own_part, "ReqNodeList") or ""),
+        features=_value(own_part, "Features") or "",
         part_of=_part_of(record),
     )
 
@@ -277,7 +277,7 @@ def _part_of(record: str) -> str:
 
 
 def _comment(record: str, start: int) -> str:
-    """The job's own comment. An admin's stands before it and may contain anything: the last one counts."""
+    """The job's own comment. An administrator's comment comes first and may contain anything: the last one counts."""
     rest = record[start:]
     if _ADMIN_COMMENT.search(rest):
         position = rest.rfind(" Comment=")
@@ -287,7 +287,7 @@ def _comment(record: str, start: int) -> str:
 
 
 def parse_extra(record: str) -> str:
-    """Of one job. It stands after the comment: what its owner wrote there may contain its name, the last one counts."""
+    """The Extra of one job. It comes after the comment, which may contain " Extra=": the last one counts."""
     position = record.rfind(" Extra=")
     match = _EXTRA.match(record, position) if position >= 0 else None
     return match[1] if match else ""

@@ -1,7 +1,7 @@
-"""What the control plane asks of Slurm: one protocol, several implementations.
+"""What the control plane reads and changes in Slurm: one protocol, several implementations.
 
 Every implementation passes `tests/contract/test_slurm_contract.py`. Reads return plain values; writes return
-nothing, because an RPC's return value proves nothing: it can time out and have been carried out. Callers read back.
+nothing, because an RPC that timed out may have been carried out. Callers read back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class SlurmError(Exception):
-    """Slurm refused, or its answer could not be understood. Repeating the same call will not help."""
+    """Slurm refused, or its answer cannot be read. Repeating the same call will not help."""
 
 
 class SlurmUnavailable(SlurmError):
@@ -40,9 +40,9 @@ class SlurmReads(Protocol):
     """Changes nothing in Slurm. Raises SlurmUnavailable or SlurmError from every method."""
 
     def config(self) -> Mapping[str, str]:
-        """slurm.conf as slurmctld has it, by name, in the words of `scontrol show config`: "300 sec", "(null)".
+        """slurm.conf as slurmctld has it: name → value as `scontrol show config` prints it ("300 sec", "(null)").
 
-        Of settings that take several values ("Prolog[0]") each stands by its own name.
+        A setting with several values has a name for each ("Prolog[0]").
         """
         ...
 
@@ -53,7 +53,7 @@ class SlurmReads(Protocol):
     def nodes(self) -> list[SlurmNode]: ...
 
     def jobs(self) -> list[SlurmJob]:
-        """All jobs slurmctld still remembers, finished ones included."""
+        """All jobs that slurmctld has in memory, finished ones included."""
         ...
 
     def reservations(self) -> list[SlurmReservation]: ...
@@ -63,11 +63,11 @@ class SlurmReads(Protocol):
         ...
 
     def job_extra(self, job_id: int) -> str:
-        """The job's Extra; empty before Slurm 23.02, which knows none."""
+        """The job's Extra; empty before Slurm 23.02, which has none."""
         ...
 
     def topology(self) -> dict[str, tuple[str, ...]]:
-        """Leaf switches, or blocks, and the nodes below each; empty where Slurm was told of none."""
+        """Leaf switch or block → the nodes below it; empty where Slurm has no topology."""
         ...
 
 
@@ -79,7 +79,7 @@ class Slurm(SlurmReads, Protocol):
     """Raises SlurmUnavailable or SlurmError from every method."""
 
     def drain_node(self, node: str, reason: str) -> None:
-        """Set State=DRAIN. Running jobs are left alone. The caller has checked that the drain is ours to make."""
+        """Set State=DRAIN. Running jobs are left alone. The caller has checked that the node may be drained."""
         ...
 
     def down_node(self, node: str, reason: str) -> None:
@@ -89,21 +89,21 @@ class Slurm(SlurmReads, Protocol):
     def resume_node(self, node: str) -> None: ...
 
     def reboot_node(self, node: str, reason: str) -> None:
-        """Drain the node, reboot it once its jobs have ended, and leave it DOWN then: its health is to be looked at."""
+        """Drain the node, reboot it once its jobs have ended, and leave it DOWN then, to be validated."""
         ...
 
     def set_weight(self, node: str, weight: int) -> None:
-        """Of nodes that suit a job, Slurm gives it those of the lowest weight. Lost when slurmctld reads its
-        configuration anew.
+        """Slurm gives a job the suitable nodes of the lowest weight. Lost when slurmctld reads its configuration
+        again.
         """
         ...
 
     def create_reservation(self, name: str, nodes: Sequence[str], user: str, duration_minutes: int) -> None:
-        """Hold exactly `nodes` for `user` from now on, jobs that run there notwithstanding."""
+        """Reserve exactly `nodes` for `user` from now on, even if jobs run there."""
         ...
 
     def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
-        """Replace the node list. `nodes` is never empty: a reservation without nodes is none, delete it."""
+        """Replace the node list. `nodes` is never empty: to empty a reservation, delete it."""
         ...
 
     def delete_reservation(self, name: str) -> None: ...
@@ -113,11 +113,11 @@ class Slurm(SlurmReads, Protocol):
         ...
 
     def submit_job(self, request: JobRequest) -> None:
-        """A batch job of our own, exclusively on one node, never requeued. It is known by its name afterwards."""
+        """Submit a job of the control plane: one node, exclusive, never requeued. Its name finds it afterwards."""
         ...
 
     def cancel_job(self, job_id: int) -> None:
-        """End the job, whether it pends or runs. One that is over stays as it is."""
+        """End the job, pending or running. Nothing happens to a job that has ended."""
         ...
 
     def requeue_job(self, job_id: int) -> None:
@@ -144,7 +144,7 @@ class Slurm(SlurmReads, Protocol):
         ...
 
     def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
-        """Replace the list of nodes that the pending job must not start on. The caller keeps what its user wanted."""
+        """Replace the list of nodes that the pending job must not start on. The caller keeps the user's own."""
         ...
 
     def set_job_priority(self, job_id: int, priority: int) -> None: ...
@@ -162,12 +162,12 @@ def slurm_version(config: Mapping[str, str]) -> tuple[int, int]:
     """(22, 5) of "22.05.8". Raises SlurmError."""
     match = re.match(r"(\d+)\.(\d+)", config.get("SLURM_VERSION", ""))
     if match is None:
-        raise SlurmError(f"scontrol show config tells no version: {config.get('SLURM_VERSION')!r}")
+        raise SlurmError(f"`scontrol show config` prints no known version: {config.get('SLURM_VERSION')!r}")
     return int(match[1]), int(match[2])
 
 
 def read_view(slurm: SlurmReads, now: float) -> SlurmView:
-    """`now` stamps the view: whatever it shows was so at `now` or later."""
+    """`now` is the time of the view: all that it shows was so at `now` or later."""
     return SlurmView(
         read_at=now,
         nodes={node.name: node for node in slurm.nodes()},

@@ -1,11 +1,10 @@
-"""Slurm through pyslurm: no commands are started and no text is taken apart.
+"""Slurm through pyslurm: it starts no commands and parses no text.
 
-Belongs here: the protocol's calls as requests to the process that pyslurm lives in (`pyslurm_process`), and what is
-left to the command line. Must not: pyslurm itself (`pyslurm_worker`).
+It sends the protocol's calls to the process in which pyslurm runs (`pyslurm_process`), or to the command line.
 
-Left to the command line, because pyslurm 25.11 cannot: creating reservations (it frees the answer with the wrong
-allocator and aborts), everything that sets a text, a list or a weight to nothing (it takes that for "no change"), the
-reboot of a node, jobs of ours, a job's Extra, the topology, the configuration in Slurm's own words.
+The command line does what pyslurm 25.11 cannot do: create reservations (it frees the answer with the wrong allocator
+and aborts), set a text, a list or a weight to nothing (it takes that for "no change"), reboot a node, submit and cancel
+the control plane's jobs, read a job's Extra, the topology, and the configuration as Slurm prints it.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class _Step(msgspec.Struct, frozen=True):
 
 
 class PyslurmGateway:
-    """Implements `Slurm`. A call that pyslurm died of goes by the command line from then on."""
+    """Implements `Slurm`. After a call killed pyslurm, the command line makes that call until the next start."""
 
     def __init__(
         self,
@@ -104,10 +103,10 @@ class PyslurmGateway:
         environment: Mapping[str, str] | None = None,
         timeout_seconds: float = 10,
     ) -> None:
-        """`python` can import pyslurm; `environment` is the worker's whole environment, None: this process's own."""
+        """`python` can import pyslurm; `environment` is the worker's whole environment, None: that of this process."""
         self._command_line = command_line
         self.worker = PyslurmWorker(python, environment, timeout_seconds)
-        self._died_of: set[str] = set()
+        self._fatal_calls: set[str] = set()
         self._unread: dict[str, str] = {}
 
     def hello(self) -> Hello:
@@ -224,37 +223,37 @@ class PyslurmGateway:
     def _read(
         self, call: str, arguments: Sequence[object], kind: Any, build: Callable[[Any], Noun]
     ) -> list[Noun] | None:
-        """None where pyslurm cannot: it dies of this call, or of something that users wrote. Then it is the command
-        line's, which leaves out what makes no sense and reads the rest.
+        """None where pyslurm cannot read: the call kills it, or it fails on users' text. Then the command line reads,
+        which leaves out unreadable records.
         """
         assert call in READS
-        if call in self._died_of:
+        if call in self._fatal_calls:
             return None
         try:
             return [build(one) for one in self.worker.ask(call, arguments, kind)]
         except WorkerDied:
-            self._distrust(call)
+            self._avoid(call)
         except SlurmUnavailable:
             raise
         except SlurmError as error:
             if self._unread.get(call) != str(error):
-                log.warning("pyslurm.unread", call=call, error=str(error), remedy="the command line reads it")
+                log.warning("pyslurm.unreadable", call=call, error=str(error), remedy="the command line reads it")
             self._unread[call] = str(error)
         return None
 
     def _act(self, call: str, *arguments: object) -> None:
-        if call in self._died_of:
+        if call in self._fatal_calls:
             getattr(self._command_line, call)(*arguments)
             return
         try:
             self.worker.ask(call, arguments, None)
         except WorkerDied:
-            self._distrust(call)
+            self._avoid(call)
             raise
 
-    def _distrust(self, call: str) -> None:
-        self._died_of.add(call)
-        log.error("pyslurm.distrusted", call=call, remedy="the command line is used for it until the next start")
+    def _avoid(self, call: str) -> None:
+        self._fatal_calls.add(call)
+        log.error("pyslurm.avoided", call=call, remedy="the command line makes this call until the next start")
 
 
 def _node(one: _Node) -> SlurmNode:

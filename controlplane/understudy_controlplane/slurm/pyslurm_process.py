@@ -1,7 +1,6 @@
-"""The handle on the process that pyslurm lives in: asking it, outwaiting it, and surviving its death.
+"""Starts and calls the process in which pyslurm runs, with a time limit, and survives its death.
 
-Belongs here: that process and the lines that go to and fro. Must not: what the lines mean (`pyslurm_gateway`), pyslurm
-itself (`pyslurm_worker`).
+`pyslurm_gateway` knows what the calls mean, `pyslurm_worker` is the process itself.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ WORKER = Path(__file__).with_name("pyslurm_worker.py")
 
 
 END_SECONDS = 2.0
-"""A process that is killed, or has hung up, ends within this; if not, nobody waits for it."""
+"""Time for a killed process, or one that closed its output, to end; after that it is left alone."""
 
 
 class WorkerDied(SlurmUnavailable):
-    """In the middle of a call: nothing is known about its outcome."""
+    """The process died during a call, whose outcome is unknown."""
 
 
 class PyslurmWorker:
-    """The process that pyslurm lives in, started when first needed and again after its death."""
+    """The process in which pyslurm runs, started when first needed and again after its death."""
 
     def __init__(self, python: str, environment: Mapping[str, str] | None, timeout_seconds: float) -> None:
         # As text and not as a path: the Python that has pyslurm may see other files than this process.
@@ -64,10 +63,10 @@ class PyslurmWorker:
             if "result" in answer:
                 return msgspec.json.decode(answer["result"], type=kind)
         except msgspec.MsgspecError as error:
-            raise SlurmError(f"pyslurm's {call} answered what is not understood here: {error}") from error
-        said = msgspec.json.decode(answer.get("refused") or answer["failed"], type=str)
-        words = f"pyslurm's {call}({', '.join(repr(one) for one in arguments)}) failed: {said}"
-        raise SlurmUnavailable(words) if UNAVAILABLE.search(said) else SlurmError(words)
+            raise SlurmError(f"pyslurm's {call} returned an unreadable answer: {error}") from error
+        reason = msgspec.json.decode(answer.get("refused") or answer["failed"], type=str)
+        words = f"pyslurm's {call}({', '.join(repr(one) for one in arguments)}) failed: {reason}"
+        raise SlurmUnavailable(words) if UNAVAILABLE.search(reason) else SlurmError(words)
 
     def stop(self) -> None:
         process, self._process = self._process, None
@@ -75,7 +74,7 @@ class PyslurmWorker:
         if process is None:
             return
         process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: left to it
+        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel
             process.wait(END_SECONDS)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -99,10 +98,10 @@ class PyslurmWorker:
                 env=self._environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for its parent, with whom it ends
+                start_new_session=True,  # Ctrl-C goes to its parent only; it ends with it
             )
         except OSError as error:
-            raise SlurmError(f"{self._command[0]} cannot be run ({error}): set slurm.pyslurm_python") from error
+            raise SlurmError(f"{self._command[0]} cannot be run: {error}; set slurm.pyslurm_python") from error
         return self._process
 
     def _read_line(self, process: subprocess.Popen[bytes], call: str) -> bytes:
@@ -127,7 +126,7 @@ class PyslurmWorker:
             code = self._process.wait(END_SECONDS)
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         except subprocess.TimeoutExpired:  # it closed its output, and lives
-            how = "by hanging up"
+            how = "by closing its output"
         self.stop()
         log.error("pyslurm.died", call=call, how=how)
-        return WorkerDied(f"the process that pyslurm lives in ended {how} in the middle of {call}")
+        return WorkerDied(f"the process of pyslurm ended {how} during {call}")

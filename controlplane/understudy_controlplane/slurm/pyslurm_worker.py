@@ -1,11 +1,11 @@
 """The process that talks to Slurm through pyslurm, started by `pyslurm_process`.
 
-Belongs here: one call of pyslurm for each request, and values as plain as they come. Must not: anything of this house's
-(it runs under whatever Python has pyslurm), and judging what may be done.
+It makes one call of pyslurm for each request and returns plain values. It imports nothing of Understudy, because it
+runs under the Python that has pyslurm.
 
-Why a process of its own: libslurm ends the process it lives in when something is wrong ("fatal: …", an abort in its
-memory management). Requests come as JSON lines on standard input, `{"call": …, "arguments": […]}`; answers go as JSON
-lines to what was standard output. It ends with its standard input.
+It is a process of its own because libslurm ends its process on errors ("fatal: …", an abort in its memory
+management). Requests come as JSON lines on standard input, `{"call": …, "arguments": […]}`; answers go as JSON lines to
+what was standard output. It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _gres(configured: dict[str, Any]) -> str:
 
 
 def _loaded_libslurm() -> list[int]:
-    """The version that the loaded library prints of itself, as [26, 5]; empty where it cannot be told."""
+    """The version that the loaded library prints, as [26, 5]; empty where it is unknown."""
     with Path("/proc/self/maps").open() as maps:
         paths = {line.split()[-1] for line in maps if "/libslurm" in line}
     for path in sorted(paths):
@@ -79,7 +79,7 @@ class Calls:
         self._pyslurm = pyslurm
 
     def hello(self) -> dict[str, Any]:
-        """The version that pyslurm was built for, by its own word, and that of the library which it has loaded."""
+        """The version that pyslurm reports to be built for, and the version of the library that it has loaded."""
         return {
             "pyslurm": self._pyslurm.__version__,
             "built_for": list(self._pyslurm.slurm_api_version())[:2],
@@ -218,7 +218,7 @@ class Calls:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libslurm prints: nothing of that may come between the answers
+    os.dup2(2, 1)  # libslurm prints messages, which must not mix with the answers
     try:
         calls: Calls | None = Calls(importlib.import_module("pyslurm"))
         problem = ""
@@ -232,7 +232,7 @@ def main() -> None:
 def _answer(calls: Calls, request: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"result": getattr(calls, request["call"])(*request["arguments"])}
-    except Exception as error:  # noqa: BLE001 - whatever pyslurm makes of it: told, not died of
+    except Exception as error:  # noqa: BLE001 - any error of pyslurm is an answer, not the end
         kind = "refused" if type(error).__name__ == "RPCError" else "failed"
         return {kind: str(error) if kind == "refused" else f"{type(error).__name__}: {error}"}
 

@@ -1,7 +1,7 @@
-"""`understudy analyze kernel-log FILE`: what the service would make of a kernel log.
+"""`understudy analyze kernel-log FILE`: what the control plane would find and decide from a kernel log.
 
-Reads what dmesg, journalctl, syslog and /dev/kmsg write, with and without times; finds the driver's words in each line
-and gives them to the same detection and the same judgement as the service. What is no line of a log is passed over.
+Reads what dmesg, journalctl, syslog and /dev/kmsg write, with and without times, finds the driver's messages in the
+lines, and applies the control plane's detection and decisions to them. Other lines are ignored.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 LINE_BYTES_MAX = 65_536
-"""A longer line is no line of a log; it is read in pieces of this size."""
+"""A longer line is read in pieces of this size."""
 
 NAMELESS = "node"
-"""A log that does not say whose it is."""
+"""The node of a log without host names."""
 
 CLOCK_FALLS_BACK_SECONDS = 60.0
 
 SHOWN_MAX = 50_000
-"""Times are remembered as they were logged; then those that nobody will be shown are forgotten."""
+"""Times kept as they were logged; above that, times that will not be shown are dropped."""
 
 NOT_SETTLED_SECONDS = 86_400.0
-"""The log is looked at as if a day had passed since its end: nothing is waited for any more."""
+"""The log is judged as if a day had passed since its end, so that nothing is pending."""
 
 _WORDS = re.compile(r"(?:NVRM: |nvidia-nvswitch\d{1,6}: SXid )")
 _KMSG = re.compile(r"\d{1,6},\d{1,18},(?P<microseconds>\d{1,16}),[^;]*;")
@@ -69,7 +69,7 @@ class LogError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The driver's words, and what stands before them."""
+    """A message of the driver, and what comes before it in the line."""
 
     text: str
     host: str
@@ -79,14 +79,14 @@ class Line:
 
 @dataclass
 class Reading:
-    """What was read of a log: of each host as much as the service remembers, however long the log is."""
+    """The events of a log: for each host as many as the control plane keeps, however long the log is."""
 
     lines_total: int = 0
-    lines: Counter[str] = field(default_factory=Counter)  # host → lines with words of the driver
+    lines: Counter[str] = field(default_factory=Counter)  # host → lines with a message of the driver
     logs: dict[str, NodeLog] = field(default_factory=dict)
     ended_at: float = 0.0  # the latest time
     shown: dict[tuple[str, float], str] = field(default_factory=dict)  # (host, time) → as it was logged
-    shown_kept: int = 0  # of them, when last looked through
+    shown_kept: int = 0  # how many were left when it was last pruned
     timed: bool = True  # every line had a time
 
     def add(self, event: StoredKernelEvent, shown: str) -> None:
@@ -126,7 +126,7 @@ def _split(log: IO[bytes] | gzip.GzipFile) -> Iterator[str]:
 
 
 def parse_line(line: str, year: int) -> Line | None:
-    """The driver's words in a line of a log; None: there are none. `year` is for times that have none."""
+    """The driver's message in a line of a log; None: there is none. `year` is for times without a year."""
     found = _from_json(line) if line.startswith("{") else None
     if found is not None:
         return found
@@ -143,7 +143,7 @@ def parse_line(line: str, year: int) -> Line | None:
 
 
 def _from_json(line: str) -> Line | None:
-    """`journalctl -o json`."""
+    """A line of `journalctl -o json`."""
     try:
         entry = json.loads(line)
         text = str(entry["MESSAGE"])
@@ -151,7 +151,7 @@ def _from_json(line: str) -> Line | None:
         shown = "" if at is None else _utc(at)
         host = str(entry.get("_HOSTNAME", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, OSError):
-        return None  # OSError: a year that this machine cannot name
+        return None  # OSError: a year that this machine cannot represent
     if not _WORDS.match(text):
         return None
     return Line(text, host, at, shown)
@@ -185,8 +185,8 @@ def _since_start(prefix: str) -> tuple[float | None, str]:
 
 
 def collect(lines: Iterable[str], year: int, silence_seconds: float) -> Reading:
-    """Events of each host as the service would have got them. A kernel that greets anew, or a clock that falls back, is
-    a new boot. `silence_seconds` ends a storm.
+    """Events of each host, as the control plane would have received them. Another kernel start message, or a clock
+    that goes back, begins a new boot. `silence_seconds` ends a storm.
     """
     reading = Reading()
     boots: dict[str, int] = {}
@@ -201,7 +201,7 @@ def collect(lines: Iterable[str], year: int, silence_seconds: float) -> Reading:
                 boots[host] = boots.get(host, -1) + 1
                 latest.pop(host, None)
             continue
-        goes_on = raw[:1].isspace() and line.at is None  # the next line of a record of several
+        goes_on = raw[:1].isspace() and line.at is None  # a further line of the same record
         host = line.host or (host if goes_on else NAMELESS)
         reading.timed = reading.timed and (goes_on or line.at is not None)
         at = latest.get(host, 0.0) if line.at is None else line.at
@@ -224,10 +224,10 @@ def _host(prefix: str) -> str:
 
 
 def analyze(reading: Reading, config: Config, driver: str = "") -> Analysis:
-    """The same detection and judgement as the service's, one node after the other."""
+    """The control plane's detection and decisions, one node after the other."""
     nodes = {host: _view(host, log.events(float("-inf")), driver) for host, log in reading.logs.items()}
     snapshot = _snapshot(nodes, reading.ended_at + NOT_SETTLED_SECONDS)
-    # Each boot for itself: what a node said in an earlier one is judged as it was then.
+    # Each boot by itself: messages of an earlier boot are judged as they were then.
     judged: dict[str, list[Judged]] = {host: [] for host in nodes}
     for boot in sorted({event.event.boot_id for node in nodes.values() for event in node.history}, key=_boot_number):
         then = {
@@ -244,7 +244,7 @@ def analyze(reading: Reading, config: Config, driver: str = "") -> Analysis:
 
 
 def _decide(snapshot: Snapshot, node: NodeView, judged: Sequence[Judged], config: Config) -> list[Decision]:
-    """By what was found in its last boot, as if it were the only node."""
+    """Decisions from the findings of its last boot, as if it were the only node."""
     findings = [one.finding for one in judged if one.reading.stored.event.boot_id == node.boot_id]
     return decide(replace(snapshot, nodes={node.name: node}), findings, config)
 
@@ -275,8 +275,8 @@ def _snapshot(nodes: dict[str, NodeView], now: float) -> Snapshot:
     )
 
 
-def told(analysis: Analysis) -> Json:
-    """As JSON."""
+def as_record(analysis: Analysis) -> Json:
+    """The analysis, for JSON."""
     return {
         "lines": analysis.reading.lines_total,
         "timed": analysis.reading.timed,
@@ -284,16 +284,16 @@ def told(analysis: Analysis) -> Json:
             {
                 "node": host,
                 "lines": analysis.reading.lines[host],
-                "events": [_told_event(analysis.reading, host, one) for one in analysis.judged[host]],
-                "bursts": _told_bursts(analysis.judged[host]),
-                "next": _told_next(analysis.decisions[host]),
+                "events": [_event_record(analysis.reading, host, one) for one in analysis.judged[host]],
+                "bursts": _burst_records(analysis.judged[host]),
+                "next": _next_record(analysis.decisions[host]),
             }
             for host in analysis.reading.logs
         ],
     }
 
 
-def _told_event(reading: Reading, host: str, one: Judged) -> dict[str, Json]:
+def _event_record(reading: Reading, host: str, one: Judged) -> dict[str, Json]:
     stored = one.reading.stored
     return {
         "time": reading.shown.get((host, stored.begun_at), ""),
@@ -312,7 +312,7 @@ def _bursts(judged: Sequence[Judged]) -> list[list[Judged]]:
     return list(groups.values())
 
 
-def _told_bursts(judged: Sequence[Judged]) -> list[Json]:
+def _burst_records(judged: Sequence[Judged]) -> list[Json]:
     return [
         {"boot_id": group[0].reading.stored.event.boot_id, "rules": [one.finding.rule for one in group]}
         | dict(group[0].finding.evidence["burst"])  # type: ignore[arg-type]
@@ -320,15 +320,15 @@ def _told_bursts(judged: Sequence[Judged]) -> list[Json]:
     ]
 
 
-def _told_next(decisions: Sequence[Decision]) -> dict[str, Json]:
-    """The decision that would act on the node, or would but for a guard."""
+def _next_record(decisions: Sequence[Decision]) -> dict[str, Json]:
+    """The decision that would act on the node, or would if no guard prevented it."""
     chosen = next((one for one in decisions if one.to_state or one.opens_incident), None)
     return {
         "action": chosen.action.value if chosen else Action.NOTHING.value,
         "row": chosen.row if chosen else None,
         "state": chosen.to_state.value if chosen and chosen.to_state else "in_service",
         "repair": chosen.evidence.get("repair") if chosen else "none",
-        "reason": chosen.reason if chosen else "nothing accuses the node",
+        "reason": chosen.reason if chosen else "no finding is against the node",
     }
 
 
@@ -348,7 +348,7 @@ def draw(analysis: Analysis, console: Console) -> None:
         f"{'node' if len(reading.logs) == 1 else 'nodes'}"
     )
     if found and not reading.timed:
-        console.print("[yellow]not every line has a time:[/] those without count as the one before them")
+        console.print("[yellow]not every line has a time:[/] lines without a time get that of the line before")
     for host, judged in analysis.judged.items():
         console.print(f"\n[bold]{escape(host)}[/]")
         for number, group in enumerate(_bursts(judged), 1):
@@ -358,7 +358,7 @@ def draw(analysis: Analysis, console: Console) -> None:
 
 def _draw_burst(reading: Reading, host: str, number: int, group: Sequence[Judged], console: Console) -> None:
     burst = group[0].burst
-    blamed = f"to blame: {burst.blamed.name} on {burst.blamed.device}" if burst.blamed else "no fault of the hardware"
+    blamed = f"to blame: {burst.blamed.name} on {burst.blamed.device}" if burst.blamed else "no hardware fault"
     console.print(f"burst {number}, {burst.events} events in {burst.until - burst.since:.1f} s; {escape(blamed)}")
     table = Table(box=None, header_style="bold", padding=(0, 1))
     for title in ("time", "event", "verdict", "repair", "why"):
@@ -378,15 +378,15 @@ def _draw_burst(reading: Reading, host: str, number: int, group: Sequence[Judged
 
 
 def _draw_next(decisions: Sequence[Decision], console: Console) -> None:
-    told_next = _told_next(decisions)
-    if told_next["row"] is None:
+    following = _next_record(decisions)
+    if following["row"] is None:
         console.print("next: [green]nothing[/]: the node stays in service")
         return
     console.print(
-        f"next: [red]{told_next['action']}[/] by row {told_next['row']}, the node becomes "
-        f"[bold]{told_next['state']}[/], repair {told_next['repair']}"
+        f"next: [red]{following['action']}[/] by row {following['row']}, the node becomes "
+        f"[bold]{following['state']}[/], repair {following['repair']}"
     )
-    console.print(f"      {escape(str(told_next['reason']))}")
+    console.print(f"      {escape(str(following['reason']))}")
 
 
 def this_year() -> int:

@@ -1,7 +1,8 @@
-"""`understudy analyze steps`: who was slow, from a file of step times, for a post-mortem without an installation.
+"""`understudy analyze steps`: which ranks were slow, from a file of step times, without an installation.
 
-The judge is the service's own (`detect.slow_ranks`). What belongs here is reading (any order of columns and lines,
-gaps, nonsense) and telling. The times lie in a temporary file, so that memory holds one stretch of steps.
+It reads the file (any order of columns and lines, gaps, unreadable lines), applies the control plane's detection
+(`detect.slow_ranks`) and prints the result. The times are kept in a temporary file, so that memory holds a part of the
+steps only.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from understudy_controlplane.fleet.steps import StepTable
 SELF_COLUMNS = ("self_seconds", "compute_seconds")
 COMPUTE_COLUMNS = ("forward_seconds", "backward_seconds")
 ROLE_COLUMNS = ("role", "stage", "pp_rank")
-"""The first of them that the file has."""
+"""The first of these that the file has."""
 
 STEPS_AT_ONCE = 128
-"""As many as the control plane keeps."""
+"""As many steps as the control plane keeps."""
 
 CHUNK = 1_000_000
-REFUSED_LINES_TOLD = 20
+REFUSED_LINES_SHOWN = 20
 RANKS_MAX = 1_000_000
 CELLS_MAX = 4_000_000_000
 SECONDS_MAX = 1e6
 STEP_MAX = 2**53
-NOBODY = JobKey("", 0, 0)
+NO_JOB = JobKey("", 0, 0)
 
 
 class AnalyzeError(Exception):
@@ -53,43 +54,43 @@ class AnalyzeError(Exception):
 
 
 @dataclass(slots=True)
-class Told:
-    """What a file says, its step times left aside."""
+class Content:
+    """What a file contains, without its step times."""
 
     ranks: list[int] = field(default_factory=list)
     roles: dict[int, str] = field(default_factory=dict)
     steps: list[int] = field(default_factory=list)
     gaps: int = 0
     refused_count: int = 0
-    refused: list[dict[str, Any]] = field(default_factory=list)  # the first of them, with line and reason
+    refused: list[dict[str, Any]] = field(default_factory=list)  # the first refused lines, with reasons
 
     def refuse(self, line: int, why: str) -> None:
         self.refused_count += 1
-        if len(self.refused) < REFUSED_LINES_TOLD:
+        if len(self.refused) < REFUSED_LINES_SHOWN:
             self.refused.append({"line": line, "why": why})
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    told: Told
+    content: Content
     suspects: list[SlowRank]
     not_named: list[SlowRank]
     notes: list[str]
 
     def as_record(self, origin: str, policy: Straggler) -> dict[str, Any]:
-        told = self.told
+        content = self.content
         return {
             "file": origin,
-            "suspects": [_record(slow, told) for slow in self.suspects],
-            "not_named": [_record(slow, told) | {"why": slow.doubt} for slow in self.not_named],
+            "suspects": [_record(slow, content) for slow in self.suspects],
+            "not_named": [_record(slow, content) | {"why": slow.doubt} for slow in self.not_named],
             "notes": self.notes,
-            "ranks": len(told.ranks),
-            "steps": len(told.steps),
-            "first_step": told.steps[0] if told.steps else None,
-            "last_step": told.steps[-1] if told.steps else None,
-            "gaps": told.gaps,
-            "refused": told.refused_count,
-            "refused_lines": told.refused,
+            "ranks": len(content.ranks),
+            "steps": len(content.steps),
+            "first_step": content.steps[0] if content.steps else None,
+            "last_step": content.steps[-1] if content.steps else None,
+            "gaps": content.gaps,
+            "refused": content.refused_count,
+            "refused_lines": content.refused,
             "policy": policy.model_dump(),
         }
 
@@ -106,17 +107,17 @@ def analyze_steps(path: str, policy: Straggler) -> Analysis:
 
 
 def draw(analysis: Analysis, console: Console) -> None:
-    told = analysis.told
-    stretch = f"steps {told.steps[0]} to {told.steps[-1]}" if told.steps else "no steps"
+    content = analysis.content
+    span = f"steps {content.steps[0]} to {content.steps[-1]}" if content.steps else "no steps"
     console.print(
-        f"{len(told.ranks)} ranks, {stretch}; {told.gaps} step times missing, {told.refused_count} lines refused"
+        f"{len(content.ranks)} ranks, {span}; {content.gaps} step times missing, {content.refused_count} lines refused"
     )
     if analysis.suspects:
         table = Table("rank", "role", "ratio", "z", "from step", "to step", "peers", box=None, header_style="bold")
         for slow in analysis.suspects:
             table.add_row(
                 str(slow.rank),
-                escape(told.roles.get(slow.rank, "")),
+                escape(content.roles.get(slow.rank, "")),
                 f"{slow.ratio:.2f}",
                 f"{slow.z:.1f}",
                 str(slow.first_step),
@@ -125,15 +126,15 @@ def draw(analysis: Analysis, console: Console) -> None:
             )
         console.print(table)
     else:
-        console.print("nobody is slow beside its peers")
+        console.print("no rank is slow compared with its peers")
     for slow in analysis.not_named:
-        console.print(f"rank {slow.rank} takes {slow.ratio:.2f} times as long and is not named: {escape(slow.doubt)}")
+        console.print(f"rank {slow.rank} takes {slow.ratio:.2f} times as long, but is not named: {escape(slow.doubt)}")
     for note in analysis.notes:
         console.print(f"note: {escape(note)}")
-    for one in told.refused:
+    for one in content.refused:
         console.print(f"line {one['line']} refused: {escape(one['why'])}")
-    if told.refused_count > len(told.refused):
-        console.print(f"... and {told.refused_count - len(told.refused)} more lines refused")
+    if content.refused_count > len(content.refused):
+        console.print(f"... and {content.refused_count - len(content.refused)} more lines refused")
 
 
 @contextmanager
@@ -147,66 +148,66 @@ def _open(path: str) -> Iterator[IO[str]]:
 
 
 def _analyze(lines: IO[str], directory: Path, policy: Straggler) -> Analysis:
-    told = Told()
+    content = Content()
     with (directory / "cells").open("w+b") as cells:
-        for chunk in _chunks(_cells(lines, told)):
+        for chunk in _chunks(_cells(lines, content)):
             chunk.tofile(cells)
-        if not told.ranks:
+        if not content.ranks:
             raise AnalyzeError(
-                f"not one step time in it; {told.refused_count} lines were refused{_first_refusal(told)}"
+                f"the file contains no step time; {content.refused_count} lines were refused{_first_refusal(content)}"
             )
         cells.flush()
-        times = _matrix(directory, told)
-    notes = _notes(told, policy)
-    return _judge_all(times, told, policy, notes)
+        times = _matrix(directory, content)
+    notes = _notes(content, policy)
+    return _judge_all(times, content, policy, notes)
 
 
 CELL = np.dtype([("rank", np.int32), ("step", np.int32), ("line", np.int64), ("seconds", np.float32)])
-"""One line of the file: which row and column of the matrix, and what stands there."""
+"""One line of the file: row and column of the matrix, line number, and seconds."""
 
 
-def _cells(lines: IO[str], told: Told) -> Iterator[tuple[int, int, int, float]]:
+def _cells(lines: IO[str], content: Content) -> Iterator[tuple[int, int, int, float]]:
     reader = csv.reader(lines)
-    header = next(_rows(reader, told), None)
+    header = next(_rows(reader, content), None)
     if header is None:
         raise AnalyzeError("the file is empty; its first line must name the columns")
     columns = _Columns.of([name.strip().lower() for name in header])
     row_of: dict[int, int] = {}
     column_of: dict[int, int] = {}
-    for row in _rows(reader, told):
+    for row in _rows(reader, content):
         if not row:
             continue
         try:
             step, rank, seconds, role = columns.read(row)
         except ValueError as error:
-            told.refuse(reader.line_num, str(error))
+            content.refuse(reader.line_num, str(error))
             continue
         if rank not in row_of:
             if len(row_of) >= RANKS_MAX:
-                told.refuse(reader.line_num, f"more than {RANKS_MAX} ranks")
+                content.refuse(reader.line_num, f"more than {RANKS_MAX} ranks")
                 continue
-            row_of[rank] = len(told.ranks)
-            told.ranks.append(rank)
+            row_of[rank] = len(content.ranks)
+            content.ranks.append(rank)
         if step not in column_of:
-            column_of[step] = len(told.steps)
-            told.steps.append(step)
+            column_of[step] = len(content.steps)
+            content.steps.append(step)
         if role:
-            known = told.roles.setdefault(rank, role)
+            known = content.roles.setdefault(rank, role)
             if known != role:
-                told.refuse(reader.line_num, f"rank {rank} was of role {known!r} and is of {role!r} here")
+                content.refuse(reader.line_num, f"rank {rank} has role {role!r} here and role {known!r} before")
                 continue
         yield row_of[rank], column_of[step], reader.line_num, seconds
 
 
-def _rows(reader: Any, told: Told) -> Iterator[list[str]]:
-    """Lines that the CSV reader itself cannot take are refused like others."""
+def _rows(reader: Any, content: Content) -> Iterator[list[str]]:
+    """Lines that the CSV reader cannot read are refused like others."""
     while True:
         try:
             yield next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            told.refuse(reader.line_num, f"no CSV: {error}")
+            content.refuse(reader.line_num, f"not CSV: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +229,15 @@ class _Columns:
             missing += [] if own else [f"{SELF_COLUMNS[0]} (or {' and '.join(COMPUTE_COLUMNS)})"]
             raise AnalyzeError(
                 f"the first line names no column {', '.join(missing)}; it names {', '.join(names)[:200]}. "
-                "Wall time is the same on every rank and would name nobody"
+                "Wall time is the same on every rank and would name no rank"
             )
         role = next((names.index(name) for name in ROLE_COLUMNS if name in names), None)
         return cls(len(names), names.index("step"), names.index("rank"), tuple(map(names.index, own)), role)
 
     def read(self, row: Sequence[str]) -> tuple[int, int, float, str]:
-        """Step, rank, seconds (NaN: a gap) and role. Raises ValueError, in words."""
+        """Step, rank, seconds (NaN: a gap) and role. Raises ValueError."""
         if len(row) != self.count:
-            raise ValueError(f"{len(row)} fields where the first line names {self.count}")
+            raise ValueError(f"{len(row)} fields, but the first line names {self.count}")
         step, rank = _whole(row[self.step], "step", STEP_MAX), _whole(row[self.rank], "rank", 2**31 - 1)
         seconds = sum(_seconds(row[column]) for column in self.seconds)
         role = row[self.role].strip() if self.role is not None else ""
@@ -254,7 +255,7 @@ def _whole(text: str, what: str, most: int) -> int:
 
 
 def _seconds(text: str) -> float:
-    """NaN for what is not there."""
+    """NaN for a missing time."""
     if not text.strip() or text.strip().lower() in ("none", "null"):
         return math.nan
     try:
@@ -286,15 +287,15 @@ def _packed(numbers: array[int], seconds: array[float]) -> npt.NDArray[np.void]:
     return chunk
 
 
-def _matrix(directory: Path, told: Told) -> npt.NDArray[np.float32]:
-    """Step times of shape (steps, ranks), in order, on disk. NaN where nothing was told; of two the first counts."""
-    steps, ranks = len(told.steps), len(told.ranks)
+def _matrix(directory: Path, content: Content) -> npt.NDArray[np.float32]:
+    """Step times of shape (steps, ranks), in order, on disk. NaN: missing; of two times the first counts."""
+    steps, ranks = len(content.steps), len(content.ranks)
     if steps * ranks > CELLS_MAX:
-        raise AnalyzeError(f"{ranks} ranks times {steps} steps are too many to be judged at once: give fewer steps")
+        raise AnalyzeError(f"{ranks} ranks times {steps} steps are too many for one analysis; give fewer steps")
     place = np.empty(steps, np.int64)
-    place[np.argsort(np.array(told.steps), kind="stable")] = np.arange(steps)
+    place[np.argsort(np.array(content.steps), kind="stable")] = np.arange(steps)
     row = np.empty(ranks, np.int64)
-    row[np.argsort(np.array(told.ranks), kind="stable")] = np.arange(ranks)
+    row[np.argsort(np.array(content.ranks), kind="stable")] = np.arange(ranks)
     times = np.memmap(directory / "times", np.float32, "w+", shape=(steps, ranks))
     for begin in range(0, steps, STEPS_AT_ONCE):
         times[begin : begin + STEPS_AT_ONCE] = np.nan
@@ -307,58 +308,58 @@ def _matrix(directory: Path, told: Told) -> npt.NDArray[np.float32]:
             new = np.zeros(len(chunk), np.bool_)
             new[first] = True
             new &= ~seen[columns, rows]
-            for again in chunk[~new][:REFUSED_LINES_TOLD]:
-                told.refused.append({"line": int(again["line"]), "why": _told_twice(told, again)})
-            told.refused_count += int((~new).sum())
+            for again in chunk[~new][:REFUSED_LINES_SHOWN]:
+                content.refused.append({"line": int(again["line"]), "why": _repeated(content, again)})
+            content.refused_count += int((~new).sum())
             times[columns[new], rows[new]] = chunk["seconds"][new]
             seen[columns[new], rows[new]] = True
-    told.refused = sorted(told.refused, key=lambda one: int(one["line"]))[:REFUSED_LINES_TOLD]
-    told.steps.sort()
-    told.ranks.sort()
-    told.gaps = sum(int(np.isnan(times[i : i + STEPS_AT_ONCE]).sum()) for i in range(0, steps, STEPS_AT_ONCE))
+    content.refused = sorted(content.refused, key=lambda one: int(one["line"]))[:REFUSED_LINES_SHOWN]
+    content.steps.sort()
+    content.ranks.sort()
+    content.gaps = sum(int(np.isnan(times[i : i + STEPS_AT_ONCE]).sum()) for i in range(0, steps, STEPS_AT_ONCE))
     return times
 
 
-def _told_twice(told: Told, cell: Any) -> str:
-    return f"step {told.steps[cell['step']]} of rank {told.ranks[cell['rank']]} was told before: the first counts"
+def _repeated(content: Content, cell: Any) -> str:
+    return f"step {content.steps[cell['step']]} of rank {content.ranks[cell['rank']]} occurs twice: the first counts"
 
 
-def _notes(told: Told, policy: Straggler) -> list[str]:
+def _notes(content: Content, policy: Straggler) -> list[str]:
     notes: list[str] = []
-    if len(told.steps) < policy.window_steps:
-        notes.append(f"{len(told.steps)} steps are too few: a window takes {policy.window_steps}")
+    if len(content.steps) < policy.window_steps:
+        notes.append(f"{len(content.steps)} steps are too few: a window takes {policy.window_steps}")
     sizes: dict[str, int] = {}
-    for rank in told.ranks:
-        role = told.roles.get(rank, "")
+    for rank in content.ranks:
+        role = content.roles.get(rank, "")
         sizes[role] = sizes.get(role, 0) + 1
     small = [f"{role or 'none'} ({size})" for role, size in sizes.items() if size < PEERS_MIN]
     if small:
         notes.append(
-            f"not judged: roles with fewer than {PEERS_MIN} ranks, of whom nobody can tell which one is wrong: "
+            f"not judged: roles with fewer than {PEERS_MIN} ranks, too few to tell which one is slow: "
             + ", ".join(small[:20])
             + (f" and {len(small) - 20} more" if len(small) > 20 else "")
         )
     return notes
 
 
-def _judge_all(times: npt.NDArray[np.float32], told: Told, policy: Straggler, notes: list[str]) -> Analysis:
-    """As the control plane would have, half a window after the other."""
+def _judge_all(times: npt.NDArray[np.float32], content: Content, policy: Straggler, notes: list[str]) -> Analysis:
+    """As the control plane would have judged them, at every half window."""
     named: dict[int, SlowRank] = {}
     doubted: dict[int, SlowRank] = {}
-    roles = tuple(told.roles.get(rank, "") for rank in told.ranks)
+    roles = tuple(content.roles.get(rank, "") for rank in content.ranks)
     half = policy.window_steps // 2
-    for end in range(2 * half, len(told.steps) + 1, half):
+    for end in range(2 * half, len(content.steps) + 1, half):
         for slow in judge(_table(times, max(0, end - STEPS_AT_ONCE), end, roles), policy):
             found = replace(
                 slow,
-                rank=told.ranks[slow.rank],
-                first_step=told.steps[slow.first_step],
-                last_step=told.steps[slow.last_step],
+                rank=content.ranks[slow.rank],
+                first_step=content.steps[slow.first_step],
+                last_step=content.steps[slow.last_step],
             )
             where = doubted if found.doubt else named
             where[found.rank] = _joined(where.get(found.rank), found)
     return Analysis(
-        told,
+        content,
         sorted(named.values(), key=lambda slow: -slow.ratio),
         [slow for rank, slow in sorted(doubted.items()) if rank not in named],
         notes,
@@ -368,7 +369,7 @@ def _judge_all(times: npt.NDArray[np.float32], told: Told, policy: Straggler, no
 def _table(times: npt.NDArray[np.float32], begin: int, end: int, roles: tuple[str, ...]) -> StepTable:
     ranks = len(roles)
     return StepTable(
-        job=NOBODY,
+        job=NO_JOB,
         attempt=Attempt(0),
         first_step=begin,
         self_seconds=np.ascontiguousarray(times[begin:end].T),
@@ -381,7 +382,7 @@ def _table(times: npt.NDArray[np.float32], begin: int, end: int, roles: tuple[st
 
 
 def _joined(before: SlowRank | None, now: SlowRank) -> SlowRank:
-    """One rank's verdicts as one: the worst of them, over all of their steps."""
+    """Several verdicts on one rank as one: the worst ratio, over all of their steps."""
     if before is None:
         return now
     worst = max(before, now, key=lambda slow: slow.ratio)
@@ -390,11 +391,15 @@ def _joined(before: SlowRank | None, now: SlowRank) -> SlowRank:
     )
 
 
-def _record(slow: SlowRank, told: Told) -> dict[str, Any]:
+def _record(slow: SlowRank, content: Content) -> dict[str, Any]:
     rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(slow).items()}
     rounded.pop("doubt")
-    return rounded | {"role": told.roles.get(slow.rank, "")}
+    return rounded | {"role": content.roles.get(slow.rank, "")}
 
 
-def _first_refusal(told: Told) -> str:
-    return f", the first (line {told.refused[0]['line']}) because {told.refused[0]['why']}" if told.refused else ""
+def _first_refusal(content: Content) -> str:
+    return (
+        f", the first (line {content.refused[0]['line']}) because {content.refused[0]['why']}"
+        if content.refused
+        else ""
+    )
