@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(_run(config))
     except (SocketInUseError, OSError) as error:
-        log.error("agent_cannot_start", extra=fields(reason=error))
+        log.error("agent_cannot_start", extra=fields(error=error))
         return 1
     return 0
 

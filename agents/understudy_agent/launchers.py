@@ -167,4 +167,4 @@ class LauncherLine:
         if event != self._trouble:
             self._trouble = event
             job = self._state.job_id if self._state else 0
-            log.warning(event, extra=fields(job=job, reason=error))
+            log.warning(event, extra=fields(job=job, error=error))

@@ -18,7 +18,7 @@ def fields(**values: object) -> dict[str, object]:
 class KeyValueFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        pairs: dict[str, object] = {"at": at, "level": record.levelname.lower(), "event": record.getMessage()}
+        pairs: dict[str, object] = {"timestamp": at, "level": record.levelname.lower(), "event": record.getMessage()}
         pairs |= getattr(record, "fields", {})
         if record.exc_info:
             pairs["exception"] = self.formatException(record.exc_info)

@@ -106,7 +106,7 @@ class Agent:
                 cluster=self._config.cluster,
                 node=self._config.node,
                 boot_id=self._boot_id,
-                control_planes=",".join(self._config.control_plane_urls),
+                url=",".join(self._config.control_plane_urls),
                 socket=self._config.socket,
             ),
         )
@@ -126,7 +126,7 @@ class Agent:
             await self._send_last_facts()
             await self._ranks.stop()
             await self._uplink.close()
-            log.info("agent_stopped", extra=fields(facts_not_sent=len(self._facts)))
+            log.info("agent_stopped", extra=fields(count=len(self._facts)))
 
     def stop(self) -> None:
         self._stopping.set()

@@ -187,7 +187,7 @@ class Uplink:
             except UnreachableError:
                 return
             except RejectedError as error:
-                log.error("fact_dropped", extra=fields(fact=_encoder.encode(fact).decode(), reason=error))
+                log.error("fact_dropped", extra=fields(fact=_encoder.encode(fact).decode(), error=error))
                 self._facts.refuse(fact, str(error))
             else:
                 self._facts.acknowledge([fact])
@@ -247,7 +247,7 @@ class Uplink:
         try:
             token = self._read_token()
         except ConfigError as error:
-            log.error("token_unreadable", extra=fields(reason=error))
+            log.error("token_unreadable", extra=fields(error=error))
             return False
         changed = token != self._token
         self._token = token
@@ -263,4 +263,4 @@ class Uplink:
         """Logs when a problem begins or changes: not a line every second."""
         if event != self._problem:
             self._problem = event
-            log.error(event, extra=fields(reason=error, facts_waiting=len(self._facts)))
+            log.error(event, extra=fields(error=error, count=len(self._facts)))

@@ -80,7 +80,7 @@ class Loop:
             except Exception as error:
                 self.pulse.errors_total += 1
                 self.pulse.last_error = f"{type(error).__name__}: {error}"
-                log.exception("tick.failed")
+                log.exception("tick_failed")
             self._wake.wait(RECOVERING_TICK_SECONDS if recovering else IDLE_TICK_SECONDS)
             self._wake.clear()
 
@@ -122,7 +122,7 @@ class Loop:
         except Exception as error:
             self.pulse.errors_total += 1
             self.pulse.last_error = f"recovery {recovery.id}: {type(error).__name__}: {error}"
-            log.exception("recovery.stumbled", recovery=recovery.id)
+            log.exception("recovery_failed", recovery=recovery.id)
             return True
 
     def look(self, slurm_age_max_seconds: float) -> Snapshot:

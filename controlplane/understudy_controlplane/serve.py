@@ -46,7 +46,7 @@ def real_outside(config: Config) -> Outside:
         choice = choose(config.slurm)
     except SlurmError as error:
         raise ConfigError(str(error)) from error
-    structlog.get_logger().info("slurm.gateway", gateway=choice.name, reason=choice.why)
+    structlog.get_logger().info("gateway_chosen", gateway=choice.name, reason=choice.why)
     return Outside(choice.slurm, probe)
 
 
@@ -84,7 +84,7 @@ def serve(config: Config, outside: Outside | None = None) -> None:
     except (OSError, StoreError) as error:
         raise ConfigError(f"database {config.server.database}: cannot be used: {error}; set server.database") from error
     structlog.get_logger().info(
-        "serve",
+        "control_plane_started",
         cluster=config.cluster,
         mode=config.mode.value,
         host=config.server.host,
@@ -98,4 +98,4 @@ def serve(config: Config, outside: Outside | None = None) -> None:
         access_log=False,
         timeout_graceful_shutdown=5,
     )
-    structlog.get_logger().info("stopped", database_lock=lock.name if lock else "none")
+    structlog.get_logger().info("control_plane_stopped", database_lock=lock.name if lock else "none")

@@ -86,7 +86,7 @@ class HookRecords:
             self._trim_log()
         except OSError as error:
             if not self._problem:
-                log.error("hook_records_unreadable", extra=fields(directory=self._directory, reason=error))
+                log.error("hook_records_unreadable", extra=fields(path=self._directory, error=error))
             self._problem = f"{self._directory}: records of the Slurm hooks cannot be read: {error}"
             return False
         self._problem = ""
@@ -130,18 +130,18 @@ class HookRecords:
     def _settled(self, name: str, error: str | None) -> None:
         """The control plane has the fact, or refused it for good: the file is no longer needed."""
         if error is not None:
-            log.error("job_refusal_not_accepted", extra=fields(record=name, reason=error))
+            log.error("job_refusal_not_accepted", extra=fields(path=name, error=error))
         try:
             (self._directory / name).unlink(missing_ok=True)
         except OSError as problem:
-            log.error("record_not_removed", extra=fields(record=name, reason=problem))
+            log.error("record_not_removed", extra=fields(path=name, error=problem))
             return  # still in `_waiting`: this agent does not send it again
         self._waiting.discard(name)
 
     def _discard(self, path: Path, why: str) -> None:
         self._malformed += 1
         self._last_malformed = f"{path.name[:80]!r}: {why}"
-        log.warning("record_discarded", extra=fields(record=path.name[:80], reason=why))
+        log.warning("record_discarded", extra=fields(path=path.name[:80], reason=why))
         try:
             path.unlink(missing_ok=True)
         except OSError:

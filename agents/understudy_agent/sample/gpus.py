@@ -256,7 +256,7 @@ class GpuProcess:
     def _stop_for_release(self) -> None:
         """The next process starts as soon as the release ends."""
         if not self._stopped:
-            log.info("nvml_released", extra=fields(file=self._release))
+            log.info("nvml_released", extra=fields(path=self._release))
         self._stopped, self._start_at = True, 0.0
         process = self._process
         if process is None:
@@ -292,7 +292,7 @@ class GpuProcess:
 
     def _failed(self, problem: str) -> None:
         """Starts the next process after a pause, which doubles each time."""
-        log.warning("nvml_process_ended", extra=fields(reason=problem, failures=self._failures))
+        log.warning("nvml_process_ended", extra=fields(error=problem, count=self._failures))
         self._problem = problem
         wait = min(self._bounds.restart_first * 2**self._failures, self._bounds.restart_most)
         self._failures += 1

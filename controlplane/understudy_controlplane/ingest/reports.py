@@ -213,12 +213,12 @@ async def _take(doors: Doors, report: Report) -> Response:
                 _generation(report, before.report if before else None),
             )
         except StoreError as error:
-            log.exception("facts.not_stored", node=report.node, facts=len(report.facts))
+            log.exception("facts_not_stored", node=report.node, count=len(report.facts))
             return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
         doors.wake_loop()
     unfit = doors.unfit(report.node, now)
     if dropped:
-        log.warning("report.not_believed", node=report.node, dropped=dropped[:DROPPED_SHOWN_MAX])
+        log.warning("report_dropped_in_part", node=report.node, reason=dropped[:DROPPED_SHOWN_MAX])
     elif not report.facts and not unfit:
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
     return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit))

@@ -34,7 +34,7 @@ class SlurmReader:
             view = read_view(self._slurm, now)
         except SlurmError as error:
             if not self.reading.error:
-                log.warning("slurm.unreadable", error=str(error))
+                log.warning("slurm_unreadable", error=str(error))
             self.reading.error = str(error)
             self.reading.errors_total += 1
             return None
@@ -51,7 +51,7 @@ class SlurmReader:
         try:
             self._topology = self._slurm.topology()
         except SlurmError as error:
-            log.warning("slurm.topology_unreadable", error=str(error), remedy="the topology read before is used")
+            log.warning("topology_unreadable", error=str(error), remedy="the topology read before is used")
         return self._topology
 
     def _check_cluster(self) -> None:

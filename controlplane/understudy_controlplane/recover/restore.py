@@ -49,7 +49,7 @@ class RestorePoints:
             step, path = (chosen.step, chosen.path) if chosen else (0, "")
             self._fleet.tell_restore_point(job_row, attempt, step, path, self._clock.now(), why)
             if why:
-                log.warning("restore_point.not_the_furthest", job=str(job), attempt=str(attempt), why=why)
+                log.warning("restore_point_not_the_furthest", job=str(job), attempt=str(attempt), reason=why)
             told = self._fleet.restore_point(job_row, attempt)
         assert told is not None  # written and committed just above
         return told

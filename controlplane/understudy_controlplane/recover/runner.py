@@ -96,7 +96,7 @@ class Runner:
                 moved = self._advance_step(recovery, step)
             except SlurmError as error:
                 self._readable_since = None
-                log.warning("slurm.unavailable", recovery=recovery.id, step=step.name.value, error=str(error))
+                log.warning("slurm_unreadable", recovery=recovery.id, step=step.name.value, error=str(error))
                 return False
             if not moved:
                 return True
@@ -127,7 +127,7 @@ class Runner:
         undone = _undone(recovery, step, world)
         if undone is not None:
             self._stores.journal.reopen(recovery.id, undone)
-            log.warning("step.undone", recovery=recovery.id, step=undone.name.value, needed_by=step.name.value)
+            log.warning("step_undone", recovery=recovery.id, step=undone.name.value, needed_by=step.name.value)
             return True
         if step.name in ON_A_NODE and step.attempts >= TRIES_MAX:
             said = self._refusals.get((recovery.id, step.position), "its effect is not seen")
@@ -138,7 +138,7 @@ class Runner:
 
     def _act(self, recovery: Recovery, step: RecoveryStep, world: World) -> bool:
         self._stores.journal.intend(recovery.id, step, self._clock.now())
-        log.info("step.act", recovery=recovery.id, step=step.name.value, attempt=step.attempts + 1)
+        log.info("step_begun", recovery=recovery.id, step=step.name.value, tries=step.attempts + 1)
         try:
             STEPS[step.name].act(world, self._slurm)
         except SlurmUnavailable:
@@ -146,7 +146,7 @@ class Runner:
         except SlurmError as error:
             # Refused, or carried out by somebody else first: what counts is what is read back next time.
             self._refusals[recovery.id, step.position] = str(error)
-            log.warning("step.refused", recovery=recovery.id, step=step.name.value, error=str(error))
+            log.warning("step_refused", recovery=recovery.id, step=step.name.value, error=str(error))
             return False
         return True
 
@@ -166,12 +166,12 @@ class Runner:
                 elif node is not None:
                     self._stores.fleet.drained(node, now)
         self._stores.journal.done(recovery.id, step, outcome.at or now, outcome.detail)
-        log.info("step.done", recovery=recovery.id, step=step.name.value, detail=outcome.detail)
+        log.info("step_done", recovery=recovery.id, step=step.name.value, detail=outcome.detail)
 
     def _fail(self, recovery: Recovery, step: RecoveryStep, why: str, *, never_began: bool = False) -> None:
         never_began = never_began or _comes_before_its_job(recovery, step)
         self._stores.journal.step_failed(recovery.id, step, self._clock.now(), why, never_began=never_began)
-        log.error("step.failed", recovery=recovery.id, step=step.name.value, why=why)
+        log.error("step_failed", recovery=recovery.id, step=step.name.value, reason=why)
 
     def _end(self, recovery: Recovery) -> None:
         failed = [step for step in recovery.steps if step.status is StepStatus.FAILED]
@@ -179,7 +179,7 @@ class Runner:
         outcome = f"{failed[0].name.value}: {failed[0].detail}" if failed else ""
         self._stores.journal.end(recovery.id, status, outcome, self._clock.now())
         self._refusals = {key: said for key, said in self._refusals.items() if key[0] != recovery.id}
-        log.info("recovery.ended", recovery=recovery.id, status=status.value, outcome=outcome)
+        log.info("recovery_ended", recovery=recovery.id, status=status.value, outcome=outcome)
 
     def _late(self, recovery: Recovery, step: RecoveryStep, observation: Observation) -> bool:
         """Time in which Slurm could not be read does not count."""

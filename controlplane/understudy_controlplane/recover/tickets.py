@@ -41,7 +41,7 @@ class Desk:
         """An answer that has come meanwhile is written down first."""
         answer = self._courier.take_answer(label)
         if answer:
-            log.warning("ticket.refused", ticket=label, webhook=self._config.repair.webhook, answer=answer)
+            log.warning("ticket_refused", ticket=label, url=self._config.repair.webhook, error=answer)
         elif answer is not None:
             self._store.ticket_sent(label, self._clock.now())
         return self._store.is_ticket_sent(label)
@@ -70,5 +70,5 @@ class Desk:
                 file.seek(max(0, file.tell() - END_BYTES))
                 return file.read().decode(errors="replace").strip()
         except OSError as error:
-            log.warning("output.unreadable", path=path, error=str(error))
+            log.warning("output_unreadable", path=path, error=str(error))
             return ""

@@ -237,7 +237,7 @@ class PyslurmGateway:
             raise
         except SlurmError as error:
             if self._unread.get(call) != str(error):
-                log.warning("pyslurm.unreadable", call=call, error=str(error), remedy="the command line reads it")
+                log.warning("pyslurm_unreadable", call=call, error=str(error), remedy="the command line reads it")
             self._unread[call] = str(error)
         return None
 
@@ -253,7 +253,7 @@ class PyslurmGateway:
 
     def _avoid(self, call: str) -> None:
         self._fatal_calls.add(call)
-        log.error("pyslurm.avoided", call=call, remedy="the command line makes this call until the next start")
+        log.error("pyslurm_avoided", call=call, remedy="the command line makes this call until the next start")
 
 
 def _node(one: _Node) -> SlurmNode:

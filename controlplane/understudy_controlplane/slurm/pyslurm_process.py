@@ -128,5 +128,5 @@ class PyslurmWorker:
         except subprocess.TimeoutExpired:  # it closed its output, and lives
             how = "by closing its output"
         self.stop()
-        log.error("pyslurm.died", call=call, how=how)
+        log.error("pyslurm_died", call=call, reason=how)
         return WorkerDied(f"the process of pyslurm ended {how} during {call}")

@@ -1,0 +1,87 @@
+"""One event, one line: agent and control plane name events alike and use one set of keys."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SOURCES = ("agents/understudy_agent", "controlplane/understudy_controlplane")
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
+
+KEYS = {
+    "action": "what a decision does",
+    "attempt": "restart count and launch of a job",
+    "because": "why a decision is what it is: a member of Because",
+    "boot_id": "boot of the node",
+    "call": "call of pyslurm",
+    "cluster": "Slurm's ClusterName",
+    "count": "how many; the event says of what",
+    "database_lock": "file that keeps a second control plane out",
+    "detail": "what proved a step",
+    "error": "text of an exception or of a refusal",
+    "fact": "a fact, as JSON",
+    "gateway": "how Slurm is called",
+    "host": "address that is listened on",
+    "job": "Slurm's job id, or cluster/id@submit time",
+    "kind": "kind of a hardware event",
+    "mode": "observe or act",
+    "needed_by": "step that needs another one",
+    "node": "NodeName",
+    "number": "number in a hardware event",
+    "outcome": "how a recovery ended, in words",
+    "part": "part of the hardware",
+    "path": "file or directory",
+    "pid": "process id",
+    "port": "port that is listened on",
+    "rank": "rank of a gang",
+    "reason": "why, in words",
+    "recovery": "id of a recovery",
+    "release": "version of the sender",
+    "remedy": "what is done instead",
+    "row": "row of the table of decisions",
+    "sequence": "number of a kernel record",
+    "silent_seconds": "time without an answer",
+    "socket": "path of the ranks' socket",
+    "status": "status of a recovery",
+    "step": "step of a recovery",
+    "subject": "node, job, pool or fleet that a decision is about",
+    "text": "text of a kernel record",
+    "ticket": "label of a ticket",
+    "tries": "how often a step was tried",
+    "type": "type of a message",
+    "url": "address of a control plane or a webhook",
+    "what": "name of what is not known",
+    "xid": "number of an Xid",
+}
+
+
+def log_calls() -> Iterator[tuple[str, ast.Call]]:
+    """Where each line is logged, and the call that logs it."""
+    for source in SOURCES:
+        for path in sorted((REPOSITORY / source).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
+                    logger = ast.unparse(node.func.value)
+                    if logger == "log" or logger.endswith("get_logger()"):
+                        yield f"{path.relative_to(REPOSITORY)}:{node.lineno}", node
+
+
+def keys(call: ast.Call) -> set[str]:
+    """The keys of the line; the agent's are those of `fields(...)` in `extra`."""
+    extra = next((one.value for one in call.keywords if one.arg == "extra"), None)
+    keywords = extra.keywords if isinstance(extra, ast.Call) else call.keywords
+    return {one.arg for one in keywords if one.arg is not None}
+
+
+def test_events_are_named_alike() -> None:
+    events = {where: call.args[0].value for where, call in log_calls() if isinstance(call.args[0], ast.Constant)}
+    assert len(events) > 30
+    assert {where: event for where, event in events.items() if not re.fullmatch(r"[a-z]+(_[a-z]+)*", str(event))} == {}
+
+
+def test_keys_are_one_set() -> None:
+    used = {where: keys(call) for where, call in log_calls()}
+    assert {where: found - KEYS.keys() for where, found in used.items() if found - KEYS.keys()} == {}
