@@ -1,4 +1,6 @@
-"""Tickets on their way to a real HTTP server: nobody waits, nothing goes twice at once, every answer is told."""
+"""Tickets on their way to a real HTTP server: send() does not wait, no ticket is sent twice at once, every answer is
+reported.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +54,10 @@ def site() -> Iterator[Site]:
 
 def answer(webhook: Webhook, label: str) -> str:
     deadline = time.monotonic() + 10
-    while (told := webhook.take_answer(label)) is None:
+    while (answer_text := webhook.take_answer(label)) is None:
         assert time.monotonic() < deadline, f"no answer about {label}"
         time.sleep(0.01)
-    return told
+    return answer_text
 
 
 def wait_for(site: Site, requests: int) -> None:
@@ -65,22 +67,22 @@ def wait_for(site: Site, requests: int) -> None:
     assert len(site.got) == requests
 
 
-def test_a_ticket_that_is_taken_is_told_so_once(site: Site) -> None:
+def test_a_ticket_that_is_accepted_is_reported_once(site: Site) -> None:
     webhook = Webhook()
-    webhook.send(site.url, {"id": "hands-1", "node": "n1"})
-    assert answer(webhook, "hands-1") == ""
-    assert webhook.take_answer("hands-1") is None
-    assert site.got == [("hands-1", b'{"id":"hands-1","node":"n1"}')]
+    webhook.send(site.url, {"id": "ticket-1", "node": "n1"})
+    assert answer(webhook, "ticket-1") == ""
+    assert webhook.take_answer("ticket-1") is None
+    assert site.got == [("ticket-1", b'{"id":"ticket-1","node":"n1"}')]
 
 
 def test_one_that_is_refused_can_be_sent_again(site: Site) -> None:
     webhook = Webhook()
     site.status = 503
-    webhook.send(site.url, {"id": "hands-1"})
-    assert answer(webhook, "hands-1") == "HTTP 503"
+    webhook.send(site.url, {"id": "ticket-1"})
+    assert answer(webhook, "ticket-1") == "HTTP 503"
     site.status = 200
-    webhook.send(site.url, {"id": "hands-1"})
-    assert answer(webhook, "hands-1") == ""
+    webhook.send(site.url, {"id": "ticket-1"})
+    assert answer(webhook, "ticket-1") == ""
 
 
 @pytest.mark.parametrize(
@@ -93,15 +95,15 @@ def test_one_that_is_refused_can_be_sent_again(site: Site) -> None:
 )
 def test_a_webhook_that_cannot_be_reached_is_an_answer(url: str, words: str) -> None:
     webhook = Webhook()
-    webhook.send(url, {"id": "hands-1"})
-    assert answer(webhook, "hands-1").startswith(f"{words}: ")
+    webhook.send(url, {"id": "ticket-1"})
+    assert answer(webhook, "ticket-1").startswith(f"{words}: ")
 
 
-def test_a_webhook_that_does_not_answer_holds_up_nobody_and_gets_each_ticket_once(site: Site) -> None:
+def test_a_webhook_that_does_not_answer_holds_up_no_other_and_gets_each_ticket_once(site: Site) -> None:
     webhook = Webhook()
     site.may_answer.clear()
     begun = time.monotonic()
-    labels = [f"hands-{number}" for number in range(UNDER_WAY_MAX)]
+    labels = [f"ticket-{number}" for number in range(UNDER_WAY_MAX)]
     for label in labels * 2:
         webhook.send(site.url, {"id": label})
     webhook.send(site.url, {"id": "one-more"})

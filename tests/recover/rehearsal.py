@@ -70,14 +70,14 @@ class VirtualClock:
 
 
 class Rehearsal:
-    """Eight nodes with agents, three spares held, a gang of ours on n1 to n4, and a hungry job of somebody else."""
+    """Eight nodes with agents, three spares held, a managed gang on n1 to n4, and a waiting job of another user."""
 
     def __init__(self, directory: Path, **config: Any) -> None:
         self.fake = FakeSlurm(NODES)
         self.line = Line(self.fake)
         self._config = self._write(directory, config)
         self.silent: set[str] = set()
-        self.booted_anew: set[str] = set()
+        self.booted_again: set[str] = set()
         self.boots: Counter[str] = Counter()
         self.gpus: dict[str, list[Gpu]] = {}
         """What NVML shows of a node's GPUs, where that is anything special."""
@@ -94,7 +94,7 @@ class Rehearsal:
         assert self.pool() == ["n6", "n7", "n8"]
         self.gang = self.fake.submit("researcher", 4, comment="understudy")
         self.run(2)
-        self.hungry = self.fake.submit("somebody", 2)
+        self.hungry = self.fake.submit("student", 2)
         self.run(2)
         assert self.gang_nodes() == ["n1", "n2", "n3", "n4"]
         self.line.effects.clear()
@@ -183,7 +183,7 @@ class Rehearsal:
         return compose(self._config, outside)
 
     def send(self, url: str, body: Mapping[str, Any]) -> None:
-        """As the courier of tickets."""
+        """As the sender of tickets."""
         if not self.webhook_says:
             self.tickets.append({"url": url, **body})
         else:
@@ -196,7 +196,7 @@ class Rehearsal:
     def _boot(self) -> None:
         """Nodes that Slurm reboots are silent meanwhile, and come back with another boot id and whole GPUs."""
         issued = {node.name for node in self.fake.nodes() if "REBOOT_ISSUED" in node.flags}
-        for name in self._rebooting.keys() - issued - self.never_back:  # somebody resumed it meanwhile: it boots
+        for name in self._rebooting.keys() - issued - self.never_back:  # resumed meanwhile: it boots
             self.boots[name] += 1
             self.silent.discard(name)
         self._rebooting = {name: self._rebooting.get(name, self.fake.now) for name in issued}
@@ -207,7 +207,7 @@ class Rehearsal:
                 self.gpus.pop(name, None)
 
     def _boot_id(self, name: str) -> str:
-        return f"boot of {name}" + " anew" * (self.boots[name] + (name in self.booted_anew))
+        return f"boot of {name}" + " again" * (self.boots[name] + (name in self.booted_again))
 
     def _probe(self, node: SlurmNode) -> bool:
         return node.name not in self.silent

@@ -31,7 +31,7 @@ def assert_gang_is_back(rehearsal: Rehearsal, nodes: list[str], restarts: int = 
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_the_gang_is_back_on_a_spare_and_nobody_took_its_seats(rehearsal: Rehearsal, kill: bool) -> None:
+def test_the_gang_is_back_on_a_spare_and_no_other_job_took_its_seats(rehearsal: Rehearsal, kill: bool) -> None:
     rehearsal.kill_node("n3") if kill else rehearsal.fail("n3")
     rehearsal.run_until(rehearsal.ended)
     assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
@@ -85,7 +85,7 @@ def test_slurm_away_for_five_minutes_at_any_step_delays_the_recovery_and_no_more
 
 
 @pytest.mark.parametrize("seconds", [0.2, 0.4, 0.6, 1.0, 1.6, 2.4, 3.2])
-def test_a_control_plane_that_starts_anew_in_the_middle_goes_on(rehearsal: Rehearsal, seconds: float) -> None:
+def test_a_control_plane_that_restarts_in_the_middle_continues(rehearsal: Rehearsal, seconds: float) -> None:
     rehearsal.fail("n3")
     rehearsal.run(seconds)
     rehearsal.restart_control_plane()
@@ -170,7 +170,7 @@ def test_a_spare_that_an_administrator_takes_before_the_gang_starts_is_replaced_
     assert rehearsal.control_plane.stores.journal.open_incidents().keys() == {"n3"}
 
 
-def test_a_dead_node_that_an_administrator_drains_meanwhile_is_theirs(rehearsal: Rehearsal) -> None:
+def test_a_dead_node_that_an_administrator_drains_meanwhile_is_left_alone(rehearsal: Rehearsal) -> None:
     """Its gang has to wait for them, or for Slurm: it cannot be requeued while a dead node of it is not down."""
 
     def drained_meanwhile(name: str) -> None:
@@ -209,7 +209,7 @@ def test_a_dead_node_that_stays_an_administrators_ends_the_recovery_with_the_rea
 @pytest.mark.parametrize(
     "effect", ["drain_node", "create_reservation", "set_job_reservation", "requeue_job", "start_job_now"]
 )
-def test_a_slurmctld_that_crashes_and_forgets_what_we_did_is_told_again(rehearsal: Rehearsal, effect: str) -> None:
+def test_a_slurmctld_that_crashes_and_loses_changes_gets_them_again(rehearsal: Rehearsal, effect: str) -> None:
     """It comes back with a state from before the fault; the gang's processes live."""
     saved = rehearsal.fake.saved_state()
     crashed: list[str] = []
@@ -227,7 +227,7 @@ def test_a_slurmctld_that_crashes_and_forgets_what_we_did_is_told_again(rehearsa
     assert rehearsal.recoveries()[-1].status is RecoveryStatus.SUCCEEDED
     assert rehearsal.state_of("n3") is NodeState.QUARANTINED
     assert next(node for node in rehearsal.fake.nodes() if node.name == "n3").draining
-    assert not any("|50|" in key for key in rehearsal.decisions()), "nobody resumed it"
+    assert not any("|50|" in key for key in rehearsal.decisions()), "no administrator resumed it"
     rehearsal.run(5)
     assert rehearsal.reservation_names() == {"understudy_spares"}
 
@@ -244,7 +244,7 @@ def test_a_drain_forgotten_in_a_crash_is_made_again_however_long_slurmctld_was_a
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1) and rehearsal.ended(), 300)
     assert rehearsal.state_of("n3") is NodeState.QUARANTINED
     assert next(node for node in rehearsal.fake.nodes() if node.name == "n3").draining
-    assert not any("|50|" in key for key in rehearsal.decisions()), "nobody resumed it"
+    assert not any("|50|" in key for key in rehearsal.decisions()), "no administrator resumed it"
 
 
 def test_a_drain_that_stood_through_a_restart_is_a_persons_to_lift(rehearsal: Rehearsal) -> None:
@@ -278,7 +278,7 @@ def test_checkpoints_are_found_again_after_a_crash_that_forgot_a_requeue(rehears
     assert key() == first
 
 
-def test_a_node_that_somebody_reserved_is_no_spare_even_in_our_pool(rehearsal: Rehearsal) -> None:
+def test_a_node_that_another_user_reserved_is_no_spare_even_in_the_pool(rehearsal: Rehearsal) -> None:
     rehearsal.fake.create_reservation("bobs", ["n6"], "bob", 600)
     rehearsal.run(2)
     rehearsal.fail("n3")
@@ -286,7 +286,7 @@ def test_a_node_that_somebody_reserved_is_no_spare_even_in_our_pool(rehearsal: R
     assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n7"]
 
 
-def test_a_gang_is_not_seated_into_the_time_of_somebody_elses_reservation(rehearsal: Rehearsal) -> None:
+def test_a_gang_is_not_seated_into_the_time_of_a_foreign_reservation(rehearsal: Rehearsal) -> None:
     rehearsal.fake.create_reservation("bobs", ["n1"], "bob", 600)
     rehearsal.run(2)
     rehearsal.fail("n3")
@@ -308,7 +308,7 @@ def test_a_job_gets_the_reservation_back_that_it_ran_in(rehearsal: Rehearsal) ->
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED", "CONFIGURING", "STAGE_OUT"])
-def test_a_dead_node_with_somebody_elses_job_on_it_is_not_declared_down(
+def test_a_dead_node_with_a_job_that_is_not_managed_on_it_is_not_declared_down(
     rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     real = rehearsal.fake.jobs
@@ -316,7 +316,7 @@ def test_a_dead_node_with_somebody_elses_job_on_it_is_not_declared_down(
     def with_another() -> list[SlurmJob]:
         jobs = real()
         gang = next(job for job in jobs if job.job_id == rehearsal.gang)
-        other = replace(gang, job_id=999, user="somebody", user_id=4242, comment="", state=state, nodes=("n3",))
+        other = replace(gang, job_id=999, user="student", user_id=4242, comment="", state=state, nodes=("n3",))
         return [*jobs, other]
 
     monkeypatch.setattr(rehearsal.fake, "jobs", with_another)
@@ -349,7 +349,7 @@ def test_a_gang_that_slurm_would_not_seat_alone_or_elsewhere_is_left_to_a_person
     assert words in decision["reason"]
 
 
-def test_seats_deleted_before_the_job_is_bound_to_them_are_held_anew(rehearsal: Rehearsal) -> None:
+def test_seats_deleted_before_the_job_is_bound_to_them_are_held_again(rehearsal: Rehearsal) -> None:
     deleted: list[str] = []
 
     def delete(name: str) -> None:
@@ -432,12 +432,12 @@ def test_a_healthy_node_that_dies_before_the_requeue_is_waited_for_and_replaced(
     assert rehearsal.line.effects["requeue_job 1"] == 0
 
 
-def test_somebody_elses_reservation_of_our_name_is_neither_changed_nor_deleted(rehearsal: Rehearsal) -> None:
+def test_a_foreign_reservation_of_the_same_name_is_neither_changed_nor_deleted(rehearsal: Rehearsal) -> None:
     rehearsal.fake.create_reservation("understudy_seats_1", ["n5"], "alice", 60)
     rehearsal.fail("n3")
     rehearsal.run_until(rehearsal.ended)
-    theirs = next(one for one in rehearsal.fake.reservations() if one.name == "understudy_seats_1")
-    assert (theirs.users, theirs.nodes) == (("alice",), ("n5",))
+    foreign = next(one for one in rehearsal.fake.reservations() if one.name == "understudy_seats_1")
+    assert (foreign.users, foreign.nodes) == (("alice",), ("n5",))
     assert rehearsal.recoveries()[0].status is RecoveryStatus.FAILED
     assert rehearsal.gang_state() == ("RUNNING", 0)
 
@@ -458,7 +458,7 @@ def test_a_fault_in_a_storm_of_application_errors_is_seen(rehearsal: Rehearsal) 
     rehearsal.run(1)
     before = len(rehearsal.decisions())
     rehearsal.run(10)
-    assert len(rehearsal.decisions()) == before  # said once, not three hundred times
+    assert len(rehearsal.decisions()) == before  # recorded once, not three hundred times
     rehearsal.fail("n2", xid=79)
     rehearsal.run_until(rehearsal.ended)
     assert_gang_is_back(rehearsal, ["n1", "n3", "n4", "n6"])
@@ -482,12 +482,12 @@ def test_an_incident_about_which_nothing_was_done_ends_with_its_fault(tmp_path: 
     rehearsal.fail("n3")
     rehearsal.run(2)
     assert set(rehearsal.control_plane.stores.journal.open_incidents()) == {"n3"}
-    rehearsal.booted_anew.add("n3")
+    rehearsal.booted_again.add("n3")
     rehearsal.run(2)
     assert rehearsal.control_plane.stores.journal.open_incidents() == {}
 
 
-def test_a_control_plane_pointed_at_another_cluster_does_nothing_and_says_so(tmp_path: Path) -> None:
+def test_a_control_plane_pointed_at_another_cluster_does_nothing_and_reports_it(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path)
     rehearsal.restart_control_plane(cluster="elsewhere")
     rehearsal.line.effects.clear()

@@ -31,7 +31,7 @@ def node_of(rehearsal: Rehearsal, name: str) -> SlurmNode:
     return next(node for node in rehearsal.fake.nodes() if node.name == name)
 
 
-def hold(rehearsal: Rehearsal, user: str = "somebody", comment: str = "") -> int:
+def hold(rehearsal: Rehearsal, user: str = "student", comment: str = "") -> int:
     """A job is refused on n5 and held, and n5 is drained."""
     job = rehearsal.fake.submit(user, 1, comment=comment)
     rehearsal.fake.advance(2)
@@ -50,7 +50,7 @@ def releases(rehearsal: Rehearsal) -> list[Recovery]:
     return [one for one in journal.recoveries(only_open=False) if one.plan.kind is RecoveryKind.RELEASE_JOB]
 
 
-@pytest.mark.parametrize(("user", "comment"), [("somebody", ""), ("researcher", "understudy")])
+@pytest.mark.parametrize(("user", "comment"), [("student", ""), ("researcher", "understudy")])
 def test_a_job_that_our_prolog_refused_is_released_and_starts_elsewhere_at_once(
     rehearsal: Rehearsal, user: str, comment: str
 ) -> None:
@@ -121,8 +121,8 @@ def test_a_job_refused_again_and_again_is_left_to_a_person(rehearsal: Rehearsal)
     rehearsal.run(10)
     assert len(releases(rehearsal)) == 3
     assert job_of(rehearsal, job).held_after_failed_launch
-    said = [key for key in rehearsal.decisions() if key.startswith(f"job {job}|90|nothing|release_budget")]
-    assert len(said) == 1
+    recorded = [key for key in rehearsal.decisions() if key.startswith(f"job {job}|90|nothing|release_budget")]
+    assert len(recorded) == 1
 
 
 def test_in_observe_mode_a_held_job_is_only_spoken_of(rehearsal: Rehearsal) -> None:
@@ -134,10 +134,10 @@ def test_in_observe_mode_a_held_job_is_only_spoken_of(rehearsal: Rehearsal) -> N
     assert f"job {job}|90|nothing|dry_run" in rehearsal.decisions()
 
 
-def test_a_node_drained_for_our_refusal_is_ours_and_gets_our_reason(rehearsal: Rehearsal) -> None:
+def test_a_node_drained_for_a_refusal_gets_understudys_reason(rehearsal: Rehearsal) -> None:
     job = hold(rehearsal)
     rehearsal.run(3)
-    assert rehearsal.state_of("n5") is NodeState.FOREIGN_DRAIN, "the drain may be seen before the refusal is told"
+    assert rehearsal.state_of("n5") is NodeState.FOREIGN_DRAIN, "the drain may be seen before the refusal is reported"
     say_refused(rehearsal, job)
     rehearsal.run(5)
     assert rehearsal.state_of("n5") is NodeState.QUARANTINED
@@ -149,7 +149,7 @@ def test_a_node_drained_for_our_refusal_is_ours_and_gets_our_reason(rehearsal: R
     assert not node_of(rehearsal, "n5").draining
 
 
-def test_a_node_drained_for_another_prolog_is_somebody_elses(rehearsal: Rehearsal) -> None:
+def test_a_node_drained_for_another_prolog_is_a_foreign_drain(rehearsal: Rehearsal) -> None:
     job = hold(rehearsal)
     say_refused(rehearsal, job, node="n6")
     rehearsal.run(10)
@@ -170,9 +170,9 @@ def test_a_gang_held_in_the_middle_of_its_own_recovery_comes_back(rehearsal: Reh
 
 
 class TestVerdict:
-    """What agents are told about their node."""
+    """The verdict that agents get about their node."""
 
-    def test_nothing_is_said_against_a_node_once_slurm_has_our_drain(self, rehearsal: Rehearsal) -> None:
+    def test_the_verdict_is_good_once_slurm_has_the_drain(self, rehearsal: Rehearsal) -> None:
         rehearsal.fail("n3")
         rehearsal.run_until(lambda: node_of(rehearsal, "n3").draining)
         rehearsal.run(1)
@@ -189,7 +189,7 @@ class TestVerdict:
         rehearsal.run(1)
         assert self.unfit(rehearsal, "n3") == ""
 
-    def test_a_fault_of_ours_that_condemns_every_node_closes_no_more_than_may_be_quarantined(
+    def test_a_wrong_rule_that_condemns_every_node_closes_no_more_than_may_be_quarantined(
         self, rehearsal: Rehearsal
     ) -> None:
         rehearsal.line.before = refuse("drain_node")
@@ -198,7 +198,7 @@ class TestVerdict:
         rehearsal.run(5)
         assert sum(bool(self.unfit(rehearsal, f"n{number}")) for number in range(1, 9)) == 3
 
-    def test_nothing_is_said_from_a_picture_that_is_old(self, rehearsal: Rehearsal) -> None:
+    def test_an_old_snapshot_gives_no_verdict(self, rehearsal: Rehearsal) -> None:
         rehearsal.line.before = refuse("drain_node")
         rehearsal.fail("n3")
         rehearsal.run(2)
@@ -206,7 +206,7 @@ class TestVerdict:
         rehearsal.fake.advance(10)
         assert self.unfit(rehearsal, "n3") == ""
 
-    def test_nothing_is_said_in_observe_mode_or_while_paused(self, rehearsal: Rehearsal) -> None:
+    def test_there_is_no_bad_verdict_in_observe_mode_or_while_paused(self, rehearsal: Rehearsal) -> None:
         rehearsal.line.before = refuse("drain_node")
         rehearsal.fail("n3")
         rehearsal.run(2)

@@ -79,10 +79,10 @@ def test_a_node_is_rebooted_tested_and_comes_back_as_a_spare_on_probation(tmp_pa
     assert rehearsal.line.effects["reboot_node n5"] == 1
     rehearsal.run(5)
     assert node_of(rehearsal, "n5").usable
-    assert "n5" in rehearsal.pool(), "back as a spare before anybody else could have it"
+    assert "n5" in rehearsal.pool(), "back as a spare before any job could have it"
     assert rehearsal.reservation_names() == {"understudy_spares"}
     assert rehearsal.control_plane.stores.journal.open_incidents() == {}
-    assert rehearsal.hungry_state() == "PENDING", "nobody had the node before it was tested"
+    assert rehearsal.hungry_state() == "PENDING", "no job had the node before its validation"
     wait_for(rehearsal, "n5", NodeState.IN_SERVICE, 4000)
     assert states_passed(rehearsal, "n5")[-1] == 230
 
@@ -98,9 +98,9 @@ def test_a_node_that_fails_its_test_twice_goes_to_a_person_with_the_evidence(tmp
     rehearsal.run(5)
     (ticket,) = rehearsal.tickets
     assert (ticket["node"], ticket["url"]) == ("n5", "http://tickets/")
-    told = str(ticket["evidence"])
-    assert "Xid (PCI:0000:01:00): 79" in told, "the line of the kernel's log"
-    assert "4712" in told, "the serial number of the GPU, as it was before the first reboot"
+    evidence_text = str(ticket["evidence"])
+    assert "Xid (PCI:0000:01:00): 79" in evidence_text, "the line of the kernel's log"
+    assert "4712" in evidence_text, "the serial number of the GPU, as it was before the first reboot"
     assert node_of(rehearsal, "n5").draining
     assert rehearsal.reservation_names() == {"understudy_spares"}
     assert rehearsal.hungry_state() == "PENDING"
@@ -119,7 +119,7 @@ def test_what_was_repaired_waits_for_a_person_where_no_test_is_configured(tmp_pa
     assert node_of(rehearsal, "n5").usable
 
 
-def test_a_gpu_is_reset_by_a_job_of_ours_that_nobody_else_can_be_beside(tmp_path: Path) -> None:
+def test_a_gpu_is_reset_by_an_exclusive_job_of_the_control_plane(tmp_path: Path) -> None:
     config = TESTED | {"repair": {**REPAIR["repair"], "reset_command": "nvidia-smi --gpu-reset", "reboot": False}}
     rehearsal = start(tmp_path, **config, guards={"observe_rules": ["no.such.rule"]})
     ask_for_reset(rehearsal)
@@ -139,16 +139,14 @@ def test_a_gpu_is_reset_by_a_job_of_ours_that_nobody_else_can_be_beside(tmp_path
         ({}, ()),
     ],
 )
-def test_a_reset_is_told_which_gpu_is_at_fault_where_that_is_known(
-    evidence: dict[str, Json], known: tuple[str, ...]
-) -> None:
+def test_a_reset_gets_the_gpu_at_fault_if_it_is_known(evidence: dict[str, Json], known: tuple[str, ...]) -> None:
     node = b.node("n5", NodeState.QUARANTINED)
     incident = OpenIncident(1, "n5", "rule", "hardware_fault", "", b.NOW, evidence)
     assert plans.repair_plan(node, Rung.RESET_GPU, "x", "", incident).gpus == known
     assert plans.repair_plan(node, Rung.REBOOT, "x", "", incident).gpus == ()
 
 
-def test_all_that_nvml_said_of_a_gpu_is_kept_before_it_is_wiped_out() -> None:
+def test_nvmls_values_of_a_gpu_are_stored_before_they_are_erased() -> None:
     gpu = b.gpu(3, serial="4712", fabric_state=2, nvlinks=17, clock_event_reasons=8, status=GpuStatus.RESET_REQUIRED)
     (kept,) = cast("list[dict[str, Json]]", known_of(b.node("n5", NodeState.QUARANTINED, gpus=(gpu,)))["gpus"])
     assert kept == msgspec.to_builtins(gpu)
@@ -281,7 +279,7 @@ def test_a_person_who_takes_the_node_from_its_test_gets_it(tmp_path: Path) -> No
     wait_for(rehearsal, "n5", NodeState.IN_SERVICE)
 
 
-def test_a_report_from_before_the_reboot_condemns_nobody(tmp_path: Path) -> None:
+def test_a_report_from_before_the_reboot_condemns_no_node(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **TESTED)
     rehearsal.gpus["n5"] = [b.gpu(0, status=GpuStatus.LOST)]
     rehearsal.fake.job_seconds = 60.0
@@ -296,7 +294,7 @@ def test_a_report_from_before_the_reboot_condemns_nobody(tmp_path: Path) -> None
     assert 222 not in states_passed(rehearsal, "n5")
 
 
-def test_a_report_from_before_the_reset_condemns_nobody_and_one_from_after_it_does(tmp_path: Path) -> None:
+def test_a_report_from_before_the_reset_condemns_no_node_and_one_from_after_it_does(tmp_path: Path) -> None:
     config = TESTED | {"repair": {**REPAIR["repair"], "reset_command": "reset", "reboot": False}}
     rehearsal = start(tmp_path, **config)
     rehearsal.fake.job_seconds = 20.0
@@ -323,8 +321,8 @@ def test_a_fault_while_it_is_tested_sends_it_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["reset", "validate"])
-def test_a_job_of_ours_that_does_not_start_is_no_verdict_and_is_not_waited_for(tmp_path: Path, what: str) -> None:
-    """As where its partition does not take it, or somebody's job was there first."""
+def test_a_job_on_the_node_that_does_not_start_is_no_verdict_and_is_cancelled(tmp_path: Path, what: str) -> None:
+    """As where its partition does not take it, or another job was there first."""
     config = TESTED | {"repair": {**REPAIR["repair"], "reset_command": "reset", "reboot": False}}
     rehearsal = start(tmp_path, **config)
 
@@ -357,7 +355,7 @@ def test_a_job_of_ours_that_does_not_start_is_no_verdict_and_is_not_waited_for(t
         ((), "", []),
     ],
 )
-def test_a_job_of_ours_asks_for_all_partitions_of_its_node_and_then_for_each(
+def test_a_job_on_the_node_asks_for_all_partitions_of_its_node_and_then_for_each(
     partitions: tuple[str, ...], taken: str, tried: list[str]
 ) -> None:
     asked: list[str] = []
@@ -418,7 +416,7 @@ def test_a_dead_node_is_a_persons_unless_it_comes_back_by_itself(tmp_path: Path)
     wait_for(rehearsal, "n3", NodeState.QUARANTINED)
     rehearsal.run(60)
     assert rehearsal.state_of("n3") is NodeState.QUARANTINED
-    assert rehearsal.line.effects["reboot_node n3"] == 0, "it answers nobody: it can be told nothing"
+    assert rehearsal.line.effects["reboot_node n3"] == 0, "it does not answer, so it cannot be rebooted"
     rehearsal.fake.start_node("n3")
     rehearsal.boots["n3"] += 1
     rehearsal.silent.discard("n3")
@@ -511,8 +509,8 @@ def test_in_mode_observe_no_node_is_repaired_tested_or_returned(tmp_path: Path) 
     assert (rehearsal.state_of("n5"), rehearsal.state_of("n6")) == (NodeState.QUARANTINED, NodeState.IN_SERVICE)
 
 
-def test_a_slurmctld_that_forgets_the_reservation_gives_the_node_to_nobody(tmp_path: Path) -> None:
-    """It comes back with a state from before: the node is drained again, and all is done anew."""
+def test_a_slurmctld_that_forgets_the_reservation_gives_the_node_to_no_job(tmp_path: Path) -> None:
+    """It comes back with a state from before: the node is drained again, and all steps are done again."""
     rehearsal = start(tmp_path, **TESTED)
     rehearsal.fail("n5")
     wait_for(rehearsal, "n5", NodeState.VALIDATING)
@@ -540,7 +538,7 @@ def test_a_reservation_that_is_left_over_is_given_up(tmp_path: Path) -> None:
     assert HOLD not in rehearsal.reservation_names()
     rehearsal.fake.create_reservation(HOLD, ["n5"], "alice", 60)
     rehearsal.run(5)
-    assert HOLD in rehearsal.reservation_names(), "of this name, but not ours"
+    assert HOLD in rehearsal.reservation_names(), "of this name, but not Understudy's"
 
 
 def test_a_person_who_drains_a_node_just_before_its_test_keeps_it_and_no_reservation_is_left(tmp_path: Path) -> None:
@@ -643,7 +641,7 @@ class TestAFlood:
             rehearsal.run(5)
         return sorted(node.name for node in rehearsal.fake.nodes() if node.draining)
 
-    def test_at_most_the_budget_is_drained_and_it_says_so(self, tmp_path: Path) -> None:
+    def test_at_most_the_budget_is_drained_and_that_is_recorded(self, tmp_path: Path) -> None:
         rehearsal = start(
             tmp_path,
             guards=WIDE | {"breaker_share_max": 1.0, "breaker_nodes_max": 100} | {"quarantined_nodes_max": 2},
@@ -707,21 +705,21 @@ def test_a_gpu_that_asks_for_a_reset_is_named_in_it_and_a_repaired_node_is_no_su
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rehearsal = start(tmp_path, **(TESTED | {"repair": {**REPAIR["repair"], "reset_command": "reset"}}))
-    said = scripts(rehearsal, monkeypatch)
+    submitted = scripts(rehearsal, monkeypatch)
     rehearsal.gpus["n5"] = [b.gpu(0), b.gpu(1, recovery_action=1)]
-    rehearsal.run_until(lambda: "n5" in said)
-    assert "export UNDERSTUDY_GPU=0000:02:00.0\n" in said["n5"]
+    rehearsal.run_until(lambda: "n5" in submitted)
+    assert "export UNDERSTUDY_GPU=0000:02:00.0\n" in submitted["n5"]
     rehearsal.gpus.pop("n5")
     wait_for(rehearsal, "n5", NodeState.PROBATION)
-    assert "selfcheck --json --gpus 8" in said["n5"]
-    assert "--slow-ratio" not in said["n5"]
+    assert "selfcheck --json --gpus 8" in submitted["n5"]
+    assert "--slow-ratio" not in submitted["n5"]
 
 
 def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rehearsal = start(tmp_path, **VALIDATION)
-    said = scripts(rehearsal, monkeypatch)
+    submitted = scripts(rehearsal, monkeypatch)
     rehearsal.fake.cancel(rehearsal.hungry)
     for name in ("n1", "n5", "n6"):
         rehearsal.gpus[name] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
@@ -734,7 +732,7 @@ def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
     wait_for(rehearsal, "n5", NodeState.SUSPECT)
     rehearsal.run(1)
     assert "n5" not in free_spares(rehearsal), "it passed, and looks as wrong as before"
-    assert "selfcheck --json --gpus 8 --slow-ratio 1.15" in said["n5"], "it may be suspect for being slow"
+    assert "selfcheck --json --gpus 8 --slow-ratio 1.15" in submitted["n5"], "it may be suspect for being slow"
     assert rehearsal.state_of("n1") is NodeState.SUSPECT, "the gang is at work there"
     assert rehearsal.gang_state() == ("RUNNING", 0)
     rehearsal.run(10)
@@ -829,7 +827,7 @@ def test_a_test_that_ran_and_failed_has_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reason", ["Kill task failed", "gres/gpu count reported lower than configured (7 < 8)"])
-def test_a_node_that_slurm_itself_drains_during_its_test_stays_in_our_hands(tmp_path: Path, reason: str) -> None:
+def test_a_node_that_slurm_itself_drains_during_its_test_stays_in_its_repair(tmp_path: Path, reason: str) -> None:
     rehearsal = start(tmp_path, **TESTED)
     rehearsal.fake.job_seconds = 1000.0
     rehearsal.fail("n5")
@@ -842,8 +840,8 @@ def test_a_node_that_slurm_itself_drains_during_its_test_stays_in_our_hands(tmp_
     assert reason in decided(rehearsal, 221)[0]["reason"]
 
 
-def test_a_node_that_slurm_itself_drains_during_a_test_that_was_asked_for_is_ours(tmp_path: Path) -> None:
-    """Else nobody would be told of it."""
+def test_a_drain_by_slurm_during_a_requested_validation_is_its_result(tmp_path: Path) -> None:
+    """Otherwise no ticket would be opened for it."""
     rehearsal = start(tmp_path, **TESTED | {"repair": {**REPAIR["repair"], "reboot": False}})
     rehearsal.fake.job_seconds = 1000.0
     rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "a new node", "alice", rehearsal.fake.now)
@@ -865,7 +863,7 @@ def test_a_test_that_was_asked_for_days_ago_is_made_once_the_node_is_free(tmp_pa
         at = rehearsal.fake.now - days * 24 * 3600
         rehearsal.control_plane.stores.repairs.ask(Verb.TEST, name, "a new node", "alice", at)
     wait_for(rehearsal, "n5", NodeState.PROBATION)
-    assert states_passed(rehearsal, "n6") == [256], "said once"
+    assert states_passed(rehearsal, "n6") == [256], "recorded once"
     assert rehearsal.control_plane.stores.repairs.requests_since(0.0) == {}
 
 
@@ -906,13 +904,13 @@ def test_a_node_that_fails_a_test_that_an_operator_asked_for_is_taken_out(tmp_pa
     assert HOLD not in rehearsal.reservation_names()
 
 
-def test_a_node_whose_reservation_a_person_deletes_while_it_is_tested_is_theirs(tmp_path: Path) -> None:
+def test_a_node_whose_reservation_a_person_deletes_while_it_is_validated_is_left_alone(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **VALIDATION)
     rehearsal.fake.job_seconds = 1000.0
     rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "a new node", "alice", rehearsal.fake.now)
     rehearsal.run_until(lambda: [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"])
-    (ours,) = [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"]
-    rehearsal.fake.cancel(ours.job_id)
+    (running,) = [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"]
+    rehearsal.fake.cancel(running.job_id)
     rehearsal.fake.advance(0.5)
     rehearsal.fake.delete_reservation(HOLD)
     wait_for(rehearsal, "n5", NodeState.IN_SERVICE)
@@ -922,7 +920,7 @@ def test_a_node_whose_reservation_a_person_deletes_while_it_is_tested_is_theirs(
 
 
 class TestTheWeightOfANodeOnProbation:
-    """n5 passes its test and comes back, no spare and nobody waiting for it: jobs get it last."""
+    """n5 passes its test and comes back, no spare and no job waiting for it: jobs get it last."""
 
     LAST = 1000
 
@@ -938,7 +936,7 @@ class TestTheWeightOfANodeOnProbation:
         wait_for(rehearsal, "n5", NodeState.PROBATION)
         rehearsal.run_until(lambda: HOLD not in rehearsal.reservation_names())
 
-    def test_it_is_raised_before_anybody_can_have_the_node_and_given_back_at_the_end(self, tmp_path: Path) -> None:
+    def test_it_is_raised_before_any_job_can_have_the_node_and_given_back_at_the_end(self, tmp_path: Path) -> None:
         rehearsal = self.start(tmp_path)
         weights: list[int] = []
 
@@ -998,14 +996,14 @@ class TestTheWeightOfANodeOnProbation:
         self.is_left(rehearsal, 50, changes=0)
 
     def test_one_that_slurmctld_forgets_is_not_given_again(self, tmp_path: Path) -> None:
-        """As when it reads its configuration anew: it cannot be told from a person who has put it back."""
+        """As when it reads its configuration again: this looks the same as an administrator who restores it."""
         rehearsal = self.start(tmp_path)
         self.on_probation(rehearsal)
         rehearsal.fake.set_weight("n5", 7)
         self.is_left(rehearsal, 7, changes=1)
 
     def is_left(self, rehearsal: Rehearsal, weight: int, changes: int) -> None:
-        """To the end of probation, and nothing of ours is left then."""
+        """To the end of probation, and nothing of Understudy is left then."""
         wait_for(rehearsal, "n5", NodeState.IN_SERVICE, 300)
         rehearsal.run(10)
         assert node_of(rehearsal, "n5").weight == weight
@@ -1020,7 +1018,7 @@ class TestTheWeightOfANodeOnProbation:
         rehearsal.run_until(lambda: node_of(rehearsal, "n5").weight == 7)
         assert node_of(rehearsal, "n5").draining
 
-    def test_a_node_that_somebody_else_drained_is_not_touched_before_they_resume_it(self, tmp_path: Path) -> None:
+    def test_a_foreign_drain_is_left_alone_until_it_is_resumed(self, tmp_path: Path) -> None:
         rehearsal = self.start(tmp_path)
         self.on_probation(rehearsal)
         rehearsal.fake.drain_by("alice", "n5", "mine")

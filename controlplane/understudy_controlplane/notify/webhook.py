@@ -1,4 +1,6 @@
-"""Sends tickets: one POST to the site's webhook, JSON, taken when the answer is 2xx. Nobody waits for the answer."""
+"""Sends tickets: one POST to the site's webhook, JSON, accepted when the answer is 2xx. The control plane's loop does
+not wait for the answer.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ import msgspec
 from understudy_controlplane.fleet.finding import Json
 
 TIMEOUT_SECONDS = 10.0
-"""To connect, to send, and for the answer's head. Its body is not waited for: one could come byte by byte for ever."""
+"""To connect, to send, and for the answer's head. Its body is not read: it could come byte by byte without end."""
 
 UNDER_WAY_MAX = 8
-"""A webhook that answers none of so many is asked no more until it does."""
+"""A webhook that has not answered this many gets no more until it does."""
 
 
 class Webhook:
-    """Safe to use from any thread. What is under way when the process ends is not known to have been taken: it is sent
-    again, under the same id.
+    """Safe to use from any thread. A ticket that is being sent when the process ends may not have been accepted: it is
+    sent again, with the same id.
     """
 
     def __init__(self) -> None:
@@ -28,7 +30,7 @@ class Webhook:
         self._answers: dict[str, str] = {}
 
     def send(self, url: str, body: Mapping[str, Json]) -> None:
-        """Returns at once. A ticket that is still under way is not sent beside itself."""
+        """Returns at once. A ticket that is still being sent is not sent a second time."""
         label = str(body["id"])
         with self._lock:
             if label in self._under_way:
@@ -36,19 +38,19 @@ class Webhook:
             if len(self._under_way) >= UNDER_WAY_MAX:
                 self._answers[label] = f"{UNDER_WAY_MAX} others are still unanswered"
                 return
-            # A daemon: what hangs must not hold up the end of the process.
+            # A daemon: a request that hangs must not delay the end of the process.
             Thread(target=self._post, args=(url, label, body), name=f"ticket {label}", daemon=True).start()
             self._under_way.add(label)
 
     def take_answer(self, label: str) -> str | None:
-        """Once: why the ticket was not taken, in words; empty: it was. None: there is no answer, or not yet."""
+        """Once: why the ticket was not accepted; empty: it was. None: there is no answer, or not yet."""
         with self._lock:
             return self._answers.pop(label, None)
 
     def _post(self, url: str, label: str, body: Mapping[str, Json]) -> None:
         try:
             answer = _post(url, label, body)
-        except Exception as error:  # noqa: BLE001 - told like any other refusal, and tried again
+        except Exception as error:  # noqa: BLE001 - reported as any refusal, and tried again
             answer = f"{type(error).__name__}: {error}"
         with self._lock:
             self._under_way.discard(label)

@@ -1,4 +1,4 @@
-"""The restore point of an attempt: chosen once, told to every rank that asks."""
+"""The restore point of an attempt: chosen once, the same answer for every rank."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class RestorePoints:
         self._looked_at = [0, 0, 0]
 
     def newest(self, job: KnownJob) -> tuple[int, str]:
-        """What an attempt that began now would be told; nothing is settled by it. Looked up again only when there are
-        new shards, or something new speaks against a checkpoint.
+        """The restore point of an attempt that would begin now; it is not stored. Computed again only when there are
+        new shards, or new anomalies.
         """
         with self._lock:
             self._looked_at, changed = self._checkpoints.checkpoint_news(self._looked_at)
@@ -40,9 +40,9 @@ class RestorePoints:
             return self._newest[job.row]
 
     def tell(self, job: JobKey, job_row: int, attempt: Attempt) -> tuple[int, str]:
-        """Step and path; (0, "") to start from the beginning. Whoever asks first settles it for all."""
-        told = self._fleet.restore_point(job_row, attempt)
-        if told is None:
+        """Step and path; (0, "") to start from the beginning. The first request decides it for all."""
+        point = self._fleet.restore_point(job_row, attempt)
+        if point is None:
             complete, anomalies = self._checkpoints.complete_checkpoints(job), self._checkpoints.anomalies([job])
             chosen = restore_point.choose(complete, anomalies)
             why = restore_point.explain(complete, anomalies)
@@ -50,6 +50,6 @@ class RestorePoints:
             self._fleet.tell_restore_point(job_row, attempt, step, path, self._clock.now(), why)
             if why:
                 log.warning("restore_point_not_the_furthest", job=str(job), attempt=str(attempt), reason=why)
-            told = self._fleet.restore_point(job_row, attempt)
-        assert told is not None  # written and committed just above
-        return told
+            point = self._fleet.restore_point(job_row, attempt)
+        assert point is not None  # written and committed just above
+        return point
