@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from understudy_agent.wire import WIRE_VERSION, Fact, Gpu, GpuStatus, KernelEvent, RankWindow, Report
+from understudy_agent.wire import RELEASE, WIRE_VERSION, Fact, Gpu, GpuStatus, KernelEvent, RankWindow, Report
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey
 from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView, StoredKernelEvent
@@ -134,6 +134,7 @@ def step_table(
 def report(name: str = "n1", facts: Sequence[Fact] = (), ranks: Sequence[RankWindow] = (), **changes: Any) -> Report:
     values: dict[str, Any] = {
         "version": WIRE_VERSION,
+        "release": RELEASE,
         "cluster": CLUSTER,
         "node": name,
         "boot_id": BOOT,

@@ -22,8 +22,10 @@ from typing import TypeVar
 import httpx
 import pytest
 
+import understudy
 from tests import REPOSITORY
 from tests.testbed.configuration import free_ports
+from understudy_agent import wire
 from understudy_agent.export import ExportError, export, main
 
 HOOK = REPOSITORY / "agents" / "understudy"
@@ -123,6 +125,7 @@ def _content(wheel: Path) -> set[str]:
 
 def test_both_distributions_have_one_version() -> None:
     assert MAIN_PROJECT["version"] == HOOK_PROJECT["version"]
+    assert understudy.__version__ == wire.RELEASE == HOOK_PROJECT["version"]
     assert f"slurm-understudy-hook=={HOOK_PROJECT['version']}" in MAIN_PROJECT["dependencies"]
 
 
@@ -203,8 +206,8 @@ print(json.dumps([understudy.__file__, understudy.Monitor().active, sorted(outsi
 
 
 def test_the_main_wheel_says_its_version(main_venv: Venv, tmp_path: Path) -> None:
-    understudy = main_venv.folder / "bin" / "understudy"
-    assert run(understudy, "--version", cwd=tmp_path) == f"understudy {MAIN_PROJECT['version']}\n"
+    command = main_venv.folder / "bin" / "understudy"
+    assert run(command, "--version", cwd=tmp_path) == f"understudy {MAIN_PROJECT['version']}\n"
 
 
 def test_the_main_wheel_exports_the_hook(main_venv: Venv, hook_venv: Venv, tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_agent_and_control_plane_start_from_the_wheel(main_venv: Venv, hook_venv
     """Without a checkout or a Slurm: the control plane creates its database and answers, the agent finds it and takes
     the hello of a rank that has the hook's wheel alone.
     """
-    understudy = str(main_venv.folder / "bin" / "understudy")
+    command = str(main_venv.folder / "bin" / "understudy")
     port = free_ports(1)[0]
     url = f"http://127.0.0.1:{port}"
     (tmp_path / "token").write_text(TOKEN)
@@ -242,12 +245,12 @@ def test_agent_and_control_plane_start_from_the_wheel(main_venv: Venv, hook_venv
         f'kernel_log = "{tmp_path}/kernel.log"\nsocket = "{tmp_path}/agent.sock"\n'
         f'run_directory = "{tmp_path}/run"\nreport_interval_seconds = 0.2\n[nvml]\nenabled = false\n'
     )
-    checked = run(understudy, "agent", "--config", "agent.toml", "--check-config", cwd=tmp_path)
+    checked = run(command, "agent", "--config", "agent.toml", "--check-config", cwd=tmp_path)
     assert "cluster c, node n1" in checked
     assert _loaded_from(main_venv, tmp_path) == {"understudy_agent", "understudy_controlplane"}
-    with started(understudy, "serve", "--config", "controlplane.toml", cwd=tmp_path) as control_plane:
+    with started(command, "serve", "--config", "controlplane.toml", cwd=tmp_path) as control_plane:
         assert "slurm_error" in (until(lambda: healthz(url), control_plane) or {})
-        with started(understudy, "agent", "--config", "agent.toml", cwd=tmp_path) as agent:
+        with started(command, "agent", "--config", "agent.toml", cwd=tmp_path) as agent:
             until((tmp_path / "agent.sock").exists, agent)
             # Slurm cannot be read here, so the control plane knows no node. The agent logs that answer.
             until(lambda: "knows no node" in (tmp_path / "agent.log").read_text(), agent)

@@ -8,6 +8,9 @@ into the training or hold it up. Where no agent is, nothing happens, and that is
 `lightning`, `huggingface` and `ddp` import their framework and are imported by its users only.
 """
 
+from .identity import RELEASE
 from .monitor import Monitor, RestorePoint
+
+__version__ = RELEASE
 
 __all__ = ["Monitor", "RestorePoint"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+RELEASE = "0.2.0"
+
 DEFAULT_SOCKET = "/run/understudy/agent.sock"
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .identity import Identity
+from .identity import RELEASE, Identity
 from .never_raise import log
 from .outbox import Outbox, collective_message
 
@@ -193,6 +193,8 @@ class Link:
                 self._unknown.add(unknown[1])
                 words = "the agent is older than this hook and knows no %r: such messages are left out"
                 self.complain(f"unknown {unknown[1]}", words, unknown[1])
+            elif answer.get("id") is None and answer.get("type") != "error":
+                self.complain("newer", "an answer of type %s is ignored; only newer hooks know it", answer.get("type"))
             elif answer.get("id") is None:
                 self.complain("refused", "the agent refuses what this rank says: %s", answer.get("error"))
             else:
@@ -205,4 +207,5 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def hello_message(identity: Identity, gpu_index: int | None, role: str) -> dict[str, Any]:
-    return {"type": "hello", **identity._asdict(), "pid": os.getpid(), "gpu_index": gpu_index, "role": role}
+    rank = {**identity._asdict(), "pid": os.getpid(), "gpu_index": gpu_index, "role": role}
+    return {"type": "hello", **rank, "release": RELEASE}

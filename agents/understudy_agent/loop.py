@@ -27,6 +27,7 @@ from understudy_agent.sample.sampler import Sampler
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import Uplink
 from understudy_agent.wire import (
+    RELEASE,
     TEXT_CHARACTERS_MAX,
     WIRE_VERSION,
     Fact,
@@ -224,4 +225,5 @@ class Agent:
             host_silent_seconds=round(host_silent, 1),
             ranks=self._windows.take(),
             problems=[problem[:TEXT_CHARACTERS_MAX] for problem in problems[:PROBLEMS_MAX]],
+            release=RELEASE,
         )

@@ -7,7 +7,7 @@ fields and unknown types are ignored, so that an older agent understands a newer
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 import msgspec
 from msgspec import Meta
@@ -16,11 +16,13 @@ from understudy_agent.wire import (
     COLLECTIVE_CHARACTERS_MAX,
     STEPS_PER_WINDOW_MAX,
     TEXT_CHARACTERS_MAX,
+    AnomalyKind,
     LaunchEnded,
     LauncherAnswer,
     LauncherState,
     LaunchStarted,
 )
+from understudy_agent.wire_unknown import unknown_in_any
 
 LINE_BYTES_MAX = 65_536
 
@@ -43,6 +45,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     gpu_index: Count | None = None
     role: Text = ""
     launch: Count = 0  # UNDERSTUDY_LAUNCH, where a launcher starts the gang several times within an allocation
+    release: Text = ""  # of the hook; empty before 0.2.0
 
 
 class Steps(msgspec.Struct, frozen=True, tag="steps"):
@@ -81,7 +84,7 @@ class AnomalyNotice(msgspec.Struct, frozen=True, tag="anomaly"):
     """Loss or gradient norm is not what it should be; with `until`: it is as before since that step."""
 
     id: Size
-    kind: Literal["loss_nan", "loss_jump", "grad_norm_nan", "grad_norm_jump"]
+    kind: AnomalyKind
     step: Step
     at: Time
     value: Annotated[str, Meta(max_length=64)] = ""
@@ -187,6 +190,11 @@ def _decode(line: bytes) -> Message | UnknownMessage:
         if unknown.type in _TYPES:
             raise
         return unknown
+
+
+def unknown_content(line: bytes) -> list[str]:
+    """What this release does not know in a line that decode() read, as wire_unknown names it."""
+    return unknown_in_any(get_args(Message), line)
 
 
 def encode(answer: Answer) -> bytes:

@@ -43,11 +43,13 @@ from understudy_agent.rank_messages import (
     UnknownMessage,
     decode,
     encode,
+    unknown_content,
 )
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
 from understudy_agent.wire import (
     RANKS_PER_NODE_MAX,
+    RELEASE,
     TEXT_CHARACTERS_MAX,
     Anomaly,
     AnomalyKind,
@@ -65,6 +67,9 @@ QUESTIONS_OPEN_MAX = 16
 
 UNKNOWN_TYPES_TOLD_MAX = 8
 """In the log, of one connection."""
+
+UNKNOWN_NAMES_MAX = 64
+"""In the log, in the life of the agent."""
 
 AskRestorePoint = Callable[[RestorePointRequest], Awaitable[RestorePoint]]
 """Raises RestorePointError."""
@@ -100,6 +105,7 @@ class RankServer:
         self.processes = ProcessClock()
         self._conversations: set[asyncio.Task[None]] = set()
         self._ranks: set[RankConnection] = set()
+        self._unknown: set[str] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -146,6 +152,13 @@ class RankServer:
                 await writer.wait_closed()
             self._conversations.discard(task)
 
+    def note_unknown(self, names: list[str]) -> None:
+        """Logs each name once in the life of the agent: what only hooks and launchers of other releases send."""
+        for name in names:
+            if name not in self._unknown and len(self._unknown) < UNKNOWN_NAMES_MAX:
+                self._unknown.add(name)
+                log.warning("rank_unknown_content", extra=fields(what=name))
+
     def _check_room(self) -> None:
         if len(self._conversations) > RANKS_PER_NODE_MAX:
             raise RefusedError(f"{RANKS_PER_NODE_MAX} ranks are connected already; this node takes no more")
@@ -179,8 +192,10 @@ class RankConnection:
                 raise RefusedError(f"not understood: {error}") from error
             if isinstance(message, UnknownMessage):
                 self._leave_out(message)
-            else:
-                self._take(message)
+                continue
+            self._take(message)
+            if self._hello is None or self._hello.release != RELEASE:
+                self._server.note_unknown(unknown_content(line))
 
     def answer(self, answer: Answer) -> None:
         """Dropped when the rank is gone. A rank that reads none of its answers is cut off."""
@@ -234,6 +249,9 @@ class RankConnection:
             self._server.windows.enter(hello, message, self.user_id)
         elif isinstance(message, RestorePointQuestion):
             self._ask(message.id, RestorePointRequest(hello.job_id, hello.restart_count, hello.launch, self.user_id))
+        elif isinstance(message, AnomalyNotice) and message.kind is AnomalyKind.UNKNOWN:
+            error = f"release {RELEASE} of the agent does not know this kind of anomaly"
+            self.answer(ErrorAnswer(error=error, id=message.id))
         else:
             self._announce(_fact(hello, message, self.user_id), message.id)
 
@@ -319,7 +337,7 @@ def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice | AnomalyNotice, u
             restart_count=hello.restart_count,
             rank=hello.rank,
             world_size=hello.world_size,
-            kind=AnomalyKind(notice.kind),
+            kind=notice.kind,
             step=notice.step,
             at=notice.at,
             value=notice.value,

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import httpx
 import msgspec
@@ -28,6 +29,7 @@ from understudy_agent.wire import (
     Report,
     RestorePoint,
 )
+from understudy_agent.wire_unknown import unknown_in
 
 RESTORE_POINT_WAIT_SECONDS = 30.0
 RESTORE_POINT_RETRY_SECONDS = 0.25
@@ -35,6 +37,11 @@ RESTORE_POINT_RETRY_SECONDS = 0.25
 # Refusals that do not depend on the report's content: a wrong token, an unknown node, too many requests.
 _TRANSIENT = {401, 404, 408, 425, 429}
 _TOKEN_REFUSED = {401, 403}
+
+UNKNOWN_NAMES_MAX = 64
+"""Names of unknown fields in answers that are logged, in the life of the agent."""
+
+Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 _encoder = msgspec.json.Encoder()
 
@@ -50,6 +57,7 @@ def _without_telemetry(report: Report) -> Report:
         agent_started_at=report.agent_started_at,
         sent_at=report.sent_at,
         driver_version=report.driver_version,
+        release=report.release,
     )
 
 
@@ -102,6 +110,7 @@ class Uplink:
         self._sequence = 0
         self._problem = ""
         self._dropped = ""
+        self._unknown: set[str] = set()
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -138,7 +147,7 @@ class Uplink:
         )
         while True:
             try:
-                return msgspec.json.decode(await self._request("GET", query), type=RestorePoint)
+                return self._decode(await self._request("GET", query), RestorePoint)
             except NOT_UNDERSTOOD as error:
                 raise RestorePointError(f"the answer of the control plane cannot be decoded: {error}") from error
             except RejectedError as error:
@@ -153,14 +162,14 @@ class Uplink:
         """Waits for new orders for the time in the report. Raises UnreachableError and RejectedError."""
         answer = await self._request("POST", "/v1/launchers", _encoder.encode(report), report.wait_seconds)
         try:
-            return msgspec.json.decode(answer, type=LauncherAnswer)
+            return self._decode(answer, LauncherAnswer)
         except NOT_UNDERSTOOD as error:
             raise UnreachableError(f"the answer of the control plane cannot be decoded: {error}") from error
 
     def _read_acknowledgement(self, answer: bytes) -> None:
         """Passes on the verdict about this node; logs what the control plane dropped, when that changes."""
         try:
-            acknowledgement = msgspec.json.decode(answer, type=Acknowledgement)
+            acknowledgement = self._decode(answer, Acknowledgement)
         except NOT_UNDERSTOOD as error:
             dropped = f"the acknowledgement cannot be decoded: {error}"
         else:
@@ -169,6 +178,15 @@ class Uplink:
         if dropped and dropped != self._dropped:
             log.warning("report_dropped_in_part", extra=fields(reason=dropped))
         self._dropped = dropped
+
+    def _decode(self, answer: bytes, kind: type[Answer]) -> Answer:
+        """Ignores what only a newer control plane sends, and logs each name of it once. Raises NOT_UNDERSTOOD."""
+        decoded = msgspec.json.decode(answer, type=kind)
+        for name in unknown_in(kind, answer):
+            if name not in self._unknown and len(self._unknown) < UNKNOWN_NAMES_MAX:
+                self._unknown.add(name)
+                log.warning("answer_unknown_content", extra=fields(what=name))
+        return decoded
 
     async def _isolate(self, report: Report, batch: list[Fact]) -> None:
         """Finds the fact that the control plane refuses and drops it, so that it does not hold up the others.

@@ -19,7 +19,7 @@ Times are seconds since the Unix epoch by the sending node's clock; durations ar
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
 from msgspec import Meta
@@ -27,8 +27,19 @@ from msgspec import Meta
 NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding a message may raise: also for strings that are no UTF-8, and for brackets without end."""
 
+RELEASE = "0.2.0"
+"""Release of this package. Each report names its sender's, so that the receiver knows to look for what is new."""
+
 WIRE_VERSION = 1
-"""Version of every message here. The control plane refuses others by name (HTTP 400)."""
+"""Version of every message here. The control plane refuses other versions and names them (HTTP 400).
+
+Releases of one version understand each other in both directions, from 0.2.0 on. A release may add to a version: fields
+with a default, kinds of facts, values of enums, types of rank messages. The receiver ignores what it does not know,
+takes the rest of the message, and counts what it ignored (`wire_unknown.py`). Whatever an older release would misread
+needs a new version: a field that is removed, loses its default or changes its meaning or unit.
+
+1   0.2.0
+"""
 
 REPORT_BYTES_MAX = 262_144
 """A report above this size is refused (HTTP 413). 8 GPUs, 8 ports and 8 ranks' windows are about 10 KB."""
@@ -57,8 +68,19 @@ Name = Annotated[str, Meta(min_length=1, max_length=255)]
 RowLabel = Annotated[str, Meta(max_length=32)]
 
 
-class GpuStatus(StrEnum):
+class WireEnum(StrEnum):
+    """A value that a newer release added is read as UNKNOWN, which is sent only by an agent that passes it on."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        unknown: Self | None = cls.__members__.get("UNKNOWN")
+        return unknown if isinstance(value, str) else None
+
+
+class GpuStatus(WireEnum):
     """What NVML answered when asked for this GPU."""
+
+    UNKNOWN = "unknown"
 
     OK = "ok"
     LOST = "lost"  # NVML_ERROR_GPU_IS_LOST (15)
@@ -71,7 +93,7 @@ RECENT_SECONDS = 600.0
 """What `..._recent` counts in: the last ten minutes, or since the agent has begun to read."""
 
 
-class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     """One GPU as NVML shows it now. A field that the GPU does not support is None.
 
     Counters without `recent` count since the driver was loaded or the GPU was reset.
@@ -121,7 +143,7 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     board_part_number: str = ""  # what a spare part is ordered by
 
 
-class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Port(msgspec.Struct, frozen=True, omit_defaults=True):
     """One port of an InfiniBand or RoCE adapter as /sys/class/infiniband shows it now."""
 
     device: Name  # "mlx5_0"
@@ -146,7 +168,7 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 NOT_MOUNTED = "not mounted"
 
 
-class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Disk(msgspec.Struct, frozen=True, omit_defaults=True):
     path: Text
     total_bytes: Size
     free_bytes: Size  # to users without privileges
@@ -154,7 +176,7 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     problem: Text = ""  # "read-only", NOT_MOUNTED, or the error of asking; only where it was well earlier in this boot
 
 
-class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Host(msgspec.Struct, frozen=True, omit_defaults=True):
     """The node itself. What its kernel does not tell is None."""
 
     memory_total_bytes: Size | None = None
@@ -169,7 +191,7 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     disks: list[Disk] = []
 
 
-class Collective(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Collective(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last collective that a rank entered: what it hangs in, if it hangs.
 
     Ranks that run the same program enter the same collectives in the same order, so a rank whose `sequence` is behind
@@ -183,7 +205,7 @@ class Collective(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     inside: bool = False  # it had not come out when this was told
 
 
-class RankWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     """The training steps that one rank finished since the agent's last report: none, where it is only told again in
     which collective the rank is.
 
@@ -206,7 +228,7 @@ class RankWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     collective: Collective | None = None  # None: none was told
 
 
-class KernelEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="kernel"):
+class KernelEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="kernel"):
     """A line of the kernel log that the driver wrote about a GPU or switch. Key: (node, boot_id, sequence).
 
     What the text says is read by the control plane; `xid` and `bus_id` are for counting, and for texts that it cannot
@@ -221,7 +243,7 @@ class KernelEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     bus_id: str = ""
 
 
-class RankStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="rank_started"):
+class RankStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="rank_started"):
     """A rank of a gang said hello to its node's agent. Key: (job, restart_count, launch, rank, started_at)."""
 
     job_id: Count
@@ -234,7 +256,7 @@ class RankStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     user_id: UserId = 0  # of that process, as the kernel tells
 
 
-class FirstStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="first_step"):
+class FirstStep(msgspec.Struct, frozen=True, omit_defaults=True, tag="first_step"):
     """A rank finished the first step since its process started. Key: (job, restart_count, launch, rank, step, at)."""
 
     job_id: Count
@@ -247,7 +269,7 @@ class FirstStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     user_id: UserId = 0
 
 
-class CheckpointShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="shard"):
+class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shard"):
     """One rank wrote its part of a checkpoint. Key: (job, restart_count, launch, step, rank, path).
 
     A checkpoint is complete when all `world_size` shards of one attempt are in. `path` is what all of its shards
@@ -269,14 +291,15 @@ class CheckpointShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     user_id: UserId = 0
 
 
-class AnomalyKind(StrEnum):
+class AnomalyKind(WireEnum):
+    UNKNOWN = "unknown"
     LOSS_NAN = "loss_nan"
     LOSS_JUMP = "loss_jump"
     GRAD_NORM_NAN = "grad_norm_nan"
     GRAD_NORM_JUMP = "grad_norm_jump"
 
 
-class Anomaly(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="anomaly"):
+class Anomaly(msgspec.Struct, frozen=True, omit_defaults=True, tag="anomaly"):
     """A rank's loss or gradient norm was NaN or infinite, or jumped to several times what was usual, at this step; told
     again with `until` when it was as before from that step on. Key: (job, restart_count, launch, rank, kind, step,
     until).
@@ -296,7 +319,7 @@ class Anomaly(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     user_id: UserId = 0
 
 
-class JobRefused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="job_refused"):
+class JobRefused(msgspec.Struct, frozen=True, omit_defaults=True, tag="job_refused"):
     """Our Prolog kept a job off this node, because the control plane's last word was that it is unfit.
     Key: (node, job_id, at).
     """
@@ -307,8 +330,10 @@ class JobRefused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     restart_count: Count | None = None  # of the attempt that was kept off; None where Slurm does not tell its Prolog
 
 
-class HardwareKind(StrEnum):
-    """What a `HardwareEvent` tells of. `number` is given with each in brackets."""
+class HardwareKind(WireEnum):
+    """What a `HardwareEvent` reports. `number` is given with each in brackets."""
+
+    UNKNOWN = "unknown"
 
     PORT_OUTAGE = "port_outage"  # a port of the fabric was down for `seconds` and came back [link_downed since]; 0:
     # it did so between two looks, as link_downed tells
@@ -320,7 +345,7 @@ class HardwareKind(StrEnum):
     NVML_POISON = "nvml_poison"  # poisoned memory
 
 
-class HardwareEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="hardware"):
+class HardwareEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="hardware"):
     """Something happened to a part of this node, and the kernel log was not what told of it.
     Key: (node, boot_id, kind, part, at).
     """
@@ -352,6 +377,11 @@ class LaunchStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch
 
 class LaunchCause(StrEnum):
     """Why a launch was over, as its launcher sees it."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> LaunchCause | None:
+        """A cause that a newer release added blames no node."""
+        return cls.PROGRAM if isinstance(value, str) else None
 
     DONE = "done"  # every rank ended well, or the job was stopping
     HARDWARE = "hardware"  # nodes were bad: verdicts, nodes that are gone or stuck
@@ -388,7 +418,7 @@ RankFact = RankStarted | FirstStep | CheckpointShard | Anomaly
 Fact = KernelEvent | HardwareEvent | JobRefused | JobFact
 
 
-class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an agent sends: about once a second, and at once when it has a new fact."""
 
     version: int
@@ -411,6 +441,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         0.0  # for so long reading the ports has taken, and they are left out; 0: they are read
     )
     host_silent_seconds: float = 0.0  # the same of the host
+    release: Text = ""  # of the agent; empty before 0.2.0
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -436,7 +467,8 @@ class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
     managed: bool = True  # False: the job did not ask for us; nothing is to be restored, and nothing was settled
 
 
-class LauncherPhase(StrEnum):
+class LauncherPhase(WireEnum):
+    UNKNOWN = "unknown"
     SEATING = "seating"
     RUNNING = "running"
     ENDING = "ending"

@@ -32,6 +32,8 @@ class FakeControlPlane:
         self._news = threading.Condition()
         self.unfit = ""
         """Why no new job may start on the node."""
+        self.more: dict[str, object] = {}
+        """Fields of the acknowledgement that only a newer release has."""
         self.port = port
         self._server: _Server | None = None
         self.start()
@@ -134,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(refusal[0], {"error": refusal[1]})
             return
         plane.reports.append(report)
-        self._answer(200, {"facts": len(report.facts), "unfit": plane.unfit})
+        self._answer(200, {"facts": len(report.facts), "unfit": plane.unfit, **plane.more})
 
     def _follow(self, plane: FakeControlPlane, report: LauncherReport) -> None:
         plane.launchers.append(report)

@@ -322,6 +322,25 @@ def test_what_only_a_newer_hook_says_is_left_out_and_answered_and_the_rank_goes_
     on_stage(tmp_path, play)
 
 
+def test_what_a_newer_hook_adds_to_known_messages_is_ignored_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        anomaly = {"type": "anomaly", "id": 3, "kind": "throughput_drop", "step": 31, "at": 98.5}
+        await rank.say(HELLO | {"release": "0.3.0", "mood": "good"}, SHARD | {"id": 4, "mood": "good"})
+        await rank.say(SHARD | {"id": 5, "mood": "good"}, anomaly, {"type": "restore_point", "id": 6})
+        answers = [await rank.hear() or {} for _ in range(2)]
+        assert {answer["id"]: answer["type"] for answer in answers} == {3: "error", 6: "restore_point"}
+        assert len(stage.facts) == 2  # the rank, and its shard once
+        stage.facts.acknowledge(stage.facts.oldest(9))
+        await rank.close()
+
+    on_stage(tmp_path, play)
+    logged = [vars(record)["fields"]["what"] for record in caplog.records if record.msg == "rank_unknown_content"]
+    assert logged == ["field Hello.mood", "field ShardNotice.mood", "value AnomalyNotice.kind=throughput_drop"]
+
+
 @pytest.mark.parametrize(
     "times",
     [

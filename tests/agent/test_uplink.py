@@ -239,3 +239,20 @@ def test_an_answer_that_cannot_be_decoded_is_an_error_at_once(plane: FakeControl
             await uplink.restore_point(RestorePointRequest(7, 1, 0, 1000))
 
     with_uplink([plane.url], filled(0), play)
+
+
+def test_what_only_a_newer_control_plane_answers_is_ignored_and_logged_once(
+    plane: FakeControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    plane.more = {"advice": {"reboot": True}}
+    facts = filled(1)
+
+    async def play(uplink: Uplink) -> None:
+        assert await uplink.send(report())
+        assert await uplink.send(report())
+
+    with_uplink([plane.url], facts, play)
+    assert len(facts) == 0
+    assert [vars(record)["fields"]["what"] for record in caplog.records if record.name != "httpx"] == [
+        "field Acknowledgement.advice"
+    ]

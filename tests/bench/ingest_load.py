@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from understudy_agent.wire import WIRE_VERSION, Gpu, GpuStatus, RankWindow, Report
+from understudy_agent.wire import RELEASE, WIRE_VERSION, Gpu, GpuStatus, RankWindow, Report
 
 NODES = 128
 GPUS = 8
@@ -49,7 +49,17 @@ def full_report(index: int) -> bytes:
         for i in range(GPUS)
     ]
     report = Report(
-        WIRE_VERSION, CLUSTER, node_name(index), f"boot-{index}", 1, time.time(), time.time(), "570.124", gpus, ranks
+        WIRE_VERSION,
+        CLUSTER,
+        node_name(index),
+        f"boot-{index}",
+        1,
+        time.time(),
+        time.time(),
+        "570.124",
+        gpus,
+        ranks,
+        release=RELEASE,
     )
     return msgspec.json.encode(report)
 

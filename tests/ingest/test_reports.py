@@ -20,6 +20,7 @@ from understudy_agent.wire import (
     CheckpointShard,
     Collective,
     Fact,
+    GpuStatus,
     HardwareEvent,
     HardwareKind,
     JobRefused,
@@ -187,9 +188,27 @@ def test_a_malformed_report_is_refused_with_the_reason(door: Door, body: bytes) 
     refused(door.post(body), 400, "cannot be read")
 
 
-def test_a_report_with_an_unknown_field_is_refused_by_its_name(door: Door) -> None:
-    body = msgspec.json.decode(msgspec.json.encode(b.report("n1"))) | {"surprise": 1}
-    refused(door.post(msgspec.json.encode(body)), 400, "surprise")
+@pytest.mark.parametrize("release", ["", "0.3.0"])
+def test_what_only_a_newer_release_sends_is_ignored_and_counted_and_the_rest_is_taken(door: Door, release: str) -> None:
+    gpus = [b.gpu(0), {"index": 1, "status": "on_fire", "flames": 3}]
+    facts = [b.xid_event("n1", 79).event, {"type": "fan_stopped", "fan": 2}, {"type": "fan_stopped", "fan": 3}]
+    facts += [{"type": "hardware", "boot_id": b.BOOT, "at": b.NOW, "kind": "nvml_smoke", "part": "0000:1b:00.0"}]
+    report = msgspec.to_builtins(b.report("n1", release=release)) | {"gpus": gpus, "facts": facts, "weather": "hot"}
+    for _ in range(2):
+        answer = door.post(msgspec.json.encode(report))
+        assert answer.status_code == 200
+        assert answer.json()["facts"] == 1
+        assert sum("does not know: fan_stopped" in text for text in answer.json()["dropped"]) == 2
+        assert sum("HardwareEvent.kind" in text for text in answer.json()["dropped"]) == 1
+    assert door.events_stored == 1
+    assert [gpu.status for gpu in door.telemetry.heard()["n1"].report.gpus] == [GpuStatus.OK, GpuStatus.UNKNOWN]
+    assert door.telemetry.unknown.totals() == {"field": 4, "value": 4, "kind": 4}
+
+
+def test_an_invalid_fact_beside_one_of_an_unknown_kind_is_refused(door: Door) -> None:
+    facts = [{"type": "fan_stopped"}, {"type": "kernel", "boot_id": b.BOOT, "sequence": -1, "at": b.NOW, "text": ""}]
+    report = msgspec.to_builtins(b.report("n1")) | {"facts": facts}
+    refused(door.post(msgspec.json.encode(report)), 400, "cannot be read")
 
 
 def test_an_unknown_wire_version_is_named_whatever_else_is_in_the_report(door: Door) -> None:

@@ -75,6 +75,14 @@ class FleetCollector(Collector):
             "Reports accepted since start.",
             value=self._deps.telemetry.reports_total,
         )
+        unknown = CounterMetricFamily(
+            "understudy_wire_unknown_total",
+            "Fields, enum values and kinds of facts in agents' reports that this release does not know and ignored.",
+            labels=["what"],
+        )
+        for what, count in self._deps.telemetry.unknown.totals().items():
+            unknown.add_metric([what], count)
+        yield unknown
         yield CounterMetricFamily(
             "understudy_step_windows_dropped_total",
             "Step-time windows of ranks rejected since start.",

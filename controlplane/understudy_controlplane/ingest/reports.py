@@ -33,6 +33,7 @@ from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.authority import Token
+from understudy_controlplane.ingest.decode import Decoded, decode_report
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
 from understudy_controlplane.store.database import StoreError
@@ -48,7 +49,6 @@ class _VersionOnly(msgspec.Struct):
     version: int = 0
 
 
-_decoder = msgspec.json.Decoder(Report)
 _version_decoder = msgspec.json.Decoder(_VersionOnly)
 _NOTHING_TO_ACKNOWLEDGE = answer(Acknowledgement(0)).body
 
@@ -87,13 +87,15 @@ def reports_router(doors: Doors) -> APIRouter:
                 "send fewer steps or facts in one report",
             )
         try:
-            report = _decoder.decode(body)
+            decoded = decode_report(body)
         except NOT_UNDERSTOOD as error:
             return _not_understood(body, error)
-        objection = _objection(doors, report)
+        objection = _objection(doors, decoded.report)
         if objection is not None:
             return objection
-        return await _take(doors, report)
+        if decoded.unknown:
+            _note_unknown(doors, decoded)
+        return await _take(doors, decoded)
 
     @router.get("/v1/restore-point")
     async def restore_point(
@@ -155,6 +157,13 @@ def wrong_version(version: int) -> Response:
     )
 
 
+def _note_unknown(doors: Doors, decoded: Decoded) -> None:
+    """Counts every occurrence, and logs each name once."""
+    report = decoded.report
+    for name in doors.telemetry.unknown.note(decoded.unknown):
+        log.warning("report.unknown_content", node=report.node, release=report.release, what=name)
+
+
 def _objection(doors: Doors, report: Report) -> Response | None:
     if report.version != WIRE_VERSION:
         return wrong_version(report.version)
@@ -190,7 +199,8 @@ def _objection(doors: Doors, report: Report) -> Response | None:
     return None
 
 
-async def _take(doors: Doors, report: Report) -> Response:
+async def _take(doors: Doors, decoded: Decoded) -> Response:
+    report = decoded.report
     now = doors.clock.now()
     before = doors.telemetry.latest(report.node) if report.facts else None
     try:
@@ -216,6 +226,7 @@ async def _take(doors: Doors, report: Report) -> Response:
             log.exception("facts_not_stored", node=report.node, count=len(report.facts))
             return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
         doors.wake_loop()
+    dropped += decoded.facts_ignored
     unfit = doors.unfit(report.node, now)
     if dropped:
         log.warning("report_dropped_in_part", node=report.node, reason=dropped[:DROPPED_SHOWN_MAX])

@@ -11,6 +11,7 @@ from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.live.allocations import Allocations
 from understudy_controlplane.live.step_buffer import RankNow, StepBuffer
+from understudy_controlplane.live.wire_unknown import WireUnknown
 
 STEP_SECONDS_MAX = 1e6
 
@@ -45,6 +46,7 @@ class Telemetry:
         self._steps: dict[int, StepBuffer] = {}
         self._expected: dict[int, ExpectedJob] = {}
         self.allocations = Allocations()
+        self.unknown = WireUnknown()
         self.reports_total = 0
         self.windows_dropped_total = 0
 
