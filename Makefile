@@ -1,26 +1,33 @@
-# Two commands matter: `make demo` and `make test`. Both set up what they need and can be run again.
+# Two commands matter: `make demo` and `make test`. Both set up what they need and can be run again. `make check` needs
+# no root and no PyTorch, only Python 3.11 or newer.
 PYTHON ?= /usr/bin/python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo test check bench bench-recovery docs wheels setup versions format clean
+.PHONY: demo unit lint check test long bench bench-recovery docs wheels setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
 
-# Clusters are mostly waited for: side by side, the contract's tests of one version of Slurm on one. Those that promise
-# times one by one.
-test: check versions
-	@$(RUN) -m pytest -m "cluster and not timed" -n 2 --dist loadgroup --durations 15
-	@$(RUN) -m pytest -m "cluster and timed" --durations 15
+# Less than a minute once it is set up.
+unit: setup-check
+	@$(RUN) -m tests.run unit
 
-check: setup
+lint: setup-check
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(RUN) -m mypy
 	@$(VENV)/bin/lint-imports
-	@$(RUN) -m pytest -m "not cluster and not timed" -q -n 2 --dist worksteal
-	@$(RUN) -m pytest -m "timed and not cluster" -q
+
+check: lint unit
+
+test: setup versions-begun lint
+	@$(RUN) -m tests.run unit integration timed cluster cluster-timed
+
+# Hours. The report is build/long/DATE.md.
+long: setup versions
+	@$(RUN) -m tests.long
 
 bench: setup
 	@$(RUN) -m tests.bench.ingest
@@ -35,22 +42,30 @@ bench: setup
 bench-recovery: setup
 	@$(RUN) -m tests.bench.recovery $(OPTIONS)
 
-docs: setup
+docs: setup-check
 	@$(RUN) docs/generate.py
 
 # Both distributions, in build/wheels.
-wheels: setup
+wheels: setup-check
 	@deploy/build_wheels.sh $(abspath $(RUN)) build/wheels
 	@ls build/wheels/*.whl
 
 setup:
-	@PYTHON=$(PYTHON) VENV=$(VENV) tests/testbed/setup.sh
+	@$(SETUP)
+
+setup-check:
+	@$(SETUP) check
 
 # The other versions of Slurm that are tested against, beside this machine's own.
 versions: setup
 	@tests/testbed/slurm_versions.sh
 
-format: setup
+# The same in the background: the tests that need them wait for them.
+versions-begun: setup
+	@mkdir -p build
+	@tests/testbed/slurm_versions.sh >build/slurm_versions.log 2>&1 &
+
+format: setup-check
 	@$(VENV)/bin/ruff check --fix-only .
 	@$(VENV)/bin/ruff format .
 

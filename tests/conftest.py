@@ -1,18 +1,75 @@
-"""Fixtures that several rooms of tests share."""
+"""Fixtures that several folders of tests share, and what the marks mean."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.pythons import HOOK_VERSIONS, missing
 from tests.testbed.cluster import SlurmCluster
 from tests.testbed.installation import NATIVE, Installation
+
+# A busy machine is no fault.
+settings.register_profile("test", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=10_000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("test")
+
+NEED_TORCH = ["agent/selfcheck/test_selfcheck.py", "hook/test_ddp.py", "launch/test_on_a_cluster.py"]
+"""`make unit` and `make check` install no training framework."""
+
+collect_ignore = [] if importlib.util.find_spec("torch") else NEED_TORCH
+
+STARTS_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"})
+"""Audit events of Python (https://docs.python.org/3/library/audit_events.html)."""
+
+unit_tests_running: list[str] = []
+
+
+def refuse_processes(
+    event: str,
+    _arguments: tuple[object, ...],
+    # Audit hooks are called until the interpreter has ended, when this module's names are gone.
+    refused: frozenset[str] = STARTS_PROCESS,
+    running: list[str] = unit_tests_running,
+) -> None:
+    if event in refused and running:
+        raise RuntimeError(f"{running[-1]} starts a process: mark it `integration`")
+
+
+sys.addaudithook(refuse_processes)
+
+
+def is_unit(item: pytest.Item) -> bool:
+    return not any(item.get_closest_marker(mark) for mark in ("integration", "cluster", "timed"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A unit test that starts a process fails."""
+    if is_unit(item):
+        unit_tests_running.append(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        unit_tests_running.clear()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run side by side, groups that share a cluster begin first: they take longest."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+def pytest_report_header() -> list[str]:
+    return [f"not collected, because torch is not installed: {', '.join(collect_ignore)}"] if collect_ignore else []
 
 
 class Clusters:

@@ -28,6 +28,8 @@ from tests.testbed.configuration import free_ports
 from understudy_agent import wire
 from understudy_agent.export import ExportError, export, main
 
+pytestmark = pytest.mark.integration
+
 HOOK = REPOSITORY / "agents" / "understudy"
 MAIN_PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 HOOK_PROJECT = tomllib.loads((REPOSITORY / "agents" / "pyproject.toml").read_text())["project"]

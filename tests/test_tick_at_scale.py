@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 
 from tests import builders as b
 from tests.fakes.slurm import FakeSlurm
+from tests.new_database import new_database
 from tests.stopwatch import best_seconds
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import Config
@@ -77,7 +78,7 @@ def test_many_broken_nodes_are_judged_quickly_and_few_of_them_quarantined() -> N
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = open_database(f"sqlite:///{tmp_path}/fleet.db")
+    engine = open_database(new_database(tmp_path / "fleet.db"))
     yield engine
     engine.dispose()
 
@@ -100,7 +101,7 @@ def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_beli
     names = [f"n{i}" for i in range(1, 4 * PROBES_AT_ONCE + 1)]
     fake, asked = FakeSlurm(names), list[str]()
     (tmp_path / "token").write_text("a-token-for-a-rehearsal")
-    server = {"database": f"sqlite:///{tmp_path}/fleet.db", "agent_token_file": str(tmp_path / "token")}
+    server = {"database": new_database(tmp_path / "fleet.db"), "agent_token_file": str(tmp_path / "token")}
     config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
 
     class Clock:
@@ -142,7 +143,7 @@ def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_beli
 def test_a_slurmd_that_never_answers_is_tried_ever_more_rarely(tmp_path: Path) -> None:
     fake, tried = FakeSlurm(["n1"]), list[float]()
     (tmp_path / "token").write_text("a-token-for-a-rehearsal")
-    server = {"database": f"sqlite:///{tmp_path}/fleet.db", "agent_token_file": str(tmp_path / "token")}
+    server = {"database": new_database(tmp_path / "fleet.db"), "agent_token_file": str(tmp_path / "token")}
     config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
 
     class Clock:

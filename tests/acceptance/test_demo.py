@@ -16,7 +16,7 @@ from tests import REPOSITORY
 from tests.demo.__main__ import DIRECTORY, RESULT
 from tests.testbed.processes import MARK, all_processes, environment_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timed]
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("demo")]
 
 DEMO_SECONDS = 300
 DEMO = [sys.executable, "-m", "tests.demo"]
@@ -44,10 +44,12 @@ def of(result: dict[str, Any], fault: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.timed
 def test_the_final_weights_are_those_of_a_run_without_faults(result: dict[str, Any]) -> None:
     assert result["weights_identical"] is True
 
 
+@pytest.mark.timed
 def test_three_faults_are_recovered_each_on_a_spare_of_its_own(result: dict[str, Any]) -> None:
     assert [one["fault"] for one in result["recoveries"]] == ["xid", "dead_node", "straggler"]
     assert {one["path"] for one in result["recoveries"]} == {"pool"}
@@ -56,6 +58,7 @@ def test_three_faults_are_recovered_each_on_a_spare_of_its_own(result: dict[str,
     assert all(one["steps_lost"] >= 0 for one in result["recoveries"])
 
 
+@pytest.mark.timed
 def test_phases_follow_each_other(result: dict[str, Any]) -> None:
     for one in result["recoveries"]:
         times = list(one["phases_ms"].values())
@@ -71,19 +74,23 @@ def test_phases_follow_each_other(result: dict[str, Any]) -> None:
         assert times == sorted(times)
 
 
+@pytest.mark.timed
 def test_an_xid_is_a_drain_within_a_second(result: dict[str, Any]) -> None:
     assert of(result, "xid")["phases_ms"]["drained"] < 1000
 
 
+@pytest.mark.timed
 def test_the_gangs_processes_are_started_within_ten_seconds_of_the_drain(result: dict[str, Any]) -> None:
     for one in result["recoveries"]:
         assert one["phases_ms"]["running"] - one["phases_ms"]["drained"] < 10_000, one
 
 
+@pytest.mark.timed
 def test_a_dead_node_is_acted_on_within_fifteen_seconds(result: dict[str, Any]) -> None:
     assert of(result, "dead_node")["phases_ms"]["drained"] < 15_000
 
 
+@pytest.mark.timed
 def test_the_demo_leaves_no_process(result: dict[str, Any]) -> None:
     assert result
     assert leftovers() == []

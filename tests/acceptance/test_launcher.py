@@ -19,7 +19,7 @@ from tests.acceptance.launcher_job import LauncherJob, swaps, wait_succeeded
 from tests.testbed.processes import all_processes, environment_of
 from understudy_agent.launch.tree import parents
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timed]
+pytestmark = pytest.mark.cluster
 
 
 def launcher_of(job: LauncherJob) -> int:
@@ -28,7 +28,7 @@ def launcher_of(job: LauncherJob) -> int:
         pid
         for pid in all_processes()
         if environment_of(pid).get("SLURM_JOB_ID") == str(job.job)
-        and b"\0agents.launch\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        and b"\0understudy_agent.launch\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     of = parents()
     (launcher,) = (pid for pid in found if of.get(pid) not in found)
@@ -39,6 +39,7 @@ def started_after(job: LauncherJob, launch: int, at: float) -> float:
     return max(float(one["at"]) for one in job.starts(0, launch)) - at
 
 
+@pytest.mark.timed
 def test_xids_are_dealt_with_within_the_allocation_in_a_second(make_site: MakeSite) -> None:
     site = make_site(nodes=8, spares=1)
     gang.start_site(site)

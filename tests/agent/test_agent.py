@@ -24,6 +24,8 @@ from understudy_agent.sample.nvml_sample import NvmlEvent, NvmlSample
 from understudy_agent.sample.sampler import Sampler
 from understudy_agent.wire import Gpu, GpuStatus, HardwareEvent, Host, KernelEvent
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def plane() -> Iterator[FakeControlPlane]:

@@ -9,6 +9,8 @@ import pytest
 
 from tests import PYTHON_PATH
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:

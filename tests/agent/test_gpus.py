@@ -21,6 +21,8 @@ from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml_sample import NvmlEvent
 from understudy_agent.wire import GpuStatus
 
+pytestmark = pytest.mark.integration
+
 QUICK = Bounds(silent_after=0.3, kill_after=0.6, unkillable_after=0.3, restart_first=0.1, restart_most=0.2)
 
 

@@ -30,6 +30,8 @@ from understudy_agent.wire import (
 )
 from understudy_agent.wire import Restart as WireRestart
 
+pytestmark = pytest.mark.integration
+
 STATE: LauncherState = {
     "type": "launcher",
     "job_id": 7,

@@ -15,6 +15,8 @@ from understudy_agent.sample import nvml, nvml_process
 from understudy_agent.sample.nvml_process import Events, MessageWriter, Wakeup
 from understudy_agent.sample.nvml_sample import NvmlSample
 
+pytestmark = pytest.mark.integration
+
 
 def test_no_event_set_is_left_in_the_driver_by_a_gpu_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []

@@ -113,6 +113,7 @@ def test_hello_becomes_a_fact_with_the_pid_and_start_that_the_kernel_tells(tmp_p
     on_stage(tmp_path, play)
 
 
+@pytest.mark.integration
 def test_a_process_started_now_is_known_to_have_started_now() -> None:
     clock = ProcessClock()
     before = time.time()

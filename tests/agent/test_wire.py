@@ -6,7 +6,7 @@ import contextlib
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import builders as b
@@ -35,7 +35,6 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(line)
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(st.binary() | damaged())
 def test_damaged_messages_are_not_understood_and_no_more(line: bytes) -> None:
     for decoder in DECODERS:

@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from tests import builders as b
 from tests.fakes.slurm import FakeSlurm
+from tests.new_database import new_database
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.store.stores import Stores
@@ -24,7 +25,7 @@ def plane(tmp_path: Path) -> Iterator[tuple[TestClient, Stores]]:
     token = tmp_path / "token"
     token.write_text(TOKEN)
     server = {
-        "database": f"sqlite:///{tmp_path}/fleet.db",
+        "database": new_database(tmp_path / "fleet.db"),
         "agent_token_file": str(token),
         "operator_token_file": str(token),
     }

@@ -27,6 +27,8 @@ from tests.bench.recovery.judge import (
     weights_right,
 )
 
+pytestmark = pytest.mark.integration
+
 BEFORE = [Step(100 + number, "old", number + 1) for number in range(10)]
 FAULT_AT = 109.5
 RUN = Run("understudy", "xid", 45.0)

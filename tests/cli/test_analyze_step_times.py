@@ -174,6 +174,7 @@ def test_a_role_that_was_not_given_is_not_taken_for_a_fault() -> None:
     assert "told no role" in result["not_named"][0]["why"]
 
 
+@pytest.mark.integration
 def test_a_large_file_is_judged_in_bounded_memory(tmp_path: Path) -> None:
     """100,000 ranks with twenty steps each, in an address space that could not hold the file as objects."""
     path = tmp_path / "large.csv"

@@ -7,6 +7,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.integration
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

@@ -23,6 +23,7 @@ from understudy_controlplane.slurm.pyslurm_gateway import PyslurmGateway
 
 NODES = tuple(f"n{number}" for number in range(1, 9))
 SLOW_TO_DIE_SECONDS = 2.0
+LOOK_AGAIN_SECONDS = 0.1
 
 
 class Side(Protocol):
@@ -94,6 +95,7 @@ class FakeSide:
 class RealSide:
     def __init__(self, cluster: SlurmCluster, slurm: Slurm) -> None:
         self._cluster = cluster
+        self._killed: set[str] = set()
         self.slurm = slurm
 
     def now(self) -> float:
@@ -116,10 +118,12 @@ class RealSide:
         time.sleep(seconds)
 
     def kill_node(self, node: str) -> None:
+        self._killed.add(node)
         self._cluster.kill_node(node)
 
     def start_node(self, node: str) -> None:
         self._cluster.start_node(node)
+        self._killed.discard(node)
 
     def spoil_prolog(self, node: str) -> None:
         (self._cluster.directory / f"bad-prolog.{node}").touch()
@@ -128,12 +132,12 @@ class RealSide:
         self._cluster.run("scancel", str(job_id))
 
     def finish_reboot(self, node: str) -> None:
-        self._cluster.kill_node(node)
+        self.kill_node(node)
         self._cluster.start_node(node, rebooted=True)
         until(self, lambda: not node_of(self, node).on_leave, f"{node} is back", 60)
         # Started so, a slurmd claims a reboot with every registration: the next one would be an unexpected one.
-        self._cluster.kill_node(node)
-        self._cluster.start_node(node)
+        self.kill_node(node)
+        self.start_node(node)
 
     def submit_array(self, user: str, tasks: int) -> int:
         """Returns the array's id."""
@@ -165,9 +169,9 @@ class RealSide:
         until(self, lambda: all(job.state in ENDED for job in self.slurm.jobs()), "all jobs are over", 150)
         for reservation in self.slurm.reservations():
             self.slurm.delete_reservation(reservation.name)
+        for killed in sorted(self._killed):
+            self.start_node(killed)
         for node in self.slurm.nodes():
-            if not self._cluster.node_pids(node.name):
-                self._cluster.start_node(node.name)
             if node.draining or node.down:
                 self.slurm.resume_node(node.name)
             if node.weight != 1:
@@ -211,7 +215,7 @@ def until(side: Side, predicate: Callable[[], bool], what: str, timeout_seconds:
     deadline = side.now() + timeout_seconds
     while not predicate():
         assert side.now() < deadline, f"not within {timeout_seconds} s: {what}; jobs: {side.slurm.jobs()}"
-        side.wait(0.05)
+        side.wait(LOOK_AGAIN_SECONDS)
 
 
 def running(side: Side, job_id: int) -> SlurmJob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_agent.kernel_line import RecordError, parse_record
@@ -192,7 +192,6 @@ def test_a_storm_that_differs_in_pids_only_is_of_one_kind() -> None:
     assert first.kind == second.kind
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(st.text(max_size=400))
 def test_no_text_raises_and_none_is_lost(text: str) -> None:
     line = decode(text)

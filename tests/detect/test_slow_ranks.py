@@ -140,6 +140,7 @@ def test_many_small_roles_are_judged_like_each_by_itself() -> None:
     assert [slow.rank for slow in crowd.named(POLICY)] == [10, 200]
 
 
+@pytest.mark.integration
 def test_noise_names_at_most_one_rank_in_a_thousand_days_of_ranks() -> None:
     """A share of what the bench looks at. At one in 20,000, it has two or more in one run of thirty."""
     found = [false_alarms(20_000, peers, 0.05, rounds=60, seed=7) for peers in (4, 8, 16, 64)]

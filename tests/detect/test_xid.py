@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import builders as b
@@ -287,7 +287,6 @@ class TestBursts:
         (_, found) = judged(remembered(code(13), code(45, 2, START + 31)))
         assert "echo_of" not in found.evidence
 
-    @settings(deadline=None)  # a busy machine is no fault
     @given(st.lists(st.tuples(st.floats(0, 3000), st.sampled_from([13, 45, 48, 74, 79])), min_size=1, max_size=40))
     def test_a_storm_remembered_as_one_makes_the_same_bursts(self, seen: list[tuple[float, int]]) -> None:
         seen = sorted(seen)
@@ -416,7 +415,6 @@ def test_no_mixture_of_lines_raises() -> None:
 
     texts = [text for text, _, _ in ALL]
 
-    @settings(deadline=None)  # a busy machine is no fault
     @given(st.lists(st.tuples(st.sampled_from(texts), st.integers(0, 1000)), max_size=30))
     def hold(seen: list[tuple[str, int]]) -> None:
         events = [line(text, i, START + at) for i, (text, at) in enumerate(seen)]

@@ -15,6 +15,8 @@ from tests.hook.training_site import JOB, Desk, shards, steps, windows
 from understudy_agent.config import Config
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard
 
+pytestmark = pytest.mark.integration
+
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "frameworks"
 
 

@@ -19,6 +19,8 @@ from understudy.ddp import GRADIENTS, PENDING_MAX, _GpuWait, watch_collectives, 
 from understudy_agent.config import Config
 from understudy_agent.wire import Collective
 
+pytestmark = pytest.mark.integration
+
 SCRIPT = """
 import sys, time
 from understudy import Monitor

@@ -350,6 +350,7 @@ def test_what_cannot_be_told_is_not_told_and_nothing_is_raised(plane: FakeContro
     assert len(of_kind(plane, RankStarted)) == 1  # none of it cost the connection
 
 
+@pytest.mark.integration
 def test_a_forked_child_is_no_rank_and_leaves_its_parent_alone(plane: FakeControlPlane, config: Config) -> None:
     """As the workers of a data loader are, which may outlive the step that made them."""
     with running_agent(config):
@@ -499,6 +500,7 @@ def test_the_last_collective_entered_is_told_and_its_time_is_waiting(plane: Fake
     assert max(own[:2]) < 0.02
 
 
+@pytest.mark.integration
 def test_a_process_that_ends_without_close_tells_what_is_left(
     plane: FakeControlPlane, config: Config, tmp_path: Path
 ) -> None:

@@ -18,6 +18,8 @@ from tests.hook import on_any_python
 from tests.pythons import HOOK_VERSIONS, REQUIRED_VARIABLE, interpreters, required
 from understudy_agent.launch import warm
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("version", list(interpreters()))
 def test_hook_and_warm_start_work_on_this_version(

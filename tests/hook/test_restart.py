@@ -14,6 +14,8 @@ import pytest
 from understudy import restart
 from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = """
 import os, socket, sys
 from understudy.restart import restartable

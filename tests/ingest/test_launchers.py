@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from tests import builders as b
+from tests.new_database import new_database
 from understudy_agent.wire import (
     REPORT_BYTES_MAX,
     WIRE_VERSION,
@@ -74,7 +75,7 @@ def report(**changes: Any) -> LauncherReport:
 @pytest.fixture(params=[True])
 def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
     """`param`: whether the job asked for Understudy."""
-    engine = open_database(f"sqlite:///{tmp_path}/fleet.db")
+    engine = open_database(new_database(tmp_path / "fleet.db"))
     telemetry = Telemetry()
     telemetry.expect({7: ExpectedJob(1, 1000, frozenset({"n1", "n2", "n3", "n4"}))})
     known = FleetStore(engine).see_jobs([b.job(managed=request.param, restart_count=1)], b.NOW)[0]

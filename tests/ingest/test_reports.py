@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
 
 from tests import builders as b
+from tests.new_database import new_database
 from understudy_agent.wire import (
     REPORT_BYTES_MAX,
     CheckpointShard,
@@ -69,7 +70,7 @@ class Still:
 
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Door]:
-    engine = open_database(f"sqlite:///{tmp_path}/fleet.db")
+    engine = open_database(new_database(tmp_path / "fleet.db"))
     telemetry = Telemetry()
     telemetry.know(["n1", "n2"])
     telemetry.expect({7: ExpectedJob(0, 1000, frozenset({"n1", "n2"}))})

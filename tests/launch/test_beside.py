@@ -16,6 +16,8 @@ import pytest
 from tests import PYTHON_PATH
 from tests.launch.local import LocalGang
 
+pytestmark = pytest.mark.integration
+
 THREE = ["--nodes", "3"]
 
 

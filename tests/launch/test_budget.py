@@ -14,6 +14,8 @@ from understudy_agent.launch.launch import Launch
 from understudy_agent.launch.progress import FileProgress
 from understudy_agent.launch.steps import Step
 
+pytestmark = pytest.mark.integration
+
 
 class Gang:
     """Its progress file and its launches, each with its beginning."""

@@ -21,7 +21,7 @@ from tests.launch.gang import GangJob
 from tests.testbed.processes import Process, is_running, read_process, signal_process
 from tests.testbed.site import RESEARCHER, Site
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timed]
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("launcher")]
 
 GANG = ["--nodes", "4", "--procs-per-node", "2"]
 QUICK = ["--rearm-seconds", "0.5"]
@@ -113,6 +113,7 @@ def test_a_step_that_somebody_ends_is_no_nodes_fault(gang: GangJob) -> None:
     assert gang.exit_code() == 0
 
 
+@pytest.mark.timed
 def test_a_dead_node_gives_its_place_to_a_spare(gang: GangJob) -> None:
     gang.submit([*GANG, *QUICK])
     gang.wait_for_launch(0, 8)
@@ -127,6 +128,7 @@ def test_a_dead_node_gives_its_place_to_a_spare(gang: GangJob) -> None:
     assert gang.exit_code() == 0
 
 
+@pytest.mark.timed
 def test_a_node_that_only_falls_silent_is_replaced_too(gang: GangJob) -> None:
     """Nobody closes its connections: the power is gone."""
     gang.submit([*GANG, *QUICK])
@@ -146,6 +148,7 @@ def test_a_node_that_only_falls_silent_is_replaced_too(gang: GangJob) -> None:
         go_on(stopped)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("standbys", [True, False])
 def test_a_spare_where_slurm_can_start_nothing_takes_nobody_down(gang: GangJob, standbys: bool) -> None:
     """Only its slurmd is dead. srun ends a whole step of which it could not start one task, ten seconds later."""
@@ -167,6 +170,7 @@ def test_a_spare_where_slurm_can_start_nothing_takes_nobody_down(gang: GangJob, 
     assert len(gang.events("launch")) == 2
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("standbys", [True, False])
 def test_a_verdict_moves_the_gang_off_the_node_within_a_second(gang: GangJob, standbys: bool) -> None:
     gang.submit([*GANG, "--rearm-seconds", "0.5" if standbys else "600"])
@@ -185,6 +189,7 @@ def test_a_verdict_moves_the_gang_off_the_node_within_a_second(gang: GangJob, st
     assert gang.exit_code() == 0
 
 
+@pytest.mark.timed
 def test_ranks_that_cannot_be_killed_hold_nobody_up(gang: GangJob) -> None:
     """A verdict names n2; the ranks on n3, which is fine, do not end: its seat and Slurm's daemon stand still."""
     gang.submit([*GANG, *QUICK, "--silence-seconds", "60", "--kill-seconds", "1"], gang.simple("--ignore-term"))
@@ -234,6 +239,7 @@ def test_progress_gives_the_budget_back(gang: GangJob) -> None:
     assert gang.exit_code() == 0
 
 
+@pytest.mark.timed
 def test_a_gang_that_hangs_is_started_again(gang: GangJob) -> None:
     """Two of its nodes ignore all they can: the ranks do not end of themselves."""
     gang.submit([*GANG, "--progress-file", "steps", "--hang-seconds", "2"], gang.simple("step", "--ignore-term"))
@@ -328,6 +334,7 @@ def test_one_torchrun_a_node(gang: GangJob) -> None:
     assert gang.exit_code(60) == 0
 
 
+@pytest.mark.timed
 def test_warm_standbys_begin_sooner_than_cold_ones(gang: GangJob) -> None:
     """The gang's first line after `import torch`, on all ranks, from the verdict on."""
     program = gang.home / "torch_program.py"

@@ -155,6 +155,7 @@ def fake_command(directory: Path, name: str, script: str) -> None:
     command.chmod(0o755)
 
 
+@pytest.mark.integration
 def test_an_answer_of_slurms_that_no_pipe_holds_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line for each node in each partition."""
     fake_command(tmp_path, "sinfo", "yes 'n1 allocated' | head -n 20000; echo n2 down; echo n2 down")
@@ -166,6 +167,7 @@ def test_an_answer_of_slurms_that_no_pipe_holds_is_read(tmp_path: Path, monkeypa
     assert down == {"n2": "Slurm says it is DOWN"}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("program", "words"), [("", "No such file"), ("exit 3", "it ended with 3")])
 def test_a_sinfo_that_tells_nothing_is_told_of_once(
     tmp_path: Path,
@@ -188,6 +190,7 @@ def test_a_sinfo_that_tells_nothing_is_told_of_once(
     assert (told.count("sinfo does not tell"), words in told) == (1, True)
 
 
+@pytest.mark.integration
 def test_a_scancel_that_gets_no_answer_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_command(tmp_path, "scancel", "exec sleep 60")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -204,6 +207,7 @@ def test_a_scancel_that_gets_no_answer_holds_up_no_end(tmp_path: Path, monkeypat
     hub.close()
 
 
+@pytest.mark.integration
 def test_a_helper_that_runs_as_somebody_else_holds_up_no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A setuid program, such as sudo: not ours to kill, and no rank."""
     helper, rank = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
@@ -323,6 +327,7 @@ sys.exit(5)
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["script", "module"])
 def test_a_warm_interpreter_becomes_the_program_it_was_started_for(tmp_path: Path, kind: str) -> None:
     script = tmp_path / "train.py"
@@ -362,6 +367,7 @@ def test_a_warm_interpreter_becomes_the_program_it_was_started_for(tmp_path: Pat
     assert program.returncode == 5
 
 
+@pytest.mark.integration
 def test_a_warm_interpreter_that_is_not_needed_ends(tmp_path: Path) -> None:
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
@@ -377,6 +383,7 @@ def test_a_warm_interpreter_that_is_not_needed_ends(tmp_path: Path) -> None:
     assert program.wait(20) == 0
 
 
+@pytest.mark.integration
 def test_every_option_is_documented() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "launcher.md").read_text()
     done = subprocess.run(

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, create_engine
 
 from tests import builders as b
 from tests.fakes.slurm import FakeSlurm
+from tests.new_database import new_database
 from understudy_agent.wire import Gpu
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config, Mode
@@ -225,7 +226,7 @@ class Rehearsal:
         token = directory / "token"
         token.write_text("a-token-for-a-rehearsal")
         defaults: dict[str, Any] = {
-            "server": {"database": f"sqlite:///{directory}/fleet.db", "agent_token_file": str(token)},
+            "server": {"database": new_database(directory / "fleet.db"), "agent_token_file": str(token)},
             "spares": {"count": 3},
         }
         return b.config(**(defaults | sections))

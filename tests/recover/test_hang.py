@@ -17,6 +17,8 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 
+pytestmark = pytest.mark.integration
+
 Hang = Callable[[str | None], None]
 
 

@@ -26,6 +26,8 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus, StepName
 from understudy_controlplane.store import tables
 
+pytestmark = pytest.mark.integration
+
 
 class ObedientLauncher:
     """Of the rehearsal's gang: n1 to n3 are its seats, n4 is its spare. Carries out its orders, a tick later."""

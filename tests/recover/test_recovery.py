@@ -17,6 +17,8 @@ from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def rehearsal(tmp_path: Path) -> Rehearsal:

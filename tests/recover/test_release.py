@@ -13,6 +13,8 @@ from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, Recov
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def rehearsal(tmp_path: Path) -> Rehearsal:

@@ -28,6 +28,8 @@ from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.queries import Queries
 
+pytestmark = pytest.mark.integration
+
 REPAIR = {"repair": {"enabled": True, "cooldown_seconds": 5, "webhook": "http://tickets/"}}
 VALIDATION = {"validation": {"enabled": True, "probation_hours": 1}}
 TESTED: dict[str, Any] = REPAIR | VALIDATION

@@ -19,6 +19,8 @@ from understudy_controlplane.recover.steps.script import (
     with_last_words,
 )
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:

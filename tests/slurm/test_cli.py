@@ -15,6 +15,8 @@ import pytest
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = """#!{python}
 import json, os, sys, time
 with open({calls!r}, "a") as calls:

@@ -21,6 +21,8 @@ from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.slurm.pyslurm_gateway import PyslurmGateway
 
+pytestmark = pytest.mark.integration
+
 BY_COMMAND_LINE = [SlurmNode("n1", "n1", 6818, "IDLE", frozenset(), ("train",), reason="read by the command line")]
 
 MODULE = """

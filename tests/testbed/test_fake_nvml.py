@@ -33,6 +33,8 @@ from tests.testbed.fake_nvml import (
 from understudy_agent.sample.nvml_sample import NvmlSample
 from understudy_agent.wire import GpuStatus
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = """
 import sys, msgspec
 from pathlib import Path

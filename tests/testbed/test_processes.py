@@ -10,6 +10,8 @@ import pytest
 
 from tests.testbed.processes import is_running, read_process, signal_process
 
+pytestmark = pytest.mark.integration
+
 
 def test_a_signal_to_a_process_that_has_just_ended_does_nothing() -> None:
     with subprocess.Popen(["sleep", "60"]) as program:

@@ -11,6 +11,8 @@ import pytest
 
 from understudy_agent.hooks.install import SCRIPTS, InstallError, advice, install, main
 
+pytestmark = pytest.mark.integration
+
 
 def run(folder: Path, *arguments: str) -> int:
     return main(["--directory", str(folder / "hooks"), "--slurm-conf", str(folder / "slurm.conf"), *arguments])

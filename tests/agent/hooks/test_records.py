@@ -21,6 +21,8 @@ from understudy_agent.hooks.records import LOG_BYTES_MAX, RECORD_BYTES_MAX, RECO
 from understudy_agent.hooks.verdict import VerdictFile
 from understudy_agent.wire import JobRefused
 
+pytestmark = pytest.mark.integration
+
 
 class RecordFolder:
     def __init__(self, run: Path) -> None:

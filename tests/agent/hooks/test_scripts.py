@@ -17,6 +17,8 @@ import pytest
 from tests.agent.hooks.conftest import Hooks, make_hooks
 from understudy_agent.hooks.install import SCRIPTS
 
+pytestmark = pytest.mark.integration
+
 PROLOG_SECONDS_MAX = 0.05
 RUNS = 50
 MEASUREMENTS = 3

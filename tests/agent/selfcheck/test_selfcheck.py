@@ -24,6 +24,8 @@ from understudy_agent.selfcheck.patterns import DEPTH_MAX, PATTERNS, TILE, Patte
 from understudy_agent.selfcheck.torch_backend import TorchBackend
 from understudy_agent.selfcheck.worker import run
 
+pytestmark = pytest.mark.integration
+
 QUICK = Extent(seconds=0.02, memory_share=1e-4)
 WORKER = (sys.executable, "-m", "tests.agent.selfcheck.faulty")
 

@@ -1,0 +1,68 @@
+"""What takes hours: `make long`. Writes `build/long/DATE.md` and keeps all output beside it.
+
+`make test` takes a sample of each: fewer generated examples, each path once, no benchmarks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import REPOSITORY
+
+REPORTS = REPOSITORY / "build" / "long"
+STAGES = ("unit", "integration", "timed", "cluster", "cluster-timed")
+BENCHMARKS = ("ingest", "slurm_read", "tick", "hook", "footprint", "straggler")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    name: str
+    command: Sequence[str]
+
+
+def parts() -> list[Part]:
+    python = (sys.executable, "-m")
+    examples = ("-m", "hypothesis", "--hypothesis-profile", "long", "-n", "2", "--dist", "worksteal")
+    return [
+        Part("generated examples", (*python, "pytest", "-q", *examples)),
+        *(Part(stage, (*python, "tests.run", stage)) for stage in STAGES),
+        *(Part(f"bench {name}", (*python, f"tests.bench.{name}")) for name in (*BENCHMARKS, "recovery")),
+    ]
+
+
+def run(part: Part, log: Path) -> tuple[int, float]:
+    """Exit status and seconds."""
+    began = time.monotonic()
+    with log.open("w") as output:
+        done = subprocess.run(part.command, cwd=REPOSITORY, stdout=output, stderr=subprocess.STDOUT, check=False)
+    return done.returncode, time.monotonic() - began
+
+
+def main() -> int:
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    logs = REPORTS / date
+    logs.mkdir(parents=True, exist_ok=True)
+    report = REPORTS / f"{date}.md"
+    lines = [f"# Long tests of {date}", "", "| part | result | seconds | last line |", "|---|---|---|---|"]
+    failed = 0
+    for part in parts():
+        print(f"== {part.name}", flush=True)
+        log = logs / f"{part.name.replace(' ', '-')}.log"
+        code, seconds = run(part, log)
+        failed += code != 0
+        last = (log.read_text(errors="replace").strip().splitlines() or [""])[-1].replace("|", "/")
+        lines.append(f"| {part.name} | {'passed' if code == 0 else 'FAILED'} | {seconds:.0f} | {last} |")
+        report.write_text("\n".join([*lines, ""]))
+        print(lines[-1], flush=True)
+    print(f"{report}: {len(parts()) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Runs stages of the tests: `python -m tests.run unit integration timed cluster cluster-timed`.
+
+A failed test of any stage but `unit` is run once more, alone, after all stages. A test that passes only then is flaky:
+it is listed at the end, and `build/flaky/` keeps the log of its stage and that of its second run. The exit status is 0
+where no test failed twice. `build/test/STAGE.log` is the output of each stage.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import REPOSITORY
+
+LOGS = REPOSITORY / "build" / "test"
+FLAKY = REPOSITORY / "build" / "flaky"
+RERUNS_MAX = 12
+"""More failures than this in one stage have one cause, and it is not the machine's speed."""
+
+PYTEST_RAN = (0, 1, 5)
+"""Exit codes of pytest: all passed, some failed, none were selected. Others are errors of pytest or of its user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    marks: str
+    options: tuple[str, ...] = ()
+    needs_slurm_versions: bool = False
+    depends_on_machine: bool = True
+
+
+SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
+# Tests on clusters mostly wait for Slurm: more of them at once than the machine has cores.
+CLUSTERS = ("-n", "4", "--dist", "loadgroup")
+STAGES = {
+    "unit": Stage("not integration and not timed and not cluster", SIDE_BY_SIDE, depends_on_machine=False),
+    "integration": Stage("integration and not timed and not cluster", SIDE_BY_SIDE),
+    "timed": Stage("timed and not cluster"),
+    "cluster": Stage("cluster and not timed", CLUSTERS, needs_slurm_versions=True),
+    "cluster-timed": Stage("cluster and timed", needs_slurm_versions=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    stage: str
+    counts: Counter[str]
+    failed: tuple[str, ...]
+    """What pytest calls these tests; of a file that could not be collected, its path."""
+    broken: bool
+    seconds: float
+
+
+def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
+    stage = STAGES[name]
+    print(f"== {name}: {stage.marks}", flush=True)
+    cache = LOGS / f"{name}.cache"
+    shutil.rmtree(cache, ignore_errors=True)
+    began = time.monotonic()
+    options = ["-m", stage.marks, "-q", *stage.options, "--durations", "15", "-o", f"cache_dir={cache}", *arguments]
+    code = run_pytest(options, LOGS / f"{name}.log")
+    seconds = time.monotonic() - began
+    remembered = cache / "v" / "cache" / "lastfailed"
+    failed = tuple(json.loads(remembered.read_text())) if remembered.exists() else ()
+    return Outcome(
+        name, counts(LOGS / f"{name}.log"), failed, code not in PYTEST_RAN or (code == 1 and not failed), seconds
+    )
+
+
+def run_pytest(options: Sequence[str], log: Path) -> int:
+    """Its output goes to the terminal and to `log`."""
+    with log.open("w") as file:
+        program = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *options],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert program.stdout is not None
+        for line in program.stdout:
+            print(line, end="", flush=True)
+            file.write(line)
+        return program.wait()
+
+
+def counts(log: Path) -> Counter[str]:
+    """How many tests passed, failed and so on, by the last line of pytest's output."""
+    lines = log.read_text().splitlines()
+    found = re.findall(r"(\d+) (passed|failed|errors?|skipped|xfailed)", lines[-1]) if lines else []
+    return Counter({"errors" if what == "error" else what: int(number) for number, what in found})
+
+
+def run_again(outcome: Outcome, test: str) -> bool:
+    """Alone. Whether it passed."""
+    FLAKY.mkdir(parents=True, exist_ok=True)
+    shutil.copy(LOGS / f"{outcome.stage}.log", FLAKY / f"{outcome.stage}.first.log")
+    print(f"== once more, alone: {test}", flush=True)
+    log = FLAKY / (re.sub(r"[^\w.-]+", "_", test) + ".second.log")
+    return run_pytest([test, "-m", STAGES[outcome.stage].marks, "-rA", "-p", "no:cacheprovider"], log) == 0
+
+
+def make_slurm_versions() -> bool:
+    """Waits where they are being made in the background already."""
+    done = subprocess.run([REPOSITORY / "tests" / "testbed" / "slurm_versions.sh"], check=False)
+    return done.returncode == 0
+
+
+def main() -> int:
+    names = [name for name in sys.argv[1:] if name in STAGES]
+    arguments = [word for word in sys.argv[1:] if word not in STAGES]
+    shutil.rmtree(FLAKY, ignore_errors=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    outcomes: list[Outcome] = []
+    for name in names:
+        if STAGES[name].needs_slurm_versions and not make_slurm_versions():
+            print("test: the other versions of Slurm could not be set up; no test ran on a cluster", file=sys.stderr)
+            return 1
+        outcomes.append(run_stage(name, arguments))
+    return report(outcomes)
+
+
+def report(outcomes: Sequence[Outcome]) -> int:
+    flaky: list[str] = []
+    failed: list[str] = []
+    for outcome in outcomes:
+        if not STAGES[outcome.stage].depends_on_machine or len(outcome.failed) > RERUNS_MAX:
+            failed += outcome.failed
+            continue
+        for test in outcome.failed:
+            (flaky if run_again(outcome, test) else failed).append(test)
+    broken = [outcome.stage for outcome in outcomes if outcome.broken]
+    for outcome in outcomes:
+        numbers = ", ".join(f"{number} {what}" for what, number in outcome.counts.items())
+        print(f"== {outcome.stage}: {numbers} in {outcome.seconds:.0f} s")
+    for test in flaky:
+        print(f"flaky: {test} failed, and passed when run again alone; both logs are in {FLAKY}")
+    for test in failed:
+        print(f"failed: {test}")
+    for name in broken:
+        print(f"failed: pytest itself in stage {name}; see {LOGS / name}.log")
+    passed = sum(outcome.counts["passed"] for outcome in outcomes) + len(flaky)
+    print(f"{passed} passed, {len(failed) + len(broken)} failed" + (f", {len(flaky)} flaky" if flaky else ""))
+    return 1 if failed or broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
