@@ -10,11 +10,19 @@ import numpy as np
 from understudy_agent.wire import RELEASE, WIRE_VERSION, Fact, Gpu, GpuStatus, KernelEvent, RankWindow, Report
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey
-from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView, StoredKernelEvent
+from understudy_controlplane.fleet.node import (
+    DrainKind,
+    NodeRecord,
+    NodeState,
+    NodeView,
+    StoredKernelEvent,
+    ValidationOrigin,
+)
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 
 NOW = 1_000_000.0
 BOOT = "boot-1"
@@ -66,6 +74,20 @@ def xid_event(node: str, xid: int, at: float = NOW - 1, sequence: int = 1, boot_
     return StoredKernelEvent(sequence, node, at, event)
 
 
+def record(name: str, state: NodeState = NodeState.IN_SERVICE, **values: Any) -> NodeRecord:
+    """With what its state requires: a suspect is suspected of its health, a drain is one for now."""
+    required: dict[NodeState, dict[str, Any]] = {
+        NodeState.SUSPECT: {"suspicions": suspected(SuspicionCause.HEALTH)},
+        NodeState.QUARANTINED: {"drain_kind": DrainKind.NOW},
+        NodeState.VALIDATING: {"validation_origin": ValidationOrigin.QUARANTINED},
+    }
+    return NodeRecord(name, state, **(required.get(state, {}) | values))
+
+
+def suspected(*causes: SuspicionCause, since: float = 0.0) -> tuple[Suspicion, ...]:
+    return tuple(Suspicion(cause, since) for cause in causes)
+
+
 def node(
     name: str,
     state: NodeState = NodeState.IN_SERVICE,
@@ -73,8 +95,8 @@ def node(
     heard_at: float | None = NOW - 0.5,
     **values: Any,
 ) -> NodeView:
-    record = values.pop("record", NodeRecord(name, state, agent_seen_at=NOW - 500, slurmd_seen_at=NOW - 500))
-    return NodeView(record, slurm or slurm_node(name), heard_at, boot_id=BOOT, **values)
+    default = record(name, state, agent_seen_at=NOW - 500, slurmd_seen_at=NOW - 500)
+    return NodeView(values.pop("record", default), slurm or slurm_node(name), heard_at, boot_id=BOOT, **values)
 
 
 def kept(*names: str) -> dict[str, SlurmReservation]:

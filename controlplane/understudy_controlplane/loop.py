@@ -16,7 +16,9 @@ from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders
+from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
 from understudy_controlplane.fleet.job import JobKey
@@ -101,8 +103,8 @@ class Loop:
         if any(one.plan for one in decisions) and (snapshot.slurm_read_at or 0.0) < begun:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
             snapshot, findings, decisions = self._judge(0.0)
-        self._record(decisions, findings, snapshot)
         self.pulse.last_error = ""
+        self._record(decisions, findings, snapshot)
         recoveries = self._journal.recoveries()
         # In mode observe a recovery begun before stays where it is, and is shown as running.
         acting = snapshot.mode is Mode.ACT and not snapshot.slurm_error
@@ -146,29 +148,40 @@ class Loop:
         return snapshot, findings, decide(snapshot, findings, self._config)
 
     def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> None:
-        """What stands already is not written again; what acts or changes a state always is."""
-        known = [one.key in (self._said if one.once else self._standing) for one in decisions]
-        news = [one for one, old in zip(decisions, known, strict=True) if one.plan or one.to_state or not old]
+        """What stands already is not written again; what acts or changes a record always is."""
+        now = self._clock.now()
+        records = {name: node.record for name, node in snapshot.nodes.items()}
+        changes, refused = follow_all(records, decisions, now)
+        for one in refused:
+            self.pulse.errors_total += 1
+            self.pulse.last_error = f"transition refused: {one.why}"
+            log.error("transition.refused", row=one.decision.row, subject=one.decision.subject, error=one.why)
+        news = [one for one in changes if one.decision.plan or one.decision.to_state or self._is_news(one)]
         if news:
             rows: dict[JobKey, int] = {
                 key: row for key in snapshot.jobs if (row := self._directory.row_of(key.job_id)) is not None
             }
-            self._journal.record(news, self._clock.now(), rows)
+            self._journal.record(news, now, rows)
         self._standing = {one.key for one in decisions}
         self._said |= {one.key for one in decisions if one.once}
-        for one in news:
-            if one.finding is not None and one.finding.signal is Signal.DRAIN_LIFTED:
+        for decision in (one.decision for one in news):
+            if decision.finding is not None and decision.finding.signal is Signal.DRAIN_LIFTED:
                 # What comes after somebody vouched for the node is news, also if it was said before.
-                self._said = {key for key in self._said if not key.startswith(f"{one.subject}|")}
+                self._said = {key for key in self._said if not key.startswith(f"{decision.subject}|")}
             log.info(
                 "decision",
-                row=one.row,
-                subject=one.subject,
-                action=one.action.value,
-                because=one.because.value,
-                reason=one.reason,
+                row=decision.row,
+                subject=decision.subject,
+                action=decision.action.value,
+                because=decision.because.value,
+                reason=decision.reason,
             )
         self._note_incidents(findings, snapshot)
+
+    def _is_news(self, change: Change) -> bool:
+        decision = change.decision
+        said = self._said if decision.once else self._standing
+        return change.changes_record or decision.key not in said
 
     def _note_incidents(self, findings: list[Finding], snapshot: Snapshot) -> None:
         """More evidence for open incidents; the end of those whose node is in service and no longer at fault.

@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 
 from understudy_controlplane.app import Outside
 from understudy_controlplane.config import load_config
-from understudy_controlplane.fleet.decision import Decision
+from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import RecoveryStatus, RecoveryStep
 from understudy_controlplane.serve import real_outside, serve
@@ -57,9 +57,9 @@ class MortalJournal(Journal):
         super().__init__(engine)
         self._reaper = reaper
 
-    def record(self, decisions: Sequence[Decision], now: float, job_rows: Mapping[JobKey, int]) -> None:
-        super().record(decisions, now, job_rows)
-        for kind in sorted({one.plan.kind.value for one in decisions if one.plan}):
+    def record(self, changes: Sequence[Change], now: float, job_rows: Mapping[JobKey, int]) -> None:
+        super().record(changes, now, job_rows)
+        for kind in sorted({plan.kind.value for one in changes if (plan := one.decision.plan)}):
             self._reaper.moment(f"decided {kind}")
 
     def intend(self, recovery: int, step: RecoveryStep, now: float) -> None:

@@ -18,10 +18,11 @@ from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import ACCUSING, Signal
 from understudy_controlplane.fleet.job import Checkpoint, JobThere, Refusal
-from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState, NodeView
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, DrainKind, NodeRecord, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, RepairAttempt, StepName
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 SPARES = ("n6", "n7", "n8")
 
@@ -51,7 +52,7 @@ class TestTable:
         assert len(numbers) == len(set(numbers))
 
     def test_a_state_and_a_signal_enter_one_row_at_most(self) -> None:
-        entries = [(state, row.signal) for row in TABLE for state in row.states]
+        entries = [(state, row.signal, row.when) for row in TABLE for state in row.states]
         assert len(entries) == len(set(entries))
 
     @pytest.mark.parametrize("state", list(NodeState))
@@ -341,7 +342,7 @@ class TestDrainAtJobEnd:
         return b.node(name, state, events=(b.xid_event(name, 63),), **values)  # type: ignore[arg-type]
 
     def drained(self, name: str, *codes: int) -> NodeView:
-        record = NodeRecord(name, NodeState.QUARANTINED, table_row=130, drained_at=b.NOW - 50)
+        record = NodeRecord(name, NodeState.QUARANTINED, drain_kind=DrainKind.AT_JOB_END, drained_at=b.NOW - 50)
         events = tuple(b.xid_event(name, code, sequence=code) for code in (63, *codes))
         ours = b.slurm_node(name, "ALLOCATED", flags=["DRAIN"], reason="understudy: xid.63", user="root")
         return b.node(name, record=record, slurm=ours, events=events)
@@ -357,7 +358,7 @@ class TestDrainAtJobEnd:
         assert decided(b.snapshot(self.drained("n2"), jobs=[b.job()], spares=SPARES)) == []
 
     def test_nor_is_it_moved_when_the_drain_has_to_be_made_again(self) -> None:
-        record = NodeRecord("n2", NodeState.QUARANTINED, table_row=130)
+        record = NodeRecord("n2", NodeState.QUARANTINED, drain_kind=DrainKind.AT_JOB_END)
         node = b.node("n2", record=record, events=(b.xid_event("n2", 63),))
         decision = only(decided(b.snapshot(node, jobs=[b.job()], spares=SPARES)))
         assert (decision.row, plan_of(decision).steps) == (14, (StepName.DRAIN_NODES,))
@@ -499,7 +500,9 @@ class TestHealth:
 
     def test_a_straggler_is_not_called_well_because_its_job_has_ended(self) -> None:
         node = self.suspect(gpus=(b.gpu(0),))
-        slow = dataclasses.replace(node, record=dataclasses.replace(node.record, table_row=20))
+        slow = dataclasses.replace(
+            node, record=dataclasses.replace(node.record, suspicions=b.suspected(SuspicionCause.SLOW))
+        )
         assert only(decided(b.snapshot(slow))).row == 21
         assert only(decided(b.snapshot(slow), self.PROBING)).row == 255
         assert only(decided(b.snapshot(node), self.PROBING)).row == 21
@@ -534,7 +537,9 @@ class TestHealth:
         self, steps: int, since: float, rows: list[int]
     ) -> None:
         node = self.suspect(gpus=(b.gpu(0),))
-        slow = dataclasses.replace(node, record=dataclasses.replace(node.record, table_row=20, since=since))
+        slow = dataclasses.replace(
+            node, record=dataclasses.replace(node.record, suspicions=b.suspected(SuspicionCause.SLOW, since=since))
+        )
         table = b.step_table([[1.0] * steps] * 4)
         snapshot = b.snapshot(slow, jobs=[b.job()], tables={b.job().key: table})
         assert [one.row for one in decided(snapshot)] == rows

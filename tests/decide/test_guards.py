@@ -13,10 +13,11 @@ from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.incident import OpenIncident
-from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView
+from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.operator import OURSELVES, Request, Verb
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 
 def decided(snapshot: Snapshot, config: Config) -> list[Decision]:
@@ -134,13 +135,28 @@ def test_of_a_domain_of_one_its_node_may_still_be_quarantined() -> None:
     assert quarantined(decided(b.snapshot(broken("n2"), domains={"partition small": ("n2",)}), config)) == ["n2"]
 
 
-def under_test(name: str, row: int) -> NodeView:
-    return b.node(name, record=NodeRecord(name, NodeState.VALIDATING, table_row=row, agent_seen_at=b.NOW - 500))
+REPAIRED = ValidationOrigin.REPAIRED
+IN_SERVICE = ValidationOrigin.IN_SERVICE
+REQUESTED = ValidationOrigin.SUSPECT_REQUESTED
+PROBED = ValidationOrigin.SUSPECT_PROBED
+ON_PROBATION = ValidationOrigin.PROBATION
+
+
+def under_test(name: str, origin: ValidationOrigin) -> NodeView:
+    record = b.record(name, NodeState.VALIDATING, validation_origin=origin, agent_seen_at=b.NOW - 500)
+    if origin in (REQUESTED, PROBED):
+        record = replace(record, suspicions=b.suspected(SuspicionCause.SLOW))
+    return b.node(name, record=record)
 
 
 def suspect(name: str) -> NodeView:
     """Of being slow."""
-    return b.node(name, record=NodeRecord(name, NodeState.SUSPECT, table_row=20, agent_seen_at=b.NOW - 500))
+    return b.node(
+        name,
+        record=b.record(
+            name, NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.SLOW), agent_seen_at=b.NOW - 500
+        ),
+    )
 
 
 ONE_PARTITION = {"partition train": tuple(f"n{i}" for i in range(1, 9))}
@@ -150,22 +166,22 @@ TESTED: dict[str, Any] = {"validation": {"enabled": True}, "repair": {"enabled":
 class TestTestsOfNodesInService:
     """A burn-in takes a day, and the nodes in it have no fault."""
 
-    @pytest.mark.parametrize("row", [254, 255, 257, 258])
-    def test_they_keep_no_faulty_node_in_service(self, row: int) -> None:
-        tested = [under_test(f"n{i}", row) for i in (5, 6, 7, 8)]
+    @pytest.mark.parametrize("origin", [IN_SERVICE, PROBED, REQUESTED, ON_PROBATION])
+    def test_they_keep_no_faulty_node_in_service(self, origin: ValidationOrigin) -> None:
+        tested = [under_test(f"n{i}", origin) for i in (5, 6, 7, 8)]
         decisions = decided(b.snapshot(broken("n2"), *tested, domains=ONE_PARTITION), b.config(**TESTED))
         assert quarantined(decisions) == ["n2"]
 
     def test_one_that_is_tested_after_a_repair_still_counts(self) -> None:
-        tested = [under_test(f"n{i}", 210) for i in (5, 6, 7, 8)]
+        tested = [under_test(f"n{i}", REPAIRED) for i in (5, 6, 7, 8)]
         assert quarantined(decided(b.snapshot(broken("n2"), *tested, domains=ONE_PARTITION), b.config())) == []
 
     def test_they_keep_no_node_from_its_repair(self) -> None:
         drained = b.slurm_node("n2", flags=["DRAIN"], reason="understudy: xid.79: broken", user="root")
         record = NodeRecord("n2", NodeState.QUARANTINED, drained_at=b.NOW - 100, agent_seen_at=b.NOW - 500)
         out = b.node("n2", slurm=drained, record=record)
-        for row, because in ((254, Because.RULE), (210, Because.REPAIR_BUDGET)):
-            tested = [under_test(f"n{i}", row) for i in (7, 8)]
+        for origin, because in ((IN_SERVICE, Because.RULE), (REPAIRED, Because.REPAIR_BUDGET)):
+            tested = [under_test(f"n{i}", origin) for i in (7, 8)]
             held = b.snapshot(out, *tested, reservations=b.kept("n7", "n8"))
             assert [one.because for one in decided(held, b.config(**TESTED)) if one.subject == "n2"] == [because]
 
@@ -175,17 +191,17 @@ class TestTestsOfNodesInService:
         held = [one for one in decisions if one.row == 255 and one.because is Because.REPAIR_BUDGET]
         assert [one.subject for one in held] == ["n3", "n4", "n5"]
 
-    @pytest.mark.parametrize(("row", "tested"), [(254, ["n1", "n2"]), (255, [])])
+    @pytest.mark.parametrize(("origin", "tested"), [(IN_SERVICE, ["n1", "n2"]), (PROBED, [])])
     def test_tests_that_people_asked_for_are_not_counted_with_those_of_suspects(
-        self, row: int, tested: list[str]
+        self, origin: ValidationOrigin, tested: list[str]
     ) -> None:
-        at_work = [under_test(f"n{i}", row) for i in (7, 8)]
+        at_work = [under_test(f"n{i}", origin) for i in (7, 8)]
         snapshot = b.snapshot(suspect("n1"), suspect("n2"), *at_work, reservations=b.kept("n7", "n8"))
         decisions = decided(snapshot, b.config(**TESTED))
         assert [one.subject for one in decisions if one.action is Action.VALIDATE] == tested
 
     def test_a_suspect_is_tested_only_where_all_that_are_could_be_quarantined(self) -> None:
-        at_work = under_test("n8", 255)
+        at_work = under_test("n8", PROBED)
         for limit, begun in ((2, ["n1"]), (1, [])):
             config = b.config(**TESTED, guards={"quarantined_nodes_max": limit})
             snapshot = b.snapshot(suspect("n1"), at_work, reservations=b.kept("n8"))
@@ -213,10 +229,10 @@ class TestTestsOfNodesInService:
     @pytest.mark.parametrize(
         ("state", "row"), [(NodeState.IN_SERVICE, 254), (NodeState.SUSPECT, 257), (NodeState.PROBATION, 258)]
     )
-    def test_the_row_by_which_a_node_is_tested_tells_what_it_was(self, state: NodeState, row: int) -> None:
+    def test_the_row_by_which_a_node_is_tested_depends_on_what_it_was(self, state: NodeState, row: int) -> None:
         """And what it is again, should the test never begin."""
         request = Request(7, "n2", Verb.TEST, "slow?", "alice", b.NOW - 5)
-        node = b.node("n2", record=NodeRecord("n2", state, since=b.NOW - 100))
+        node = b.node("n2", record=b.record("n2", state, since=b.NOW - 100))
         (decision,) = decided(b.snapshot(node, requests={"n2": request}), b.config(**TESTED))
         assert (decision.row, decision.action, decision.request) == (row, Action.VALIDATE, 7)
 
@@ -225,37 +241,43 @@ class TestATestThatNeverBegan:
     """Known by the attempt's own mark. Its words are for people, and say the same here whatever became of it."""
 
     @staticmethod
-    def decision(row: int, *, never_began: bool, status: RecoveryStatus = RecoveryStatus.FAILED) -> Decision:
+    def decision(
+        origin: ValidationOrigin, *, never_began: bool, status: RecoveryStatus = RecoveryStatus.FAILED
+    ) -> Decision:
         words = "run_validation: did not start: job 17 is PENDING (Resources)"
         attempt = RepairAttempt(
             1, "n2", RecoveryKind.VALIDATE, None, b.NOW - 100, status, words, b.NOW - 5, never_began=never_began
         )
-        snapshot = b.snapshot(under_test("n2", row), attempts=(attempt,), reservations=b.kept("n2"))
+        snapshot = b.snapshot(under_test("n2", origin), attempts=(attempt,), reservations=b.kept("n2"))
         (decision,) = decided(snapshot, b.config(**TESTED))
         return decision
 
     @pytest.mark.parametrize(
-        ("row", "number", "to"),
+        ("origin", "number", "to"),
         [
-            (254, 223, NodeState.IN_SERVICE),
-            (255, 224, NodeState.SUSPECT),
-            (257, 224, NodeState.SUSPECT),
-            (258, 226, NodeState.PROBATION),
+            (IN_SERVICE, 223, NodeState.IN_SERVICE),
+            (PROBED, 224, NodeState.SUSPECT),
+            (REQUESTED, 224, NodeState.SUSPECT),
+            (ON_PROBATION, 226, NodeState.PROBATION),
         ],
     )
-    def test_says_nothing_against_a_node_that_was_in_service(self, row: int, number: int, to: NodeState) -> None:
-        decision = self.decision(row, never_began=True)
+    def test_says_nothing_against_a_node_that_was_in_service(
+        self, origin: ValidationOrigin, number: int, to: NodeState
+    ) -> None:
+        decision = self.decision(origin, never_began=True)
         assert (decision.row, decision.action, decision.to_state) == (number, Action.LET_GO, to)
 
-    @pytest.mark.parametrize(("row", "never_began", "number"), [(210, True, 221), (255, False, 225), (254, False, 225)])
+    @pytest.mark.parametrize(
+        ("origin", "never_began", "number"), [(REPAIRED, True, 221), (PROBED, False, 225), (IN_SERVICE, False, 225)]
+    )
     def test_is_something_else_than_one_that_failed_or_came_after_a_repair(
-        self, row: int, never_began: bool, number: int
+        self, origin: ValidationOrigin, never_began: bool, number: int
     ) -> None:
-        decision = self.decision(row, never_began=never_began)
+        decision = self.decision(origin, never_began=never_began)
         assert (decision.row, decision.to_state, decision.opens_incident) == (number, NodeState.QUARANTINED, True)
 
     def test_a_node_whose_test_is_not_known_of_is_let_go(self) -> None:
-        assert self.decision(255, never_began=False, status=RecoveryStatus.SUPERSEDED).row == 224
+        assert self.decision(PROBED, never_began=False, status=RecoveryStatus.SUPERSEDED).row == 224
 
 
 class TestAFailedTestOfANodeInService:
@@ -264,20 +286,24 @@ class TestAFailedTestOfANodeInService:
     FULL: ClassVar[dict[str, Any]] = {"quarantines": tuple(b.NOW - 1000 - i for i in range(8))}
 
     @staticmethod
-    def failed(count: int, row: int = 254, first: int = 1, others: int = 0, **values: Any) -> Snapshot:
+    def failed(
+        count: int, origin: ValidationOrigin = IN_SERVICE, first: int = 1, others: int = 0, **values: Any
+    ) -> Snapshot:
         names = [f"n{i}" for i in range(first, first + count)]
         status, words = RecoveryStatus.FAILED, "run_validation: job 17 FAILED"
         tests = (
             RepairAttempt(i, name, RecoveryKind.VALIDATE, None, b.NOW - 100, status, words, b.NOW - 5)
             for i, name in enumerate(names)
         )
-        nodes = fleet(others) | {name: under_test(name, row) for name in names}
+        nodes = fleet(others) | {name: under_test(name, origin) for name in names}
         return snapshot_of(nodes, attempts=tuple(tests), reservations=b.kept(*names), **values)
 
-    @pytest.mark.parametrize("row", [254, 255, 257, 258])
+    @pytest.mark.parametrize("origin", [IN_SERVICE, PROBED, REQUESTED, ON_PROBATION])
     @pytest.mark.parametrize(("count", "limit"), [(8, 3), (100, 6)])
-    def test_a_wrong_test_that_fails_every_node_opens_the_breaker(self, count: int, limit: int, row: int) -> None:
-        decisions = decided(self.failed(count, row), b.config(guards=WIDE, **TESTED))
+    def test_a_wrong_test_that_fails_every_node_opens_the_breaker(
+        self, count: int, limit: int, origin: ValidationOrigin
+    ) -> None:
+        decisions = decided(self.failed(count, origin), b.config(guards=WIDE, **TESTED))
         assert quarantined(decisions) == [f"n{i}" for i in range(1, limit + 1)]
         (breaker,) = [one for one in decisions if one.action is Action.OPEN_BREAKER]
         assert f"{count - limit} more to be quarantined" in breaker.reason
@@ -327,22 +353,24 @@ class TestAFailedTestOfANodeInService:
         assert quarantined(decisions) == ["n1"], "a node counts once within the window"
 
     def test_one_whose_quarantine_has_counted_is_taken_back_whatever_the_budgets_say(self) -> None:
-        for row in (201, 210, 253):
-            snapshot = self.failed(5, row, **self.FULL, breaker="eight at once")
+        for origin in (ValidationOrigin.QUARANTINED, REPAIRED, ValidationOrigin.RELEASED):
+            snapshot = self.failed(5, origin, **self.FULL, breaker="eight at once")
             decisions = decided(snapshot, b.config(**TESTED))
             assert {(one.row, one.action, one.to_state) for one in decisions} == {
                 (221, Action.TAKE_BACK, NodeState.QUARANTINED)
             }
             assert Action.TAKE_BACK not in TAKES_OUT, "and is not counted again"
 
-    @pytest.mark.parametrize(("row", "number", "action"), [(254, 225, Action.QUARANTINE), (210, 222, Action.TAKE_BACK)])
-    def test_a_fault_during_the_test_is_the_same(self, row: int, number: int, action: Action) -> None:
-        node = replace(under_test("n2", row), events=(b.xid_event("n2", 79),))
+    @pytest.mark.parametrize(
+        ("origin", "number", "action"), [(IN_SERVICE, 225, Action.QUARANTINE), (REPAIRED, 222, Action.TAKE_BACK)]
+    )
+    def test_a_fault_during_the_test_is_the_same(self, origin: ValidationOrigin, number: int, action: Action) -> None:
+        node = replace(under_test("n2", origin), events=(b.xid_event("n2", 79),))
         snapshot = b.snapshot(node, reservations=b.kept("n2"))
         (decision,) = decided(snapshot, b.config(**TESTED))
         assert (decision.row, decision.action, decision.finding and decision.finding.rule) == (number, action, "xid.79")
         (held,) = [one for one in decided(replace(snapshot, **self.FULL), b.config(**TESTED)) if one.row == number]
-        assert held.because is (Because.HOURLY_BUDGET if row == 254 else Because.RULE)
+        assert held.because is (Because.HOURLY_BUDGET if origin is IN_SERVICE else Because.RULE)
 
     def test_a_node_that_can_still_do_harm_goes_first(self) -> None:
         """Nobody can use one that is tested."""

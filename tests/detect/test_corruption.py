@@ -12,6 +12,7 @@ from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.job import Attempt, FirstNan, JobKey
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 
 def nan(job_id: int = 7, attempt: int = 0, **changes: Any) -> FirstNan:
@@ -59,5 +60,6 @@ def test_the_node_is_a_suspect_that_goes_on_working_and_a_self_check_is_advised(
 
 
 def test_keeping_up_does_not_clear_it() -> None:
-    snapshot = b.snapshot(b.node("n3", NodeState.SUSPECT), first_nans=(nan(), nan(8)))
+    suspect = b.record("n3", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.CORRUPTION), agent_seen_at=b.NOW)
+    snapshot = b.snapshot(b.node("n3", record=suspect), first_nans=(nan(), nan(8)))
     assert decide(snapshot, detect(snapshot, b.config()), b.config()) == []

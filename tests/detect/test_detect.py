@@ -18,6 +18,7 @@ from understudy_controlplane.detect.slow_ranks import slow_ranks
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 
 def found(snapshot: Snapshot) -> list[Finding]:
@@ -250,7 +251,8 @@ class TestStraggler:
         times = np.random.default_rng(5).lognormal(np.log(0.1), 0.01, size=(8, 80))
         times[6:] *= 1.3
         tables = {b.job().key: b.step_table(times.tolist())}
-        suspects = [b.node(name, NodeState.SUSPECT) for name in ("n1", "n8")]
+        slow = b.suspected(SuspicionCause.SLOW)
+        suspects = [b.node(name, record=b.record(name, NodeState.SUSPECT, suspicions=slow)) for name in ("n1", "n8")]
         assert signals(b.snapshot(*suspects, jobs=[b.job()], tables=tables)) == {("n1", Signal.CLEAN)}
 
     def test_throttled_clocks_without_a_slow_rank_are_nothing(self) -> None:

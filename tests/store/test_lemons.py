@@ -7,6 +7,7 @@ from collections import Counter
 from sqlalchemy import Engine, insert
 
 from tests import builders as b
+from tests.store.rounds import write_round
 from understudy_agent.wire import KernelEvent
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
@@ -14,7 +15,6 @@ from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
-from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.lemons import LemonStore
 
 
@@ -46,7 +46,7 @@ def test_silence_and_others_drains_count_as_they_were_decided(engine: Engine) ->
     FleetStore(engine).add_nodes(["n3", "n4"], b.NOW)
     drained = b.slurm_node("n4", flags=["DRAIN"], reason="fan", user="alice")
     snapshot = b.snapshot(b.node("n3", heard_at=b.NOW - 60), b.node("n4", slurm=drained))
-    Journal(engine).record(decide(snapshot, detect(snapshot, b.config()), b.config()), b.NOW, {})
+    write_round(engine, decide(snapshot, detect(snapshot, b.config()), b.config()), b.NOW)
     told = counted(engine)
     assert (told["n3"], told["n4"]) == (LemonSignals(agent_losses=1), LemonSignals(outages=1))
 

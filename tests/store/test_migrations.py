@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from alembic import command
@@ -9,8 +11,12 @@ from alembic.config import Config as AlembicConfig
 from sqlalchemy import Engine, insert, inspect, select, text
 
 from understudy_agent.wire import LaunchEnded
+from understudy_controlplane.decide.transitions import violations
+from understudy_controlplane.fleet.node import DrainKind, NodeRecord, ValidationOrigin
+from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import MIGRATIONS, migrate
+from understudy_controlplane.store.fleet import FleetStore
 
 VALIDATE = ("hold_node", "resume_node", "run_validation")
 RESET = ("hold_node", "resume_node", "reset_gpu")
@@ -134,3 +140,94 @@ class TestRowsOfTheLaunchersTable:
     def fact(engine: Engine) -> str:
         with engine.connect() as connection:
             return str(connection.execute(select(tables.waiting_fact.c.fact)).scalar_one())
+
+
+def add_decision(engine: Engine, number: int, row: int, subject: str = "n1", *, held_back: bool = False) -> None:
+    """As release 0013 left it: the key of a decision that changes a state ends with its cause."""
+    key = f"{subject}|{row}|nothing|rule" + ("|xid.79||" if held_back else "")
+    values = {"id": number, "at": float(number), "key": key, "row": row, "subject": subject}
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO decision (id, at, key, table_row, rule, subject, action, because, reason, evidence)"
+                " VALUES (:id, :at, :key, :row, 'xid.79', :subject, 'nothing', 'rule', '', '{}')"
+            ),
+            values,
+        )
+
+
+def add_node(engine: Engine, name: str, state: str, row: int, since: float = 50.0) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO node (name, state, since, table_row, cleared_at, drain_reason)"
+                " VALUES (:name, :state, :since, :row, 0, '')"
+            ),
+            {"name": name, "state": state, "row": row, "since": since},
+        )
+
+
+class TestWhatRowNumbersTold:
+    """0014: it was read from the number of the row that led to the node's state."""
+
+    @pytest.mark.parametrize(
+        ("state", "row", "past", "expected"),
+        [
+            ("in_service", 0, (), NodeRecord("n1")),
+            ("suspect", 20, (20,), NodeRecord("n1", suspicions=(Suspicion(SuspicionCause.SLOW, 50.0),))),
+            ("suspect", 103, (103,), NodeRecord("n1", suspicions=(Suspicion(SuspicionCause.BLACK_HOLE, 50.0),))),
+            (
+                "suspect",
+                224,
+                (140, 255, 224),
+                NodeRecord("n1", suspicions=(Suspicion(SuspicionCause.HEALTH, 1.0),)),
+            ),
+            ("suspect", 224, (), NodeRecord("n1", suspicions=(Suspicion(SuspicionCause.HEALTH, 0.0),))),
+            (
+                "validating",
+                255,
+                (20, 255),
+                NodeRecord(
+                    "n1",
+                    suspicions=(Suspicion(SuspicionCause.SLOW, 1.0),),
+                    validation_origin=ValidationOrigin.SUSPECT_PROBED,
+                ),
+            ),
+            ("validating", 210, (20, 10, 200, 210), NodeRecord("n1", validation_origin=ValidationOrigin.REPAIRED)),
+            ("validating", 258, (220, 258), NodeRecord("n1", validation_origin=ValidationOrigin.PROBATION)),
+            ("quarantined", 130, (130,), NodeRecord("n1", drain_kind=DrainKind.AT_JOB_END)),
+            ("quarantined", 211, (130, 200, 211), NodeRecord("n1", drain_kind=DrainKind.NOW)),
+        ],
+    )
+    def test_is_in_columns_of_the_node(
+        self, engine: Engine, state: str, row: int, past: tuple[int, ...], expected: NodeRecord
+    ) -> None:
+        downgrade(engine, "0013")
+        for number, one in enumerate(past, 1):
+            add_decision(engine, number, one)
+        add_node(engine, "n1", state, row)
+        for _ in range(2):
+            migrate(engine)
+            record = FleetStore(engine).nodes()["n1"]
+            known = replace(expected, state=record.state, since=50.0, table_row=row)
+            assert (record.state.value, record) == (state, known)
+            assert violations(record) == []
+            downgrade(engine, "0013")
+        assert "suspicion" not in inspect(engine).get_table_names()
+
+    def test_is_in_columns_of_the_decisions_that_changed_a_state(self, engine: Engine) -> None:
+        downgrade(engine, "0013")
+        for number, row in enumerate((30, 31, 10, 241), 1):
+            add_decision(engine, number, row, held_back=row == 10)
+        add_decision(engine, 5, 290, "fleet")
+        migrate(engine)
+        table = tables.decision
+        with engine.connect() as connection:
+            rows = connection.execute(select(table.c.from_state, table.c.to_state).order_by(table.c.id)).all()
+        assert [tuple(row) for row in rows] == [
+            ("in_service", "unknown"),
+            ("unknown", "in_service"),
+            (None, None),
+            ("in_service", "foreign_drain"),
+            (None, None),
+        ]

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tests import builders as b
+from tests.store.rounds import write_round
 from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -49,7 +50,7 @@ class TestGpus:
         self, repairs: RepairStore, engine: Engine
     ) -> None:
         assert record(repairs, {"n1": [b.gpu(0, serial="4711"), b.gpu(1)], "n2": []}, b.NOW) == []
-        Journal(engine).record([fault("n1", bus_id="0000:01:00.0")], b.NOW, {})
+        write_round(engine, [fault("n1", bus_id="0000:01:00.0")], b.NOW)
         assert record(repairs, {"n1": [b.gpu(1)]}, b.NOW + 10) == []
         (moved,) = record(repairs, {"n2": [b.gpu(0, serial="4711")]}, b.NOW + 20)
         assert (moved.serial, moved.node, moved.from_node, moved.faults) == ("4711", "n2", "n1", 1)
@@ -63,9 +64,9 @@ class TestGpus:
         self, repairs: RepairStore, engine: Engine
     ) -> None:
         repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
-        Journal(engine).record([fault("n1", uuid="GPU-0")], b.NOW, {})
+        write_round(engine, [fault("n1", uuid="GPU-0")], b.NOW)
         repairs.see_gpus({"n2": [b.gpu(0)]}, b.NOW + 10)
-        Journal(engine).record([fault("n2", uuid="GPU-0")], b.NOW + 10, {})
+        write_round(engine, [fault("n2", uuid="GPU-0")], b.NOW + 10)
         (moved,) = record(repairs, {"n1": [b.gpu(0)]}, b.NOW + 20)
         assert (moved.node, moved.from_node, moved.faults) == ("n1", "n2", 2)
         assert record(repairs, {"n1": [b.gpu(0)]}, b.NOW + 30) == [], "said once"
@@ -84,7 +85,7 @@ class TestGpus:
 
     def test_a_fault_counts_for_the_gpu_that_it_names_and_no_other(self, repairs: RepairStore, engine: Engine) -> None:
         repairs.see_gpus({"n1": [b.gpu(0), b.gpu(1)], "n2": [b.gpu(2)]}, b.NOW)
-        Journal(engine).record([fault("n1", uuid="GPU-1")], b.NOW, {})
+        write_round(engine, [fault("n1", uuid="GPU-1")], b.NOW)
         assert {one["uuid"]: one["faults"] for one in repairs.gpus(10)} == {"GPU-0": 0, "GPU-1": 1, "GPU-2": 0}
 
     def test_a_gpu_without_a_uuid_is_nobody(self, repairs: RepairStore) -> None:
@@ -103,7 +104,7 @@ class TestRequests:
         answer = Decision(
             250, "n2", Action.HOLD, Because.RULE, "asked", NodeState.OPERATOR_HOLD, request=asked["n2"].id
         )
-        Journal(engine).record([answer], b.NOW + 3, {})
+        write_round(engine, [answer], b.NOW + 3)
         assert repairs.requests_since(0.0).keys() == {"n1"}
         assert repairs.requests_since(b.NOW + 2).keys() == set(), "too long ago"
 
@@ -112,20 +113,20 @@ class TestBreaker:
     def test_it_stays_open_until_a_person_closes_it(self, repairs: RepairStore, engine: Engine) -> None:
         assert (repairs.breaker(), repairs.breaker_reset_at()) == ("", 0.0)
         opens = Decision(290, "fleet", Action.OPEN_BREAKER, Because.RULE, "nine at once")
-        Journal(engine).record([opens], b.NOW, {})
+        write_round(engine, [opens], b.NOW)
         assert RepairStore(engine).breaker() == "nine at once"
         FleetStore(engine).add_intent("resume", "a pause is something else", "alice", b.NOW + 1)
         assert repairs.breaker() == "nine at once"
         FleetStore(engine).add_intent("reset-breaker", "it was the switch", "alice", b.NOW + 2)
         assert (repairs.breaker(), repairs.breaker_reset_at()) == ("", b.NOW + 2)
-        Journal(engine).record([opens], b.NOW + 3, {})
+        write_round(engine, [opens], b.NOW + 3)
         assert repairs.breaker() == "nine at once"
 
 
 class TestIncidents:
     def test_an_open_one_knows_what_its_later_findings_ask_for(self, repairs: RepairStore, engine: Engine) -> None:
         journal = Journal(engine)
-        journal.record([fault("n1", repair="reset_gpu")], b.NOW, {})
+        write_round(engine, [fault("n1", repair="reset_gpu")], b.NOW)
         (incident,) = journal.open_incidents().values()
         found = (
             Finding(Signal.HARDWARE_FAULT, "gpu.remap_failed", "n1", b.NOW + 1, "worse", {"repair": "hands"}),
@@ -137,7 +138,7 @@ class TestIncidents:
 
     def test_a_ticket_shows_none_that_is_over(self, repairs: RepairStore, engine: Engine) -> None:
         journal = Journal(engine)
-        journal.record([fault("n1")], b.NOW, {})
+        write_round(engine, [fault("n1")], b.NOW)
         assert repairs.history("n1")["incident"] is not None
         journal.close_incidents(journal.open_incidents().values(), "over", b.NOW + 1)
         told = repairs.history("n1")
@@ -155,7 +156,7 @@ class TestTickets:
         assert (ticket["opened_at"], ticket["sent_at"], ticket["closed_at"]) == (b.NOW, b.NOW + 5, None)
 
     def test_its_evidence_is_what_was_found_decided_and_logged(self, repairs: RepairStore, engine: Engine) -> None:
-        Journal(engine).record([fault("n1", bus_id="0000:01:00.0"), fault("n2")], b.NOW, {})
+        write_round(engine, [fault("n1", bus_id="0000:01:00.0"), fault("n2")], b.NOW)
         told = repairs.history("n1")
         assert told["incident"]["rule"] == "xid.79"
         assert [one["table_row"] for one in told["decisions"]] == [10]

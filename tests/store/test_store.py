@@ -12,6 +12,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, select
 
 from tests import builders as b
+from tests.store.rounds import write_round
 from understudy_agent.wire import CheckpointShard, Fact, FirstStep, HardwareEvent, HardwareKind, RankStarted
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
@@ -248,7 +249,7 @@ class TestJournal:
         snapshot = b.snapshot(broken, jobs=[JOB], spares=["n6", "n7"])
         decisions = decide(snapshot, detect(snapshot, b.config()), b.config())
         journal = Journal(engine)
-        journal.record(decisions, b.NOW, {JOB.key: job_row})
+        write_round(engine, decisions, b.NOW, {JOB.key: job_row})
         return journal
 
     def test_a_decision_leaves_state_incident_and_plan_in_one_go(self, engine: Engine, job_row: int) -> None:
@@ -263,14 +264,14 @@ class TestJournal:
         assert journal.quarantines_since(0) == (b.NOW,)
 
     def test_decisions_of_one_round_about_the_same_node_see_each_other(self, engine: Engine) -> None:
-        fleet, journal = FleetStore(engine), Journal(engine)
+        fleet = FleetStore(engine)
         fleet.add_nodes(["n1", "n2"], b.NOW)
         broken = Finding(Signal.HARDWARE_FAULT, "xid.79", "n1", b.NOW, "fell off the bus")
         taken = Decision(1, "n1", Action.QUARANTINE, Because.RULE, "broken", NodeState.QUARANTINED, broken)
         taken = replace(taken, opens_incident=True)
         lifted = Decision(2, "n1", Action.NOTHING, Because.RULE, "vouched for", NodeState.IN_SERVICE)
         other = Decision(3, "n2", Action.NOTHING, Because.RULE, "not heard", NodeState.UNKNOWN)
-        journal.record([taken, taken, lifted, other, taken], b.NOW + 1, {})
+        write_round(engine, [taken, taken, lifted, other, taken], b.NOW + 1)
         with reading(engine) as connection:
             incidents = connection.execute(select(tables.incident).order_by(tables.incident.c.id)).all()
             of_decisions = connection.execute(select(tables.decision.c.incident).order_by(tables.decision.c.id))
@@ -290,7 +291,7 @@ class TestJournal:
         fleet.add_nodes(["n1"], b.NOW)
         good = Decision(3, "n1", Action.NOTHING, Because.RULE, "not heard", NodeState.UNKNOWN)
         with pytest.raises(StoreError):
-            journal.record([good, replace(good, evidence={"what": object()})], b.NOW + 1, {})  # type: ignore[dict-item]
+            write_round(engine, [good, replace(good, evidence={"what": object()})], b.NOW + 1)  # type: ignore[dict-item]
         assert fleet.nodes()["n1"].state is NodeState.IN_SERVICE
         assert journal.keys_since(0) == set()
 

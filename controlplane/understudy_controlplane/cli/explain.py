@@ -12,7 +12,7 @@ from understudy_controlplane.config import Xid
 from understudy_controlplane.decide.table import look_up
 from understudy_controlplane.detect.xid import SIGNALS
 from understudy_controlplane.fleet.finding import Json
-from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.xid_policy import Decode, EchoOf, FaultClass, Policy, PolicyRow, Repair, driver_branch
 
 FOLLOWS = {
@@ -99,7 +99,7 @@ def draw(explanation: Explanation, console: Console) -> None:
 
 
 def _table_row(fault: FaultClass) -> int | None:
-    row = look_up(NodeState.IN_SERVICE, SIGNALS[fault])
+    row = look_up(NodeRecord("any"), SIGNALS[fault])
     return row.number if row else None
 
 

@@ -12,7 +12,7 @@ from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding
-from understudy_controlplane.fleet.node import IN_OUR_HANDS, PROBED, NodeState, NodeView
+from understudy_controlplane.fleet.node import IN_OUR_HANDS, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.recovery import RepairAttempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -143,7 +143,7 @@ def object_to_probe(
 
 
 def _is_probed(node: NodeView) -> bool:
-    return node.state is NodeState.VALIDATING and node.record.table_row == PROBED
+    return node.record.validation_origin is ValidationOrigin.SUSPECT_PROBED
 
 
 def _object_so_soon(snapshot: Snapshot, config: Config, tried: Sequence[RepairAttempt]) -> Objection | None:

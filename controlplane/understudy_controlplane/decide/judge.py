@@ -17,11 +17,10 @@ from understudy_controlplane.decide.table import (
     look_up,
 )
 from understudy_controlplane.detect.silence import MASS_RULE
-from understudy_controlplane.detect.stranded import DRAINED_FOR_LATER
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
-from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.fleet.node import DrainKind, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, StepName, StepStatus
 from understudy_controlplane.fleet.slurm import POOL_USER
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -87,7 +86,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         snapshot = replace(snapshot, mass_silence=mass)
     decisions: list[Decision] = []
     condemned: list[Condemned] = []
-    begun: dict[str, int] = {}
+    begun: dict[str, ValidationOrigin | None] = {}
     by_node: dict[str, list[Finding]] = {}
     for finding in (*findings, *repair_cycle.due(snapshot, config)):
         by_node.setdefault(finding.node, []).append(finding)
@@ -103,7 +102,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         if row.action in repair_cycle.ACTIONS:
             decisions.append(repair_cycle.carry_out(snapshot, row, finding, config, begun))
             if decisions[-1].action in (Action.REPAIR, Action.VALIDATE):
-                begun[name] = row.number
+                begun[name] = row.origin
         elif row.action is not Action.NOTHING:
             condemned.append((row, replace(finding, evidence={**finding.evidence, "generation": node.generation})))
         else:
@@ -137,7 +136,7 @@ def _mass_silence(findings: Iterable[Finding]) -> str:
 def _remarks(node: NodeView, findings: Iterable[Finding]) -> list[Decision]:
     """Findings that never change a state: each is worth one line."""
     remarks = [finding for finding in findings if finding.signal not in GRAVITY]
-    rows = [(look_up(node.state, finding.signal), finding) for finding in remarks]
+    rows = [(look_up(node.record, finding.signal), finding) for finding in remarks]
     return [_plain(row, finding) for row, finding in rows if row is not None]
 
 
@@ -151,7 +150,7 @@ def _gravest(node: NodeView, findings: Iterable[Finding]) -> tuple[Row, Finding]
 def _row(node: NodeView, finding: Finding) -> Row | None:
     if finding.signal is Signal.GANG_HUNG and not finding.evidence.get("named"):
         return UNNAMED_HANG_ROW
-    row = look_up(node.state, finding.signal)
+    row = look_up(node.record, finding.signal)
     newly_out = row is not None and row.action is Action.TAKE_BACK and node.record.tested_in_service
     return TEST_FAILED_ROW if newly_out else row
 
@@ -168,6 +167,8 @@ def _plain(row: Row, finding: Finding) -> Decision:
         finding=finding,
         evidence=finding.evidence,
         request=request if isinstance(request, int) else None,
+        suspects=row.suspects,
+        ends_suspicion=finding.suspicion,
     )
 
 
@@ -321,7 +322,7 @@ def _is_left(snapshot: Snapshot, condemned: Condemned) -> bool:
 def _may_stay(snapshot: Snapshot, condemned: Condemned) -> bool:
     """Whether what runs there goes on to its end: also when a drain that was for later is made again."""
     row, finding = condemned
-    for_later = snapshot.nodes[finding.node].record.table_row == DRAINED_FOR_LATER
+    for_later = snapshot.nodes[finding.node].record.drain_kind is DrainKind.AT_JOB_END
     return row.action is Action.DRAIN or (row.action is Action.DRAIN_AGAIN and for_later)
 
 
@@ -437,6 +438,7 @@ def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decisio
         evidence=finding.evidence,
         opens_incident=finding.signal not in (Signal.SEAT_LOST, Signal.GANG_HUNG),
         plan=plan,
+        suspects=row.suspects,
     )
 
 

@@ -16,14 +16,12 @@ from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Json, Signal
 from understudy_controlplane.fleet.node import (
+    FROM_SERVICE,
     IN_OUR_HANDS,
     OUT_OF_SERVICE,
-    PROBATION_TESTED,
-    PROBED,
-    SUSPECT_TESTED,
-    TESTED_IN_SERVICE,
     NodeState,
     NodeView,
+    ValidationOrigin,
 )
 from understudy_controlplane.fleet.operator import OURSELVES, Request, Verb
 from understudy_controlplane.fleet.recovery import (
@@ -72,11 +70,12 @@ ASKED = {
 }
 
 NOT_BEGUN = {
-    **dict.fromkeys(TESTED_IN_SERVICE, Signal.TEST_NOT_BEGUN),
-    **dict.fromkeys(SUSPECT_TESTED, Signal.PROBE_NOT_BEGUN),
-    PROBATION_TESTED: Signal.RETURN_TEST_NOT_BEGUN,
+    ValidationOrigin.IN_SERVICE: Signal.TEST_NOT_BEGUN,
+    ValidationOrigin.SUSPECT_REQUESTED: Signal.PROBE_NOT_BEGUN,
+    ValidationOrigin.SUSPECT_PROBED: Signal.PROBE_NOT_BEGUN,
+    ValidationOrigin.PROBATION: Signal.RETURN_TEST_NOT_BEGUN,
 }
-"""What a test that never began is, by the row that took the node from service for it: it says what the node was."""
+"""The signal of a validation that never began, by what the node was before."""
 
 
 def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
@@ -218,10 +217,10 @@ def _outcome(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt],
     attempt = next((one for one in reversed(tried) if one.kind is kind), None)
     failed = Signal.VALIDATION_FAILED if testing else Signal.REPAIR_FAILED
     what = "test" if testing else f"repair ({attempt.rung})" if attempt else "repair"
-    if node.record.tested_in_service and _never_began(attempt):
-        signal = NOT_BEGUN[node.record.table_row]
+    not_begun = NOT_BEGUN.get(node.record.validation_origin) if node.record.validation_origin else None
+    if not_begun is not None and _never_began(attempt):
         why = attempt.outcome if attempt is not None and attempt.outcome else "nothing is known of it"
-        yield _finding(snapshot, node, signal, "validation.not_begun", f"its test has not begun: {why}")
+        yield _finding(snapshot, node, not_begun, "validation.not_begun", f"its test has not begun: {why}")
     elif attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
         yield _finding(snapshot, node, failed, f"repair.{kind.value}", f"nothing is known of its {what}")
     elif attempt.status is RecoveryStatus.FAILED:
@@ -256,10 +255,13 @@ def _succeeded(snapshot: Snapshot, node: NodeView, attempt: RepairAttempt, confi
 # -- decisions -------------------------------------------------------------------------------------------------------
 
 
-def carry_out(snapshot: Snapshot, row: Row, finding: Finding, config: Config, begun: Mapping[str, int]) -> Decision:
-    """`begun`: nodes whose repair or test began in this same round, and by which row."""
+def carry_out(
+    snapshot: Snapshot, row: Row, finding: Finding, config: Config, begun: Mapping[str, ValidationOrigin | None]
+) -> Decision:
+    """`begun`: nodes whose repair or validation began in this same round; None: a repair."""
+    probed = ValidationOrigin.SUSPECT_PROBED
     probe = finding.signal is Signal.PROBE_DUE
-    already = [name for name, by in begun.items() if (by == PROBED if probe else by not in TESTED_IN_SERVICE)]
+    already = [name for name, origin in begun.items() if (origin is probed if probe else origin not in FROM_SERVICE)]
     objection = _object(snapshot, row, finding, config, already)
     request = finding.evidence.get("request")
     if objection is not None:
@@ -280,6 +282,7 @@ def carry_out(snapshot: Snapshot, row: Row, finding: Finding, config: Config, be
         clears=row.action is Action.VALIDATE,
         past_boot_id=node.boot_id if plan is not None and plan.rung is Rung.REBOOT else "",
         request=request if isinstance(request, int) else None,
+        origin=row.origin,
     )
 
 

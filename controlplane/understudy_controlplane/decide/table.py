@@ -7,10 +7,12 @@ up by (state, signal); a pair that is not here means nothing at all and leaves n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.finding import Signal
-from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.node import NodeRecord, NodeState, ValidationOrigin
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 IN_SERVICE = NodeState.IN_SERVICE
 SUSPECT = NodeState.SUSPECT
@@ -29,6 +31,15 @@ TRUSTED = (IN_SERVICE, SUSPECT, UNKNOWN, PROBATION)
 ALL = tuple(NodeState)
 
 
+class Condition(StrEnum):
+    """What a row asks of a node's record besides its state."""
+
+    ALWAYS = "always"
+    FIRST_SUSPICION = "not suspected of it yet"
+    LAST_SUSPICION = "its only suspicion"
+    ANOTHER_SUSPICION = "one of several suspicions"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     number: int
@@ -37,6 +48,9 @@ class Row:
     to: NodeState | None  # None: stays
     action: Action
     why: str
+    when: Condition = Condition.ALWAYS
+    suspects: SuspicionCause | None = None  # the suspicion that a suspect gets
+    origin: ValidationOrigin | None = None  # of the validation that the row begins
 
 
 TABLE: tuple[Row, ...] = (
@@ -104,8 +118,28 @@ TABLE: tuple[Row, ...] = (
         SUSPECT,
         Action.NOTHING,
         "statistics alone mark a suspect; they drain nobody",
+        suspects=SuspicionCause.SLOW,
     ),
-    Row(21, (SUSPECT,), Signal.CLEAN, IN_SERVICE, Action.NOTHING, "it keeps up again"),
+    Row(21, (SUSPECT,), Signal.CLEAN, IN_SERVICE, Action.NOTHING, "it keeps up again", when=Condition.LAST_SUSPICION),
+    Row(
+        22,
+        (SUSPECT,),
+        Signal.STRAGGLER_SUSPECTED,
+        None,
+        Action.NOTHING,
+        "one more reason to suspect it",
+        when=Condition.FIRST_SUSPICION,
+        suspects=SuspicionCause.SLOW,
+    ),
+    Row(
+        23,
+        (SUSPECT,),
+        Signal.CLEAN,
+        None,
+        Action.NOTHING,
+        "it stays a suspect for another reason",
+        when=Condition.ANOTHER_SUSPICION,
+    ),
     Row(30, (IN_SERVICE,), Signal.SILENT, UNKNOWN, Action.NOTHING, "silence is not death"),
     Row(31, (UNKNOWN,), Signal.HEARD, IN_SERVICE, Action.NOTHING, "heard again"),
     Row(
@@ -164,8 +198,17 @@ TABLE: tuple[Row, ...] = (
         SUSPECT,
         Action.NOTHING,
         "it looks wrong, which proves no fault: it goes on working, and is no spare, until a second signal or a probe",
+        suspects=SuspicionCause.HEALTH,
     ),
-    Row(141, (SUSPECT,), Signal.HEALTH_SUSPECTED, None, Action.NOTHING, "it still looks wrong"),
+    Row(
+        141,
+        (SUSPECT,),
+        Signal.HEALTH_SUSPECTED,
+        None,
+        Action.NOTHING,
+        "it still looks wrong",
+        suspects=SuspicionCause.HEALTH,
+    ),
     Row(
         150,
         (IN_SERVICE, PROBATION),
@@ -173,6 +216,17 @@ TABLE: tuple[Row, ...] = (
         SUSPECT,
         Action.NOTHING,
         "NaN may be the program's: it marks a suspect, for a self-check to decide",
+        suspects=SuspicionCause.CORRUPTION,
+    ),
+    Row(
+        152,
+        (SUSPECT,),
+        Signal.CORRUPTION_SUSPECTED,
+        None,
+        Action.NOTHING,
+        "one more reason to suspect it",
+        when=Condition.FIRST_SUSPICION,
+        suspects=SuspicionCause.CORRUPTION,
     ),
     Row(
         151,
@@ -197,6 +251,7 @@ TABLE: tuple[Row, ...] = (
         VALIDATING,
         Action.VALIDATE,
         "nothing on it has to be repaired: its test will tell",
+        origin=ValidationOrigin.QUARANTINED,
     ),
     Row(
         202,
@@ -213,6 +268,7 @@ TABLE: tuple[Row, ...] = (
         VALIDATING,
         Action.VALIDATE,
         "a repair proves nothing by itself: the node is tested, and nobody else can use it meanwhile",
+        origin=ValidationOrigin.REPAIRED,
     ),
     Row(
         211,
@@ -337,6 +393,7 @@ TABLE: tuple[Row, ...] = (
         VALIDATING,
         Action.VALIDATE,
         "an operator released it: it is tested before it returns",
+        origin=ValidationOrigin.RELEASED,
     ),
     Row(
         254,
@@ -345,6 +402,7 @@ TABLE: tuple[Row, ...] = (
         VALIDATING,
         Action.VALIDATE,
         "an operator asked for it",
+        origin=ValidationOrigin.IN_SERVICE,
     ),
     Row(
         257,
@@ -353,6 +411,7 @@ TABLE: tuple[Row, ...] = (
         VALIDATING,
         Action.VALIDATE,
         "an operator asked for it; should the test never begin, it is as suspect as before",
+        origin=ValidationOrigin.SUSPECT_REQUESTED,
     ),
     Row(
         258,
@@ -361,6 +420,7 @@ TABLE: tuple[Row, ...] = (
         VALIDATING,
         Action.VALIDATE,
         "an operator asked for it; should the test never begin, its probation begins anew",
+        origin=ValidationOrigin.PROBATION,
     ),
     Row(
         255,
@@ -369,6 +429,7 @@ TABLE: tuple[Row, ...] = (
         VALIDATING,
         Action.VALIDATE,
         "a suspicion alone takes nothing out of service for good, and does not end by itself: its test decides",
+        origin=ValidationOrigin.SUSPECT_PROBED,
     ),
     Row(
         100,
@@ -377,6 +438,7 @@ TABLE: tuple[Row, ...] = (
         SUSPECT,
         Action.RESTART_GANG,
         "the gang hangs and waits for this node: started anew, and the node is a suspect, no more",
+        suspects=SuspicionCause.HANG,
     ),
     Row(
         101,
@@ -385,6 +447,7 @@ TABLE: tuple[Row, ...] = (
         None,
         Action.RESTART_GANG,
         "the gang hangs and waits for this node, about which enough is said already: started anew",
+        suspects=SuspicionCause.HANG,
     ),
     Row(
         103,
@@ -393,6 +456,17 @@ TABLE: tuple[Row, ...] = (
         SUSPECT,
         Action.NOTHING,
         "launchers of several users blame it: a suspect, for they are users' own processes",
+        suspects=SuspicionCause.BLACK_HOLE,
+    ),
+    Row(
+        105,
+        (SUSPECT,),
+        Signal.BLACK_HOLE,
+        None,
+        Action.NOTHING,
+        "one more reason to suspect it",
+        when=Condition.FIRST_SUSPICION,
+        suspects=SuspicionCause.BLACK_HOLE,
     ),
     Row(
         104,
@@ -451,5 +525,19 @@ RELEASE_JOB_ROW = Row(90, (), Signal.DRAINED_FOR_US, None, Action.RELEASE_JOB, "
 """Not entered by a finding: follows from a job that Slurm holds, and our Prolog's word that it was us."""
 
 
-def look_up(state: NodeState, signal: Signal) -> Row | None:
-    return next((row for row in TABLE if row.signal is signal and state in row.states), None)
+def look_up(record: NodeRecord, signal: Signal) -> Row | None:
+    return next(
+        (row for row in TABLE if row.signal is signal and record.state in row.states and _holds(row, record)), None
+    )
+
+
+def _holds(row: Row, record: NodeRecord) -> bool:
+    match row.when:
+        case Condition.ALWAYS:
+            return True
+        case Condition.FIRST_SUSPICION:
+            return row.suspects is not None and not record.suspected_of(row.suspects)
+        case Condition.LAST_SUSPICION:
+            return len(record.suspicions) <= 1
+        case Condition.ANOTHER_SUSPICION:
+            return len(record.suspicions) > 1

@@ -24,6 +24,13 @@ from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.detect.xid import xid
 from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.suspicion import SuspicionCause
+
+SUSPICION_OF = {
+    Signal.HEALTH_SUSPECTED: SuspicionCause.HEALTH,
+    Signal.CORRUPTION_SUSPECTED: SuspicionCause.CORRUPTION,
+}
+"""A suspicion does not end while its signal is still found. Other detectors end what they found themselves."""
 
 
 def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
@@ -47,8 +54,11 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *hang(snapshot, config.hang, config.silence),
     ]
     accused = {one.node for one in found if one.signal in ACCUSING and one.signal is not Signal.DRAIN_AT_JOB_END}
-    suspected = {one.node for one in found if one.signal in (Signal.HEALTH_SUSPECTED, Signal.CORRUPTION_SUSPECTED)}
+    suspected = {(one.node, SUSPICION_OF[one.signal]) for one in found if one.signal in SUSPICION_OF}
+    silent = {one.node for one in found if one.signal is Signal.SILENT and snapshot.nodes[one.node].has_agent}
     found += stranded(snapshot, accused)
-    # A node is clean when nobody suspects it, not when one of several does no longer; silence clears nobody.
-    suspected |= {one.node for one in found if one.signal is Signal.SILENT and snapshot.nodes[one.node].has_agent}
-    return [one for one in found if one.signal is not Signal.CLEAN or one.node not in suspected]
+    return [
+        one
+        for one in found
+        if one.signal is not Signal.CLEAN or (one.node not in silent and (one.node, one.suspicion) not in suspected)
+    ]

@@ -7,23 +7,25 @@ from collections.abc import Iterator
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 USERS_MIN = 2
 """One user's program may have its own reasons for failing first on the same node, and is submitted again and again; a
 launcher is a user's process besides.
 """
 
-SUSPECTED_BY_US = frozenset({100, 103})
-"""Rows of `decide.table` whose suspicion is ours to end."""
-
 SUSPECT_SECONDS = 3600.0
+
+FORGOTTEN = frozenset({SuspicionCause.HANG, SuspicionCause.BLACK_HOLE})
+"""Suspicions that end after SUSPECT_SECONDS: nothing that a node shows could refute them."""
 
 
 def launches(snapshot: Snapshot) -> Iterator[Finding]:
     for name, node in snapshot.nodes.items():
         blaming = [one for one in snapshot.black_holes.get(name, ()) if one.at > node.record.cleared_at]
         blaming = [one for one in blaming if snapshot.now - one.at < SUSPECT_SECONDS]
-        if len({one.user_id for one in blaming}) >= USERS_MIN:
+        blamed = len({one.user_id for one in blaming}) >= USERS_MIN
+        if blamed:
             jobs = sorted({one.job.job_id for one in blaming})
             yield Finding(
                 Signal.BLACK_HOLE,
@@ -34,10 +36,10 @@ def launches(snapshot: Snapshot) -> Iterator[Finding]:
                 "there first, twice running, while others were well",
                 {"jobs": [*jobs]},
             )
-        elif (
-            node.state is NodeState.SUSPECT
-            and node.record.table_row in SUSPECTED_BY_US
-            and snapshot.now - node.record.since > SUSPECT_SECONDS
-        ):
-            words = f"nothing more was found against it in {SUSPECT_SECONDS / 60:.0f} minutes"
-            yield Finding(Signal.CLEAN, "launches.clean", name, snapshot.now, words)
+        for suspicion in node.record.suspicions if node.state is NodeState.SUSPECT else ():
+            found_again = blamed and suspicion.cause is SuspicionCause.BLACK_HOLE
+            if suspicion.cause not in FORGOTTEN or found_again or node.record.evidence_cleared(suspicion):
+                continue
+            if snapshot.now - suspicion.since > SUSPECT_SECONDS:
+                words = f"nothing more was found against it in {SUSPECT_SECONDS / 60:.0f} minutes"
+                yield Finding(Signal.CLEAN, "launches.clean", name, snapshot.now, words, suspicion=suspicion.cause)

@@ -10,21 +10,16 @@ from collections.abc import Iterator
 
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.causes import OF_THE_HARDWARE, second_signals
-from understudy_controlplane.detect.launches import SUSPECTED_BY_US
+from understudy_controlplane.detect.launches import FORGOTTEN
 from understudy_controlplane.detect.silence import step_seconds
 from understudy_controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge_all, judged_ranks
 from understudy_controlplane.fleet.finding import Finding, Json, Signal
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 
 UNKNOWN_CAUSE = "unknown"
-
-SUSPECTED_HERE = 20
-"""Row of `decide.table` whose suspicion comes from here alone."""
-
-UNTIL_TESTED = frozenset({SUSPECTED_HERE, 224})
-"""Rows whose suspicion stays until the test, where there is one: 224 is of a suspect whose test could not begin."""
 
 
 def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterator[Finding]:
@@ -39,28 +34,35 @@ def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterato
                 if not slow.doubt:
                     yield _finding(snapshot, table, slow)
     for name, node in snapshot.nodes.items():
-        suspect = node.state is NodeState.SUSPECT and node.heard_at is not None and name not in slow_nodes
-        if suspect and node.record.table_row not in SUSPECTED_BY_US:
-            words = _why_clean(snapshot, node, policy, probed)
+        if node.state is not NodeState.SUSPECT or node.heard_at is None:
+            continue
+        for suspicion in node.record.suspicions:
+            if suspicion.cause is SuspicionCause.SLOW and name in slow_nodes:
+                continue
+            words = _why_clean(snapshot, node, suspicion, policy, probed)
             if words:
-                yield Finding(Signal.CLEAN, "straggler.clean", name, snapshot.now, words)
+                yield Finding(Signal.CLEAN, "straggler.clean", name, snapshot.now, words, suspicion=suspicion.cause)
 
 
-def _why_clean(snapshot: Snapshot, node: NodeView, policy: Straggler, probed: bool) -> str:
-    """Empty: nothing has been seen yet that would clear it."""
-    row = node.record.table_row
+def _why_clean(snapshot: Snapshot, node: NodeView, suspicion: Suspicion, policy: Straggler, probed: bool) -> str:
+    """Why this suspicion ends. Empty: nothing has been seen yet that would refute it."""
+    if node.record.evidence_cleared(suspicion):
+        return "" if probed else "nothing speaks against it any more"
+    if suspicion.cause in FORGOTTEN:
+        return ""  # `launches` ends it
     tables = [table for table in snapshot.tables.values() if node.name in table.nodes]
-    if row == SUSPECTED_HERE and tables:
-        keeps_up = any(_is_judged(table, node, policy) for table in tables)
+    if suspicion.cause is SuspicionCause.SLOW and tables:
+        keeps_up = any(_is_judged(table, node, suspicion, policy) for table in tables)
         return "its ranks keep up with their peers" if keeps_up else ""
-    return "" if probed and row in UNTIL_TESTED else "nothing speaks against it any more"
+    until_validated = probed and suspicion.cause is SuspicionCause.SLOW
+    return "" if until_validated else "nothing speaks against it any more"
 
 
-def _is_judged(table: StepTable, node: NodeView, policy: Straggler) -> bool:
+def _is_judged(table: StepTable, node: NodeView, suspicion: Suspicion, policy: Straggler) -> bool:
     """Enough is known of a rank there to call it slow, if it were, and of steps that were not known when the node
     became suspect: as well as can be told from how long they take.
     """
-    steps_since = (table.advanced_at - node.record.since) / max(step_seconds(table), SELF_SECONDS_MIN)
+    steps_since = (table.advanced_at - suspicion.since) / max(step_seconds(table), SELF_SECONDS_MIN)
     ranks = judged_ranks(table, policy) if steps_since >= policy.window_steps else []
     return any(table.nodes[rank] == node.name for rank in ranks)
 

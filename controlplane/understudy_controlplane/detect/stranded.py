@@ -13,11 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.node import DrainKind, NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
-
-DRAINED_FOR_LATER = 130
-"""The row of the table by which a node leaves service when what runs there has ended."""
 
 
 def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
@@ -25,7 +22,7 @@ def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
     for node in snapshot.nodes.values():
         if node.state is not NodeState.QUARANTINED:
             continue
-        may_stay = node.record.table_row == DRAINED_FOR_LATER
+        may_stay = node.record.drain_kind is DrainKind.AT_JOB_END
         for job in [*snapshot.job_on(node.name), *snapshot.headless.get(node.name, ())]:
             if may_stay and not accused & set(job.slurm.nodes):
                 continue

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from understudy_controlplane.fleet.finding import Finding, Json
-from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.node import NodeState, ValidationOrigin
 from understudy_controlplane.fleet.recovery import Plan
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 
 class Action(StrEnum):
@@ -74,6 +75,9 @@ class Decision:
     clears: bool = False  # with a change of state: what was known against the node counts no more
     past_boot_id: str = ""  # the boot that this decision ends
     request: int | None = None  # the operator's request that this decision answers
+    suspects: SuspicionCause | None = None  # a suspicion that the node gets, if it is a suspect now
+    ends_suspicion: SuspicionCause | None = None
+    origin: ValidationOrigin | None = None  # with VALIDATING
 
     @property
     def key(self) -> str:

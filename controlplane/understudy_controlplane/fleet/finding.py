@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 __all__ = ["ACCUSING", "Finding", "Json", "Signal"]
 
@@ -80,3 +81,4 @@ class Finding:
     evidence: Mapping[str, Json] = field(default_factory=dict)
     job: JobKey | None = None
     dead: bool = False  # the node answers nobody: Slurm has to be told
+    suspicion: SuspicionCause | None = None  # of the signal CLEAN: the suspicion that ends

@@ -11,6 +11,7 @@ from understudy_agent.wire import Gpu, HardwareEvent, Host, KernelEvent, Port
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.job import JobThere
 from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 
 REASON_PREFIX = "understudy:"
 """Every reason that we give Slurm begins with this; one that does not is somebody else's."""
@@ -45,18 +46,28 @@ OUT_OF_SERVICE = AT_FAULT | {NodeState.OPERATOR_HOLD, NodeState.RETIRED}
 IN_OUR_HANDS = frozenset({NodeState.REPAIRING, NodeState.VALIDATING})
 """A recovery of ours is at work on the node: what happens to it meanwhile may be our own doing."""
 
-PROBED = 255
-"""The row of `decide.table` by which a suspect is taken from service for its test."""
 
-SUSPECT_TESTED = frozenset({PROBED, 257})
-"""Rows by which a suspect is tested, whoever wants it: a test that never begins does not end the suspicion."""
+class ValidationOrigin(StrEnum):
+    """What a node was when its validation began. A validation that never begins leads back there."""
 
-PROBATION_TESTED = 258
-"""The row by which a node on probation is tested: a test that never begins does not end the probation."""
+    QUARANTINED = "quarantined"
+    REPAIRED = "repaired"
+    RELEASED = "released"  # by an operator, from a person's repair or from a hold
+    IN_SERVICE = "in_service"  # an operator asked for the validation, as in the next two
+    SUSPECT_REQUESTED = "suspect_requested"
+    PROBATION = "probation"
+    SUSPECT_PROBED = "suspect_probed"  # the control plane validates a suspect that no job uses
 
-TESTED_IN_SERVICE = frozenset({254, PROBATION_TESTED, *SUSPECT_TESTED})
-"""Rows by which a node that was in service is tested: nothing is proven against it, so it counts against no budget for
-faults."""
+
+OF_A_SUSPECT = frozenset({ValidationOrigin.SUSPECT_REQUESTED, ValidationOrigin.SUSPECT_PROBED})
+
+FROM_SERVICE = OF_A_SUSPECT | {ValidationOrigin.IN_SERVICE, ValidationOrigin.PROBATION}
+"""No fault is proven against such a node: it counts against no budget for faults."""
+
+
+class DrainKind(StrEnum):
+    NOW = "now"  # a gang of ours that runs there is moved
+    AT_JOB_END = "at_job_end"  # what runs there goes on to its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +77,7 @@ class NodeRecord:
     name: str
     state: NodeState = NodeState.IN_SERVICE
     since: float = 0.0
-    table_row: int = 0  # number of the transition that led here
+    table_row: int = 0  # the row of `decide.table` that led here: a label for people
     cleared_at: float = 0.0  # events received up to here count no more: somebody vouched for the node since
     drained_at: float | None = None  # when our drain was read back from Slurm
     drain_reason: str = ""  # as read back then, with who gave it and when, in Slurm's words: the proof that it is ours
@@ -76,15 +87,25 @@ class NodeRecord:
     agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
     slurmd_seen_at: float | None = None  # when its slurmd's port first answered us
     past_boot_id: str = ""  # the boot that a reboot of ours ends: what is told of it counts no more
-    weight: int | None = (
-        None  # in Slurm, that we gave it for its probation; None: we gave it none, or it has its own again
-    )
-    weight_before: int | None = None  # that it had before
+    weight: int | None = None  # in Slurm, for its probation; None: the control plane has not changed its weight
+    weight_before: int | None = None  # the weight that it gets back
+    suspicions: tuple[Suspicion, ...] = ()  # of a suspect, oldest first; one for each cause
+    validation_origin: ValidationOrigin | None = None  # of a node that is validated
+    drain_kind: DrainKind | None = None  # of a quarantined node
 
     @property
     def tested_in_service(self) -> bool:
-        """It is tested, and was in service until then."""
-        return self.state is NodeState.VALIDATING and self.table_row in TESTED_IN_SERVICE
+        """It is validated, and was in service until then."""
+        return self.validation_origin in FROM_SERVICE
+
+    def suspected_of(self, cause: SuspicionCause) -> bool:
+        return any(one.cause is cause for one in self.suspicions)
+
+    def evidence_cleared(self, suspicion: Suspicion) -> bool:
+        """A validation that was to decide about it has not begun. The evidence was cleared for the validation, so that
+        nothing is seen of it any more proves nothing.
+        """
+        return suspicion.since < self.cleared_at
 
     @property
     def at_fault(self) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, bindparam, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Engine, bindparam, insert, select, true, update
 
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
+from understudy_controlplane.store.node_records import read_records, read_suspicions, record_of
 
 
 class FleetStore:
@@ -23,15 +24,20 @@ class FleetStore:
         """A row that reads as it did last time is the same record as last time: most of thousands are."""
         last = self._nodes
         with reading(self._engine) as connection:
+            suspicions = read_suspicions(connection)
             rows = connection.execute(select(tables.node)).all()
-        self._nodes = {key: last.get(key) or _node(row) for row in rows for key in (tuple(row),)}
+        self._nodes = {}
+        for row in rows:
+            own = suspicions.get(row.name, ())
+            key = (*row, own)
+            self._nodes[key] = last.get(key) or record_of(row, own)
         return {record.name: record for record in self._nodes.values()}
 
     def nodes_named(self, names: Iterable[str]) -> dict[str, NodeRecord]:
         """Those of them that are written down."""
         query = select(tables.node).where(tables.node.c.name.in_(names))
         with reading(self._engine) as connection:
-            return {row.name: _node(row) for row in connection.execute(query)}
+            return {record.name: record for record in read_records(connection, query)}
 
     def slurmds_seen(self) -> frozenset[str]:
         """Nodes whose slurmd ever answered us."""
@@ -43,7 +49,7 @@ class FleetStore:
     def nodes_in(self, states: Iterable[NodeState]) -> list[NodeRecord]:
         query = select(tables.node).where(tables.node.c.state.in_([state.value for state in states]))
         with reading(self._engine) as connection:
-            return [_node(row) for row in connection.execute(query)]
+            return read_records(connection, query)
 
     def add_nodes(self, names: Iterable[str], now: float) -> None:
         """New nodes are in service until something is known against them."""
@@ -263,23 +269,3 @@ def is_job(key: JobKey) -> ColumnElement[bool]:
     """For the table `job`: this one."""
     table = tables.job
     return (table.c.cluster == key.cluster) & (table.c.job_id == key.job_id) & (table.c.submit_at == key.submit_at)
-
-
-def _node(row: Row[Any]) -> NodeRecord:
-    return NodeRecord(
-        name=row.name,
-        state=NodeState(row.state),
-        since=row.since,
-        table_row=row.table_row,
-        cleared_at=row.cleared_at,
-        drained_at=row.drained_at,
-        drain_reason=row.drain_reason,
-        drain_user=row.drain_user,
-        drain_reason_at=row.drain_reason_at,
-        drain_settled=row.drain_settled,
-        agent_seen_at=row.agent_seen_at,
-        slurmd_seen_at=row.slurmd_seen_at,
-        past_boot_id=row.past_boot_id,
-        weight=row.weight,
-        weight_before=row.weight_before,
-    )

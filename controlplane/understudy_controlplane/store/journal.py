@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, Engine, Row, insert, select, update
 
+from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import TAKES_OUT, Decision
 from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import JobKey
-from understudy_controlplane.fleet.node import IN_OUR_HANDS, OUT_OF_SERVICE, NodeState
+from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.fleet.recovery import (
     Plan,
     Recovery,
@@ -23,6 +24,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
+from understudy_controlplane.store.node_records import write_records
 
 
 class Journal:
@@ -31,24 +33,27 @@ class Journal:
 
     # -- decisions ---------------------------------------------------------------------------------------------
 
-    def record(self, decisions: Sequence[Decision], now: float, job_rows: Mapping[JobKey, int]) -> None:
-        """Decisions with all that follows from them on paper, in one transaction: states, incidents, recoveries."""
+    def record(self, changes: Sequence[Change], now: float, job_rows: Mapping[JobKey, int]) -> None:
+        """Decisions with all that they change, in one transaction: records, incidents, tickets, recoveries."""
         planned: dict[Plan, int] = {}  # several decisions of one round may share a plan
-        changes: dict[str, dict[str, Any]] = {}  # node → columns: two thousand may fall silent at once
+        nodes: dict[str, tuple[NodeRecord, NodeRecord]] = {}  # before and after the round
         rows: list[dict[str, Any]] = []
         with self._engine.begin() as connection:
             open_incidents = self._open_incidents(connection)
-            changing = any(decision.to_state is not None for decision in decisions)
-            states = self._states(connection) if changing else {}
-            for decision in decisions:
+            for change in changes:
+                decision, before, after = change.decision, change.before, change.after
                 incident = self._incident(connection, decision, now, open_incidents)
                 recovery = self._plan(connection, decision, now, job_rows, planned)
-                if decision.to_state is not None:
-                    values = self._change_state(connection, decision, now, states, open_incidents)
-                    changes.setdefault(decision.subject, {}).update(values)
+                if before is not None and after is not None and change.changes_record:
+                    nodes[after.name] = (nodes.get(after.name, (before, after))[0], after)
+                if change.closes_ticket:
+                    self._close_tickets(connection, decision.subject, now)
+                if change.ends_incident:
+                    self._end_incident(connection, decision, now, open_incidents)
                 if decision.request is not None:
                     intent = tables.operator_intent
                     connection.execute(update(intent).where(intent.c.id == decision.request).values(answered_at=now))
+                entered = decision.to_state is not None and before is not None
                 rows.append(
                     {
                         "at": now,
@@ -59,12 +64,14 @@ class Journal:
                         "action": decision.action.value,
                         "because": decision.because.value,
                         "reason": decision.reason,
+                        "from_state": before.state.value if entered and before else None,
+                        "to_state": decision.to_state.value if entered and decision.to_state else None,
                         "evidence": dict(decision.evidence),
                         "incident": incident,
                         "recovery": recovery,
                     }
                 )
-            self._change_nodes(connection, changes)
+            write_records(connection, nodes.values())
             if rows:
                 connection.execute(insert(tables.decision), rows)
 
@@ -220,12 +227,6 @@ class Journal:
         return {row.node: row.id for row in connection.execute(query.order_by(table.c.id.desc()))}
 
     @staticmethod
-    def _states(connection: Connection) -> dict[str, NodeState]:
-        table = tables.node
-        query = select(table.c.name, table.c.state)
-        return {row.name: NodeState(row.state) for row in connection.execute(query)}
-
-    @staticmethod
     def _incident(connection: Connection, decision: Decision, now: float, open_incidents: dict[str, int]) -> int | None:
         """`open_incidents` gets the one that is opened here."""
         finding = decision.finding
@@ -292,76 +293,24 @@ class Journal:
             for position, name in enumerate(plan.steps)
         ]
         connection.execute(insert(tables.recovery_step), steps)
-        if plan.weight is not None:
-            self._note_weight(connection, plan)
         planned[plan] = recovery
         return recovery
 
     @staticmethod
-    def _note_weight(connection: Connection, plan: Plan) -> None:
-        """With the plan, so before it is changed: a weight that is to be given back is known until that is planned."""
-        given = plan.kind is RecoveryKind.RETURN
-        table = tables.node
+    def _close_tickets(connection: Connection, node: str, now: float) -> None:
+        table = tables.ticket
+        connection.execute(update(table).where(table.c.node == node, table.c.closed_at.is_(None)).values(closed_at=now))
+
+    @staticmethod
+    def _end_incident(connection: Connection, decision: Decision, now: float, open_incidents: dict[str, int]) -> None:
+        """Keeps `open_incidents` true for the decisions that come after."""
+        table = tables.incident
+        open_incidents.pop(decision.subject, None)
         connection.execute(
             update(table)
-            .where(table.c.name.in_(plan.failed_nodes))
-            .values(weight=plan.weight if given else None, weight_before=plan.weight_before if given else None)
+            .where(table.c.node == decision.subject, table.c.closed_at.is_(None))
+            .values(closed_at=now, outcome=decision.reason)
         )
-
-    @staticmethod
-    def _change_nodes(connection: Connection, changes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Node → columns. Those that change the same columns go to the database together."""
-        table = tables.node
-        alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for node, values in changes.items():
-            alike.setdefault(tuple(sorted(values)), []).append({"of_node": node, **values})
-        for rows in alike.values():
-            connection.execute(update(table).where(table.c.name == bindparam("of_node")), rows)
-
-    @staticmethod
-    def _change_state(
-        connection: Connection,
-        decision: Decision,
-        now: float,
-        states: dict[str, NodeState],
-        open_incidents: dict[str, int],
-    ) -> dict[str, Any]:
-        """Returns what becomes of the node's row; writes what follows from it elsewhere. Keeps `states` and
-        `open_incidents` true for the decisions that come after.
-        """
-        assert decision.to_state is not None
-        values: dict[str, Any] = {
-            "state": decision.to_state.value,
-            "since": now,
-            "table_row": decision.row,
-        }
-        before, to = states.get(decision.subject, NodeState.IN_SERVICE), decision.to_state
-        if decision.subject in states:
-            states[decision.subject] = to
-        leaves = before is NodeState.FOREIGN_DRAIN or (before in OUT_OF_SERVICE and to not in OUT_OF_SERVICE)
-        if not (before in OUT_OF_SERVICE and to in IN_OUR_HANDS | {NodeState.HANDS}):  # there our drain still stands
-            values |= {"drained_at": None, "drain_reason": "", "drain_user": "", "drain_reason_at": 0}
-            values |= {"drain_settled": False}
-        if to not in IN_OUR_HANDS or decision.past_boot_id:
-            values["past_boot_id"] = decision.past_boot_id
-        if before is NodeState.HANDS and to is not NodeState.HANDS:
-            ticket = tables.ticket
-            connection.execute(
-                update(ticket)
-                .where(ticket.c.node == decision.subject, ticket.c.closed_at.is_(None))
-                .values(closed_at=now)
-            )
-        if leaves or decision.clears:
-            values["cleared_at"] = now
-        if leaves:
-            incident = tables.incident
-            open_incidents.pop(decision.subject, None)
-            connection.execute(
-                update(incident)
-                .where(incident.c.node == decision.subject, incident.c.closed_at.is_(None))
-                .values(closed_at=now, outcome=decision.reason)
-            )
-        return values
 
     def _update_step(self, recovery: int, step: RecoveryStep, **values: Any) -> None:
         with self._engine.begin() as connection:

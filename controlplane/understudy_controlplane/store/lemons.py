@@ -9,6 +9,7 @@ from sqlalchemy import Engine, func, select
 
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.lemon import LemonSignals
+from understudy_controlplane.fleet.node import IN_OUR_HANDS, NodeState
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 
@@ -16,8 +17,8 @@ FAULT_SIGNALS = (Signal.HARDWARE_FAULT, Signal.STRAGGLER_CONFIRMED)
 PROGRAM_XIDS = (13, 31, 43, 45)
 """The program's own faults, and what follows from any."""
 
-SILENT_ROW, FOREIGN_DRAIN_ROW = 30, 40
-"""Transitions that count: the agent fell silent; somebody else took the node out."""
+COUNTED_STATES = (NodeState.UNKNOWN.value, NodeState.FOREIGN_DRAIN.value)
+"""The agent fell silent; an administrator took the node out of service, and not out of a repair or validation."""
 
 FAILED = ("FAILED", "NODE_FAIL")
 
@@ -41,9 +42,10 @@ class LemonStore:
                 .group_by(event.c.node)
             ).all()
             transitions = connection.execute(
-                select(decision.c.subject, decision.c.table_row, func.count())
-                .where(decision.c.at >= since, decision.c.table_row.in_((SILENT_ROW, FOREIGN_DRAIN_ROW)))
-                .group_by(decision.c.subject, decision.c.table_row)
+                select(decision.c.subject, decision.c.to_state, func.count())
+                .where(decision.c.at >= since, decision.c.to_state.in_(COUNTED_STATES))
+                .where(decision.c.from_state.not_in([state.value for state in IN_OUR_HANDS]))
+                .group_by(decision.c.subject, decision.c.to_state)
             ).all()
             failed = connection.execute(
                 select(tables.attempt.c.nodes)
@@ -62,8 +64,8 @@ class LemonStore:
                 counts[node]["faults"] += count
             elif signal == Signal.NODE_DEAD:
                 counts[node]["agent_losses"] += count
-        for node, row, count in transitions:
-            counts[node]["agent_losses" if row == SILENT_ROW else "outages"] += count
+        for node, state, count in transitions:
+            counts[node]["agent_losses" if state == NodeState.UNKNOWN else "outages"] += count
         for name, found in (
             ("xid_kinds", dict(xids)),
             ("single_node_failures", single),

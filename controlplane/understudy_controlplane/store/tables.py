@@ -48,8 +48,19 @@ node = Table(
     Column("agent_seen_at", Double),  # to the minute
     Column("slurmd_seen_at", Double),  # when its slurmd's port first answered us
     Column("past_boot_id", String(64), nullable=False, server_default=""),  # ended by a reboot of ours
-    Column("weight", BigInteger),  # in Slurm, that we gave it for its probation
+    Column("weight", BigInteger),  # in Slurm, for its probation
     Column("weight_before", BigInteger),
+    Column("validation_origin", String(32)),  # fleet.node.ValidationOrigin, of a node that is validated
+    Column("drain_kind", String(32)),  # fleet.node.DrainKind, of a quarantined node
+)
+
+suspicion = Table(
+    "suspicion",
+    metadata,
+    # Why a node is a suspect now. A suspicion that ended is in the decisions.
+    Column("node", ForeignKey("node.name"), primary_key=True),
+    Column("cause", String(32), primary_key=True),  # fleet.suspicion.SuspicionCause
+    Column("since", Double, nullable=False),
 )
 
 job = Table(
@@ -352,6 +363,8 @@ decision = Table(
     Column("action", String(32), nullable=False),
     Column("because", String(32), nullable=False),
     Column("reason", Text, nullable=False),
+    Column("from_state", String(32)),  # of a node, where the decision changed it
+    Column("to_state", String(32)),
     Column("evidence", JSON, nullable=False),
     Column("incident", ForeignKey("incident.id")),
     Column("recovery", ForeignKey("recovery.id")),
