@@ -23,7 +23,7 @@ from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.ingest.authority import read_token
 from understudy_controlplane.ingest.launchers import launchers_router
-from understudy_controlplane.ingest.reports import Doors, reports_router
+from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.live.telemetry import Telemetry
@@ -104,7 +104,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     launchers = Launchers(stores.launches.gangs(config.cluster))
     loop = _loop(config, outside, stores, Live(telemetry, directory, launchers))
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
-    doors = Doors(
+    report_deps = ReportDependencies(
         cluster=config.cluster,
         agent_token=agent_token,
         telemetry=telemetry,
@@ -113,7 +113,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         launches=stores.launches,
         clock=clock,
         wake_loop=loop.wake,
-        tell_restore_point=lambda known, attempt: restore_points.tell(known.key, known.row, attempt),
+        give_restore_point=lambda known, attempt: restore_points.tell(known.key, known.row, attempt),
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
     )
@@ -123,8 +123,8 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine), docs_url=None, redoc_url=None)
     app.add_exception_handler(HTTPException, _refuse_request)
     app.add_exception_handler(RequestValidationError, _refuse_request)
-    app.include_router(reports_router(doors))
-    app.include_router(launchers_router(doors, launchers))
+    app.include_router(reports_router(report_deps))
+    app.include_router(launchers_router(report_deps, launchers))
     app.include_router(api_router(reads))
     app.include_router(health_router(reads))
     app.include_router(metrics_router(reads))

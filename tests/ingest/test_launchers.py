@@ -31,7 +31,7 @@ from understudy_controlplane.fleet.gang import Gang, orders_version
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.ingest.authority import Token
 from understudy_controlplane.ingest.launchers import launchers_router
-from understudy_controlplane.ingest.reports import Doors
+from understudy_controlplane.ingest.reports import ReportDependencies
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
@@ -81,7 +81,7 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
     known = FleetStore(engine).see_jobs([b.job(managed=request.param, restart_count=1)], b.NOW)[0]
     launchers, woken, facts = Launchers(), [], FactStore(engine)  # type: Launchers, list[float], FactStore
     directory, newest = JobDirectory({7: known}), [(40, "/c/40")]
-    doors = Doors(
+    deps = ReportDependencies(
         b.CLUSTER,
         Token(SECRET),
         telemetry,
@@ -95,7 +95,7 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
         lambda _job: newest[-1],
     )
     app = FastAPI()
-    app.include_router(launchers_router(doors, launchers))
+    app.include_router(launchers_router(deps, launchers))
     with TestClient(app) as client:
         yield Route(client, launchers, facts, directory, newest, woken)
     engine.dispose()

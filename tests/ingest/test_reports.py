@@ -1,4 +1,4 @@
-"""What the door for reports promises: bad input gets a clear error and loses nothing."""
+"""What the route for reports promises: bad input gets a clear error and loses nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from understudy_agent.wire import (
 from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.authority import Token
-from understudy_controlplane.ingest.reports import Doors, reports_router
+from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
 from understudy_controlplane.store.database import open_database
@@ -46,7 +46,7 @@ HEADERS = {"Authorization": f"Bearer {SECRET}"}
 
 
 @dataclass
-class Door:
+class Route:
     client: TestClient
     engine: Engine
     telemetry: Telemetry
@@ -69,7 +69,7 @@ class Still:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
+def route(tmp_path: Path) -> Iterator[Route]:
     engine = open_database(new_database(tmp_path / "fleet.db"))
     telemetry = Telemetry()
     telemetry.know(["n1", "n2"])
@@ -82,7 +82,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
         return (20, f"/c/20/{known.row}/{attempt}")
 
     unfit: dict[str, str] = {}
-    doors = Doors(
+    deps = ReportDependencies(
         b.CLUSTER,
         Token(SECRET),
         telemetry,
@@ -95,9 +95,9 @@ def door(tmp_path: Path) -> Iterator[Door]:
         lambda node, _now: unfit.get(node, ""),
     )
     app = FastAPI()
-    app.include_router(reports_router(doors))
+    app.include_router(reports_router(deps))
     with TestClient(app) as client:
-        yield Door(client, engine, telemetry, directory, woken, unfit)
+        yield Route(client, engine, telemetry, directory, woken, unfit)
     engine.dispose()
 
 
@@ -113,18 +113,18 @@ def window(**changes: Any) -> RankWindow:
     return RankWindow(**(values | changes))  # type: ignore[arg-type]
 
 
-def test_a_good_report_is_heard_and_acknowledged(door: Door) -> None:
-    response = door.post(b.report("n1", ranks=[window()]))
+def test_a_good_report_is_heard_and_acknowledged(route: Route) -> None:
+    response = route.post(b.report("n1", ranks=[window()]))
     assert (response.status_code, response.json()) == (200, {"facts": 0})
-    assert door.telemetry.heard()["n1"].at == b.NOW
-    assert door.woken == []
+    assert route.telemetry.heard()["n1"].at == b.NOW
+    assert route.woken == []
 
 
 @pytest.mark.parametrize(
     "body", [b'{"version": 1, "cluster": "\xe2"}', b'{"\xff": 1}', b'{"x": ' + b"[" * 100_000, b"\xff", b"[" * 100_000]
 )
-def test_what_is_no_text_or_has_no_end_is_refused_as_any_other_nonsense(door: Door, body: bytes) -> None:
-    refused(door.post(body), 400)
+def test_what_is_no_text_or_has_no_end_is_refused_as_any_other_nonsense(route: Route, body: bytes) -> None:
+    refused(route.post(body), 400)
 
 
 @pytest.mark.parametrize(
@@ -135,92 +135,94 @@ def test_what_is_no_text_or_has_no_end_is_refused_as_any_other_nonsense(door: Do
         LaunchEnded(7, 0, 0, "L130", "over", b.NOW, status=2**63),
     ],
 )
-def test_a_number_that_no_database_holds_is_refused(door: Door, fact: Fact) -> None:
-    refused(door.post(b.report("n1", facts=[fact])), 400, "cannot be read")
+def test_a_number_that_no_database_holds_is_refused(route: Route, fact: Fact) -> None:
+    refused(route.post(b.report("n1", facts=[fact])), 400, "cannot be read")
 
 
-def test_a_fact_is_stored_with_driver_and_gpus_as_last_known_in_its_boot(door: Door) -> None:
-    door.post(b.report("n1", driver_version="570.124.06"))
+def test_a_fact_is_stored_with_driver_and_gpus_as_last_known_in_its_boot(route: Route) -> None:
+    route.post(b.report("n1", driver_version="570.124.06"))
     for sequence, boot_id in ((1, b.BOOT), (2, "boot-2")):
         event = b.xid_event("n1", 79, sequence=sequence, boot_id=boot_id).event
-        door.post(b.report("n1", facts=[event], gpus=[], boot_id=boot_id))
-    same, other = (one.generation for one in FactStore(door.engine).kernel_events(0, 0.0))
+        route.post(b.report("n1", facts=[event], gpus=[], boot_id=boot_id))
+    same, other = (one.generation for one in FactStore(route.engine).kernel_events(0, 0.0))
     assert same == generation_of("570.124.06", [b.gpu(i) for i in range(8)])
     assert other == Generation()
 
 
-def test_the_last_collective_of_a_rank_is_heard_with_its_window_and_bounded(door: Door) -> None:
+def test_the_last_collective_of_a_rank_is_heard_with_its_window_and_bounded(route: Route) -> None:
     entered = Collective("all_reduce", 3, b.NOW, 10, inside=True)
-    assert door.post(b.report("n1", ranks=[window(collective=entered)])).status_code == 200
-    told = door.telemetry.ranks(7)
-    assert told is not None
-    assert told[1][0].collective == entered
+    assert route.post(b.report("n1", ranks=[window(collective=entered)])).status_code == 200
+    answer = route.telemetry.ranks(7)
+    assert answer is not None
+    assert answer[1][0].collective == entered
     for nonsense in (Collective("", 3, b.NOW), Collective("x" * 65, 3, b.NOW), Collective("x", 3, 1e99)):
-        refused(door.post(b.report("n1", ranks=[window(collective=nonsense)])), 400, "cannot be read")
+        refused(route.post(b.report("n1", ranks=[window(collective=nonsense)])), 400, "cannot be read")
 
 
-def test_a_fact_is_in_the_database_when_it_is_acknowledged_and_wakes_the_loop(door: Door) -> None:
-    response = door.post(b.report("n1", facts=[b.xid_event("n1", 79).event]))
+def test_a_fact_is_in_the_database_when_it_is_acknowledged_and_wakes_the_loop(route: Route) -> None:
+    response = route.post(b.report("n1", facts=[b.xid_event("n1", 79).event]))
     assert response.json() == {"facts": 1}
-    assert door.events_stored == 1
-    assert door.woken
+    assert route.events_stored == 1
+    assert route.woken
 
 
-def test_a_repeated_fact_is_acknowledged_again_and_counts_once(door: Door) -> None:
+def test_a_repeated_fact_is_acknowledged_again_and_counts_once(route: Route) -> None:
     for _ in range(2):
-        assert door.post(b.report("n1", facts=[b.xid_event("n1", 79).event])).status_code == 200
-    assert door.events_stored == 1
+        assert route.post(b.report("n1", facts=[b.xid_event("n1", 79).event])).status_code == 200
+    assert route.events_stored == 1
 
 
-def test_a_report_of_an_unknown_node_is_refused_by_name_and_leaves_nothing(door: Door) -> None:
-    refused(door.post(b.report("n99", facts=[b.xid_event("n99", 79).event])), 404, "n99", "NodeName")
-    assert door.events_stored == 0
-    assert "n99" not in door.telemetry.heard()
+def test_a_report_of_an_unknown_node_is_refused_by_name_and_leaves_nothing(route: Route) -> None:
+    refused(route.post(b.report("n99", facts=[b.xid_event("n99", 79).event])), 404, "n99", "NodeName")
+    assert route.events_stored == 0
+    assert "n99" not in route.telemetry.heard()
 
 
-def test_without_the_token_nobody_is_heard(door: Door) -> None:
+def test_without_the_token_every_report_is_refused(route: Route) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}):
-        refused(door.post(b.report("n1"), headers), 401, "token")
-    assert door.telemetry.heard() == {}
+        refused(route.post(b.report("n1"), headers), 401, "token")
+    assert route.telemetry.heard() == {}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"version": 1}', b'{"version": "one"}', b"null"])
-def test_a_malformed_report_is_refused_with_the_reason(door: Door, body: bytes) -> None:
-    refused(door.post(body), 400, "cannot be read")
+def test_a_malformed_report_is_refused_with_the_reason(route: Route, body: bytes) -> None:
+    refused(route.post(body), 400, "cannot be read")
 
 
 @pytest.mark.parametrize("release", ["", "0.3.0"])
-def test_what_only_a_newer_release_sends_is_ignored_and_counted_and_the_rest_is_taken(door: Door, release: str) -> None:
+def test_what_only_a_newer_release_sends_is_ignored_and_counted_and_the_rest_is_taken(
+    route: Route, release: str
+) -> None:
     gpus = [b.gpu(0), {"index": 1, "status": "on_fire", "flames": 3}]
     facts = [b.xid_event("n1", 79).event, {"type": "fan_stopped", "fan": 2}, {"type": "fan_stopped", "fan": 3}]
     facts += [{"type": "hardware", "boot_id": b.BOOT, "at": b.NOW, "kind": "nvml_smoke", "part": "0000:1b:00.0"}]
     report = msgspec.to_builtins(b.report("n1", release=release)) | {"gpus": gpus, "facts": facts, "weather": "hot"}
     for _ in range(2):
-        answer = door.post(msgspec.json.encode(report))
+        answer = route.post(msgspec.json.encode(report))
         assert answer.status_code == 200
         assert answer.json()["facts"] == 1
         assert sum("does not know: fan_stopped" in text for text in answer.json()["dropped"]) == 2
         assert sum("HardwareEvent.kind" in text for text in answer.json()["dropped"]) == 1
-    assert door.events_stored == 1
-    assert [gpu.status for gpu in door.telemetry.heard()["n1"].report.gpus] == [GpuStatus.OK, GpuStatus.UNKNOWN]
-    assert door.telemetry.unknown.totals() == {"field": 4, "value": 4, "kind": 4}
+    assert route.events_stored == 1
+    assert [gpu.status for gpu in route.telemetry.heard()["n1"].report.gpus] == [GpuStatus.OK, GpuStatus.UNKNOWN]
+    assert route.telemetry.unknown.totals() == {"field": 4, "value": 4, "kind": 4}
 
 
-def test_an_invalid_fact_beside_one_of_an_unknown_kind_is_refused(door: Door) -> None:
+def test_an_invalid_fact_beside_one_of_an_unknown_kind_is_refused(route: Route) -> None:
     facts = [{"type": "fan_stopped"}, {"type": "kernel", "boot_id": b.BOOT, "sequence": -1, "at": b.NOW, "text": ""}]
     report = msgspec.to_builtins(b.report("n1")) | {"facts": facts}
-    refused(door.post(msgspec.json.encode(report)), 400, "cannot be read")
+    refused(route.post(msgspec.json.encode(report)), 400, "cannot be read")
 
 
-def test_an_unknown_wire_version_is_named_whatever_else_is_in_the_report(door: Door) -> None:
-    refused(door.post(b'{"version": 7, "something": "new"}'), 400, "wire version 7", "speaks 1")
+def test_an_unknown_wire_version_is_named_whatever_else_is_in_the_report(route: Route) -> None:
+    refused(route.post(b'{"version": 7, "something": "new"}'), 400, "wire version 7", "supports 1")
 
 
-def test_an_oversized_report_is_refused(door: Door) -> None:
-    refused(door.post(b'{"version": 1, "node": "' + b"x" * REPORT_BYTES_MAX + b'"}'), 413, str(REPORT_BYTES_MAX))
+def test_an_oversized_report_is_refused(route: Route) -> None:
+    refused(route.post(b'{"version": 1, "node": "' + b"x" * REPORT_BYTES_MAX + b'"}'), 413, str(REPORT_BYTES_MAX))
 
 
-def test_an_oversized_report_without_a_length_is_refused_before_it_is_read(door: Door) -> None:
+def test_an_oversized_report_without_a_length_is_refused_before_it_is_read(route: Route) -> None:
     pulled = 0
 
     def endless() -> Iterator[bytes]:
@@ -229,12 +231,12 @@ def test_an_oversized_report_without_a_length_is_refused_before_it_is_read(door:
             pulled += 1
             yield b"x" * 65_536
 
-    response = door.client.post("/v1/reports", content=endless(), headers=HEADERS)
+    response = route.client.post("/v1/reports", content=endless(), headers=HEADERS)
     assert response.status_code == 413
 
 
-def test_a_report_for_another_cluster_is_refused(door: Door) -> None:
-    refused(door.post(b.report("n1", cluster="elsewhere")), 400, "elsewhere", "ClusterName")
+def test_a_report_for_another_cluster_is_refused(route: Route) -> None:
+    refused(route.post(b.report("n1", cluster="elsewhere")), 400, "elsewhere", "ClusterName")
 
 
 @pytest.mark.parametrize(
@@ -250,103 +252,103 @@ def test_a_report_for_another_cluster_is_refused(door: Door) -> None:
     ],
 )
 def test_a_window_that_cannot_be_true_is_dropped_and_the_rest_of_the_report_taken(
-    door: Door, changes: dict[str, Any]
+    route: Route, changes: dict[str, Any]
 ) -> None:
-    response = door.post(b.report("n1", ranks=[window(**changes)], facts=[b.xid_event("n1", 79).event]))
+    response = route.post(b.report("n1", ranks=[window(**changes)], facts=[b.xid_event("n1", 79).event]))
     assert response.status_code == 200
     assert len(response.json()["dropped"]) == 1
-    assert "n1" in door.telemetry.heard()
-    assert door.events_stored == 1
-    assert door.telemetry.progress() == {}
+    assert "n1" in route.telemetry.heard()
+    assert route.events_stored == 1
+    assert route.telemetry.progress() == {}
 
 
 @pytest.mark.parametrize("changes", [{"rank": -1}, {"world_size": 0}, {"first_step": -1}, {"first_step": 2**60}])
-def test_a_number_out_of_all_bounds_is_refused_by_name(door: Door, changes: dict[str, int]) -> None:
-    refused(door.post(b.report("n1", ranks=[window(**changes)])), 400, next(iter(changes)))
+def test_a_number_out_of_all_bounds_is_refused_by_name(route: Route, changes: dict[str, int]) -> None:
+    refused(route.post(b.report("n1", ranks=[window(**changes)])), 400, next(iter(changes)))
 
 
-def test_a_window_that_contradicts_its_gang_is_dropped(door: Door) -> None:
-    door.post(b.report("n1", ranks=[window()]))
-    response = door.post(b.report("n2", ranks=[window(rank=1, world_size=8)]))
+def test_a_window_that_contradicts_its_gang_is_dropped(route: Route) -> None:
+    route.post(b.report("n1", ranks=[window()]))
+    response = route.post(b.report("n2", ranks=[window(rank=1, world_size=8)]))
     assert "the gang has 4 ranks" in response.json()["dropped"][0]
 
 
-def test_a_fact_of_another_users_process_is_dropped_and_said_so(door: Door) -> None:
+def test_a_fact_of_another_users_process_is_dropped_with_a_reason(route: Route) -> None:
     shard = CheckpointShard(7, 0, 0, 1, 2**40, "/evil", "x", 1, "0" * 64, b.NOW, user_id=1234)
-    response = door.post(b.report("n1", facts=[shard]))
+    response = route.post(b.report("n1", facts=[shard]))
     assert response.json()["dropped"] == ["user 1234 speaks for job 7 of user 1000"]
 
 
-def test_too_many_facts_are_refused_as_a_whole(door: Door) -> None:
+def test_too_many_facts_are_refused_as_a_whole(route: Route) -> None:
     facts = [b.xid_event("n1", 79, sequence=i).event for i in range(257)]
-    refused(door.post(b.report("n1", facts=facts)), 422, "257 facts")
-    assert door.events_stored == 0
+    refused(route.post(b.report("n1", facts=facts)), 422, "257 facts")
+    assert route.events_stored == 0
 
 
-def test_a_shard_of_a_rank_outside_its_world_is_refused(door: Door) -> None:
+def test_a_shard_of_a_rank_outside_its_world_is_refused(route: Route) -> None:
     shard = CheckpointShard(7, 0, 4, 4, 20, "/c", "rank-4", 1, "0" * 64, b.NOW)
-    refused(door.post(b.report("n1", facts=[shard])), 422, "rank 4")
+    refused(route.post(b.report("n1", facts=[shard])), 422, "rank 4")
 
 
-def test_a_fact_that_cannot_be_stored_is_not_acknowledged(door: Door) -> None:
-    with door.engine.begin() as connection:
+def test_a_fact_that_cannot_be_stored_is_not_acknowledged(route: Route) -> None:
+    with route.engine.begin() as connection:
         connection.execute(text("ALTER TABLE kernel_event RENAME TO elsewhere"))
-    refused(door.post(b.report("n1", facts=[b.xid_event("n1", 79).event])), 503, "repeat")
-    with door.engine.begin() as connection:
+    refused(route.post(b.report("n1", facts=[b.xid_event("n1", 79).event])), 503, "repeat")
+    with route.engine.begin() as connection:
         connection.execute(text("ALTER TABLE elsewhere RENAME TO kernel_event"))
-    assert door.post(b.report("n1", facts=[b.xid_event("n1", 79).event])).status_code == 200
-    assert door.events_stored == 1
+    assert route.post(b.report("n1", facts=[b.xid_event("n1", 79).event])).status_code == 200
+    assert route.events_stored == 1
 
 
-def test_an_unfit_node_is_told_with_every_acknowledgement_and_the_others_are_not(door: Door) -> None:
-    door.unfit["n2"] = "quarantined by row 10"
+def test_every_acknowledgement_to_an_unfit_node_has_the_reason_and_those_to_others_have_none(route: Route) -> None:
+    route.unfit["n2"] = "quarantined by row 10"
     event = b.xid_event("n2", 79).event
-    assert door.post(b.report("n1")).json() == {"facts": 0}
-    assert door.post(b.report("n2")).json() == {"facts": 0, "unfit": "quarantined by row 10"}
-    assert door.post(b.report("n2", facts=[event])).json() == {"facts": 1, "unfit": "quarantined by row 10"}
+    assert route.post(b.report("n1")).json() == {"facts": 0}
+    assert route.post(b.report("n2")).json() == {"facts": 0, "unfit": "quarantined by row 10"}
+    assert route.post(b.report("n2", facts=[event])).json() == {"facts": 1, "unfit": "quarantined by row 10"}
 
 
-def test_a_refusal_counts_once_however_often_it_arrives(door: Door) -> None:
+def test_a_refusal_counts_once_however_often_it_arrives(route: Route) -> None:
     refusal = JobRefused(7, b.NOW - 1, "unfit", 0)
     for _ in range(3):
-        assert door.post(b.report("n1", facts=[refusal])).json() == {"facts": 1}
-    assert door.post(b.report("n2", facts=[refusal])).json() == {"facts": 1}
-    stored = FactStore(door.engine).refusals_since(0.0)
+        assert route.post(b.report("n1", facts=[refusal])).json() == {"facts": 1}
+    assert route.post(b.report("n2", facts=[refusal])).json() == {"facts": 1}
+    stored = FactStore(route.engine).refusals_since(0.0)
     assert [(one.node, one.job_id, one.restart_count, one.at, one.reason) for one in stored] == [
         ("n2", 7, 0, b.NOW - 1, "unfit"),
         ("n1", 7, 0, b.NOW - 1, "unfit"),
     ]
-    assert door.woken
+    assert route.woken
 
 
 class TestRestorePoint:
-    def ask(self, door: Door, job_id: int, headers: dict[str, str] = HEADERS, **changes: object) -> httpx.Response:
+    def ask(self, route: Route, job_id: int, headers: dict[str, str] = HEADERS, **changes: object) -> httpx.Response:
         values = {"job_id": job_id, "restart_count": 0, "user_id": 1000} | changes
         query = {name: str(value) for name, value in values.items()}
-        return door.client.get("/v1/restore-point", params=query, headers=headers)
+        return route.client.get("/v1/restore-point", params=query, headers=headers)
 
-    def test_ranks_are_told_where_to_go_on(self, door: Door) -> None:
-        told = self.ask(door, 7)
-        assert told.json() == {"job_id": 7, "restart_count": 0, "step": 20, "path": "/c/20/1/0"}
+    def test_ranks_get_their_restore_point(self, route: Route) -> None:
+        answer = self.ask(route, 7)
+        assert answer.json() == {"job_id": 7, "restart_count": 0, "step": 20, "path": "/c/20/1/0"}
 
-    def test_a_job_that_slurm_has_not_named_is_asked_for_again(self, door: Door) -> None:
-        refused(self.ask(door, 8), 404, "job 8")
-        assert door.woken
+    def test_a_job_that_slurm_has_not_named_is_asked_for_again(self, route: Route) -> None:
+        refused(self.ask(route, 8), 404, "job 8")
+        assert route.woken
 
-    def test_an_attempt_that_slurm_has_not_begun_is_not_settled_beforehand(self, door: Door) -> None:
-        refused(self.ask(door, 7, restart_count=1), 404, "attempt 1 of job 7")
+    def test_an_attempt_that_slurm_has_not_begun_is_not_settled_beforehand(self, route: Route) -> None:
+        refused(self.ask(route, 7, restart_count=1), 404, "attempt 1 of job 7")
 
-    def test_only_the_jobs_owner_and_root_are_told(self, door: Door) -> None:
-        refused(self.ask(door, 7, user_id=1001), 403, "user 1001", "user 1000")
-        assert self.ask(door, 7, user_id=0).status_code == 200
+    def test_only_the_jobs_owner_and_root_get_it(self, route: Route) -> None:
+        refused(self.ask(route, 7, user_id=1001), 403, "user 1001", "user 1000")
+        assert self.ask(route, 7, user_id=0).status_code == 200
 
-    def test_a_job_that_did_not_ask_for_us_gets_a_plain_no_where_it_does_not_ask_itself(self, door: Door) -> None:
-        (known,) = FleetStore(door.engine).see_jobs([b.job(managed=False, job_id=9)], b.NOW)
-        door.directory.put(known)
+    def test_a_job_that_did_not_ask_for_us_gets_a_plain_no_where_it_does_not_ask_itself(self, route: Route) -> None:
+        (known,) = FleetStore(route.engine).see_jobs([b.job(managed=False, job_id=9)], b.NOW)
+        route.directory.put(known)
         no = {"job_id": 9, "restart_count": 0, "step": 0, "path": "", "managed": False}
-        assert self.ask(door, 9, if_managed="true").json() == no
-        assert self.ask(door, 9).json()["step"] == 20
-        assert self.ask(door, 7, if_managed="true").json()["step"] == 20
+        assert self.ask(route, 9, if_managed="true").json() == no
+        assert self.ask(route, 9).json()["step"] == 20
+        assert self.ask(route, 7, if_managed="true").json()["step"] == 20
 
-    def test_only_agents_are_told(self, door: Door) -> None:
-        refused(self.ask(door, 7, {}), 401)
+    def test_only_agents_get_it(self, route: Route) -> None:
+        refused(self.ask(route, 7, {}), 401)

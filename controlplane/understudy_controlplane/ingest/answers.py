@@ -1,4 +1,4 @@
-"""How a door answers: every refusal says what happened and what to do."""
+"""Answers of the routes: each refusal says what failed and what to do."""
 
 from __future__ import annotations
 

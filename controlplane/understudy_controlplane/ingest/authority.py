@@ -1,4 +1,4 @@
-"""Who may speak: bearer tokens from files."""
+"""Bearer tokens from files."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def read_token(path: Path) -> Token:
     try:
         secret = path.read_text().strip()
     except OSError as error:
-        hint = f"make one: (umask 077; head -c 32 /dev/urandom | base64 > {path})"
-        raise ConfigError(f"{path}: token cannot be read ({error.strerror}); {hint}") from error
+        hint = f"create it: (umask 077; head -c 32 /dev/urandom | base64 > {path})"
+        raise ConfigError(f"{path}: the token cannot be read: {error.strerror}; {hint}") from error
     if len(secret) < TOKEN_CHARACTERS_MIN:
-        raise ConfigError(f"{path}: a token has at least {TOKEN_CHARACTERS_MIN} characters")
+        raise ConfigError(f"{path}: the token is too short; create one of at least {TOKEN_CHARACTERS_MIN} characters")
     return Token(secret)

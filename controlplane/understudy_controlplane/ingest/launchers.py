@@ -19,40 +19,40 @@ from understudy_agent.wire import (
 from understudy_controlplane.fleet.gang import Gang, orders_version
 from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.ingest.answers import answer, refuse
-from understudy_controlplane.ingest.reports import Doors, not_an_agent, read_body, wrong_version
+from understudy_controlplane.ingest.reports import ReportDependencies, not_an_agent, read_body, wrong_version
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.store.database import StoreError
 
 _decoder = msgspec.json.Decoder(LauncherReport)
 
 
-def launchers_router(doors: Doors, launchers: Launchers) -> APIRouter:
+def launchers_router(deps: ReportDependencies, launchers: Launchers) -> APIRouter:
     router = APIRouter()
 
     @router.post("/v1/launchers")
     async def follow_launcher(request: Request) -> Response:  # noqa: PLR0911 - a return for each refusal
-        if not doors.agent_token.admits(request.headers.get("authorization")):
+        if not deps.agent_token.admits(request.headers.get("authorization")):
             return not_an_agent()
         body = await read_body(request)
         if body is None:
             return refuse(413, f"a launcher's report has at most {REPORT_BYTES_MAX} bytes", "it names too many nodes")
-        report = _decode(doors, body)
+        report = _decode(deps, body)
         if isinstance(report, Response):
             return report
         state = report.state
-        known = doors.directory.get(state.job_id)
-        nodes = doors.telemetry.nodes_of(state.job_id, state.restart_count)
+        known = deps.directory.get(state.job_id)
+        nodes = deps.telemetry.nodes_of(state.job_id, state.restart_count)
         if known is None or nodes is None or state.restart_count > known.restart_count:
-            return _not_running(doors, state)
+            return _not_running(deps, state)
         objection = _objection(report, known, nodes)
         if objection is not None:
             return objection
         try:
-            earlier = await _earlier_allocations(doors, launchers, known, state)
-            if launchers.note(_gang(report, nodes, doors.clock.now())):
-                doors.wake_loop()
+            earlier = await _earlier_allocations(deps, launchers, known, state)
+            if launchers.note(_gang(report, nodes, deps.clock.now())):
+                deps.wake_loop()
             orders = await launchers.wait_for_orders(state.job_id, report.known, report.wait_seconds)
-            restore_step, restore_path = await asyncio.to_thread(doors.newest_checkpoint, known)
+            restore_step, restore_path = await asyncio.to_thread(deps.newest_checkpoint, known)
         except StoreError as error:
             return refuse(503, f"the database does not answer: {type(error).__name__}", "ask again")
         return answer(
@@ -61,7 +61,7 @@ def launchers_router(doors: Doors, launchers: Launchers) -> APIRouter:
                 orders=orders,
                 earlier=earlier,
                 launch=state.launch,
-                step=doors.telemetry.step_of(state.job_id, Attempt(state.restart_count, state.launch)),
+                step=deps.telemetry.step_of(state.job_id, Attempt(state.restart_count, state.launch)),
                 restore_step=restore_step,
                 restore_path=restore_path,
             )
@@ -70,15 +70,19 @@ def launchers_router(doors: Doors, launchers: Launchers) -> APIRouter:
     return router
 
 
-def _decode(doors: Doors, body: bytes) -> LauncherReport | Response:
+def _decode(deps: ReportDependencies, body: bytes) -> LauncherReport | Response:
     try:
         report = _decoder.decode(body)
     except NOT_UNDERSTOOD as error:
         return refuse(400, f"the report cannot be decoded: {error}", "compare it with agents/understudy_agent/wire.py")
     if report.version != WIRE_VERSION:
         return wrong_version(report.version)
-    if report.cluster != doors.cluster:
-        return refuse(400, f"this is {doors.cluster!r}, not {report.cluster!r}", "set `cluster` in the agent")
+    if report.cluster != deps.cluster:
+        return refuse(
+            400,
+            f"the report is for cluster {report.cluster!r}; this control plane serves {deps.cluster!r}",
+            "set `cluster` in the agent",
+        )
     return report
 
 
@@ -95,19 +99,19 @@ def _objection(report: LauncherReport, known: KnownJob, nodes: frozenset[str]) -
     return None
 
 
-def _not_running(doors: Doors, state: LauncherState) -> Response:
-    doors.wake_loop()
+def _not_running(deps: ReportDependencies, state: LauncherState) -> Response:
+    deps.wake_loop()
     error = f"Slurm does not show attempt {state.restart_count} of job {state.job_id} as running"
     return refuse(404, error, "ask again in a second")
 
 
 async def _earlier_allocations(
-    doors: Doors, launchers: Launchers, known: KnownJob, state: LauncherState
+    deps: ReportDependencies, launchers: Launchers, known: KnownJob, state: LauncherState
 ) -> EarlierAllocations:
     """Read from the database once for each allocation. Raises StoreError."""
     earlier = launchers.earlier_allocations(state.job_id, state.restart_count)
     if earlier is None:
-        earlier = await asyncio.to_thread(doors.launches.earlier_allocations, known.row, state.restart_count)
+        earlier = await asyncio.to_thread(deps.launches.earlier_allocations, known.row, state.restart_count)
         launchers.note_earlier_allocations(state.job_id, state.restart_count, earlier)
     return earlier
 

@@ -1,4 +1,4 @@
-"""The door for agents' reports: `POST /v1/reports`, and `GET /v1/restore-point` for their ranks.
+"""Routes for agents: `POST /v1/reports`, and `GET /v1/restore-point` for their ranks.
 
 Telemetry goes to memory at once; facts go to SQL before they are acknowledged.
 """
@@ -54,9 +54,11 @@ _NOTHING_TO_ACKNOWLEDGE = answer(Acknowledgement(0)).body
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
-    """What the doors need. `tell_restore_point(job, restart_count)` gives step and path; `unfit(node, now)` tells why
-    no new job may start on the node, empty for no objection; `newest_checkpoint(job)` is step and path, or (0, "").
+class ReportDependencies:
+    """What the routes for agents use.
+
+    `give_restore_point(job, attempt)` returns step and path. `unfit(node, now)` returns why no new job may start on the
+    node; empty: it may. `newest_checkpoint(job)` returns step and path, or (0, "").
     """
 
     cluster: str
@@ -67,17 +69,17 @@ class Doors:
     launches: LaunchStore
     clock: Clock
     wake_loop: Callable[[], None]
-    tell_restore_point: Callable[[KnownJob, Attempt], tuple[int, str]]
+    give_restore_point: Callable[[KnownJob, Attempt], tuple[int, str]]
     unfit: Callable[[str, float], str]
     newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
 
 
-def reports_router(doors: Doors) -> APIRouter:
+def reports_router(deps: ReportDependencies) -> APIRouter:
     router = APIRouter()
 
     @router.post("/v1/reports")
     async def receive_report(request: Request) -> Response:
-        if not doors.agent_token.admits(request.headers.get("authorization")):
+        if not deps.agent_token.admits(request.headers.get("authorization")):
             return not_an_agent()
         body = await read_body(request)
         if body is None:
@@ -90,41 +92,45 @@ def reports_router(doors: Doors) -> APIRouter:
             decoded = decode_report(body)
         except NOT_UNDERSTOOD as error:
             return _not_understood(body, error)
-        objection = _objection(doors, decoded.report)
+        objection = _objection(deps, decoded.report)
         if objection is not None:
             return objection
         if decoded.unknown:
-            _note_unknown(doors, decoded)
-        return await _take(doors, decoded)
+            _note_unknown(deps, decoded)
+        return await _take(deps, decoded)
 
     @router.get("/v1/restore-point")
     async def restore_point(
         request: Request, job_id: int, restart_count: int, user_id: int, launch: int = 0, if_managed: bool = False
     ) -> Response:
-        if not doors.agent_token.admits(request.headers.get("authorization")):
+        if not deps.agent_token.admits(request.headers.get("authorization")):
             return not_an_agent()
-        known = doors.directory.get(job_id)
+        known = deps.directory.get(job_id)
         if known is None or restart_count > known.restart_count:
-            doors.wake_loop()
+            deps.wake_loop()
             return refuse(
-                404, f"Slurm has not named attempt {restart_count} of job {job_id} yet", "ask again in a second"
+                404, f"Slurm does not show attempt {restart_count} of job {job_id} yet", "ask again in a second"
             )
         if not known.believes(user_id):
-            return refuse(403, f"user {user_id} asks about job {job_id} of user {known.user_id}", "ask about your own")
+            return refuse(
+                403, f"user {user_id} asks about job {job_id} of user {known.user_id}", "ask as the job's user"
+            )
         if if_managed and not known.managed:
             return answer(RestorePoint(job_id, restart_count, 0, "", launch, managed=False))
-        step, path = await asyncio.to_thread(doors.tell_restore_point, known, Attempt(restart_count, launch))
+        step, path = await asyncio.to_thread(deps.give_restore_point, known, Attempt(restart_count, launch))
         return answer(RestorePoint(job_id, restart_count, step, path, launch))
 
     return router
 
 
 def not_an_agent() -> Response:
-    return refuse(401, "no agent's token", "the agent's token_file must hold what agent_token_file holds here")
+    return refuse(
+        401, "the agent's token is missing or wrong", "set token_file of the agent to a copy of agent_token_file"
+    )
 
 
 async def read_body(request: Request) -> bytes | None:
-    """The body; None when it is too large, which is noticed before all of it is read."""
+    """The body; None when it is too large. A body that is too large is not read to its end."""
     length = request.headers.get("content-length")
     if length is not None and length.isdigit() and int(length) > REPORT_BYTES_MAX:
         return None
@@ -137,7 +143,7 @@ async def read_body(request: Request) -> bytes | None:
 
 
 def _not_understood(body: bytes, error: Exception) -> Response:
-    """A newer agent's report may not decode at all: then its version is what there is to say."""
+    """The refusal names the version where it differs: a newer agent's report may not be readable at all."""
     try:
         version = _version_decoder.decode(body).version
     except NOT_UNDERSTOOD:
@@ -152,25 +158,25 @@ def _not_understood(body: bytes, error: Exception) -> Response:
 def wrong_version(version: int) -> Response:
     return refuse(
         400,
-        f"wire version {version}; this control plane speaks {WIRE_VERSION}",
+        f"wire version {version} is not supported; this control plane supports {WIRE_VERSION}",
         "install the same release of understudy on agents and control plane; update the control plane first",
     )
 
 
-def _note_unknown(doors: Doors, decoded: Decoded) -> None:
+def _note_unknown(deps: ReportDependencies, decoded: Decoded) -> None:
     """Counts every occurrence, and logs each name once."""
     report = decoded.report
-    for name in doors.telemetry.unknown.note(decoded.unknown):
-        log.warning("report.unknown_content", node=report.node, release=report.release, what=name)
+    for name in deps.telemetry.unknown.note(decoded.unknown):
+        log.warning("report_unknown_content", node=report.node, release=report.release, what=name)
 
 
-def _objection(doors: Doors, report: Report) -> Response | None:
+def _objection(deps: ReportDependencies, report: Report) -> Response | None:
     if report.version != WIRE_VERSION:
         return wrong_version(report.version)
-    if report.cluster != doors.cluster:
+    if report.cluster != deps.cluster:
         return refuse(
             400,
-            f"node {report.node} reports for cluster {report.cluster!r}; this is {doors.cluster!r}",
+            f"node {report.node} reports for cluster {report.cluster!r}; this control plane serves {deps.cluster!r}",
             "set `cluster` in the agent's configuration to Slurm's ClusterName",
         )
     too_many = [
@@ -194,40 +200,42 @@ def _objection(doors: Doors, report: Report) -> Response | None:
     for fact in report.facts:
         if isinstance(fact, RankFact) and fact.rank >= fact.world_size:
             return refuse(
-                422, f"rank {fact.rank} in a world of {fact.world_size} (job {fact.job_id})", "ranks count from 0"
+                422,
+                f"rank {fact.rank} is not in a world of {fact.world_size} (job {fact.job_id})",
+                "ranks count from 0",
             )
     return None
 
 
-async def _take(doors: Doors, decoded: Decoded) -> Response:
+async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     report = decoded.report
-    now = doors.clock.now()
-    before = doors.telemetry.latest(report.node) if report.facts else None
+    now = deps.clock.now()
+    before = deps.telemetry.latest(report.node) if report.facts else None
     try:
-        dropped = doors.telemetry.receive(report, now)
+        dropped = deps.telemetry.receive(report, now)
     except UnknownNode:
         return refuse(
             404,
-            f"Slurm on cluster {doors.cluster!r} knows no node {report.node!r}",
+            f"Slurm on cluster {deps.cluster!r} knows no node {report.node!r}",
             "set `node` in the agent's configuration to the NodeName of slurm.conf",
         )
     if report.facts:
         try:
             dropped += await asyncio.to_thread(
-                doors.facts.record,
+                deps.facts.record,
                 report.node,
                 report.facts,
                 now,
-                doors.directory.get,
-                lambda at: doors.telemetry.allocations.on(report.node, at),
+                deps.directory.get,
+                lambda at: deps.telemetry.allocations.on(report.node, at),
                 _generation(report, before.report if before else None),
             )
         except StoreError as error:
             log.exception("facts_not_stored", node=report.node, count=len(report.facts))
             return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
-        doors.wake_loop()
+        deps.wake_loop()
     dropped += decoded.facts_ignored
-    unfit = doors.unfit(report.node, now)
+    unfit = deps.unfit(report.node, now)
     if dropped:
         log.warning("report_dropped_in_part", node=report.node, reason=dropped[:DROPPED_SHOWN_MAX])
     elif not report.facts and not unfit:
@@ -236,7 +244,7 @@ async def _take(doors: Doors, decoded: Decoded) -> Response:
 
 
 def _generation(report: Report, before: Report | None) -> Generation:
-    """As far as it is known: a fact may come before the agent's first picture, or without one."""
+    """Driver and GPUs as far as they are known: a fact may come before the agent's first sample, or without one."""
     own = generation_of(report.driver_version, report.gpus)
     if before is None or before.boot_id != report.boot_id:
         return own
