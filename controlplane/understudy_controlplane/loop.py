@@ -155,7 +155,7 @@ class Loop:
         for one in refused:
             self.pulse.errors_total += 1
             self.pulse.last_error = f"transition refused: {one.why}"
-            log.error("transition.refused", row=one.decision.row, subject=one.decision.subject, error=one.why)
+            log.error("transition_refused", row=one.decision.row, subject=one.decision.subject, error=one.why)
         news = [one for one in changes if one.decision.plan or one.decision.to_state or self._is_news(one)]
         if news:
             rows: dict[JobKey, int] = {
