@@ -49,8 +49,8 @@ print(*calls)
 def channel() -> Iterator[Channel]:
     opened = Channel()
     yield opened
-    opened.handed_over()
-    opened.ours.close()
+    opened.close_rank_end()
+    opened.seat_end.close()
 
 
 def start(channel: Channel, program: str = PROGRAM) -> subprocess.Popen[str]:
@@ -63,14 +63,14 @@ def start(channel: Channel, program: str = PROGRAM) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    channel.handed_over()
+    channel.close_rank_end()
     return started
 
 
 def wait_until_waiting(channel: Channel) -> None:
     deadline = time.monotonic() + 20
     while not channel.waiting:
-        channel.hear()
+        channel.read()
         assert channel.open
         assert time.monotonic() < deadline, "it does not wait"
         time.sleep(0.005)
@@ -90,7 +90,7 @@ def test_a_rank_that_failed_goes_on_in_its_process_with_its_next_part(channel: C
 def test_a_rank_that_waits_ends_with_its_seat(channel: Channel) -> None:
     with start(channel) as rank:
         wait_until_waiting(channel)
-        channel.ours.close()
+        channel.seat_end.close()
         assert rank.wait(timeout=20) == restart.EXIT_ALONE
 
 
@@ -127,5 +127,5 @@ def test_launcher_and_hook_speak_of_the_same_variable() -> None:
 
 def test_a_channel_that_hears_nonsense_is_closed(channel: Channel) -> None:
     os.write(channel.descriptor, b"not json\n")
-    assert not channel.hear()
+    assert not channel.read()
     assert not channel.open

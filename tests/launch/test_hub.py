@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from understudy_agent.launch import seat
+from understudy_agent.launch import greeting
 from understudy_agent.launch.hub import Hub
 from understudy_agent.launch.protocol import Message, ProtocolError, answer, encode
 
@@ -37,7 +37,7 @@ def connect(hub: Hub) -> socket.socket:
 
 def greet(link: socket.socket, secret: str, errors: list[str]) -> None:
     try:
-        seat.greet(link, secret, 0, 23456)
+        greeting.greet(link, secret, 0, 23456)
     except ProtocolError as error:
         errors.append(str(error))
 

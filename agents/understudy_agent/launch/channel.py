@@ -1,7 +1,8 @@
 """The seat's end of its connection to a rank that may go on in the next launch (`--in-process`).
 
-Belongs here: the descriptor that the rank is given, and what is said over it: `restartable` and `waiting` by the rank,
-its next part by the seat. Must not: when a rank is to go on, or what becomes of one that does not.
+Belongs here: the descriptor that the rank inherits, and the messages over it: `restartable` and `waiting` from the
+rank, the environment of its next launch from the seat. Must not: when a rank goes on, or what happens to one that does
+not.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ import socket
 from understudy_agent.launch.protocol import Lines, ProtocolError
 
 DESCRIPTOR_VARIABLE = "UNDERSTUDY_RESTART_FD"
-"""The same name stands in `understudy.restart`, which may import nothing of ours."""
+"""`understudy.restart` has the same name: the hook cannot import this package. A test compares the two."""
 
 
 class Channel:
     def __init__(self) -> None:
-        self.ours, self._theirs = socket.socketpair()
-        self.ours.setblocking(False)
-        self.descriptor = self._theirs.fileno()
+        self.seat_end, self._rank_end = socket.socketpair()
+        self.seat_end.setblocking(False)
+        self.descriptor = self._rank_end.fileno()
         self.open = True
         self.restartable = False
-        """Its program has said that it can go on."""
+        """Its program has reported that it can go on."""
         self.waiting = False
         """It has left its gang."""
         self._lines = Lines()
 
-    def handed_over(self) -> None:
-        """The rank has its end: we keep none, so that we see when it is gone."""
-        self._theirs.close()
+    def close_rank_end(self) -> None:
+        """Once the rank has inherited it: so that the seat notices when the rank is gone."""
+        self._rank_end.close()
 
-    def hear(self) -> bool:
-        """Whether it said something. What no rank of ours would say ends the conversation."""
+    def read(self) -> bool:
+        """Whether a message came. A message that is malformed closes the channel."""
         try:
-            messages = self._lines.feed(piece := self.ours.recv(65536))
+            messages = self._lines.feed(piece := self.seat_end.recv(65536))
         except BlockingIOError:
             return False
         except (OSError, ProtocolError):
@@ -50,4 +51,4 @@ class Channel:
     def go_on(self, environment: dict[str, str]) -> None:
         self.waiting = False
         with contextlib.suppress(OSError):  # it has died meanwhile: its exit is noticed as any rank's is
-            self.ours.sendall(json.dumps({"environment": environment}).encode() + b"\n")
+            self.seat_end.sendall(json.dumps({"environment": environment}).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""What a task of the gang finds in its environment.
+"""A node's part in a launch, and what each task of the gang finds in its environment.
 
 Belongs here: names and values. Pure. Must not: starting anything.
 """
@@ -9,61 +9,79 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from understudy_agent.launch.command import Meeting
-from understudy_agent.launch.protocol import SECRET_VARIABLE
+from understudy_agent.launch.protocol import SECRET_VARIABLE, Message, number, text
 
-_STALE_ON_RELAUNCH = ("UNDERSTUDY_RESTORE_STEP", "UNDERSTUDY_RESTORE_PATH")
+_RESTORE_POINT = ("UNDERSTUDY_RESTORE_STEP", "UNDERSTUDY_RESTORE_PATH")
 """Slurm's TaskProlog asked for these when the seat started. For a later launch the answer may be another."""
+_SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What this node plays in a launch: the launcher's word."""
+    """A node's part in a launch, as the launcher sends it."""
 
     launch: int
     meeting: Meeting
     torchrun: bool
     node_list: str
     restore: Sequence[int | str] | None = None
-    """Step and path to go on from, where the ranks cannot ask."""
+    """Step and path to restore, while the ranks cannot ask the control plane."""
+
+
+def read_part(message: Message) -> Part:
+    """Raises ProtocolError."""
+    meeting = Meeting(
+        number(message, "nodes"),
+        number(message, "node_rank"),
+        number(message, "processes"),
+        text(message, "address"),
+        number(message, "port"),
+    )
+    torchrun, restore = bool(message.get("torchrun")), message.get("restore")
+    return Part(number(message, "launch"), meeting, torchrun, text(message, "node_list"), restore)
 
 
 def rank_environment(environment: Mapping[str, str], part: Part, local_rank: int) -> dict[str, str]:
-    """What one task of the gang finds. Slurm's own words about the step are put right: it has standbys in it, too."""
-    ours = {name: value for name, value in environment.items() if name != SECRET_VARIABLE}
-    if part.launch > 0:
-        for name in _STALE_ON_RELAUNCH:
-            ours.pop(name, None)
-        if part.restore is not None:
-            ours |= dict(zip(_STALE_ON_RELAUNCH, map(str, part.restore), strict=True))
+    """What one task of the gang finds. Slurm's variables about the step are replaced: the step has standbys, too."""
     meeting = part.meeting
-    ours |= {
+    tasks_here = 1 if part.torchrun else meeting.processes
+    kept = {name: value for name, value in environment.items() if name != SECRET_VARIABLE}
+    found = kept | {
         "UNDERSTUDY_LAUNCH": str(part.launch),
+        "RANK": str(meeting.node_rank * meeting.processes + local_rank),
+        "LOCAL_RANK": str(local_rank),
         "NODE_RANK": str(meeting.node_rank),
         "GROUP_RANK": str(meeting.node_rank),
         "MASTER_ADDR": meeting.address,
         "MASTER_PORT": str(meeting.port),
         "LOCAL_WORLD_SIZE": str(meeting.processes),
         "WORLD_SIZE": str(meeting.nodes * meeting.processes),
+        **_slurm_variables(meeting, part.node_list, tasks_here, local_rank),
     }
-    tasks = meeting.nodes if part.torchrun else meeting.nodes * meeting.processes
-    here = 1 if part.torchrun else meeting.processes
-    ours |= {
+    removed = _SET_BY_TORCHRUN if part.torchrun else ()
+    if part.launch > 0:
+        removed = (*removed, *_RESTORE_POINT)
+    found = {name: value for name, value in found.items() if name not in removed}
+    if part.launch > 0 and part.restore is not None:
+        found |= dict(zip(_RESTORE_POINT, map(str, part.restore), strict=True))
+    return found
+
+
+def _slurm_variables(meeting: Meeting, node_list: str, tasks_here: int, local_rank: int) -> dict[str, str]:
+    """As if the step had the gang's nodes only."""
+    first, tasks = meeting.node_rank * tasks_here, meeting.nodes * tasks_here
+    tasks_per_node = f"{tasks_here}(x{meeting.nodes})" if meeting.nodes > 1 else str(tasks_here)
+    return {
         "SLURM_NODEID": str(meeting.node_rank),
-        "SLURM_PROCID": str(meeting.node_rank * here + local_rank),
+        "SLURM_PROCID": str(first + local_rank),
         "SLURM_LOCALID": str(local_rank),
-        "SLURM_GTIDS": ",".join(str(meeting.node_rank * here + index) for index in range(here)),
+        "SLURM_GTIDS": ",".join(str(first + index) for index in range(tasks_here)),
         "SLURM_NTASKS": str(tasks),
         "SLURM_NPROCS": str(tasks),
         "SLURM_NNODES": str(meeting.nodes),
         "SLURM_STEP_NUM_NODES": str(meeting.nodes),
         "SLURM_STEP_NUM_TASKS": str(tasks),
-        "SLURM_STEP_NODELIST": part.node_list,
-        "SLURM_STEP_TASKS_PER_NODE": f"{here}(x{meeting.nodes})" if meeting.nodes > 1 else str(here),
-        "SLURM_TASKS_PER_NODE": f"{here}(x{meeting.nodes})" if meeting.nodes > 1 else str(here),
+        "SLURM_STEP_NODELIST": node_list,
+        "SLURM_STEP_TASKS_PER_NODE": tasks_per_node,
+        "SLURM_TASKS_PER_NODE": tasks_per_node,
     }
-    if part.torchrun:  # it gives its workers their own
-        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-            ours.pop(name, None)
-    else:
-        ours |= {"RANK": str(meeting.node_rank * meeting.processes + local_rank), "LOCAL_RANK": str(local_rank)}
-    return ours

@@ -1,0 +1,36 @@
+"""Starting processes below a seat: ranks, and interpreters that wait to become one."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
+
+
+def start_rank(arguments: Sequence[str], environment: dict[str, str], channel: Channel | None) -> int:
+    """Its process id. Raises OSError."""
+    if channel is None:
+        return start_process(arguments, environment)
+    environment = {**environment, DESCRIPTOR_VARIABLE: str(channel.descriptor)}
+    pid = start_process(arguments, environment, (channel.descriptor,))
+    channel.close_rank_end()
+    return pid
+
+
+def start_process(arguments: Sequence[str], environment: dict[str, str], descriptors: Sequence[int] = ()) -> int:
+    """Its process id; it inherits these descriptors. Raises OSError."""
+    program = subprocess.Popen(
+        list(arguments),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        process_group=0,  # its own: a script's `kill 0` must not hit the seat
+        pass_fds=tuple(descriptors),
+    )
+    program.returncode = 0  # Python does not wait for it: the seat collects all its children in one place
+    return program.pid
+
+
+def exit_status_of(error: OSError) -> int:
+    """Of a command that could not be started: as in a shell."""
+    return 127 if isinstance(error, FileNotFoundError) else 126
