@@ -8,6 +8,7 @@ where no test failed twice. `build/test/STAGE.log` is the output of each stage.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -20,8 +21,9 @@ from pathlib import Path
 
 from tests import REPOSITORY
 
-LOGS = REPOSITORY / "build" / "test"
-FLAKY = REPOSITORY / "build" / "flaky"
+BUILD = Path(os.environ.get("UNDERSTUDY_BUILD", REPOSITORY / "build"))
+LOGS = BUILD / "test"
+FLAKY = BUILD / "flaky"
 RERUNS_MAX = 12
 """More failures than this in one stage have one cause, and it is not the machine's speed."""
 

@@ -1,0 +1,78 @@
+"""What fails once is run again alone and named; what fails twice is a failure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import PYTHON_PATH, REPOSITORY
+
+pytestmark = pytest.mark.integration
+
+TESTS = """
+import pytest
+from pathlib import Path
+
+pytestmark = pytest.mark.timed
+
+def test_fails_the_first_time():
+    seen = Path(__file__).with_name("seen")
+    first = not seen.exists()
+    seen.touch()
+    assert not first
+
+def test_passes():
+    pass
+"""
+FAILS_TWICE = """
+def test_fails_always():
+    assert False
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Inside the checkout: pytest names no test outside it."""
+    (REPOSITORY / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=REPOSITORY / "build") as name:
+        yield Path(name)
+
+
+def run(folder: Path, tests: str) -> tuple[int, list[str]]:
+    """Exit status and lines of the stage `timed` with these tests alone."""
+    (folder / "test_it.py").write_text(tests)
+    environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "UNDERSTUDY_BUILD": str(folder / "build")}
+    command = [sys.executable, "-m", "tests.run", "timed", str(folder / "test_it.py")]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_what_passes_when_run_again_is_listed_as_flaky_with_both_logs(folder: Path) -> None:
+    status, lines = run(folder, TESTS)
+    assert status == 0, lines
+    assert lines[-1] == "2 passed, 0 failed, 1 flaky"
+    (flaky,) = [line for line in lines if line.startswith("flaky: ")]
+    assert "test_fails_the_first_time" in flaky
+    first, second = sorted((folder / "build" / "flaky").iterdir())
+    logs = {path.name.rpartition(".")[0].rpartition(".")[2]: path.read_text() for path in (first, second)}
+    assert "assert not first" in logs["first"]
+    assert "1 passed" in logs["second"]
+
+
+def test_what_fails_twice_is_a_failure(folder: Path) -> None:
+    status, lines = run(folder, TESTS + FAILS_TWICE)
+    assert status == 1
+    assert lines[-1] == "2 passed, 1 failed, 1 flaky"
+    assert [line for line in lines if line.startswith("failed: ") and "test_fails_always" in line]
+
+
+def test_a_file_that_cannot_be_read_is_a_failure(folder: Path) -> None:
+    status, lines = run(folder, "import no_such_module_at_all")
+    assert status == 1
+    assert lines[-1].startswith("0 passed, ")
