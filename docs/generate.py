@@ -327,20 +327,23 @@ SEVERITIES = {
 }
 
 STATES = {
-    NodeState.IN_SERVICE: ("nothing is known against it", "anybody"),
-    NodeState.SUSPECT: ("something looks wrong; it goes on working", "anybody"),
-    NodeState.UNKNOWN: ("its agent is silent; that is all we know", "anybody"),
-    NodeState.QUARANTINED: ("out of service by our decision, drained", "nobody"),
-    NodeState.REPAIRING: ("a rung of the ladder is being tried; drained, or reserved for us alone", "us"),
-    NodeState.VALIDATING: ("it is tested, reserved for us alone", "us"),
+    NodeState.IN_SERVICE: ("nothing is known against it", "all jobs"),
+    NodeState.SUSPECT: ("something looks wrong; it stays in service", "all jobs"),
+    NodeState.UNKNOWN: ("its agent is silent; nothing else is known", "all jobs"),
+    NodeState.QUARANTINED: ("out of service by a decision of the control plane, drained", "no job"),
+    NodeState.REPAIRING: ("a rung of the repair ladder is being tried; drained, or reserved", "the control plane"),
+    NodeState.VALIDATING: ("it is being validated, reserved", "the control plane"),
     NodeState.PROBATION: (
-        "it passed its test a while ago; it is taken last, as a spare and, where the site wants that, by jobs",
-        "anybody",
+        "it passed its validation; it is taken last as a spare and, where configured, by jobs",
+        "all jobs",
     ),
-    NodeState.HANDS: ("a person has a ticket for it; drained", "nobody"),
-    NodeState.OPERATOR_HOLD: ("out of service by an operator's word to us, drained", "nobody"),
-    NodeState.RETIRED: ("out of service for good, drained", "nobody"),
-    NodeState.FOREIGN_DRAIN: ("somebody else took it out of service in Slurm: we look, and touch nothing", "them"),
+    NodeState.HANDS: ("a person has a ticket for it; drained", "no job"),
+    NodeState.OPERATOR_HOLD: ("out of service by an operator's request, drained", "no job"),
+    NodeState.RETIRED: ("out of service for good, drained", "no job"),
+    NodeState.FOREIGN_DRAIN: (
+        "an administrator, or another program, took it out of service in Slurm; Understudy changes nothing",
+        "no job",
+    ),
 }
 """State → what it guarantees, and who may use the node meanwhile."""
 
@@ -358,14 +361,14 @@ def node_states() -> str:
         "",
         GENERATED,
         "",
-        "What each state guarantees; [a node's life](repair-cycle.md) says how it goes from one to the other.",
+        "What each state guarantees. How a node gets from one to the other: [the repair cycle](repair-cycle.md).",
         "",
         "| state | guarantee | who may use the node |",
         "|---|---|---|",
         *(f"| `{state.value}` | {STATES[state][0]} | {STATES[state][1]} |" for state in NodeState),
         "",
-        "The numbers are rows of the [table](decisions.md). Not drawn: a person may resume a node that we drained, in",
-        "Slurm, at any time, and ask us to hold, release or retire one; the second list has those.",
+        "The numbers are rows of the [table](decisions.md). Not drawn: an administrator may resume a drained node in Slurm",
+        "at any time, and an operator may request to hold, release or retire a node; the second list has those.",
         "",
         "```mermaid",
         "stateDiagram-v2",
@@ -377,7 +380,7 @@ def node_states() -> str:
         ),
         "```",
         "",
-        "| a person | in state | leads to | row |",
+        "| request | in state | leads to | row |",
         "|---|---|---|---|",
         *(
             f"| {PEOPLE[row.signal]} | {', '.join(f'`{state.value}`' for state in row.states)} | `{row.to.value}` "
@@ -390,12 +393,12 @@ def node_states() -> str:
 
 
 PEOPLE = {
-    Signal.DRAIN_LIFTED: "resumes it in Slurm",
+    Signal.DRAIN_LIFTED: "an administrator resumes it in Slurm",
     Signal.HOLD_ASKED: "`understudy hold`",
     Signal.RETIRE_ASKED: "`understudy retire`",
     Signal.RELEASE_ASKED: "`understudy release`",
     Signal.TEST_ASKED: "`understudy test`, `understudy burn-in`",
-    Signal.PROBE_DUE: "a suspect, and nobody uses it",
+    Signal.PROBE_DUE: "a suspect that no job uses",
 }
 
 DOCUMENTS = {
