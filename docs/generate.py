@@ -14,12 +14,8 @@ from understudy_agent.config import Config as AgentConfig
 from understudy_controlplane.cli.explain import DECODED, ECHOES, FOLLOWS, REPAIRS
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.table import (
-    BREAKER_ROW,
-    FILL_POOL_ROW,
-    RELEASE_JOB_ROW,
     TABLE,
-    TEST_FAILED_ROW,
-    UNNAMED_HANG_ROW,
+    Condition,
     Row,
 )
 from understudy_controlplane.detect.xid import SIGNALS
@@ -140,16 +136,9 @@ def decisions() -> str:
         "",
         "## The table",
         "",
-        "| row | in state | signal | becomes | action | why |",
-        "|---|---|---|---|---|---|",
+        "| row | in state | signal | if | becomes | action | why |",
+        "|---|---|---|---|---|---|---|",
         *(_row(row) for row in TABLE),
-        f"| {UNNAMED_HANG_ROW.number} | any | {UNNAMED_HANG_ROW.signal.value}, no node named | stays | "
-        f"{UNNAMED_HANG_ROW.action.value} | {UNNAMED_HANG_ROW.why} |",
-        f"| {TEST_FAILED_ROW.number} | `validating`, in service until then | as 221 and 222 "
-        f"| `{NodeState.QUARANTINED.value}` | {TEST_FAILED_ROW.action.value} | {TEST_FAILED_ROW.why} |",
-        f"| {FILL_POOL_ROW.number} | (the pool) | | | {FILL_POOL_ROW.action.value} | {FILL_POOL_ROW.why} |",
-        f"| {RELEASE_JOB_ROW.number} | (a held job) | | | {RELEASE_JOB_ROW.action.value} | {RELEASE_JOB_ROW.why} |",
-        f"| {BREAKER_ROW.number} | (the fleet) | | | {BREAKER_ROW.action.value} | {BREAKER_ROW.why} |",
         "",
         "[Node states](node-states.md) shows the states and draws the table.",
         "",
@@ -168,8 +157,11 @@ def decisions() -> str:
 
 def _row(row: Row) -> str:
     states = ", ".join(f"`{state.value}`" for state in row.states) if len(row.states) < 5 else "any"
-    becomes = f"`{row.to.value}`" if row.to else "stays"
-    return f"| {row.number} | {states} | `{row.signal.value}` | {becomes} | {row.action.value} | {row.why} |"
+    when = "" if row.when is Condition.ALWAYS else row.when.value
+    signals = ", ".join(f"`{signal.value}`" for signal in row.signals)
+    becomes = f"`{row.to.value}`" if row.to else "stays" if row.states else ""
+    about = states or "(the fleet or a job)"
+    return f"| {row.number} | {about} | {signals} | {when} | {becomes} | {row.action.value} | {row.why} |"
 
 
 def slurm_settings() -> str:
@@ -350,12 +342,12 @@ STATES = {
 
 def node_states() -> str:
     edges: dict[tuple[str, str], list[Row]] = {}
-    for row in (*TABLE, TEST_FAILED_ROW):
+    for row in TABLE:
         for state in row.states:
             if row.to is not None and row.to is not state:
                 edges.setdefault((state.value, row.to.value), []).append(row)
     asked = tuple(PEOPLE)
-    drawn = {edge: [row for row in rows if row.signal not in asked] for edge, rows in edges.items()}
+    drawn = {edge: [row for row in rows if not set(row.signals) & set(asked)] for edge, rows in edges.items()}
     lines = [
         "# Node states",
         "",
@@ -374,7 +366,7 @@ def node_states() -> str:
         "stateDiagram-v2",
         "    [*] --> in_service",
         *(
-            f"    {before} --> {after}: {', '.join(f'{row.number} {row.signal.value}' for row in rows)}"
+            f"    {before} --> {after}: {', '.join(f'{row.number} {row.signals[0].value}' for row in rows)}"
             for (before, after), rows in drawn.items()
             if rows
         ),
@@ -383,10 +375,10 @@ def node_states() -> str:
         "| request | in state | leads to | row |",
         "|---|---|---|---|",
         *(
-            f"| {PEOPLE[row.signal]} | {', '.join(f'`{state.value}`' for state in row.states)} | `{row.to.value}` "
+            f"| {PEOPLE[row.signals[0]]} | {', '.join(f'`{state.value}`' for state in row.states)} | `{row.to.value}` "
             f"| {row.number} |"
             for row in TABLE
-            if row.signal in asked and row.to is not None
+            if row.signals[0] in asked and row.to is not None
         ),
     ]
     return "\n".join(lines) + "\n"

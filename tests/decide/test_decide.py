@@ -11,7 +11,9 @@ import pytest
 from tests import builders as b
 from understudy_agent.wire import Gpu
 from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.condemnation import CONDEMNING
 from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.repair_actions import PLANNED_BY
 from understudy_controlplane.decide.restore_point import choose
 from understudy_controlplane.decide.table import TABLE
 from understudy_controlplane.detect import detect
@@ -51,8 +53,15 @@ class TestTable:
         numbers = [row.number for row in TABLE]
         assert len(numbers) == len(set(numbers))
 
+    def test_rows_are_sorted_by_number(self) -> None:
+        assert [row.number for row in TABLE] == sorted(row.number for row in TABLE)
+
+    def test_each_action_is_carried_out_in_one_place(self) -> None:
+        places = ({Action.NOTHING}, set(PLANNED_BY), set(CONDEMNING), {row.action for row in TABLE if not row.states})
+        assert sorted(action for place in places for action in place) == sorted(Action)
+
     def test_a_state_and_a_signal_enter_one_row_at_most(self) -> None:
-        entries = [(state, row.signal, row.when) for row in TABLE for state in row.states]
+        entries = [(state, signal, row.when) for row in TABLE for state in row.states for signal in row.signals]
         assert len(entries) == len(set(entries))
 
     @pytest.mark.parametrize("state", list(NodeState))
@@ -81,19 +90,19 @@ class TestTable:
             Signal.VALIDATION_FAILED,
             Signal.PROBATION_OVER,
         }
-        ways = {row.signal: row.to for row in TABLE if row.signal in ours and state in row.states}
+        ways = {signal: row.to for row in TABLE for signal in row.signals if signal in ours and state in row.states}
         good = {Signal.REPAIRED, Signal.VALIDATED, Signal.VALIDATION_DUE}
         bad = {Signal.REPAIR_FAILED, Signal.VALIDATION_FAILED, Signal.HANDS_DUE}
         assert good & set(ways), "when all goes well"
         assert bad & set(ways), "when it does not"
 
     def test_every_way_out_of_service_can_be_ended_by_a_person_in_slurm(self) -> None:
-        lifted = {state for row in TABLE if row.signal is Signal.DRAIN_LIFTED for state in row.states}
+        lifted = {state for row in TABLE if Signal.DRAIN_LIFTED in row.signals for state in row.states}
         assert lifted == OUT_OF_SERVICE | {NodeState.FOREIGN_DRAIN}
 
     def test_nothing_condemns_a_node_that_is_in_our_hands_but_its_own_test(self) -> None:
         """What we do to it ourselves, such as a reboot, is no fault of its."""
-        accused = [row for row in TABLE if NodeState.REPAIRING in row.states and row.signal in ACCUSING]
+        accused = [row for row in TABLE if NodeState.REPAIRING in row.states and ACCUSING & set(row.signals)]
         assert accused == []
 
 
@@ -423,7 +432,7 @@ class TestSuspicion:
 
 
 def test_every_signal_is_either_in_the_table_or_means_nothing() -> None:
-    assert {row.signal for row in TABLE} == set(Signal)
+    assert {signal for row in TABLE for signal in row.signals} == set(Signal)
 
 
 class TestReleases:

@@ -51,7 +51,8 @@ def fault(node: str, dead: bool = False) -> Finding:
 
 
 def hang(node: str = "n2", named: bool = True) -> Finding:
-    return Finding(Signal.GANG_HUNG, "hang", node, b.NOW - 60, "no step has ended", {"named": named}, JOB.key)
+    signal = Signal.GANG_HUNG if named else Signal.GANG_HUNG_UNNAMED
+    return Finding(signal, "hang", node, b.NOW - 60, "no step has ended", {"named": named}, JOB.key)
 
 
 def judged(snapshot: Snapshot, *findings: Finding) -> Decision:

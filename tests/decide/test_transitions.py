@@ -61,7 +61,7 @@ def records(draw: st.DrawFn) -> NodeRecord:
 
 @given(record=records(), row=st.sampled_from(TABLE), cleared=st.booleans(), boot=st.sampled_from(["", "boot-2"]))
 def test_no_row_leaves_a_record_that_contradicts_itself(record: NodeRecord, row: Row, cleared: bool, boot: str) -> None:
-    if look_up(record, row.signal) is not row:
+    if all(look_up(record, signal) is not row for signal in row.signals):
         return
     ended = record.suspicions[0].cause if record.suspicions else None
     reboots = boot if row.to is NodeState.REPAIRING else ""

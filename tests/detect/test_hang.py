@@ -79,7 +79,10 @@ def test_nobody_is_named_without_evidence_and_nothing_done_where_ranks_may_just_
 ) -> None:
     (finding,) = found(table(places))
     waiting = why == "the network"
-    assert (finding.signal, finding.evidence["named"]) == (Signal.GANG_HUNG if waiting else Signal.GANG_STILL, False)
+    assert (finding.signal, finding.evidence["named"]) == (
+        Signal.GANG_HUNG_UNNAMED if waiting else Signal.GANG_STILL,
+        False,
+    )
     assert why in finding.summary
 
 

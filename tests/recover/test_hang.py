@@ -45,7 +45,15 @@ def hang(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> Hang:
             if job.running and attempt(snapshot) == since:
                 words, evidence = "no step has ended for 600 s", {"named": name is not None}
                 found.append(
-                    Finding(Signal.GANG_HUNG, "hang", name or "n1", snapshot.now - 600, words, {**evidence}, job.key)
+                    Finding(
+                        Signal.GANG_HUNG if name else Signal.GANG_HUNG_UNNAMED,
+                        "hang",
+                        name or "n1",
+                        snapshot.now - 600,
+                        words,
+                        {**evidence},
+                        job.key,
+                    )
                 )
         return found
 

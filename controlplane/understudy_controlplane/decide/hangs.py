@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import allocation_swap, plans, spares
-from understudy_controlplane.fleet.finding import Finding
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.recovery import Plan, Recovery, StepName, StepStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -52,7 +52,7 @@ def restart(
     none.
     """
     number, why = job.key.job_id, findings[0].summary
-    named = [finding for finding in findings if finding.evidence.get("named")]
+    named = [finding for finding in findings if finding.signal is Signal.GANG_HUNG]
     if job.key in snapshot.gangs and not allocation_swap.why_not(snapshot, job, (), bad):
         plan = plans.allocation_plan(snapshot, job, snapshot.gangs[job.key], findings, config, hang=why)
         return plan, f"the launcher of job {number} starts it anew"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, plans
-from understudy_controlplane.decide.table import RELEASE_JOB_ROW
+from understudy_controlplane.decide.table import row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.job import Job, Refusal
 from understudy_controlplane.fleet.recovery import RecoveryKind
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -40,13 +41,14 @@ def refused(job: Job, refusal: Refusal) -> bool:
 
 
 def _release(snapshot: Snapshot, job: Job, refusals: list[Refusal], config: Config) -> Decision:
+    row = row_without_node(Signal.JOB_HELD)
     nodes = sorted({one.node for one in refusals})
-    reason = f"job {job.key.job_id} is held because our Prolog kept it off {', '.join(nodes)}: {RELEASE_JOB_ROW.why}"
+    reason = f"job {job.key.job_id} is held because our Prolog kept it off {', '.join(nodes)}: {row.why}"
     objection = guards.object_to_any(snapshot) or _not_alone(job) or _too_often(snapshot, job, config)
     return Decision(
-        row=RELEASE_JOB_ROW.number,
+        row=row.number,
         subject=f"job {job.key.job_id}",
-        action=Action.NOTHING if objection else Action.RELEASE_JOB,
+        action=Action.NOTHING if objection else row.action,
         because=objection.because if objection else Because.RULE,
         reason=f"{reason}; but nothing is done, because {objection.words}" if objection else reason,
         evidence={

@@ -5,28 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from understudy_controlplane.config import Config
-from understudy_controlplane.decide import guards, ladder, plans
-from understudy_controlplane.decide.table import Row
-from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.decide import guards, ladder
 from understudy_controlplane.fleet.finding import Finding, Json, Signal
 from understudy_controlplane.fleet.node import (
-    FROM_SERVICE,
     IN_OUR_HANDS,
     OUT_OF_SERVICE,
     NodeState,
     NodeView,
     ValidationOrigin,
 )
-from understudy_controlplane.fleet.operator import OURSELVES, Request, Verb
+from understudy_controlplane.fleet.operator import Request, Verb
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
-    Plan,
     RecoveryKind,
     RecoveryStatus,
     RepairAttempt,
@@ -47,20 +42,6 @@ TEST_WAITS_SECONDS = 7 * 24 * HOUR_SECONDS
 
 TESTED_AGAIN_SECONDS = HOUR_SECONDS
 """A suspect that has passed its test, or could not be tested, is left alone for so long at least."""
-
-ACTIONS = frozenset(
-    {
-        Action.REPAIR,
-        Action.VALIDATE,
-        Action.ASK_PERSON,
-        Action.RETURN,
-        Action.TAKE_BACK,
-        Action.LET_GO,
-        Action.RESTORE_WEIGHT,
-        Action.HOLD,
-    }
-)
-"""Those that are carried out here."""
 
 ASKED = {
     Verb.HOLD: Signal.HOLD_ASKED,
@@ -250,93 +231,3 @@ def _succeeded(snapshot: Snapshot, node: NodeView, attempt: RepairAttempt, confi
     elif snapshot.now - max(ended, snapshot.started_at) > HEARD_AGAIN_SECONDS:
         words = "it passed its test, but its agent is not heard"
         yield _finding(snapshot, node, Signal.VALIDATION_FAILED, "repair.validate", words)
-
-
-# -- decisions -------------------------------------------------------------------------------------------------------
-
-
-def carry_out(
-    snapshot: Snapshot, row: Row, finding: Finding, config: Config, begun: Mapping[str, ValidationOrigin | None]
-) -> Decision:
-    """`begun`: nodes whose repair or validation began in this same round; None: a repair."""
-    probed = ValidationOrigin.SUSPECT_PROBED
-    probe = finding.signal is Signal.PROBE_DUE
-    already = [name for name, origin in begun.items() if (origin is probed if probe else origin not in FROM_SERVICE)]
-    objection = _object(snapshot, row, finding, config, already)
-    request = finding.evidence.get("request")
-    if objection is not None:
-        return guards.held_back(row, finding, objection)
-    node = snapshot.nodes[finding.node]
-    plan = _plan(snapshot, row, finding, config)
-    return Decision(
-        row=row.number,
-        subject=finding.node,
-        action=row.action,
-        because=Because.RULE,
-        reason=f"{finding.summary}: {row.why}",
-        to_state=row.to,
-        finding=finding,
-        evidence=finding.evidence,
-        opens_incident=row.action is Action.TAKE_BACK,
-        plan=plan,
-        clears=row.action is Action.VALIDATE,
-        past_boot_id=node.boot_id if plan is not None and plan.rung is Rung.REBOOT else "",
-        request=request if isinstance(request, int) else None,
-        origin=row.origin,
-    )
-
-
-def _object(
-    snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: Collection[str]
-) -> guards.Objection | None:
-    if row.action is Action.LET_GO and finding.signal in (Signal.DRAIN_LIFTED, Signal.DRAINED_BY_OTHERS):
-        return None  # a person's word ends our claim at once, whatever else holds
-    if finding.signal is Signal.TEST_ASKED:
-        request = snapshot.requests.get(finding.node)
-        if request is not None and request.by == OURSELVES:
-            objection = guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
-        else:
-            objection = guards.object_to_operator(snapshot)
-        return objection or guards.object_to_test(snapshot, finding.node, config)
-    if finding.rule.startswith("operator."):
-        return guards.object_to_operator(snapshot)
-    if row.action in (Action.REPAIR, Action.VALIDATE):
-        tried = attempts_by_node(snapshot).get(finding.node, [])
-        ask = guards.object_to_probe if finding.signal is Signal.PROBE_DUE else guards.object_to_repair
-        return ask(snapshot, config, finding, tried, already)
-    if row.action is Action.RETURN or finding.signal in NOT_BEGUN.values():
-        return guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
-    return guards.object_to_any(snapshot)
-
-
-def take_back(snapshot: Snapshot, finding: Finding) -> Plan:
-    """Where Slurm has drained it meanwhile by itself, the drain is given our reason: else it would be nobody's."""
-    node = snapshot.nodes[finding.node]
-    plan = plans.take_back_plan(node, finding, snapshot.recovery_on(node.name))
-    return replace(plan, renamed_nodes=(node.name,))
-
-
-def _plan(snapshot: Snapshot, row: Row, finding: Finding, config: Config) -> Plan | None:  # noqa: PLR0911 - a table
-    node = snapshot.nodes[finding.node]
-    under_way = snapshot.recovery_on(node.name)
-    label = f"{node.name}-{int(snapshot.now)}"
-    match row.action:
-        case Action.REPAIR:
-            fault, incident = str(finding.evidence["fault"]), snapshot.incidents.get(node.name)
-            return plans.repair_plan(node, Rung(str(finding.evidence["rung"])), label, fault, incident)
-        case Action.VALIDATE:
-            rung = Rung.RESTART_APP if finding.signal is Signal.VALIDATION_DUE else None
-            hours = config.validation.burn_in_hours if finding.rule == f"operator.{Verb.BURN_IN}" else 0.0
-            return plans.validation_plan(node, rung, label, hours)
-        case Action.ASK_PERSON:
-            return plans.hands_plan(node, finding, label)
-        case Action.TAKE_BACK:
-            return take_back(snapshot, finding)
-        case Action.HOLD:
-            return plans.hold_plan(node, finding, under_way)
-        case Action.RESTORE_WEIGHT:
-            return plans.restore_weight_plan(node)
-    if row.action is Action.RETURN:
-        return plans.return_plan(snapshot, node, config, under_way, on_probation=row.to is NodeState.PROBATION)
-    held = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations
-    return plans.let_go_plan(node, under_way) if held or under_way else None

@@ -1,7 +1,9 @@
 """The table of transitions: which state of a node follows from which finding, and what is done about it.
 
-The numbers stand in every decision, log line and document; a number is never given to another row. Rows are looked
-up by (state, signal); a pair that is not here means nothing at all and leaves no trace.
+The numbers are labels: they stand in every decision, log line and document, no code asks for one, and a number is
+never given to another row. Rows are looked up by state, signal and condition; what is not here means nothing and leaves
+no trace. `repair_actions.PLANNED_BY` names the function that carries an action on one node
+out; `condemnation` carries out the actions of condemned nodes and their gangs.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ class Condition(StrEnum):
     """What a row asks of a node's record besides its state."""
 
     ALWAYS = "always"
+    OUT_BEFORE_VALIDATION = "out of service before its validation"
+    IN_SERVICE_BEFORE_VALIDATION = "in service until its validation"
     FIRST_SUSPICION = "not suspected of it yet"
     LAST_SUSPICION = "its only suspicion"
     ANOTHER_SUSPICION = "one of several suspicions"
@@ -43,8 +47,8 @@ class Condition(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Row:
     number: int
-    states: tuple[NodeState, ...]
-    signal: Signal
+    states: tuple[NodeState, ...]  # empty: the row is about the fleet or a job
+    signals: tuple[Signal, ...]
     to: NodeState | None  # None: stays
     action: Action
     why: str
@@ -57,7 +61,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         10,
         TRUSTED,
-        Signal.HARDWARE_FAULT,
+        (Signal.HARDWARE_FAULT,),
         QUARANTINED,
         Action.QUARANTINE,
         "the hardware itself says it cannot go on",
@@ -65,7 +69,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         11,
         TRUSTED,
-        Signal.NODE_DEAD,
+        (Signal.NODE_DEAD,),
         QUARANTINED,
         Action.QUARANTINE,
         "agent and slurmd are gone and no job there goes on: waiting for SlurmdTimeout helps nobody",
@@ -73,7 +77,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         12,
         TRUSTED,
-        Signal.STRAGGLER_CONFIRMED,
+        (Signal.STRAGGLER_CONFIRMED,),
         QUARANTINED,
         Action.QUARANTINE,
         "slow by its own time, and its GPU says so too: the whole gang runs at its pace",
@@ -81,24 +85,24 @@ TABLE: tuple[Row, ...] = (
     Row(
         13,
         (QUARANTINED,),
-        Signal.GANG_STRANDED,
+        (Signal.GANG_STRANDED,),
         None,
         Action.MOVE_GANG,
         "a gang that could not be moved when its node was quarantined is moved as soon as it can be",
     ),
+    Row(14, (QUARANTINED,), (Signal.UNDRAINED,), None, Action.DRAIN_AGAIN, "the drain was refused and is tried again"),
     Row(
         15,
         (*TRUSTED, FOREIGN_DRAIN),
-        Signal.SEAT_LOST,
+        (Signal.SEAT_LOST,),
         None,
         Action.MOVE_GANG,
         "the node is somebody else's now and left alone; the gang that waits for it gets another",
     ),
-    Row(14, (QUARANTINED,), Signal.UNDRAINED, None, Action.DRAIN_AGAIN, "the drain was refused and is tried again"),
     Row(
         17,
         (QUARANTINED,),
-        Signal.DRAINED_FOR_US,
+        (Signal.DRAINED_FOR_US,),
         None,
         Action.DRAIN_AGAIN,
         "our Prolog kept a job off it and Slurm drained it for that: the drain is given our reason",
@@ -106,7 +110,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         18,
         (*TRUSTED, FOREIGN_DRAIN),
-        Signal.DRAINED_FOR_US,
+        (Signal.DRAINED_FOR_US,),
         QUARANTINED,
         Action.DRAIN_AGAIN,
         "our Prolog kept a job off it and Slurm drained it for that: the drain is ours",
@@ -114,17 +118,19 @@ TABLE: tuple[Row, ...] = (
     Row(
         20,
         (IN_SERVICE, PROBATION),
-        Signal.STRAGGLER_SUSPECTED,
+        (Signal.STRAGGLER_SUSPECTED,),
         SUSPECT,
         Action.NOTHING,
         "statistics alone mark a suspect; they drain nobody",
         suspects=SuspicionCause.SLOW,
     ),
-    Row(21, (SUSPECT,), Signal.CLEAN, IN_SERVICE, Action.NOTHING, "it keeps up again", when=Condition.LAST_SUSPICION),
+    Row(
+        21, (SUSPECT,), (Signal.CLEAN,), IN_SERVICE, Action.NOTHING, "it keeps up again", when=Condition.LAST_SUSPICION
+    ),
     Row(
         22,
         (SUSPECT,),
-        Signal.STRAGGLER_SUSPECTED,
+        (Signal.STRAGGLER_SUSPECTED,),
         None,
         Action.NOTHING,
         "one more reason to suspect it",
@@ -134,18 +140,18 @@ TABLE: tuple[Row, ...] = (
     Row(
         23,
         (SUSPECT,),
-        Signal.CLEAN,
+        (Signal.CLEAN,),
         None,
         Action.NOTHING,
         "it stays a suspect for another reason",
         when=Condition.ANOTHER_SUSPICION,
     ),
-    Row(30, (IN_SERVICE,), Signal.SILENT, UNKNOWN, Action.NOTHING, "silence is not death"),
-    Row(31, (UNKNOWN,), Signal.HEARD, IN_SERVICE, Action.NOTHING, "heard again"),
+    Row(30, (IN_SERVICE,), (Signal.SILENT,), UNKNOWN, Action.NOTHING, "silence is not death"),
+    Row(31, (UNKNOWN,), (Signal.HEARD,), IN_SERVICE, Action.NOTHING, "heard again"),
     Row(
         40,
         TRUSTED,
-        Signal.DRAINED_BY_OTHERS,
+        (Signal.DRAINED_BY_OTHERS,),
         FOREIGN_DRAIN,
         Action.NOTHING,
         "somebody else took it out of service: looked at, not touched",
@@ -153,7 +159,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         41,
         (FOREIGN_DRAIN,),
-        Signal.DRAIN_LIFTED,
+        (Signal.DRAIN_LIFTED,),
         IN_SERVICE,
         Action.NOTHING,
         "whoever drained it has resumed it",
@@ -161,280 +167,30 @@ TABLE: tuple[Row, ...] = (
     Row(
         42,
         (FOREIGN_DRAIN,),
-        Signal.HARDWARE_FAULT,
+        (Signal.HARDWARE_FAULT,),
         None,
         Action.NOTHING,
         "it is out of service by somebody else's decision, and theirs to deal with",
     ),
-    Row(43, (FOREIGN_DRAIN,), Signal.NODE_DEAD, None, Action.NOTHING, "as row 42"),
+    Row(43, (FOREIGN_DRAIN,), (Signal.NODE_DEAD,), None, Action.NOTHING, "as row 42"),
     Row(
         50,
         (QUARANTINED,),
-        Signal.DRAIN_LIFTED,
+        (Signal.DRAIN_LIFTED,),
         IN_SERVICE,
         Action.NOTHING,
         "a person resumed it and answers for it: what was known against it is cleared",
     ),
+    Row(60, ALL, (Signal.APPLICATION_FAULT,), None, Action.NOTHING, "the program's own fault condemns no node"),
+    Row(61, ALL, (Signal.RECORDED,), None, Action.NOTHING, "kept for the record: no rule acts on it"),
+    Row(80, (), (Signal.POOL_SHORT,), None, Action.FILL_POOL, "fewer spares are held than wanted"),
     Row(
-        130,
-        TRUSTED,
-        Signal.DRAIN_AT_JOB_END,
-        QUARANTINED,
-        Action.DRAIN,
-        "what runs there can go on to its end; nothing new starts there before the repair",
-    ),
-    Row(
-        131,
-        (FOREIGN_DRAIN,),
-        Signal.DRAIN_AT_JOB_END,
-        None,
-        Action.NOTHING,
-        "it is out of service by somebody else's decision, and theirs to deal with",
-    ),
-    Row(
-        140,
-        (IN_SERVICE, PROBATION),
-        Signal.HEALTH_SUSPECTED,
-        SUSPECT,
-        Action.NOTHING,
-        "it looks wrong, which proves no fault: it goes on working, and is no spare, until a second signal or a probe",
-        suspects=SuspicionCause.HEALTH,
-    ),
-    Row(
-        141,
-        (SUSPECT,),
-        Signal.HEALTH_SUSPECTED,
-        None,
-        Action.NOTHING,
-        "it still looks wrong",
-        suspects=SuspicionCause.HEALTH,
-    ),
-    Row(
-        150,
-        (IN_SERVICE, PROBATION),
-        Signal.CORRUPTION_SUSPECTED,
-        SUSPECT,
-        Action.NOTHING,
-        "NaN may be the program's: it marks a suspect, for a self-check to decide",
-        suspects=SuspicionCause.CORRUPTION,
-    ),
-    Row(
-        152,
-        (SUSPECT,),
-        Signal.CORRUPTION_SUSPECTED,
-        None,
-        Action.NOTHING,
-        "one more reason to suspect it",
-        when=Condition.FIRST_SUSPICION,
-        suspects=SuspicionCause.CORRUPTION,
-    ),
-    Row(
-        151,
-        (IN_SERVICE, SUSPECT, UNKNOWN, QUARANTINED),
-        Signal.LEMON,
-        None,
-        Action.NOTHING,
-        "a score is no fault: a person decides, and it is taken last as a spare",
-    ),
-    Row(
-        200,
-        (QUARANTINED,),
-        Signal.REPAIR_DUE,
-        REPAIRING,
-        Action.REPAIR,
-        "it is empty, and this rung of the ladder is the next to be tried",
-    ),
-    Row(
-        201,
-        (QUARANTINED,),
-        Signal.VALIDATION_DUE,
-        VALIDATING,
-        Action.VALIDATE,
-        "nothing on it has to be repaired: its test will tell",
-        origin=ValidationOrigin.QUARANTINED,
-    ),
-    Row(
-        202,
-        (QUARANTINED, REPAIRING),
-        Signal.HANDS_DUE,
-        HANDS,
-        Action.ASK_PERSON,
-        "nothing is left for us to try: a person gets a ticket with the evidence",
-    ),
-    Row(
-        210,
-        (REPAIRING,),
-        Signal.REPAIRED,
-        VALIDATING,
-        Action.VALIDATE,
-        "a repair proves nothing by itself: the node is tested, and nobody else can use it meanwhile",
-        origin=ValidationOrigin.REPAIRED,
-    ),
-    Row(
-        211,
-        (REPAIRING,),
-        Signal.REPAIR_FAILED,
-        QUARANTINED,
-        Action.TAKE_BACK,
-        "the attempt counts, and the ladder goes on from there",
-    ),
-    Row(
-        220,
-        (VALIDATING,),
-        Signal.VALIDATED,
-        PROBATION,
-        Action.RETURN,
-        "back to work, first as a spare, taken last",
-    ),
-    Row(
-        221,
-        (VALIDATING,),
-        Signal.VALIDATION_FAILED,
-        QUARANTINED,
-        Action.TAKE_BACK,
-        "it did not pass: the ladder goes on from there",
-    ),
-    Row(
-        222, (VALIDATING,), Signal.HARDWARE_FAULT, QUARANTINED, Action.TAKE_BACK, "it failed again while it was tested"
-    ),
-    Row(
-        223,
-        (VALIDATING,),
-        Signal.TEST_NOT_BEGUN,
-        IN_SERVICE,
-        Action.LET_GO,
-        "it was in service, and a test that never began says nothing against it",
-    ),
-    Row(
-        224,
-        (VALIDATING,),
-        Signal.PROBE_NOT_BEGUN,
-        SUSPECT,
-        Action.LET_GO,
-        "a test that never began says nothing: it goes on working, as suspect as before",
-    ),
-    Row(
-        226,
-        (VALIDATING,),
-        Signal.RETURN_TEST_NOT_BEGUN,
-        PROBATION,
-        Action.LET_GO,
-        "a test that never began says nothing: its probation begins anew",
-    ),
-    Row(230, (PROBATION,), Signal.PROBATION_OVER, IN_SERVICE, Action.NOTHING, "nothing has come up since it returned"),
-    Row(
-        231,
-        tuple(state for state in ALL if state not in (PROBATION, REPAIRING, VALIDATING, FOREIGN_DRAIN)),
-        Signal.WEIGHT_LEFT,
-        None,
-        Action.RESTORE_WEIGHT,
-        "its probation has ended, whichever way: jobs may have it like any other node once it is in service",
-    ),
-    Row(
-        240,
-        (REPAIRING, VALIDATING, HANDS, OPERATOR_HOLD, RETIRED),
-        Signal.DRAIN_LIFTED,
-        IN_SERVICE,
-        Action.LET_GO,
-        "a person resumed it and answers for it: what was known against it is cleared",
-    ),
-    Row(
-        241,
-        (REPAIRING, VALIDATING),
-        Signal.DRAINED_BY_OTHERS,
-        FOREIGN_DRAIN,
-        Action.LET_GO,
-        "somebody else took it out of our hands: looked at, not touched",
-    ),
-    Row(
-        243,
-        (HANDS, OPERATOR_HOLD, RETIRED),
-        Signal.UNDRAINED,
-        None,
-        Action.DRAIN_AGAIN,
-        "the drain was refused, or forgotten, and is made again",
-    ),
-    Row(
-        244,
-        tuple(state for state in ALL if state not in (REPAIRING, VALIDATING)),
-        Signal.HOLD_LEFT,
-        None,
-        Action.LET_GO,
-        "nobody could use the node, and nobody would give it back",
-    ),
-    Row(
-        250,
-        tuple(state for state in ALL if state not in (OPERATOR_HOLD, RETIRED)),
-        Signal.HOLD_ASKED,
-        OPERATOR_HOLD,
-        Action.HOLD,
-        "an operator asked for it",
-    ),
-    Row(
-        251,
-        tuple(state for state in ALL if state is not RETIRED),
-        Signal.RETIRE_ASKED,
-        RETIRED,
-        Action.HOLD,
-        "an operator asked for it",
-    ),
-    Row(
-        252,
-        (QUARANTINED, REPAIRING, HANDS, OPERATOR_HOLD, RETIRED),
-        Signal.RELEASE_ASKED,
-        IN_SERVICE,
-        Action.RETURN,
-        "an operator asked for it and answers for it",
-    ),
-    Row(
-        253,
-        (HANDS, OPERATOR_HOLD, RETIRED),
-        Signal.VALIDATION_DUE,
-        VALIDATING,
-        Action.VALIDATE,
-        "an operator released it: it is tested before it returns",
-        origin=ValidationOrigin.RELEASED,
-    ),
-    Row(
-        254,
-        (IN_SERVICE,),
-        Signal.TEST_ASKED,
-        VALIDATING,
-        Action.VALIDATE,
-        "an operator asked for it",
-        origin=ValidationOrigin.IN_SERVICE,
-    ),
-    Row(
-        257,
-        (SUSPECT,),
-        Signal.TEST_ASKED,
-        VALIDATING,
-        Action.VALIDATE,
-        "an operator asked for it; should the test never begin, it is as suspect as before",
-        origin=ValidationOrigin.SUSPECT_REQUESTED,
-    ),
-    Row(
-        258,
-        (PROBATION,),
-        Signal.TEST_ASKED,
-        VALIDATING,
-        Action.VALIDATE,
-        "an operator asked for it; should the test never begin, its probation begins anew",
-        origin=ValidationOrigin.PROBATION,
-    ),
-    Row(
-        255,
-        (SUSPECT,),
-        Signal.PROBE_DUE,
-        VALIDATING,
-        Action.VALIDATE,
-        "a suspicion alone takes nothing out of service for good, and does not end by itself: its test decides",
-        origin=ValidationOrigin.SUSPECT_PROBED,
+        90, (), (Signal.JOB_HELD,), None, Action.RELEASE_JOB, "our Prolog held it up, so the control plane releases it"
     ),
     Row(
         100,
         (IN_SERVICE, UNKNOWN, PROBATION),
-        Signal.GANG_HUNG,
+        (Signal.GANG_HUNG,),
         SUSPECT,
         Action.RESTART_GANG,
         "the gang hangs and waits for this node: started anew, and the node is a suspect, no more",
@@ -443,25 +199,41 @@ TABLE: tuple[Row, ...] = (
     Row(
         101,
         (SUSPECT, QUARANTINED, FOREIGN_DRAIN),
-        Signal.GANG_HUNG,
+        (Signal.GANG_HUNG,),
         None,
         Action.RESTART_GANG,
         "the gang hangs and waits for this node, about which enough is said already: started anew",
         suspects=SuspicionCause.HANG,
     ),
     Row(
+        102,
+        ALL,
+        (Signal.GANG_HUNG_UNNAMED,),
+        None,
+        Action.RESTART_GANG,
+        "the gang hangs, and no node can be named: it is restarted on the same nodes",
+    ),
+    Row(
         103,
         (IN_SERVICE, PROBATION),
-        Signal.BLACK_HOLE,
+        (Signal.BLACK_HOLE,),
         SUSPECT,
         Action.NOTHING,
         "launchers of several users blame it: a suspect, for they are users' own processes",
         suspects=SuspicionCause.BLACK_HOLE,
     ),
     Row(
+        104,
+        ALL,
+        (Signal.GANG_STILL,),
+        None,
+        Action.NOTHING,
+        "its ranks are not known to wait for each other: an evaluation or a checkpoint looks alike, so nothing is done",
+    ),
+    Row(
         105,
         (SUSPECT,),
-        Signal.BLACK_HOLE,
+        (Signal.BLACK_HOLE,),
         None,
         Action.NOTHING,
         "one more reason to suspect it",
@@ -469,72 +241,360 @@ TABLE: tuple[Row, ...] = (
         suspects=SuspicionCause.BLACK_HOLE,
     ),
     Row(
-        104,
-        ALL,
-        Signal.GANG_STILL,
+        130,
+        TRUSTED,
+        (Signal.DRAIN_AT_JOB_END,),
+        QUARANTINED,
+        Action.DRAIN,
+        "what runs there can go on to its end; nothing new starts there before the repair",
+    ),
+    Row(
+        131,
+        (FOREIGN_DRAIN,),
+        (Signal.DRAIN_AT_JOB_END,),
         None,
         Action.NOTHING,
-        "its ranks are not known to wait for each other: an evaluation or a checkpoint looks alike, so nothing is done",
+        "it is out of service by somebody else's decision, and theirs to deal with",
     ),
-    Row(60, ALL, Signal.APPLICATION_FAULT, None, Action.NOTHING, "the program's own fault condemns no node"),
+    Row(
+        140,
+        (IN_SERVICE, PROBATION),
+        (Signal.HEALTH_SUSPECTED,),
+        SUSPECT,
+        Action.NOTHING,
+        "it looks wrong, which proves no fault: it goes on working, and is no spare, until a second signal or a probe",
+        suspects=SuspicionCause.HEALTH,
+    ),
+    Row(
+        141,
+        (SUSPECT,),
+        (Signal.HEALTH_SUSPECTED,),
+        None,
+        Action.NOTHING,
+        "it still looks wrong",
+        suspects=SuspicionCause.HEALTH,
+    ),
+    Row(
+        150,
+        (IN_SERVICE, PROBATION),
+        (Signal.CORRUPTION_SUSPECTED,),
+        SUSPECT,
+        Action.NOTHING,
+        "NaN may be the program's: it marks a suspect, for a self-check to decide",
+        suspects=SuspicionCause.CORRUPTION,
+    ),
+    Row(
+        151,
+        (IN_SERVICE, SUSPECT, UNKNOWN, QUARANTINED),
+        (Signal.LEMON,),
+        None,
+        Action.NOTHING,
+        "a score is no fault: a person decides, and it is taken last as a spare",
+    ),
+    Row(
+        152,
+        (SUSPECT,),
+        (Signal.CORRUPTION_SUSPECTED,),
+        None,
+        Action.NOTHING,
+        "one more reason to suspect it",
+        when=Condition.FIRST_SUSPICION,
+        suspects=SuspicionCause.CORRUPTION,
+    ),
+    Row(
+        200,
+        (QUARANTINED,),
+        (Signal.REPAIR_DUE,),
+        REPAIRING,
+        Action.REPAIR,
+        "it is empty, and this rung of the ladder is the next to be tried",
+    ),
+    Row(
+        201,
+        (QUARANTINED,),
+        (Signal.VALIDATION_DUE,),
+        VALIDATING,
+        Action.VALIDATE,
+        "nothing on it has to be repaired: its test will tell",
+        origin=ValidationOrigin.QUARANTINED,
+    ),
+    Row(
+        202,
+        (QUARANTINED, REPAIRING),
+        (Signal.HANDS_DUE,),
+        HANDS,
+        Action.ASK_PERSON,
+        "nothing is left for us to try: a person gets a ticket with the evidence",
+    ),
+    Row(
+        210,
+        (REPAIRING,),
+        (Signal.REPAIRED,),
+        VALIDATING,
+        Action.VALIDATE,
+        "a repair proves nothing by itself: the node is tested, and nobody else can use it meanwhile",
+        origin=ValidationOrigin.REPAIRED,
+    ),
+    Row(
+        211,
+        (REPAIRING,),
+        (Signal.REPAIR_FAILED,),
+        QUARANTINED,
+        Action.TAKE_BACK,
+        "the attempt counts, and the ladder goes on from there",
+    ),
+    Row(
+        220,
+        (VALIDATING,),
+        (Signal.VALIDATED,),
+        PROBATION,
+        Action.RETURN,
+        "back to work, first as a spare, taken last",
+    ),
+    Row(
+        221,
+        (VALIDATING,),
+        (Signal.VALIDATION_FAILED,),
+        QUARANTINED,
+        Action.TAKE_BACK,
+        "it did not pass: the ladder goes on from there",
+        when=Condition.OUT_BEFORE_VALIDATION,
+    ),
+    Row(
+        222,
+        (VALIDATING,),
+        (Signal.HARDWARE_FAULT,),
+        QUARANTINED,
+        Action.TAKE_BACK,
+        "it failed again while it was tested",
+        when=Condition.OUT_BEFORE_VALIDATION,
+    ),
+    Row(
+        223,
+        (VALIDATING,),
+        (Signal.TEST_NOT_BEGUN,),
+        IN_SERVICE,
+        Action.LET_GO,
+        "it was in service, and a test that never began says nothing against it",
+    ),
+    Row(
+        224,
+        (VALIDATING,),
+        (Signal.PROBE_NOT_BEGUN,),
+        SUSPECT,
+        Action.LET_GO,
+        "a test that never began says nothing: it goes on working, as suspect as before",
+    ),
+    Row(
+        225,
+        (VALIDATING,),
+        (Signal.VALIDATION_FAILED, Signal.HARDWARE_FAULT),
+        QUARANTINED,
+        Action.QUARANTINE,
+        "it was in service until its validation, and did not pass: it is newly out of service, and counted so",
+        when=Condition.IN_SERVICE_BEFORE_VALIDATION,
+    ),
+    Row(
+        226,
+        (VALIDATING,),
+        (Signal.RETURN_TEST_NOT_BEGUN,),
+        PROBATION,
+        Action.LET_GO,
+        "a test that never began says nothing: its probation begins anew",
+    ),
+    Row(
+        230, (PROBATION,), (Signal.PROBATION_OVER,), IN_SERVICE, Action.NOTHING, "nothing has come up since it returned"
+    ),
+    Row(
+        231,
+        tuple(state for state in ALL if state not in (PROBATION, REPAIRING, VALIDATING, FOREIGN_DRAIN)),
+        (Signal.WEIGHT_LEFT,),
+        None,
+        Action.RESTORE_WEIGHT,
+        "its probation has ended, whichever way: jobs may have it like any other node once it is in service",
+    ),
+    Row(
+        240,
+        (REPAIRING, VALIDATING, HANDS, OPERATOR_HOLD, RETIRED),
+        (Signal.DRAIN_LIFTED,),
+        IN_SERVICE,
+        Action.LET_GO,
+        "a person resumed it and answers for it: what was known against it is cleared",
+    ),
+    Row(
+        241,
+        (REPAIRING, VALIDATING),
+        (Signal.DRAINED_BY_OTHERS,),
+        FOREIGN_DRAIN,
+        Action.LET_GO,
+        "somebody else took it out of our hands: looked at, not touched",
+    ),
+    Row(
+        243,
+        (HANDS, OPERATOR_HOLD, RETIRED),
+        (Signal.UNDRAINED,),
+        None,
+        Action.DRAIN_AGAIN,
+        "the drain was refused, or forgotten, and is made again",
+    ),
+    Row(
+        244,
+        tuple(state for state in ALL if state not in (REPAIRING, VALIDATING)),
+        (Signal.HOLD_LEFT,),
+        None,
+        Action.LET_GO,
+        "nobody could use the node, and nobody would give it back",
+    ),
+    Row(
+        250,
+        tuple(state for state in ALL if state not in (OPERATOR_HOLD, RETIRED)),
+        (Signal.HOLD_ASKED,),
+        OPERATOR_HOLD,
+        Action.HOLD,
+        "an operator asked for it",
+    ),
+    Row(
+        251,
+        tuple(state for state in ALL if state is not RETIRED),
+        (Signal.RETIRE_ASKED,),
+        RETIRED,
+        Action.HOLD,
+        "an operator asked for it",
+    ),
+    Row(
+        252,
+        (QUARANTINED, REPAIRING, HANDS, OPERATOR_HOLD, RETIRED),
+        (Signal.RELEASE_ASKED,),
+        IN_SERVICE,
+        Action.RETURN,
+        "an operator asked for it and answers for it",
+    ),
+    Row(
+        253,
+        (HANDS, OPERATOR_HOLD, RETIRED),
+        (Signal.VALIDATION_DUE,),
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator released it: it is tested before it returns",
+        origin=ValidationOrigin.RELEASED,
+    ),
+    Row(
+        254,
+        (IN_SERVICE,),
+        (Signal.TEST_ASKED,),
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator asked for it",
+        origin=ValidationOrigin.IN_SERVICE,
+    ),
+    Row(
+        255,
+        (SUSPECT,),
+        (Signal.PROBE_DUE,),
+        VALIDATING,
+        Action.VALIDATE,
+        "a suspicion alone takes nothing out of service for good, and does not end by itself: its test decides",
+        origin=ValidationOrigin.SUSPECT_PROBED,
+    ),
     Row(
         256,
         ALL,
-        Signal.REQUEST_GIVEN_UP,
+        (Signal.REQUEST_GIVEN_UP,),
         None,
         Action.NOTHING,
         "what was asked for long ago is not done behind anybody's back",
     ),
-    Row(61, ALL, Signal.RECORDED, None, Action.NOTHING, "kept for the record: no rule acts on it"),
+    Row(
+        257,
+        (SUSPECT,),
+        (Signal.TEST_ASKED,),
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator asked for it; should the test never begin, it is as suspect as before",
+        origin=ValidationOrigin.SUSPECT_REQUESTED,
+    ),
+    Row(
+        258,
+        (PROBATION,),
+        (Signal.TEST_ASKED,),
+        VALIDATING,
+        Action.VALIDATE,
+        "an operator asked for it; should the test never begin, its probation begins anew",
+        origin=ValidationOrigin.PROBATION,
+    ),
+    Row(
+        290,
+        (),
+        (Signal.TOO_MANY_AT_ONCE,),
+        None,
+        Action.OPEN_BREAKER,
+        "so many at once is more likely one fault of the control plane, or one cause, than so many nodes",
+    ),
 )
 
-UNNAMED_HANG_ROW = Row(
-    102,
-    ALL,
-    Signal.GANG_HUNG,
-    None,
-    Action.RESTART_GANG,
-    "the gang hangs, and nobody can be named: started anew on the same nodes",
-)
-"""In place of rows 100 and 101 where the finding names nobody."""
-
-TEST_FAILED_ROW = Row(
-    225,
-    (VALIDATING,),
-    Signal.VALIDATION_FAILED,
-    QUARANTINED,
-    Action.QUARANTINE,
-    "it was in service until its test, and did not pass: it is newly out of service, and counted so",
-)
-"""In place of rows 221 and 222 for a node that was in service until its test: no quarantine has been counted for it."""
-
-FILL_POOL_ROW = Row(80, (IN_SERVICE,), Signal.CLEAN, None, Action.FILL_POOL, "fewer spares are held than wanted")
-"""Not entered by a finding: follows from the size of the spare pool."""
-
-BREAKER_ROW = Row(
-    290,
-    (),
+SIGNAL_PRIORITY = (
+    Signal.DRAIN_LIFTED,
+    Signal.RETIRE_ASKED,
+    Signal.HOLD_ASKED,
+    Signal.RELEASE_ASKED,
+    Signal.DRAINED_FOR_US,
+    Signal.DRAINED_BY_OTHERS,
     Signal.HARDWARE_FAULT,
-    None,
-    Action.OPEN_BREAKER,
-    "so many at once is more likely one fault of ours, or one cause, than so many nodes",
+    Signal.NODE_DEAD,
+    Signal.STRAGGLER_CONFIRMED,
+    Signal.DRAIN_AT_JOB_END,
+    Signal.UNDRAINED,
+    Signal.GANG_STRANDED,
+    Signal.SEAT_LOST,
+    Signal.VALIDATION_FAILED,
+    Signal.REPAIR_FAILED,
+    Signal.TEST_NOT_BEGUN,
+    Signal.PROBE_NOT_BEGUN,
+    Signal.RETURN_TEST_NOT_BEGUN,
+    Signal.VALIDATED,
+    Signal.REPAIRED,
+    Signal.HANDS_DUE,
+    Signal.VALIDATION_DUE,
+    Signal.REPAIR_DUE,
+    Signal.PROBATION_OVER,
+    Signal.TEST_ASKED,
+    Signal.HOLD_LEFT,
+    Signal.WEIGHT_LEFT,
+    Signal.GANG_HUNG,
+    Signal.GANG_HUNG_UNNAMED,
+    Signal.BLACK_HOLE,
+    Signal.STRAGGLER_SUSPECTED,
+    Signal.CORRUPTION_SUSPECTED,
+    Signal.SILENT,
+    Signal.HEARD,
+    Signal.CLEAN,
+    Signal.PROBE_DUE,
+    Signal.HEALTH_SUSPECTED,
 )
-"""Not entered by a finding: follows from how many nodes were quarantined within a short time."""
-
-RELEASE_JOB_ROW = Row(90, (), Signal.DRAINED_FOR_US, None, Action.RELEASE_JOB, "we held it up, so we set it free")
-"""Not entered by a finding: follows from a job that Slurm holds, and our Prolog's word that it was us."""
+"""Only one state change for a node in a round: of its signals the first in this order that has a row. Other signals are
+found again in the next round.
+"""
 
 
 def look_up(record: NodeRecord, signal: Signal) -> Row | None:
     return next(
-        (row for row in TABLE if row.signal is signal and record.state in row.states and _holds(row, record)), None
+        (row for row in TABLE if signal in row.signals and record.state in row.states and _holds(row, record)), None
     )
+
+
+def row_without_node(signal: Signal) -> Row:
+    """The row of a signal that is about the fleet or a job."""
+    return next(row for row in TABLE if signal in row.signals and not row.states)
 
 
 def _holds(row: Row, record: NodeRecord) -> bool:
     match row.when:
         case Condition.ALWAYS:
             return True
+        case Condition.OUT_BEFORE_VALIDATION:
+            return not record.tested_in_service
+        case Condition.IN_SERVICE_BEFORE_VALIDATION:
+            return record.tested_in_service
         case Condition.FIRST_SUSPICION:
             return row.suspects is not None and not record.suspected_of(row.suspects)
         case Condition.LAST_SUSPICION:

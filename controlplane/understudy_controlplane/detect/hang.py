@@ -84,7 +84,7 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
     if not suspects:
         waits = bool(len(table.inside) and table.inside.all())
         yield Finding(
-            Signal.GANG_HUNG if waits else Signal.GANG_STILL,  # an evaluation, or a checkpoint, is no hang
+            Signal.GANG_HUNG_UNNAMED if waits else Signal.GANG_STILL,  # an evaluation, or a checkpoint, is no hang
             "hang.unexplained" if waits else "hang.still",
             nodes[0],
             since,

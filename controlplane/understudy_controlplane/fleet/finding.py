@@ -27,7 +27,8 @@ class Signal(StrEnum):
     APPLICATION_FAULT = "application_fault"  # the program's doing
     LEMON = "lemon"  # it comes back again and again
     GANG_STILL = "gang_still"  # no step ends, and nothing shows that its ranks wait for each other
-    GANG_HUNG = "gang_hung"  # no step ends; `node` has not arrived where the others are, if evidence["named"]
+    GANG_HUNG = "gang_hung"  # no step ends; `node` has not arrived where the others are
+    GANG_HUNG_UNNAMED = "gang_hung_unnamed"  # no step ends, and no node can be named
     BLACK_HOLE = "black_hole"  # launchers of several users blame it
     RECORDED = "recorded"  # worth keeping, nothing follows
     DRAINED_BY_OTHERS = "drained_by_others"
@@ -56,6 +57,9 @@ class Signal(StrEnum):
     TEST_ASKED = "test_asked"
     RETIRE_ASKED = "retire_asked"
     RELEASE_ASKED = "release_asked"
+    POOL_SHORT = "pool_short"  # fewer spares are held than wanted
+    JOB_HELD = "job_held"  # by Slurm, because our Prolog kept it off a node
+    TOO_MANY_AT_ONCE = "too_many_at_once"  # nodes that would be quarantined within a short time
     REQUEST_GIVEN_UP = "request_given_up"  # an operator's, that could not be answered for too long
 
 
@@ -69,6 +73,9 @@ ACCUSING = frozenset(
     }
 )
 """Signals that say that a node is at fault, and open an incident."""
+
+
+HANGS = frozenset({Signal.GANG_HUNG, Signal.GANG_HUNG_UNNAMED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,162 @@
+"""Nodes that the table condemns: each asks the guards, and those let through are planned gang by gang."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from understudy_controlplane.decide import guards, plans, repair_actions, spares
+from understudy_controlplane.decide.gang_moves import Move, gang_moves, gangs_on
+from understudy_controlplane.decide.round import Round
+from understudy_controlplane.decide.table import Condition, Row, row_without_node
+from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
+from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
+from understudy_controlplane.fleet.node import DrainKind
+from understudy_controlplane.fleet.recovery import Plan
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+BUDGETS = (Because.FLEET_BUDGET, Because.HOURLY_BUDGET, Because.DOMAIN_BUDGET)
+
+CONDEMNING = (
+    Action.QUARANTINE,
+    Action.DRAIN,
+    Action.DRAIN_AGAIN,
+    Action.MOVE_GANG,
+    Action.RESTART_GANG,
+)
+"""Actions that are carried out here: they need the guards' room, or move a gang."""
+
+Condemned = tuple[Row, Finding]
+
+
+def condemnations(current: Round, condemned: Sequence[Condemned]) -> list[Decision]:
+    """What cannot wait asks the guards first."""
+    snapshot, config = current.snapshot, current.config
+    decisions: list[Decision] = []
+    allowed: list[Condemned] = []
+    new: set[str] = set()
+    for one in sorted(condemned, key=_can_wait):
+        takes_out = one[0].action in TAKES_OUT
+        objection = (
+            guards.object_to_quarantine(snapshot, config, one[1], already=new)
+            if takes_out
+            else guards.object_to_any(snapshot)
+        )
+        if objection is None:
+            allowed.append(one)
+            new |= {one[1].node} if takes_out else set()
+        else:
+            decisions.append(_held_back(one, objection))
+    too_many = _one_too_many(current, decisions, new)
+    if too_many and not snapshot.breaker:
+        decisions.append(_breaker(current, too_many, new))
+    moving = [one[1] for one in allowed if _is_left(snapshot, one)]
+    moves = gang_moves(current, moving)
+    return decisions + [_act(snapshot, one, moves.get(one[1].node)) for one in allowed]
+
+
+def _can_wait(condemned: Condemned) -> int:
+    """What can wait leaves the guards' room to what cannot. No job can use a node that failed its validation."""
+    row, _ = condemned
+    if _failed_validation(row):
+        return 2
+    return 1 if row.action is Action.DRAIN else 0
+
+
+def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) -> list[str]:
+    """Nodes that were to be quarantined and were not, where they are more than the breaker bears: it does not matter
+    whether it was the breaker that held them back, or a budget that is smaller.
+    """
+    snapshot, config = current.snapshot, current.config
+    since = max(snapshot.now - config.guards.breaker_window_seconds, snapshot.breaker_reset_at)
+    known = {name for name, incident in snapshot.incidents.items() if incident.opened_at <= since}
+    held = [
+        one.subject
+        for one in held_back
+        if one.because is Because.BREAKER or (one.because in BUDGETS and one.subject not in known)
+    ]
+    wanted = guards.lately_quarantined(snapshot, config) | new | set(held)
+    return held if len(wanted) > guards.breaker_limit(snapshot, config) else []
+
+
+def _failed_validation(row: Row) -> bool:
+    return row.when is Condition.IN_SERVICE_BEFORE_VALIDATION
+
+
+def _is_left(snapshot: Snapshot, condemned: Condemned) -> bool:
+    """Whether a gang with a seat there moves. A node that is validated has none."""
+    row, finding = condemned
+    if _failed_validation(row):
+        return False
+    return not _may_stay(snapshot, condemned) or _awaited(snapshot, finding.node)
+
+
+def _may_stay(snapshot: Snapshot, condemned: Condemned) -> bool:
+    """Whether what runs there goes on to its end: also when a drain that was for later is made again."""
+    row, finding = condemned
+    for_later = snapshot.nodes[finding.node].record.drain_kind is DrainKind.AT_JOB_END
+    return row.action is Action.DRAIN or (row.action is Action.DRAIN_AGAIN and for_later)
+
+
+def _awaited(snapshot: Snapshot, node: str) -> bool:
+    """Whether a gang of ours is on its way to the node: it would never start on one that is drained."""
+    return any(not job.running or node not in job.slurm.nodes for job in gangs_on(snapshot, {node}))
+
+
+def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decision:
+    row, finding = condemned
+    stays = "no gang of ours is moved" if row.action is Action.DRAIN else "no gang of ours runs there"
+    move = move or Move(None, Because.RULE, stays)
+    plan = move.plan
+    unnamed = finding.signal is Signal.GANG_HUNG_UNNAMED
+    if plan is None and row.action in (*TAKES_OUT, Action.DRAIN_AGAIN):
+        plan = _plan_for_the_node(snapshot, condemned)
+    return Decision(
+        row=row.number,
+        subject=f"job {finding.job.job_id}" if unnamed and finding.job else finding.node,
+        action=row.action if plan else Action.NOTHING,
+        because=move.because,
+        reason=f"{finding.summary}: {row.why}; {move.words}",
+        to_state=row.to,
+        finding=finding,
+        evidence=finding.evidence,
+        opens_incident=finding.signal is not Signal.SEAT_LOST and finding.signal not in HANGS,
+        plan=plan,
+        suspects=row.suspects,
+    )
+
+
+def _plan_for_the_node(snapshot: Snapshot, condemned: Condemned) -> Plan:
+    """Where no gang is moved."""
+    row, finding = condemned
+    if _failed_validation(row):
+        return repair_actions.take_back(snapshot, finding)
+    if finding.signal is Signal.DRAINED_FOR_US:
+        return plans.rename_plan(finding)
+    return plans.quarantine_plan(finding, snapshot.nodes[finding.node])
+
+
+def _breaker(current: Round, asked: list[str], new: set[str]) -> Decision:
+    """`asked`: those that are one too many; `new`: those that are let through in this same round."""
+    snapshot, config = current.snapshot, current.config
+    row = row_without_node(Signal.TOO_MANY_AT_ONCE)
+    lately = sorted(guards.lately_quarantined(snapshot, config) | new, key=spares.natural)
+    limit = guards.breaker_limit(snapshot, config)
+    names = ", ".join(asked[:8]) + (", …" if len(asked) > 8 else "")
+    words = (
+        f"{len(asked)} more to be quarantined ({names}) beside {len(lately)} within "
+        f"{config.guards.breaker_window_seconds:g} s, where {limit} is the limit"
+    )
+    return Decision(
+        row=row.number,
+        subject="fleet",
+        action=row.action,
+        because=Because.RULE,
+        reason=f"{words}: {row.why}. A person looks, and closes it: understudy reset-breaker",
+        evidence={"asked": list(asked), "lately": list(lately), "at": snapshot.now},
+    )
+
+
+def _held_back(condemned: Condemned, objection: guards.Objection) -> Decision:
+    held = guards.held_back(*condemned, objection)
+    return replace(held, opens_incident=condemned[1].signal not in HANGS)

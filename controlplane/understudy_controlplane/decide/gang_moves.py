@@ -1,0 +1,195 @@
+"""What becomes of the gangs on condemned nodes, and of gangs that hang."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from understudy_controlplane.decide import allocation_swap, hangs, plans, spares
+from understudy_controlplane.decide.round import Round
+from understudy_controlplane.fleet.decision import Because
+from understudy_controlplane.fleet.finding import HANGS, Finding
+from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import Plan, RecoveryKind
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What becomes of a gang; without a plan it stays where it is, for the reason given."""
+
+    plan: Plan | None
+    because: Because
+    words: str
+
+
+def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[str, Move]:
+    """Node → what becomes of the gang that has a seat there. A node without one is not in it."""
+    moves: dict[str, Move] = {}
+    hung = [finding for finding in findings if finding.signal in HANGS]
+    findings = [finding for finding in findings if finding.signal not in HANGS]
+    for job in gangs_on(current.snapshot, {finding.node for finding in findings}):
+        seats = _seats(current.snapshot, job)
+        own = [finding for finding in findings if finding.node in seats]
+        move = _move_inside(current, job, own) or _move(current, job, own, seats)
+        current = current.after(move.plan)
+        moves.update((finding.node, move) for finding in own)
+    moved = {move.plan.job for move in moves.values() if move.plan}
+    for key in dict.fromkeys(finding.job for finding in hung if finding.job not in moved):
+        own = [finding for finding in hung if finding.job == key]
+        move = _restart(current, own)
+        current = current.after(move.plan)
+        for finding in own:
+            moves.setdefault(finding.node, move)
+    return moves
+
+
+def _restart(current: Round, findings: Sequence[Finding]) -> Move:
+    """What becomes of a gang that hangs."""
+    key = findings[0].job
+    job = current.snapshot.jobs.get(key) if key is not None else None
+    if job is None or not job.managed or not job.running:
+        return Move(None, Because.RULE, "the control plane does not manage the job")
+    objection = _cannot_restart(current, job, findings)
+    if objection is not None:
+        return objection
+    plan, words = hangs.restart(current.snapshot, job, findings, current.free, current.condemned, current.config)
+    return Move(plan, Because.RULE, words)
+
+
+def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Move | None:
+    snapshot, config = current.snapshot, current.config
+    gang = snapshot.gangs.get(job.key)
+    by_its_launcher = gang is not None and not allocation_swap.why_not(snapshot, job, (), current.condemned)
+    not_movable = "" if by_its_launcher else _cannot_move(current, job, findings, job.slurm.nodes)
+    spent = hangs.too_often(snapshot, job, config)
+    number = job.key.job_id
+    reasons = (
+        (hangs.still_coming_up(snapshot, job), Because.RULE, f"job {number} is being restarted already"),
+        (bool(spent), Because.RESTART_BUDGET, spent),
+        (
+            gang is not None and allocation_swap.to_be_heard_again(snapshot, gang),
+            Because.GATHERING,
+            _not_heard_again(job),
+        ),
+        (_moved_too_often(current, job), Because.JOB_BUDGET, _too_often(job).words),
+        (bool(not_movable), Because.RULE, f"job {number} {not_movable}: left to a person"),
+    )
+    return next((Move(None, because, words) for holds, because, words in reasons if holds), None)
+
+
+def _move_inside(current: Round, job: Job, findings: Sequence[Finding]) -> Move | None:
+    """Within the job's own allocation, by its launcher. None: that cannot be, the pool is asked."""
+    snapshot = current.snapshot
+    gang = snapshot.gangs.get(job.key)
+    if gang is None:
+        return None
+    if allocation_swap.to_be_heard_again(snapshot, gang):
+        return Move(None, Because.GATHERING, _not_heard_again(job))
+    seated = {finding.node for finding in findings} & set(gang.seats)
+    if allocation_swap.why_not(snapshot, job, findings, current.condemned):
+        return None if seated else Move(None, Because.RULE, f"job {job.key.job_id} does not use it now")
+    if seated and _moved_too_often(current, job):
+        return _too_often(job)
+    plan, words = allocation_swap.swap(snapshot, job, findings, current.config)
+    return Move(plan, Because.RULE, words)
+
+
+def _not_heard_again(job: Job) -> str:
+    return f"this control plane has just started and not yet heard the launcher of job {job.key.job_id}"
+
+
+def _moved_too_often(current: Round, job: Job) -> bool:
+    moved = sum(key == job.key for _, key in current.snapshot.swaps)
+    return moved >= current.config.jobs.swaps_per_hour_max
+
+
+def _too_often(job: Job) -> Move:
+    return Move(None, Because.JOB_BUDGET, f"job {job.key.job_id} was moved too often within the hour: left to a person")
+
+
+def gangs_on(snapshot: Snapshot, bad: set[str]) -> list[Job]:
+    """Managed jobs that have, or were promised, a seat on one of these nodes."""
+    return [job for job in snapshot.jobs.values() if job.managed and bad & set(_seats(snapshot, job))]
+
+
+def _seats(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
+    recovery = snapshot.recovery_of(job.key)
+    started_anew = recovery is not None and job.slurm.restart_count > recovery.plan.restart_count
+    if recovery and recovery.plan.kind is RecoveryKind.POOL_SWAP and not (job.running and started_anew):
+        return recovery.plan.seats
+    host = [name for name, jobs in snapshot.headless.items() if job in jobs]
+    return (*job.slurm.nodes, *host) if job.running else ()
+
+
+def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence[str]) -> Move:
+    """To spares from the pool."""
+    snapshot = current.snapshot
+    objection = _cannot_move(current, job, findings, seats)
+    if objection:
+        return Move(None, Because.RULE, f"job {job.key.job_id} {objection}: left to a person")
+    if _moved_too_often(current, job):
+        return _too_often(job)
+    gone = _gone(snapshot, job, seats, findings)
+    needed = len(findings) + len(gone) + _removed(snapshot, job)
+    free = [name for name in current.free if spares.suits(snapshot.nodes[name], job, snapshot.nodes[findings[0].node])]
+    if len(free) < needed:
+        words = f"no fitting spare for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until then"
+        return Move(None, Because.NO_SPARE, words)
+    others = [
+        other.key.job_id
+        for name in [
+            *(finding.node for finding in findings if finding.dead),
+            *(name for name in gone if _mute(snapshot, name)),
+        ]
+        for other in snapshot.holders_of(name)
+        if not other.managed
+    ]
+    if others:
+        # A dead node has to be declared down before the gang can be requeued, and that would end these as well.
+        words = f"job {others[0]}, which is not ours, has the dead node too: left to Slurm's own timeout"
+        return Move(None, Because.RULE, words)
+    chosen = free[:needed]
+    plan = plans.swap_plan(snapshot, job, findings, seats, chosen, gone=gone)
+    return Move(plan, Because.RULE, f"job {job.key.job_id} moves to {', '.join(chosen)}")
+
+
+def _gone(snapshot: Snapshot, job: Job, seats: Sequence[str], findings: Sequence[Finding]) -> list[str]:
+    """Nodes of a launcher's job that it left before, within its allocation: Slurm needs others in their place, too."""
+    found = {finding.node for finding in findings}
+    if job.key not in snapshot.gangs:
+        return []
+    return [name for name in seats if name not in found and snapshot.nodes[name].state is NodeState.QUARANTINED]
+
+
+def _removed(snapshot: Snapshot, job: Job) -> int:
+    """How many nodes Slurm has taken out of the running job, since they went down: requeued, it wants as many again."""
+    gang = snapshot.gangs.get(job.key)
+    gone = [name for name in gang.state.lost if name not in job.slurm.nodes] if gang is not None else []
+    nodes = [snapshot.nodes[name] for name in gone if name in snapshot.nodes]
+    return sum(node.state is NodeState.QUARANTINED or (node.slurm is not None and node.slurm.down) for node in nodes)
+
+
+def _mute(snapshot: Snapshot, name: str) -> bool:
+    """Quarantined before, and its slurmd answers nobody."""
+    since = snapshot.nodes[name].slurmd_silent_since
+    return since is not None and snapshot.now - since > 1.0
+
+
+def _cannot_move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence[str]) -> str:
+    """Why this gang cannot be requeued onto other nodes; empty: it can."""
+    snapshot, slurm = current.snapshot, job.slurm
+    if not slurm.batch or not slurm.requeue:
+        return "was not submitted as a batch job with --requeue"
+    if slurm.part_of:
+        return f"is part of a {slurm.part_of}: Slurm would requeue more than it"
+    insisted = {finding.node for finding in findings} & set(slurm.required_nodes)
+    if insisted:
+        return f"asked for {', '.join(sorted(insisted))} by name (--nodelist) and cannot run without"
+    left = {finding.node for finding in findings}
+    for reservation in spares.foreign_reservations(snapshot, job, current.config):
+        taken = sorted(set(reservation.nodes) & set(seats) - left)
+        if taken and spares.is_in_the_way(reservation, job, snapshot.now):
+            return f"would be seated on {', '.join(taken)} into the time of reservation {reservation.name}"
+    return ""

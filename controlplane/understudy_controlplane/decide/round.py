@@ -1,0 +1,30 @@
+"""What the decisions of one round share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide import spares
+from understudy_controlplane.fleet.recovery import Plan
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    snapshot: Snapshot
+    config: Config
+    condemned: frozenset[str] = frozenset()
+    """Nodes condemned in this round, also those that a guard holds back: none of them is a spare."""
+
+    free: tuple[str, ...] = ()  # spares that a gang may get, best first
+
+    def with_condemned(self, nodes: frozenset[str]) -> Round:
+        free = tuple(name for name in spares.free_spares(self.snapshot, self.config) if name not in nodes)
+        return replace(self, condemned=nodes, free=free)
+
+    def after(self, plan: Plan | None) -> Round:
+        """The spares that the plan takes are free no more."""
+        if plan is None:
+            return self
+        return replace(self, free=tuple(name for name in self.free if name not in plan.spares))
