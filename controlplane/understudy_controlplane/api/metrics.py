@@ -30,6 +30,7 @@ def metrics_router(deps: ReadDependencies) -> APIRouter:
 
     @router.get("/metrics")
     def metrics() -> Response:
+        """Metrics in the text format of Prometheus."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router

@@ -30,7 +30,7 @@ from understudy_controlplane.store.queries import Queries, Record
 from understudy_controlplane.store.repairs import RepairStore
 
 TICK_AGE_MAX_SECONDS = 15.0
-Limit = Annotated[int, Query(ge=1, le=1000, description="At most this many, newest first.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Most records to return, newest first.")]
 
 
 @dataclass(frozen=True, slots=True)

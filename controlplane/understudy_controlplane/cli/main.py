@@ -42,6 +42,9 @@ UrlOption = Annotated[str, typer.Option("--url", envvar="UNDERSTUDY_URL", help="
 TokenOption = Annotated[
     Path, typer.Option("--token-file", envvar="UNDERSTUDY_TOKEN_FILE", help="File with the operator's token.")
 ]
+NodeArgument = Annotated[str, typer.Argument(help="NodeName in Slurm.")]
+JobArgument = Annotated[int, typer.Argument(help="Slurm's job id.")]
+ReasonArgument = Annotated[str, typer.Argument(help="Why; it is recorded with your user name.")]
 DEFAULT_TOKEN_FILE = Path("/etc/understudy/operator.token")
 
 
@@ -133,52 +136,77 @@ def status(url: UrlOption = DEFAULT_URL) -> None:
 
 
 @app.command()
-def pause(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+def pause(reason: ReasonArgument, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
     """Pause the control plane: it begins no recovery. Recoveries under way continue."""
     _print_paused(_request(url, "pause", reason, token_file)["paused"])
 
 
 @app.command()
-def resume(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+def resume(reason: ReasonArgument, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
     """End a pause."""
     _print_paused(_request(url, "resume", reason, token_file)["paused"])
 
 
 @app.command("reset-breaker")
-def reset_breaker(reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+def reset_breaker(
+    reason: ReasonArgument, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
+) -> None:
     """Close the circuit breaker, after you have found out why it opened."""
     answer = _request(url, "reset-breaker", reason, token_file)
     console.print(f"open: {escape(answer['breaker'])}" if answer["breaker"] else "the circuit breaker is closed")
 
 
 @app.command()
-def hold(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+def hold(
+    node: NodeArgument,
+    reason: ReasonArgument,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+) -> None:
     """Take a node out of service until an operator releases it. Jobs that run there continue to their end."""
     _request_for_node(url, node, "hold", reason, token_file)
 
 
 @app.command()
-def release(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+def release(
+    node: NodeArgument,
+    reason: ReasonArgument,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+) -> None:
     """Return a node to service that is held, retired, quarantined, or was repaired by a person."""
     _request_for_node(url, node, "release", reason, token_file)
 
 
 @app.command("test")
 def test_node(
-    node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
+    node: NodeArgument,
+    reason: ReasonArgument,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = DEFAULT_TOKEN_FILE,
 ) -> None:
     """Validate a node in service as soon as no job uses it; then it is on probation, or out of service."""
     _request_for_node(url, node, "test", reason, token_file)
 
 
 @app.command("burn-in")
-def burn_in(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+def burn_in(
+    node: NodeArgument,
+    reason: ReasonArgument,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+) -> None:
     """Repeat the validation of a node for some hours, as soon as no job uses it."""
     _request_for_node(url, node, "burn-in", reason, token_file)
 
 
 @app.command()
-def retire(node: str, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+def retire(
+    node: NodeArgument,
+    reason: ReasonArgument,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+) -> None:
     """Take a node out of service for good."""
     _request_for_node(url, node, "retire", reason, token_file)
 
@@ -190,7 +218,7 @@ def _request_for_node(url: str, node: str, verb: str, reason: str, token_file: P
 
 @app.command("trust-checkpoints")
 def trust_checkpoints(
-    job: int, reason: str, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
+    job: JobArgument, reason: ReasonArgument, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
 ) -> None:
     """Declare a job's checkpoints good that are suspect because of NaN or jumps. Its next attempt may restore them."""
     _request(url, f"jobs/{job}/trust-checkpoints", reason, token_file)

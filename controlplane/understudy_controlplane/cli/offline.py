@@ -21,6 +21,7 @@ analyze = typer.Typer(
 console = Console(highlight=False)
 errors = Console(stderr=True, soft_wrap=True)
 
+CodeArgument = Annotated[int, typer.Argument(help="Number of the code.")]
 ConfigOption = Annotated[Path, typer.Option("--config", help="The control plane's configuration file.")]
 DriverOption = Annotated[str, typer.Option("--driver", help="Version of NVIDIA's driver, such as 550.54.15.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -28,14 +29,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 @explain.command("xid")
 def explain_xid(
-    code: int, config: ConfigOption = DEFAULT_CONFIG, driver: DriverOption = "", as_json: JsonOption = False
+    code: CodeArgument, config: ConfigOption = DEFAULT_CONFIG, driver: DriverOption = "", as_json: JsonOption = False
 ) -> None:
     """Explain an Xid of the driver: class, repair, exceptions, and source."""
     _explain("xid", code, config, driver, as_json)
 
 
 @explain.command("sxid")
-def explain_sxid(code: int, config: ConfigOption = DEFAULT_CONFIG, as_json: JsonOption = False) -> None:
+def explain_sxid(code: CodeArgument, config: ConfigOption = DEFAULT_CONFIG, as_json: JsonOption = False) -> None:
     """Explain an SXid of an NVSwitch."""
     _explain("sxid", code, config, "", as_json)
 

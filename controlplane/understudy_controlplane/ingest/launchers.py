@@ -31,6 +31,7 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers) -> APIRoute
 
     @router.post("/v1/launchers")
     async def follow_launcher(request: Request) -> Response:  # noqa: PLR0911 - a return for each refusal
+        """Take a launcher's report, and answer when there are new orders for it or after the time that it asks for."""
         if not deps.agent_token.admits(request.headers.get("authorization")):
             return not_an_agent()
         body = await read_body(request)

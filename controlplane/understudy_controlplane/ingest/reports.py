@@ -79,6 +79,7 @@ def reports_router(deps: ReportDependencies) -> APIRouter:
 
     @router.post("/v1/reports")
     async def receive_report(request: Request) -> Response:
+        """Take an agent's report: telemetry, and facts, which are stored before the answer."""
         if not deps.agent_token.admits(request.headers.get("authorization")):
             return not_an_agent()
         body = await read_body(request)
@@ -103,6 +104,7 @@ def reports_router(deps: ReportDependencies) -> APIRouter:
     async def restore_point(
         request: Request, job_id: int, restart_count: int, user_id: int, launch: int = 0, if_managed: bool = False
     ) -> Response:
+        """The step and path from which this attempt of a job continues. It stays the same for the whole attempt."""
         if not deps.agent_token.admits(request.headers.get("authorization")):
             return not_an_agent()
         known = deps.directory.get(job_id)
