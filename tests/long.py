@@ -16,7 +16,7 @@ from pathlib import Path
 from tests import REPOSITORY
 
 REPORTS = REPOSITORY / "build" / "long"
-STAGES = ("unit", "integration", "timed", "cluster", "cluster-timed")
+STAGES = ("unit", "integration", "cluster", "timed", "cluster-timed")
 BENCHMARKS = ("ingest", "slurm_read", "tick", "hook", "footprint", "straggler")
 
 

@@ -1,4 +1,4 @@
-"""Runs stages of the tests: `python -m tests.run unit integration timed cluster cluster-timed`.
+"""Runs stages of the tests: `python -m tests.run unit integration cluster timed cluster-timed`.
 
 A failed test of any stage but `unit` is run once more, alone, after all stages. A test that passes only then is flaky:
 it is listed at the end, and `build/flaky/` keeps the log of its stage and that of its second run. The exit status is 0

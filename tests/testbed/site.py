@@ -43,6 +43,9 @@ SERVE = ("-m", "understudy_controlplane", "serve")
 
 FABRIC_PORTS = 4
 
+FINDS_TORCH = "import sys, importlib.util; sys.exit(importlib.util.find_spec('torch') is None)"
+"""Does not import it: that takes seconds."""
+
 
 def hook_lines(directory: Path | None) -> list[str]:
     """For slurm.conf, after the testbed's own lines: of several the last counts."""
@@ -251,7 +254,7 @@ class Site:
 
     def _can_run(self, python: Path) -> bool:
         try:
-            return self.cluster.run(str(python), "-c", "import torch", user=RESEARCHER).returncode == 0
+            return self.cluster.run(str(python), "-c", FINDS_TORCH, user=RESEARCHER).returncode == 0
         except PermissionError:  # a folder above it is closed to other users
             return False
 

@@ -13,6 +13,7 @@ log="$roots/setup.log"
 [ "$(id -u)" = 0 ] || { echo "setup: not root; other versions of Slurm cannot be set up" >&2; exit 1; }
 mkdir -p "$roots"
 exec 9>"$roots/.lock"
+flock --nonblock 9 || echo "setup: waits for another process that sets up the other versions of Slurm"
 flock --timeout 1800 9 || { echo "setup: another process holds $roots/.lock" >&2; exit 1; }
 exec 3>&1 >>"$log" 2>&1
 say() { echo "setup: $*" >&3; }
