@@ -57,7 +57,7 @@ class Loop:
         config: Config,
         clock: Clock,
     ) -> None:
-        self._observer = observer
+        self.observer = observer
         self._slurm_recorder = slurm_recorder
         self._agent_recorder = agent_recorder
         self._journal = journal
@@ -132,10 +132,10 @@ class Loop:
 
         What Slurm shows is recorded first: the snapshot shows new nodes and jobs with their records.
         """
-        view = self._observer.read_slurm(slurm_age_max_seconds)
+        view = self.observer.read_slurm(slurm_age_max_seconds)
         if view is not None:
             self._slurm_recorder.record(view)
-        observation = self._observer.look(view)
+        observation = self.observer.look(view)
         self._agent_recorder.record(observation)
         return observation.snapshot
 

@@ -1,0 +1,53 @@
+"""Observation reads; what has to be recorded is returned to the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+from tests import builders as b
+from tests.recover.rehearsal import Rehearsal
+from understudy_controlplane.observe.observer import Observation
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """The SQL that runs in the block, by its first word."""
+    found: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        found.append(statement.split(maxsplit=1)[0].upper())
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+
+def test_a_look_at_a_changed_fleet_writes_nothing_and_returns_what_to_record(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    plane = rehearsal.control_plane
+    observer = plane.loop.observer
+    plane.telemetry.receive(b.report("n1", gpus=[b.gpu(0, uuid="GPU-new")]), rehearsal.fake.now)
+    rehearsal.line.effects.clear()
+    with statements() as found:
+        view = observer.read_slurm(0.0)
+        seen: Observation = observer.look(view)
+    assert view is not None
+    assert set(found) <= {"SELECT", "BEGIN"}
+    assert "SELECT" in found
+    assert not rehearsal.line.effects
+    assert [gpu.uuid for gpu in seen.gpus_due["n1"]] == ["GPU-new"]
+
+
+def test_a_tick_records_what_the_look_returned(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    plane = rehearsal.control_plane
+    plane.telemetry.receive(b.report("n1", gpus=[b.gpu(0, uuid="GPU-new")]), rehearsal.fake.now)
+    plane.loop.look(0.0)
+    assert ("GPU-new", "n1") in {(one["uuid"], one["node"]) for one in plane.stores.repairs.gpus(100)}
