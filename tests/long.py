@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import subprocess
 import sys
 import time
@@ -40,7 +41,11 @@ def run(part: Part, log: Path) -> tuple[int, float]:
     """Exit status and seconds."""
     began = time.monotonic()
     with log.open("w") as output:
-        done = subprocess.run(part.command, cwd=REPOSITORY, stdout=output, stderr=subprocess.STDOUT, check=False)
+        # Each part keeps its own logs of stages and of flaky tests.
+        environment = os.environ | {"UNDERSTUDY_BUILD": str(log.with_suffix(""))}
+        done = subprocess.run(
+            part.command, cwd=REPOSITORY, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False
+        )
     return done.returncode, time.monotonic() - began
 
 

@@ -2,7 +2,8 @@
 
 A failed test of any stage but `unit` is run once more, alone, after all stages. A test that passes only then is flaky:
 it is listed at the end, and `build/flaky/` keeps the log of its stage and that of its second run. The exit status is 0
-where no test failed twice. `build/test/STAGE.log` is the output of each stage.
+where no test failed twice. `build/test/STAGE.log` is the output of each stage. The variable
+UNDERSTUDY_BUILD names another folder than `build`.
 """
 
 from __future__ import annotations
@@ -71,10 +72,15 @@ def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
     code = run_pytest(options, LOGS / f"{name}.log")
     seconds = time.monotonic() - began
     remembered = cache / "v" / "cache" / "lastfailed"
-    failed = tuple(json.loads(remembered.read_text())) if remembered.exists() else ()
+    failed = tuple(map(without_group, json.loads(remembered.read_text()))) if remembered.exists() else ()
     return Outcome(
         name, counts(LOGS / f"{name}.log"), failed, code not in PYTEST_RAN or (code == 1 and not failed), seconds
     )
+
+
+def without_group(test: str) -> str:
+    """The name by which pytest finds the test: xdist adds "@" and the name of its group."""
+    return re.sub(r"@[\w.-]+$", "", test)
 
 
 def run_pytest(options: Sequence[str], log: Path) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import PYTHON_PATH, REPOSITORY
+from tests.run import without_group
 
 pytestmark = pytest.mark.integration
 
@@ -76,3 +77,8 @@ def test_a_file_that_cannot_be_read_is_a_failure(folder: Path) -> None:
     status, lines = run(folder, "import no_such_module_at_all")
     assert status == 1
     assert lines[-1].startswith("0 passed, ")
+
+
+def test_a_test_of_a_group_is_found_again() -> None:
+    assert without_group("tests/a.py::test_it[22.05-cli]@22.05-cli") == "tests/a.py::test_it[22.05-cli]"
+    assert without_group("tests/a.py::test_it[root@n1]") == "tests/a.py::test_it[root@n1]"
