@@ -329,7 +329,7 @@ STATES = {
         "it passed its validation; it is taken last as a spare and, where configured, by jobs",
         "all jobs",
     ),
-    NodeState.HANDS: ("a person has a ticket for it; drained", "no job"),
+    NodeState.MANUAL_REPAIR: ("a person has a ticket for it; drained", "no job"),
     NodeState.OPERATOR_HOLD: ("out of service by an operator's request, drained", "no job"),
     NodeState.RETIRED: ("out of service for good, drained", "no job"),
     NodeState.FOREIGN_DRAIN: (

@@ -67,9 +67,9 @@ def test_a_token_that_is_easy_to_guess_is_refused(tmp_path: Path) -> None:
 
 class TestXidPolicy:
     def test_a_site_changes_rows(self) -> None:
-        text = 'cluster = "c"\n[xid.policy.94]\nclass = "hardware"\nrepair = "hands"\n'
+        text = 'cluster = "c"\n[xid.policy.94]\nclass = "hardware"\nrepair = "manual_repair"\n'
         config = parse_config(f'{text}[xid.switch_policy.20034]\nclass = "record"', "site.toml")
-        assert config.xid.rows.xid[94].repair.value == "hands"
+        assert config.xid.rows.xid[94].repair.value == "manual_repair"
         assert config.xid.rows.sxid[20034].fault.value == "record"
         assert config.xid.rows.overridden == {("xid", 94), ("sxid", 20034)}
 

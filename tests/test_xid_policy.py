@@ -36,7 +36,7 @@ def test_a_node_leaves_service_exactly_when_it_needs_a_repair() -> None:
     verdicts += [(row.fault, row.repair) for row in policy.recovery_action.values()]
     for fault, repair in verdicts:
         leaves = fault in (FaultClass.HARDWARE, FaultClass.DRAIN)
-        assert leaves == (repair in (Repair.RESET_GPU, Repair.REBOOT, Repair.HANDS))
+        assert leaves == (repair in (Repair.RESET_GPU, Repair.REBOOT, Repair.MANUAL_REPAIR))
         assert (fault is FaultClass.APPLICATION) == (repair is Repair.RESTART_APP)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, jobs_in
-from understudy_controlplane.fleet.node import IN_OUR_HANDS, OUT_OF_SERVICE, SLURM_SAVES_SECONDS, NodeRecord
+from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, SLURM_SAVES_SECONDS, NodeRecord
 from understudy_controlplane.fleet.operator import OURSELVES, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.live.directory import JobDirectory
@@ -52,7 +52,7 @@ class SlurmRecorder:
         self._facts.attach_waiting(self._directory.get, now)
 
     def _record_drains(self, view: SlurmView, now: float) -> None:
-        for record in self._fleet.nodes_in(OUT_OF_SERVICE - IN_OUR_HANDS):
+        for record in self._fleet.nodes_in(OUT_OF_SERVICE - IN_REPAIR):
             slurm = view.nodes.get(record.name)
             if slurm is not None and slurm.draining:
                 self._record_drain(record, slurm, now)

@@ -36,7 +36,7 @@ class Repair(StrEnum):
     RESTART_APP = "restart_app"
     RESET_GPU = "reset_gpu"
     REBOOT = "reboot"
-    HANDS = "hands"  # a person's
+    MANUAL_REPAIR = "manual_repair"  # a person's
 
 
 class Decode(StrEnum):

@@ -1,5 +1,6 @@
 """What the numbers of rows told of a node until now is written in columns: why it is suspected, what it was before its
-validation, whether a drained node's jobs go on; and of a decision, which states it led from and to.
+validation, whether a drained node's jobs go on; and of a decision, which states it led from and to. The state, the
+repair and the recovery that were called "hands" are called "manual_repair".
 
 Revision ID: 0014
 Revises: 0013
@@ -41,7 +42,7 @@ STATE_BY_ROW = {
     **dict.fromkeys((220, 226), "probation"),
     30: "unknown",
     200: "repairing",
-    202: "hands",
+    202: "manual_repair",
     250: "operator_hold",
     251: "retired",
 }
@@ -79,12 +80,14 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["node"], ["node.name"], name="fk_suspicion_node_node"),
         sa.PrimaryKeyConstraint("node", "cause", name="pk_suspicion"),
     )
+    _rename("hands", "manual_repair")
     entered = list(_entered(op.get_bind()))
     _fill_decisions(entered)
     _fill_nodes(entered)
 
 
 def downgrade() -> None:
+    _rename("manual_repair", "hands")
     op.drop_table("suspicion")
     op.drop_column("decision", "to_state")
     op.drop_column("decision", "from_state")
@@ -128,3 +131,25 @@ def _fill_nodes(entered: list[Entered]) -> None:
             cause = SUSPECTED_BY_ROW.get(row.table_row) or (SUSPECTED_BY_ROW[known.row] if known else "health")
             since = row.since if row.table_row in SUSPECTED_BY_ROW else known.at if known else 0.0
             connection.execute(sa.insert(suspicion).values(node=row.name, cause=cause, since=since))
+
+
+def _rename(old: str, new: str) -> None:
+    """As a node's state, a recovery's kind, a rung of the repair ladder, and what a finding asks for."""
+    connection = op.get_bind()
+    for table, column in (("node", "state"), ("recovery", "kind"), ("decision", "rule")):
+        values = sa.table(table, sa.column(column))
+        prefix = "repair." if column == "rule" else ""
+        this = values.c[column] == prefix + old
+        connection.execute(sa.update(values).where(this).values({column: prefix + new}))
+    for table, column, keys in (
+        ("recovery", "plan", ("kind", "rung")),
+        ("decision", "evidence", ("rung", "repair")),
+        ("incident", "evidence", ("repair",)),
+        ("incident_finding", "evidence", ("repair",)),
+    ):
+        rows = sa.table(table, sa.column("id"), sa.column(column, sa.JSON))
+        stored = rows.c[column]
+        for row in connection.execute(sa.select(rows).where(sa.cast(stored, sa.Text).like(f'%"{old}"%'))).all():
+            known = dict(row[1])
+            known |= {key: new for key in keys if known.get(key) == old}
+            connection.execute(sa.update(rows).where(rows.c.id == row.id).values({column: known}))

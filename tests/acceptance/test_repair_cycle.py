@@ -144,7 +144,9 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
     site.nodes["n3"].fail_gpu()
     wait_for_row(site, "n3", 10)
     hungry = gang.submit(site, "--nodelist=n3", nodes=1, comment="not managed")
-    wait_for_state(site, "n3", "hands", 360)  # two reboots and two tests: Slurm may start a job late after a reboot
+    wait_for_state(
+        site, "n3", "manual_repair", 360
+    )  # two reboots and two tests: Slurm may start a job late after a reboot
     assert rows_about(site, "n3") == [10, 200, 210, 221, 200, 210, 221, 202]
     site.wait_for(lambda: tickets.taken, 60, "the ticket is taken")
     assert tickets.refused == 1
@@ -160,7 +162,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
 
     # A person repairs it, and has it tested.
     (tmp_path / "broken.n3").unlink()
-    assert ask(site, "n3", "release", "new GPU").stdout == "n3 is hands: asked to release it\n"
+    assert ask(site, "n3", "release", "new GPU").stdout == "n3 is manual_repair: asked to release it\n"
     wait_for_state(site, "n3", "in_service")
     site.wait_for(lambda: rows_about(site, "n3")[-3:] == [253, 220, 231], 60, "its weight is put back")
     assert site.get("/v1/tickets")[0]["closed_at"] is not None

@@ -85,14 +85,20 @@ class TestTable:
     @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING])
     def test_a_node_that_we_took_out_goes_back_to_work_or_to_a_person_whatever_fails(self, state: NodeState) -> None:
         """By our own rows alone, none of which waits for anybody's word."""
-        ours = {Signal.REPAIR_DUE, Signal.VALIDATION_DUE, Signal.HANDS_DUE, Signal.REPAIRED, Signal.REPAIR_FAILED} | {
+        ours = {
+            Signal.REPAIR_DUE,
+            Signal.VALIDATION_DUE,
+            Signal.MANUAL_REPAIR_DUE,
+            Signal.REPAIRED,
+            Signal.REPAIR_FAILED,
+        } | {
             Signal.VALIDATED,
             Signal.VALIDATION_FAILED,
             Signal.PROBATION_OVER,
         }
         ways = {signal: row.to for row in TABLE for signal in row.signals if signal in ours and state in row.states}
         good = {Signal.REPAIRED, Signal.VALIDATED, Signal.VALIDATION_DUE}
-        bad = {Signal.REPAIR_FAILED, Signal.VALIDATION_FAILED, Signal.HANDS_DUE}
+        bad = {Signal.REPAIR_FAILED, Signal.VALIDATION_FAILED, Signal.MANUAL_REPAIR_DUE}
         assert good & set(ways), "when all goes well"
         assert bad & set(ways), "when it does not"
 

@@ -410,7 +410,9 @@ class TestMassSilence:
         assert quarantined(decided(replace(held, nodes=nodes), b.config())) == ["n2"], "then it is no mass any more"
 
 
-@pytest.mark.parametrize("state", [NodeState.REPAIRING, NodeState.HANDS, NodeState.OPERATOR_HOLD, NodeState.RETIRED])
+@pytest.mark.parametrize(
+    "state", [NodeState.REPAIRING, NodeState.MANUAL_REPAIR, NodeState.OPERATOR_HOLD, NodeState.RETIRED]
+)
 def test_a_node_that_is_out_of_service_is_not_condemned_again(state: NodeState) -> None:
     node = b.node("n2", state, events=(b.xid_event("n2", 79),), slurm=b.slurm_node("n2", flags=["DRAIN"]))
     decisions = decided(b.snapshot(node), b.config())

@@ -36,7 +36,7 @@ def rung(found: OpenIncident | None, attempts: Sequence[RepairAttempt] = (), **p
         (incident("none"), Rung.RESTART_APP),
         (incident("reset_gpu"), Rung.RESET_GPU),
         (incident("reboot"), Rung.REBOOT),
-        (incident("hands"), Rung.HANDS),
+        (incident("manual_repair"), Rung.MANUAL_REPAIR),
         (incident(), Rung.REBOOT),
         (incident("dance"), Rung.REBOOT),
         (incident(17), Rung.REBOOT),
@@ -50,8 +50,8 @@ def test_the_ladder_is_entered_where_the_finding_says(found: OpenIncident | None
 @pytest.mark.parametrize(
     ("opened", "later", "first"),
     [
-        ("reset_gpu", ("hands",), Rung.HANDS),
-        ("hands", ("reset_gpu",), Rung.HANDS),
+        ("reset_gpu", ("manual_repair",), Rung.MANUAL_REPAIR),
+        ("manual_repair", ("reset_gpu",), Rung.MANUAL_REPAIR),
         ("none", ("restart_app", "reset_gpu"), Rung.RESET_GPU),
         (None, ("none",), Rung.REBOOT),
         ("reset_gpu", (None, "dance"), Rung.RESET_GPU),
@@ -67,11 +67,11 @@ def test_it_goes_upwards_and_ends_with_a_person() -> None:
     found = incident("restart_app")
     attempts: list[RepairAttempt] = []
     taken: list[Rung] = []
-    while not taken or taken[-1] is not Rung.HANDS:
+    while not taken or taken[-1] is not Rung.MANUAL_REPAIR:
         taken.append(rung(found, attempts))
         kind = RecoveryKind.VALIDATE if taken[-1] is Rung.RESTART_APP else RecoveryKind.REPAIR
         attempts += tried(taken[-1], kind=kind)
-    assert taken == [Rung.RESTART_APP, Rung.RESET_GPU, Rung.REBOOT, Rung.REBOOT, Rung.HANDS]
+    assert taken == [Rung.RESTART_APP, Rung.RESET_GPU, Rung.REBOOT, Rung.REBOOT, Rung.MANUAL_REPAIR]
 
 
 def test_it_never_goes_back_below_what_was_tried_for_another_fault() -> None:
@@ -80,14 +80,14 @@ def test_it_never_goes_back_below_what_was_tried_for_another_fault() -> None:
 
 def test_a_rung_that_the_site_has_not_is_left_out() -> None:
     assert rung(incident("reset_gpu"), reset_command="") is Rung.REBOOT
-    assert rung(incident("reset_gpu"), reset_command="", reboot=False) is Rung.HANDS
-    assert rung(incident(), reboots_max=0) is Rung.HANDS
+    assert rung(incident("reset_gpu"), reset_command="", reboot=False) is Rung.MANUAL_REPAIR
+    assert rung(incident(), reboots_max=0) is Rung.MANUAL_REPAIR
 
 
 @pytest.mark.parametrize("status", list(RecoveryStatus))
 def test_an_attempt_counts_whatever_became_of_it(status: RecoveryStatus) -> None:
     attempt = RepairAttempt(1, "n1", RecoveryKind.REPAIR, Rung.REBOOT, b.NOW - 5, status)
-    assert rung(incident(), [attempt], reboots_max=1) is Rung.HANDS
+    assert rung(incident(), [attempt], reboots_max=1) is Rung.MANUAL_REPAIR
 
 
 def test_the_test_after_a_repair_is_no_attempt_of_its_own() -> None:

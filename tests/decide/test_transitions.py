@@ -12,8 +12,9 @@ from tests import builders as b
 from understudy_controlplane.decide.table import TABLE, Row, look_up
 from understudy_controlplane.decide.transitions import InvariantError, follow, follow_all, violations
 from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import (
-    IN_OUR_HANDS,
+    IN_REPAIR,
     OF_A_SUSPECT,
     OUT_OF_SERVICE,
     DrainKind,
@@ -48,7 +49,7 @@ def records(draw: st.DrawFn) -> NodeRecord:
         drain_reason="understudy: xid.79" if drained else "",
         drain_user="root" if drained else "",
         drain_reason_at=5 if drained else 0,
-        past_boot_id="boot" if state in IN_OUR_HANDS and draw(st.booleans()) else "",
+        past_boot_id="boot" if state in IN_REPAIR and draw(st.booleans()) else "",
         weight=weight,
         weight_before=None if weight is None else 1,
         suspicions=b.suspected(*causes, since=b.NOW - 10) if suspected else (),
@@ -63,11 +64,9 @@ def records(draw: st.DrawFn) -> NodeRecord:
 def test_no_row_leaves_a_record_that_contradicts_itself(record: NodeRecord, row: Row, cleared: bool, boot: str) -> None:
     if all(look_up(record, signal) is not row for signal in row.signals):
         return
-    ended = record.suspicions[0].cause if record.suspicions else None
+    ended = record.suspicions[0].cause if Signal.CLEAN in row.signals else None
     reboots = boot if row.to is NodeState.REPAIRING else ""
     one = decision(row, clears=cleared, past_boot_id=reboots, ends_suspicion=ended)
-    if row.suspects is not None:
-        one = replace(one, ends_suspicion=None)
     change = follow(record, one, b.NOW)
     assert change.after is not None
     assert violations(change.after) == []
@@ -123,15 +122,15 @@ class TestWhatEndsWithATransition:
             origin=ValidationOrigin.RELEASED if to is NodeState.VALIDATING else None,
             suspects=SuspicionCause.HEALTH if to is NodeState.SUSPECT else None,
         )
-        change = follow(NodeRecord("n1", NodeState.HANDS, drained_at=5.0), one, b.NOW)
-        assert change.closes_ticket == (to is not NodeState.HANDS)
+        change = follow(NodeRecord("n1", NodeState.MANUAL_REPAIR, drained_at=5.0), one, b.NOW)
+        assert change.closes_ticket == (to is not NodeState.MANUAL_REPAIR)
         assert change.ends_incident == (to not in OUT_OF_SERVICE)
 
     @pytest.mark.parametrize(
         ("before", "to", "stands"),
         [
             (NodeState.QUARANTINED, NodeState.REPAIRING, True),
-            (NodeState.QUARANTINED, NodeState.HANDS, True),
+            (NodeState.QUARANTINED, NodeState.MANUAL_REPAIR, True),
             (NodeState.REPAIRING, NodeState.QUARANTINED, False),
             (NodeState.OPERATOR_HOLD, NodeState.IN_SERVICE, False),
         ],

@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 GiB = 2**30
 
-WAITING = (NodeState.HANDS, NodeState.RETIRED, NodeState.FOREIGN_DRAIN, NodeState.UNKNOWN)
+WAITING = (NodeState.MANUAL_REPAIR, NodeState.RETIRED, NodeState.FOREIGN_DRAIN, NodeState.UNKNOWN)
 """States of nodes of which no news is to be had."""
 
 
@@ -99,7 +99,7 @@ class TestMemory:
     def test_a_worn_out_sram_is_a_fault_for_hands(self) -> None:
         (finding,) = found(with_gpu(sram_threshold_exceeded=True))
         assert (finding.signal, finding.rule) == (Signal.HARDWARE_FAULT, "memory.sram_threshold")
-        assert finding.evidence["repair"] == "hands"
+        assert finding.evidence["repair"] == "manual_repair"
 
     def test_a_remap_that_failed_is_one_fault_whatever_else_is_pending(self) -> None:
         snapshot = with_gpu(remapped_rows_failed=True, remapped_rows_pending=True)

@@ -77,7 +77,7 @@ class TestLines:
         ("words", "signal", "repair"),
         [
             ("0x10 0x0 0x0 0x0 0x0 0x0 0x0", Signal.HARDWARE_FAULT, "reset_gpu"),
-            ("0x10000 0x0 0x0 0x0 0x0 0x0 0x0", Signal.HARDWARE_FAULT, "hands"),
+            ("0x10000 0x0 0x0 0x0 0x0 0x0 0x0", Signal.HARDWARE_FAULT, "manual_repair"),
             ("0x1 0x0 0x0 0x0 0x0 0x0 0x0", Signal.RECORDED, "none"),
             ("0x2 0x0 0x0 0x10000 0x0 0x0 0x0", Signal.RECORDED, "none"),
             ("0x0 0x0 0x0 0x0 0x100000 0x0 0x0", Signal.RECORDED, "none"),
@@ -326,7 +326,7 @@ class TestRepetition:
     def test_a_gpu_lost_again_after_a_reboot_needs_hands(self) -> None:
         before = code(79, 1, b.NOW - 100_000, boot_id="boot-0")
         record = NodeRecord("n1", cleared_at=b.NOW - 90_000)
-        assert of(before, code(79, 2), record=record) == [("xid.79", Signal.HARDWARE_FAULT, "hands")]
+        assert of(before, code(79, 2), record=record) == [("xid.79", Signal.HARDWARE_FAULT, "manual_repair")]
 
     def test_what_was_recorded_before_somebody_vouched_for_the_node_counts_no_more(self) -> None:
         before = code(44, 1, b.NOW - 9000, boot_id="boot-0")
@@ -386,9 +386,9 @@ class TestTheProgramOrTheHardware:
 
 class TestOverrides:
     def test_a_site_changes_a_row(self) -> None:
-        row = {"policy": {"94": {"class": "hardware", "repair": "hands", "reason": "we had enough of them"}}}
+        row = {"policy": {"94": {"class": "hardware", "repair": "manual_repair", "reason": "we had enough of them"}}}
         (found,) = judged(remembered(code(94, said="Contained: SM (0x1). RST: No, D-RST: No")), config=row)
-        assert (found.signal, found.evidence["repair"]) == (Signal.HARDWARE_FAULT, "hands")
+        assert (found.signal, found.evidence["repair"]) == (Signal.HARDWARE_FAULT, "manual_repair")
         assert "changed by this site" in str(found.evidence["policy"])
         assert "we had enough of them" in found.summary
 

@@ -94,7 +94,7 @@ def test_a_node_that_fails_its_test_twice_goes_to_a_person_with_the_evidence(tmp
     rehearsal.gpus["n5"] = [b.gpu(0, serial="4711"), b.gpu(1, status=GpuStatus.LOST, serial="4712")]
     rehearsal.fake.job_ends_as["n5"] = "FAILED"
     rehearsal.fail("n5")
-    wait_for(rehearsal, "n5", NodeState.HANDS, 600)
+    wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR, 600)
     assert states_passed(rehearsal, "n5") == [10, 200, 210, 221, 200, 210, 221, 202]
     assert rehearsal.line.effects["reboot_node n5"] == 2
     rehearsal.run(5)
@@ -111,7 +111,7 @@ def test_a_node_that_fails_its_test_twice_goes_to_a_person_with_the_evidence(tmp
 def test_what_was_repaired_waits_for_a_person_where_no_test_is_configured(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **REPAIR)
     rehearsal.fail("n5")
-    wait_for(rehearsal, "n5", NodeState.HANDS)
+    wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR)
     assert states_passed(rehearsal, "n5") == [10, 200, 202]
     assert not node_of(rehearsal, "n5").usable
     rehearsal.fake.resume_node("n5")
@@ -213,11 +213,11 @@ def test_a_reboot_that_is_refused_counts_and_the_ladder_ends_with_a_person(tmp_p
 
     rehearsal.line.before = refuse
     rehearsal.fail("n5")
-    wait_for(rehearsal, "n5", NodeState.HANDS, 600)
+    wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR, 600)
     assert [one[:2] for one in attempts(rehearsal)] == [
         (RecoveryKind.REPAIR, Rung.REBOOT),
         (RecoveryKind.REPAIR, Rung.REBOOT),
-        (RecoveryKind.HANDS, Rung.HANDS),
+        (RecoveryKind.MANUAL_REPAIR, Rung.MANUAL_REPAIR),
     ]
     assert "no RebootProgram" in decided(rehearsal, 211)[0]["reason"]
 
@@ -227,7 +227,7 @@ def test_a_node_that_never_comes_back_from_a_reboot_goes_to_a_person(tmp_path: P
     rehearsal = start(tmp_path, **config)
     rehearsal.never_back.add("n5")
     rehearsal.fail("n5")
-    wait_for(rehearsal, "n5", NodeState.HANDS, 600)
+    wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR, 600)
     rehearsal.run(10)
     assert len(rehearsal.tickets) == 1
 
@@ -249,7 +249,7 @@ def test_a_node_that_boots_for_longer_than_slurm_waits_is_waited_for_and_not_reb
     assert rehearsal.line.effects["reboot_node n5"] == 1
 
 
-@pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.HANDS])
+@pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.MANUAL_REPAIR])
 def test_a_person_who_resumes_the_node_ends_our_claim_at_once(tmp_path: Path, state: NodeState) -> None:
     rehearsal = start(tmp_path, **TESTED)
     rehearsal.fake.job_ends_as["n5"] = "FAILED"
@@ -396,7 +396,7 @@ def test_a_fault_on_probation_goes_up_the_ladder(tmp_path: Path) -> None:
         rehearsal.run(10)
     assert rehearsal.line.effects["reboot_node n5"] == 2
     rehearsal.fail("n5")  # the third quarantine within the week
-    wait_for(rehearsal, "n5", NodeState.HANDS)
+    wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR)
     assert decided(rehearsal, 202)[0]["rule"] == "repair.flapping"
 
 
@@ -430,7 +430,7 @@ def test_a_dead_node_that_stays_dead_gets_a_ticket(tmp_path: Path) -> None:
     config = TESTED | {"repair": {**REPAIR["repair"], "dead_node_wait_seconds": 100}}
     rehearsal = start(tmp_path, **config)
     rehearsal.kill_node("n3")
-    wait_for(rehearsal, "n3", NodeState.HANDS)
+    wait_for(rehearsal, "n3", NodeState.MANUAL_REPAIR)
     rehearsal.run(10)
     assert [ticket["node"] for ticket in rehearsal.tickets] == ["n3"]
 
@@ -454,7 +454,7 @@ def test_a_webhook_that_does_not_answer_is_asked_again_and_the_node_stays_out(tm
     rehearsal = start(tmp_path, **REPAIR | {"repair": {**REPAIR["repair"], "reboot": False}})
     rehearsal.webhook_says = "HTTP 503"
     rehearsal.fail("n5")
-    wait_for(rehearsal, "n5", NodeState.HANDS)
+    wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR)
     rehearsal.run(1000)
     assert rehearsal.tickets == []
     assert 10 < rehearsal.tickets_refused < 1000 / 14
@@ -490,7 +490,7 @@ def test_what_an_operator_holds_or_retires_is_drained_and_left_alone_until_relea
 def test_what_a_person_repaired_is_tested_when_it_is_released(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **TESTED | {"repair": {**REPAIR["repair"], "reboot": False}})
     rehearsal.fail("n5")
-    wait_for(rehearsal, "n5", NodeState.HANDS)
+    wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR)
     rehearsal.run(5)
     rehearsal.boots["n5"] += 1
     rehearsal.control_plane.stores.repairs.ask(Verb.RELEASE, "n5", "new GPU", "alice", rehearsal.fake.now)
@@ -625,7 +625,7 @@ class TestATestThatIsWrong:
         rehearsal.fake.job_ends_as["n5"] = "FAILED"
         rehearsal.fake.cancel(rehearsal.hungry)
         rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "suspicious", "alice", rehearsal.fake.now)
-        wait_for(rehearsal, "n5", NodeState.HANDS, 600)
+        wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR, 600)
         rows = states_passed(rehearsal, "n5")
         assert (rows[:2], rows.count(225), rows.count(221)) == ([254, 225], 1, 2)
         stores = rehearsal.control_plane.stores
@@ -853,7 +853,7 @@ def test_a_drain_by_slurm_during_a_requested_validation_is_its_result(tmp_path: 
     wait_for(rehearsal, "n5", NodeState.QUARANTINED)
     rehearsal.run(1)
     assert node_of(rehearsal, "n5").reason.startswith("understudy: administration.slurm_drain")
-    wait_for(rehearsal, "n5", NodeState.HANDS)
+    wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR)
     rehearsal.run(10)
     assert "Kill task failed" in str(rehearsal.tickets[0]["evidence"])
 

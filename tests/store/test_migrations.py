@@ -231,3 +231,44 @@ class TestWhatRowNumbersTold:
             ("in_service", "foreign_drain"),
             (None, None),
         ]
+
+
+class TestManualRepair:
+    """0014: it was called "hands" before."""
+
+    def test_is_renamed_wherever_it_is_stored_and_back(self, engine: Engine) -> None:
+        downgrade(engine, "0013")
+        add_node(engine, "n1", "hands", 202)
+        add_node(engine, "hands", "in_service", 0)
+        add_decision(engine, 1, 202)
+        with engine.begin() as connection:
+            connection.execute(
+                text(
+                    "INSERT INTO recovery (id, kind, plan, status, fault_at, detected_at, decided_at, outcome) VALUES"
+                    """ (1, 'hands', '{"kind": "hands", "rung": "hands", "label": "hands"}', 'running', 1, 1, 1, '')"""
+                )
+            )
+            connection.execute(
+                text("""UPDATE decision SET rule = 'repair.hands', evidence = '{"rung": "hands", "fault": "hands"}'""")
+            )
+        for _ in range(2):
+            migrate(engine)
+            assert self.stored(engine) == (
+                ["in_service", "manual_repair"],
+                "manual_repair",
+                {"kind": "manual_repair", "rung": "manual_repair", "label": "hands"},
+                "repair.manual_repair",
+                {"rung": "manual_repair", "fault": "hands"},
+            )
+            downgrade(engine, "0013")
+            assert self.stored(engine)[:2] == (["hands", "in_service"], "hands")
+            assert self.stored(engine)[2]["kind"] == "hands"
+
+    @staticmethod
+    def stored(engine: Engine) -> tuple[list[str], str, dict[str, str], str, dict[str, str]]:
+        recovery, decision = tables.recovery, tables.decision
+        with engine.connect() as connection:
+            states = connection.execute(text("SELECT state FROM node ORDER BY state")).scalars().all()
+            kind, plan = connection.execute(select(recovery.c.kind, recovery.c.plan)).one()
+            rule, evidence = connection.execute(select(decision.c.rule, decision.c.evidence)).one()
+        return list(states), kind, plan, rule, evidence

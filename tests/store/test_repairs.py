@@ -129,12 +129,12 @@ class TestIncidents:
         write_round(engine, [fault("n1", repair="reset_gpu")], b.NOW)
         (incident,) = journal.open_incidents().values()
         found = (
-            Finding(Signal.HARDWARE_FAULT, "gpu.remap_failed", "n1", b.NOW + 1, "worse", {"repair": "hands"}),
+            Finding(Signal.HARDWARE_FAULT, "gpu.remap_failed", "n1", b.NOW + 1, "worse", {"repair": "manual_repair"}),
             Finding(Signal.RECORDED, "fabric.together", "n1", b.NOW + 1, "a switch", {"repair": "reboot"}),
             Finding(Signal.HARDWARE_FAULT, "xid.48", "n1", b.NOW + 1, "silent about it"),
         )
         journal.add_evidence((incident, one) for one in found)
-        assert repairs.open_incidents()["n1"].asked == ("hands",)
+        assert repairs.open_incidents()["n1"].asked == ("manual_repair",)
 
     def test_a_ticket_shows_none_that_is_over(self, repairs: RepairStore, engine: Engine) -> None:
         journal = Journal(engine)

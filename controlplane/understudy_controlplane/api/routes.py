@@ -181,7 +181,7 @@ def _warnings(deps: ReadDependencies) -> list[str]:
     limit = deps.config.silence.silent_after_seconds
     views = list(snapshot.nodes.values())
     warnings = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
-    with_people = sorted((view.name for view in views if view.state is NodeState.HANDS), key=natural)
+    with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
     if with_people:
         warnings.append(f"manual repair is needed on {', '.join(with_people)}: see /v1/tickets")
     unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)

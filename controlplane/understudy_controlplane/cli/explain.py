@@ -26,7 +26,7 @@ REPAIRS = {
     Repair.RESTART_APP: "the program is restarted",
     Repair.RESET_GPU: "the GPU is reset",
     Repair.REBOOT: "the node is rebooted",
-    Repair.HANDS: "a person repairs it: cables, diagnosis, another GPU",
+    Repair.MANUAL_REPAIR: "a person repairs it: cables, diagnosis, another GPU",
 }
 DECODED = {
     Decode.FLAGS: "its flags RST and D-RST",

@@ -229,7 +229,13 @@ def _node_row(node: dict[str, Any]) -> list[str]:
     slurm = node["slurm"] or {"state": "unknown", "flags": [], "reason": ""}
     good = sum(gpu["status"] == "ok" for gpu in node["gpus"])
     state = "spare" if node["spare"] and node["state"] == "in_service" else node["state"]
-    colours = {"in_service": "green", "probation": "green", "spare": "cyan", "quarantined": "red", "hands": "red"}
+    colours = {
+        "in_service": "green",
+        "probation": "green",
+        "spare": "cyan",
+        "quarantined": "red",
+        "manual_repair": "red",
+    }
     colour = colours.get(state, "yellow")
     return [
         escape(node["name"]),

@@ -12,7 +12,7 @@ from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding
-from understudy_controlplane.fleet.node import IN_OUR_HANDS, NodeView, ValidationOrigin
+from understudy_controlplane.fleet.node import IN_REPAIR, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.recovery import RepairAttempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -114,10 +114,10 @@ def object_to_repair(
     general = object_to_any(snapshot) or object_while_open(snapshot) or object_to_rule(finding, config)
     if general:
         return general
-    if snapshot.nodes[finding.node].state in IN_OUR_HANDS:
+    if snapshot.nodes[finding.node].state in IN_REPAIR:
         return None  # it counts already
     limit = config.repair.nodes_at_once_max
-    at_work = (node.state in IN_OUR_HANDS and not node.record.tested_in_service for node in snapshot.nodes.values())
+    at_work = (node.state in IN_REPAIR and not node.record.tested_in_service for node in snapshot.nodes.values())
     if len(already) + sum(at_work) >= limit:
         return Objection(Because.REPAIR_BUDGET, f"{limit} nodes are in repair or test already, which is the limit")
     return _object_so_soon(snapshot, config, tried)

@@ -36,11 +36,13 @@ def _rung(asked: Json) -> Rung | None:
 def next_rung(incident: OpenIncident | None, attempts: Sequence[RepairAttempt], policy: Repair) -> Rung:
     """Upwards only: never below the highest that was tried within the week. `attempts` are the node's own of it."""
     tried = [one.rung for one in attempts if one.rung is not None and _counts(one)]
-    lowest = max([LADDER.index(first_rung(incident)), *(LADDER.index(rung) for rung in tried if rung != Rung.HANDS)])
+    lowest = max(
+        [LADDER.index(first_rung(incident)), *(LADDER.index(rung) for rung in tried if rung != Rung.MANUAL_REPAIR)]
+    )
     for rung in LADDER[lowest:]:
-        if rung is Rung.HANDS or tried.count(rung) < _most(rung, policy):
+        if rung is Rung.MANUAL_REPAIR or tried.count(rung) < _most(rung, policy):
             return rung
-    return Rung.HANDS
+    return Rung.MANUAL_REPAIR
 
 
 def _counts(attempt: RepairAttempt) -> bool:

@@ -243,13 +243,13 @@ def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float)
     )
 
 
-def hands_plan(node: NodeView, finding: Finding, label: str) -> Plan:
+def manual_repair_plan(node: NodeView, finding: Finding, label: str) -> Plan:
     return Plan(
-        kind=RecoveryKind.HANDS,
+        kind=RecoveryKind.MANUAL_REPAIR,
         steps=(StepName.DRAIN_NODES, StepName.RELEASE_NODE, StepName.OPEN_TICKET),
         failed_nodes=(node.name,),
         drain_reason=drain_reason(finding),
-        rung=Rung.HANDS,
+        rung=Rung.MANUAL_REPAIR,
         label=label,
     )
 

@@ -114,7 +114,7 @@ def _validate(entered: Entered) -> Plan:
 
 
 def _ask_person(entered: Entered) -> Plan:
-    return plans.hands_plan(entered.node, entered.finding, entered.label)
+    return plans.manual_repair_plan(entered.node, entered.finding, entered.label)
 
 
 def _take_back(entered: Entered) -> Plan:

@@ -13,7 +13,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, ladder
 from understudy_controlplane.fleet.finding import Finding, Json, Signal
 from understudy_controlplane.fleet.node import (
-    IN_OUR_HANDS,
+    IN_REPAIR,
     OUT_OF_SERVICE,
     NodeState,
     NodeView,
@@ -73,7 +73,7 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
             yield _asked(snapshot, node, request, config)
         if node.state is NodeState.QUARANTINED and config.repair.enabled:
             yield from _next_rung(snapshot, node, tried.get(name, ()), config)
-        elif node.state in IN_OUR_HANDS:
+        elif node.state in IN_REPAIR:
             yield from _outcome(snapshot, node, tried.get(name, ()), config)
         elif node.state is NodeState.PROBATION:
             hours = config.validation.probation_hours
@@ -106,7 +106,7 @@ def _tested_lately(snapshot: Snapshot, tried: Sequence[RepairAttempt], config: C
 def _left_over(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
     """As after a plan that failed half-way, or with a database that was lost. One that is to be drained first, is."""
     held = snapshot.reservations.get(f"{NODE_HOLD_PREFIX}{node.name}")
-    if held is None or not held.made_for(config.validation.user) or node.state in IN_OUR_HANDS:
+    if held is None or not held.made_for(config.validation.user) or node.state in IN_REPAIR:
         return False
     if any(node.name in one.plan.failed_nodes for one in snapshot.recoveries):
         return False
@@ -128,7 +128,7 @@ def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
     found: dict[str, list[RepairAttempt]] = {}
     for attempt in snapshot.attempts:
         node = snapshot.nodes.get(attempt.node)
-        awaited = node is not None and node.state in IN_OUR_HANDS and attempt.at >= node.record.since
+        awaited = node is not None and node.state in IN_REPAIR and attempt.at >= node.record.since
         if awaited or attempt.at > snapshot.now - ladder.WEEK_SECONDS:
             found.setdefault(attempt.node, []).append(attempt)
     return found
@@ -147,7 +147,7 @@ def _asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config)
         rule = f"operator.{request.verb.value}"
         return _finding(snapshot, node, Signal.REQUEST_GIVEN_UP, rule, words, {"request": request.id})
     tested = request.verb is Verb.RELEASE and config.validation.enabled
-    tested = tested and node.state in (NodeState.HANDS, NodeState.RETIRED)
+    tested = tested and node.state in (NodeState.MANUAL_REPAIR, NodeState.RETIRED)
     signal = ASKED.get(request.verb, Signal.VALIDATION_DUE if tested else Signal.RELEASE_ASKED)
     words = f"{request.by} asks for it: {request.reason}"
     return _finding(snapshot, node, signal, f"operator.{request.verb.value}", words, {"request": request.id})
@@ -166,10 +166,10 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
     often = len(snapshot.quarantined_at.get(node.name, ()))
     if often >= config.repair.quarantines_max:
         words = f"quarantined {often} times within a week"
-        yield _finding(snapshot, node, Signal.HANDS_DUE, "repair.flapping", words, evidence)
+        yield _finding(snapshot, node, Signal.MANUAL_REPAIR_DUE, "repair.flapping", words, evidence)
         return
     rung = ladder.next_rung(incident, tried, config.repair)
-    if ladder.died(incident) and rung is not Rung.HANDS:
+    if ladder.died(incident) and rung is not Rung.MANUAL_REPAIR:
         answers = slurm.responding and node.slurmd_silent_since is None and (node.heard_at or 0.0) > record.since
         waited = snapshot.now - record.since
         if answers:
@@ -177,10 +177,12 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
         elif waited < config.repair.dead_node_wait_seconds:
             return
         else:
-            rung = Rung.HANDS
+            rung = Rung.MANUAL_REPAIR
     if rung is Rung.RESTART_APP and not config.validation.enabled:
-        rung = Rung.HANDS  # nothing to do, and nobody to say that it is well
-    signal = {Rung.HANDS: Signal.HANDS_DUE, Rung.RESTART_APP: Signal.VALIDATION_DUE}.get(rung, Signal.REPAIR_DUE)
+        rung = Rung.MANUAL_REPAIR  # nothing to do, and no validation that would show that it is well
+    signal = {Rung.MANUAL_REPAIR: Signal.MANUAL_REPAIR_DUE, Rung.RESTART_APP: Signal.VALIDATION_DUE}.get(
+        rung, Signal.REPAIR_DUE
+    )
     evidence |= {"rung": rung.value, "attempts": [f"{one.rung or one.kind}: {one.status}" for one in tried]}
     yield _finding(snapshot, node, signal, f"repair.{rung.value}", f"the next rung is {rung.value}", evidence)
 
@@ -223,7 +225,7 @@ def _succeeded(snapshot: Snapshot, node: NodeView, attempt: RepairAttempt, confi
             yield _finding(snapshot, node, Signal.REPAIRED, f"repair.{attempt.rung}", f"{attempt.rung} is done")
         else:
             words = f"{attempt.rung} is done, and no test is configured: a person has to look"
-            yield _finding(snapshot, node, Signal.HANDS_DUE, "repair.untested", words, known_of(node))
+            yield _finding(snapshot, node, Signal.MANUAL_REPAIR_DUE, "repair.untested", words, known_of(node))
         return
     ended = attempt.ended_at or snapshot.now
     if not _silent(snapshot, node, config):

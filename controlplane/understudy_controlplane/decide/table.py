@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.finding import Signal
-from understudy_controlplane.fleet.node import NodeRecord, NodeState, ValidationOrigin
+from understudy_controlplane.fleet.node import OF_A_SUSPECT, NodeRecord, NodeState, ValidationOrigin
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 IN_SERVICE = NodeState.IN_SERVICE
@@ -24,7 +24,7 @@ FOREIGN_DRAIN = NodeState.FOREIGN_DRAIN
 REPAIRING = NodeState.REPAIRING
 VALIDATING = NodeState.VALIDATING
 PROBATION = NodeState.PROBATION
-HANDS = NodeState.HANDS
+MANUAL_REPAIR = NodeState.MANUAL_REPAIR
 OPERATOR_HOLD = NodeState.OPERATOR_HOLD
 RETIRED = NodeState.RETIRED
 TRUSTED = (IN_SERVICE, SUSPECT, UNKNOWN, PROBATION)
@@ -39,6 +39,7 @@ class Condition(StrEnum):
     ALWAYS = "always"
     OUT_BEFORE_VALIDATION = "out of service before its validation"
     IN_SERVICE_BEFORE_VALIDATION = "in service until its validation"
+    SUSPECT_BEFORE_VALIDATION = "a suspect until its validation"
     FIRST_SUSPICION = "not suspected of it yet"
     LAST_SUSPICION = "its only suspicion"
     ANOTHER_SUSPICION = "one of several suspicions"
@@ -321,8 +322,8 @@ TABLE: tuple[Row, ...] = (
     Row(
         202,
         (QUARANTINED, REPAIRING),
-        (Signal.HANDS_DUE,),
-        HANDS,
+        (Signal.MANUAL_REPAIR_DUE,),
+        MANUAL_REPAIR,
         Action.ASK_PERSON,
         "nothing is left for us to try: a person gets a ticket with the evidence",
     ),
@@ -384,6 +385,7 @@ TABLE: tuple[Row, ...] = (
         SUSPECT,
         Action.LET_GO,
         "a test that never began says nothing: it goes on working, as suspect as before",
+        when=Condition.SUSPECT_BEFORE_VALIDATION,
     ),
     Row(
         225,
@@ -415,7 +417,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         240,
-        (REPAIRING, VALIDATING, HANDS, OPERATOR_HOLD, RETIRED),
+        (REPAIRING, VALIDATING, MANUAL_REPAIR, OPERATOR_HOLD, RETIRED),
         (Signal.DRAIN_LIFTED,),
         IN_SERVICE,
         Action.LET_GO,
@@ -427,11 +429,11 @@ TABLE: tuple[Row, ...] = (
         (Signal.DRAINED_BY_OTHERS,),
         FOREIGN_DRAIN,
         Action.LET_GO,
-        "somebody else took it out of our hands: looked at, not touched",
+        "an administrator took it out of service: the control plane does not touch it",
     ),
     Row(
         243,
-        (HANDS, OPERATOR_HOLD, RETIRED),
+        (MANUAL_REPAIR, OPERATOR_HOLD, RETIRED),
         (Signal.UNDRAINED,),
         None,
         Action.DRAIN_AGAIN,
@@ -463,7 +465,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         252,
-        (QUARANTINED, REPAIRING, HANDS, OPERATOR_HOLD, RETIRED),
+        (QUARANTINED, REPAIRING, MANUAL_REPAIR, OPERATOR_HOLD, RETIRED),
         (Signal.RELEASE_ASKED,),
         IN_SERVICE,
         Action.RETURN,
@@ -471,7 +473,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         253,
-        (HANDS, OPERATOR_HOLD, RETIRED),
+        (MANUAL_REPAIR, OPERATOR_HOLD, RETIRED),
         (Signal.VALIDATION_DUE,),
         VALIDATING,
         Action.VALIDATE,
@@ -553,7 +555,7 @@ SIGNAL_PRIORITY = (
     Signal.RETURN_TEST_NOT_BEGUN,
     Signal.VALIDATED,
     Signal.REPAIRED,
-    Signal.HANDS_DUE,
+    Signal.MANUAL_REPAIR_DUE,
     Signal.VALIDATION_DUE,
     Signal.REPAIR_DUE,
     Signal.PROBATION_OVER,
@@ -588,16 +590,14 @@ def row_without_node(signal: Signal) -> Row:
 
 
 def _holds(row: Row, record: NodeRecord) -> bool:
-    match row.when:
-        case Condition.ALWAYS:
-            return True
-        case Condition.OUT_BEFORE_VALIDATION:
-            return not record.tested_in_service
-        case Condition.IN_SERVICE_BEFORE_VALIDATION:
-            return record.tested_in_service
-        case Condition.FIRST_SUSPICION:
-            return row.suspects is not None and not record.suspected_of(row.suspects)
-        case Condition.LAST_SUSPICION:
-            return len(record.suspicions) <= 1
-        case Condition.ANOTHER_SUSPICION:
-            return len(record.suspicions) > 1
+    known = row.suspects is not None and record.suspected_of(row.suspects)
+    holds = {
+        Condition.ALWAYS: True,
+        Condition.OUT_BEFORE_VALIDATION: not record.tested_in_service,
+        Condition.IN_SERVICE_BEFORE_VALIDATION: record.tested_in_service,
+        Condition.SUSPECT_BEFORE_VALIDATION: record.validation_origin in OF_A_SUSPECT,
+        Condition.FIRST_SUSPICION: not known,
+        Condition.LAST_SUSPICION: len(record.suspicions) <= 1,
+        Condition.ANOTHER_SUSPICION: len(record.suspicions) > 1,
+    }
+    return holds[row.when]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Decision
 from understudy_controlplane.fleet.node import (
-    IN_OUR_HANDS,
+    IN_REPAIR,
     OF_A_SUSPECT,
     OUT_OF_SERVICE,
     DrainKind,
@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.node import (
 from understudy_controlplane.fleet.recovery import RecoveryKind
 from understudy_controlplane.fleet.suspicion import Suspicion
 
-KEEPS_DRAIN = IN_OUR_HANDS | {NodeState.HANDS}
+KEEPS_DRAIN = IN_REPAIR | {NodeState.MANUAL_REPAIR}
 """A node that comes here from out of service is drained already, and the drain still stands."""
 
 
@@ -66,7 +66,7 @@ def follow(record: NodeRecord | None, decision: Decision, now: float) -> Change:
     broken = [one for one in violations(after) if one not in violations(record)]
     if broken:
         raise InvariantError(f"{record.name} would be {to.value} by row {decision.row}: {'; '.join(broken)}")
-    closes_ticket = before is NodeState.HANDS and to is not NodeState.HANDS
+    closes_ticket = before is NodeState.MANUAL_REPAIR and to is not NodeState.MANUAL_REPAIR
     return Change(decision, record, after, ends_incident=leaves, closes_ticket=closes_ticket)
 
 
@@ -84,7 +84,7 @@ def _enter(record: NodeRecord, decision: Decision, to: NodeState, now: float) ->
     )
     if not (record.state in OUT_OF_SERVICE and to in KEEPS_DRAIN):
         after = replace(after, drained_at=None, drain_reason="", drain_user="", drain_reason_at=0, drain_settled=False)
-    if to not in IN_OUR_HANDS or decision.past_boot_id:
+    if to not in IN_REPAIR or decision.past_boot_id:
         after = replace(after, past_boot_id=decision.past_boot_id)
     return after
 
@@ -136,7 +136,7 @@ def violations(record: NodeRecord) -> list[str]:
         ),
         ("only a node out of service has a drain of ours", record.drained_at is None or state in OUT_OF_SERVICE),
         ("what was read of a drain has a time", record.drained_at is not None or drain == ("", "", 0, False)),
-        ("only a repair or validation ends a boot", not record.past_boot_id or state in IN_OUR_HANDS),
+        ("only a repair or validation ends a boot", not record.past_boot_id or state in IN_REPAIR),
         ("a changed weight has the weight before it", (record.weight is None) == (record.weight_before is None)),
     )
     return [f"not true: {words}" for words, holds in checks if not holds]

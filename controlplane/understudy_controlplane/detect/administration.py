@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from understudy_controlplane.detect.prolog import refusal_behind
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import (
-    IN_OUR_HANDS,
+    IN_REPAIR,
     OUT_OF_SERVICE,
     REASON_PREFIX,
     NodeState,
@@ -34,7 +34,7 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
             continue  # this reading is older than what we have begun since
         if refusal_behind(snapshot, node) is None:  # else the drain is ours, whatever Slurm calls it
             kept = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations
-            theirs = node.state in IN_OUR_HANDS and not kept and _was_kept(snapshot.recovery_on(node.name), snapshot)
+            theirs = node.state in IN_REPAIR and not kept and _was_kept(snapshot.recovery_on(node.name), snapshot)
             yield from _judge(node, snapshot.slurm_read_at, snapshot.slurmctld_started_at, kept, theirs)
 
 
@@ -47,7 +47,7 @@ def _judge(
     slurm, record = node.slurm, node.record
     if slurm is None:
         return
-    in_hands = node.state in IN_OUR_HANDS
+    in_hands = node.state in IN_REPAIR
     ours = record.owns(slurm) or (in_hands and slurm.reboot_given_up)
     out_of_service = slurm.draining or (slurm.down and not slurm.lost)
     if out_of_service and not ours:
@@ -120,7 +120,7 @@ def undrained(snapshot: Snapshot) -> Iterator[Finding]:
     draining = {name for recovery in snapshot.recoveries if _drains(recovery) for name in recovery.plan.failed_nodes}
     for node in snapshot.nodes.values():
         slurm = node.slurm
-        if slurm is None or slurm.draining or slurm.taken_down(REASON_PREFIX) or node.state in IN_OUR_HANDS:
+        if slurm is None or slurm.draining or slurm.taken_down(REASON_PREFIX) or node.state in IN_REPAIR:
             continue
         never = node.state in OUT_OF_SERVICE and node.record.drained_at is None
         if never and node.name not in under_way:

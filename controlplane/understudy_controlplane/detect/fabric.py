@@ -85,7 +85,7 @@ def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, node
             "nodes_alike": nodes,
             "boot_id": node.boot_id,
             "bus_id": port.label,
-            "repair": Repair.HANDS.value,
+            "repair": Repair.MANUAL_REPAIR.value,
         },
         job=job,
     )
@@ -137,7 +137,7 @@ def _of_outages(
             "port": part,
             "bus_id": part,
             "outages": [[round(event.at, 1), event.seconds] for event in outages[-10:]],
-            "repair": Repair.HANDS.value,
+            "repair": Repair.MANUAL_REPAIR.value,
         },
     )
 
@@ -157,7 +157,7 @@ def too_few_ports(node: NodeView, policy: Hardware) -> Iterator[Finding]:
             node.name,
             node.heard_at or 0.0,
             f"{active} fabric ports are active where there should be {expected}",
-            {"ports": active, "expected": expected, "not_active": list(dead), "repair": Repair.HANDS.value},
+            {"ports": active, "expected": expected, "not_active": list(dead), "repair": Repair.MANUAL_REPAIR.value},
         )
 
 

@@ -24,7 +24,13 @@ def gpu_in_set(node: NodeView, gpu: Gpu, policy: Hardware) -> Iterator[Finding]:
     if gpu.replaced_uuid:
         what = f"sits where {gpu.replaced_uuid} sat earlier in this boot"
         yield of_gpu(
-            node, gpu, Signal.HEALTH_SUSPECTED, "gpus.replaced", what, Repair.HANDS, replaced_uuid=gpu.replaced_uuid
+            node,
+            gpu,
+            Signal.HEALTH_SUSPECTED,
+            "gpus.replaced",
+            what,
+            Repair.MANUAL_REPAIR,
+            replaced_uuid=gpu.replaced_uuid,
         )
 
 

@@ -82,7 +82,7 @@ def _nvlink4(line: KernelLine, row: PolicyRow, policy: Policy, _branch: int | No
         if word >> bit & 1
     }
     if "service" in found:
-        return Verdict(row.fault, Repair.HANDS, "its registers ask for service of the link")
+        return Verdict(row.fault, Repair.MANUAL_REPAIR, "its registers ask for service of the link")
     if not found or "error" in found:
         return Verdict(row.fault, row.repair)
     if "go_on" in found:

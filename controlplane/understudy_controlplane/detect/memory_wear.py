@@ -18,13 +18,13 @@ from understudy_controlplane.xid_policy import Repair
 def gpu_memory(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
     if gpu.remapped_rows_failed:
         what = "could not remap a memory row: it has no spare ones left there"
-        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "memory.row_remap_failed", what, Repair.HANDS)
+        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "memory.row_remap_failed", what, Repair.MANUAL_REPAIR)
     elif gpu.remapped_rows_pending:
         what = "has a memory row to remap, which its next reset does"
         yield of_gpu(node, gpu, Signal.DRAIN_AT_JOB_END, "memory.row_remap_pending", what, Repair.RESET_GPU)
     if gpu.sram_threshold_exceeded:
         what = "had more uncorrectable errors in its SRAM than the driver lets pass"
-        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "memory.sram_threshold", what, Repair.HANDS)
+        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "memory.sram_threshold", what, Repair.MANUAL_REPAIR)
 
 
 def host_memory(node: NodeView) -> Iterator[Finding]:
@@ -36,5 +36,5 @@ def host_memory(node: NodeView) -> Iterator[Finding]:
             node.name,
             node.heard_at or 0.0,
             f"{count} uncorrectable errors in the host's memory since boot",
-            {"errors": count, "boot_id": node.boot_id, "repair": Repair.HANDS.value},
+            {"errors": count, "boot_id": node.boot_id, "repair": Repair.MANUAL_REPAIR.value},
         )

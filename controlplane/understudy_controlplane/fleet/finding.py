@@ -42,7 +42,7 @@ class Signal(StrEnum):
     REPAIR_DUE = "repair_due"  # out of service, empty, and a rung of the repair ladder is left
     REPAIRED = "repaired"  # the rung was carried out
     REPAIR_FAILED = "repair_failed"  # it was not
-    HANDS_DUE = "hands_due"  # nothing is left for us to try
+    MANUAL_REPAIR_DUE = "manual_repair_due"  # nothing is left for us to try
     VALIDATION_DUE = "validation_due"  # it needs no repair, or an operator says so
     PROBE_DUE = "probe_due"  # a suspect that nobody uses: its test will tell
     VALIDATED = "validated"  # the test was passed

@@ -32,18 +32,18 @@ class NodeState(StrEnum):
     REPAIRING = "repairing"  # a rung of the repair ladder is being tried; drained, or reserved for us alone
     VALIDATING = "validating"  # reserved for us alone, while it is tested
     PROBATION = "probation"  # it works again and passed its test; as a spare it is taken last
-    HANDS = "hands"  # out of service, and a person has the ticket
+    MANUAL_REPAIR = "manual_repair"  # out of service, and a person has the ticket
     OPERATOR_HOLD = "operator_hold"  # out of service by an operator's word to us: not touched until released
     RETIRED = "retired"  # out of service for good
 
 
-AT_FAULT = frozenset({NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING, NodeState.HANDS})
+AT_FAULT = frozenset({NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING, NodeState.MANUAL_REPAIR})
 """Out of service by our own decision. These count against the budgets, but for nodes that are tested in service."""
 
 OUT_OF_SERVICE = AT_FAULT | {NodeState.OPERATOR_HOLD, NodeState.RETIRED}
 """Out of service by our hand."""
 
-IN_OUR_HANDS = frozenset({NodeState.REPAIRING, NodeState.VALIDATING})
+IN_REPAIR = frozenset({NodeState.REPAIRING, NodeState.VALIDATING})
 """A recovery of ours is at work on the node: what happens to it meanwhile may be our own doing."""
 
 
@@ -120,7 +120,7 @@ class NodeRecord:
         """
         if self.state not in OUT_OF_SERVICE or not slurm.reason.startswith(REASON_PREFIX):
             return False
-        if self.state in IN_OUR_HANDS:  # Slurm itself adds to the reason, as "reboot issued", and renews its time
+        if self.state in IN_REPAIR:  # Slurm itself adds to the reason, as "reboot issued", and renews its time
             return True
         if self.drained_at is None or not self.drain_user:  # on its way, or written down before there was this proof
             return True

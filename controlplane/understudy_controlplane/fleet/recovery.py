@@ -21,7 +21,7 @@ class Rung(StrEnum):
     RESTART_APP = "restart_app"  # the gang was moved; the node itself needs nothing
     RESET_GPU = "reset_gpu"
     REBOOT = "reboot"
-    HANDS = "hands"  # a person's
+    MANUAL_REPAIR = "manual_repair"  # a person's
 
 
 class RecoveryKind(StrEnum):
@@ -32,7 +32,7 @@ class RecoveryKind(StrEnum):
     RELEASE_JOB = "release_job"  # a job that our Prolog kept off a node goes on elsewhere
     REPAIR = "repair"  # a rung of the repair ladder is tried on a node
     VALIDATE = "validate"  # a node is tested before it returns
-    HANDS = "hands"  # a person is asked to look after a node
+    MANUAL_REPAIR = "manual_repair"  # a person is asked to look after a node
     RETURN = "return"  # a node that is well goes back to work
     TAKE_BACK = "take_back"  # a node that we had in hands is drained, and its reservation given up
     LET_GO = "let_go"  # somebody took a node from us: what we still hold of it is given up
@@ -152,7 +152,7 @@ class RepairAttempt:
 
     recovery: int
     node: str
-    kind: RecoveryKind  # REPAIR, VALIDATE or HANDS
+    kind: RecoveryKind  # REPAIR, VALIDATE or MANUAL_REPAIR
     rung: Rung | None
     at: float
     status: RecoveryStatus

@@ -118,7 +118,7 @@ class Snapshot:
 
     def recovery_on(self, node: str) -> Recovery | None:
         """The one that works on this node itself: repairs it, tests it, gives it back."""
-        kinds = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.HANDS, RecoveryKind.RETURN)
+        kinds = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR, RecoveryKind.RETURN)
         return next((one for one in self.recoveries if one.plan.kind in kinds and node in one.plan.failed_nodes), None)
 
     def recovery_of(self, job: JobKey) -> Recovery | None:

@@ -11,7 +11,7 @@ from understudy_controlplane.decide.ladder import WEEK_SECONDS
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import Job, JobKey, jobs_in
 from understudy_controlplane.fleet.node import (
-    IN_OUR_HANDS,
+    IN_REPAIR,
     NodeRecord,
     NodeView,
 )
@@ -91,7 +91,7 @@ class Observer:
         sources, view = self._sources, self._view
         stores, config = sources.stores, sources.config
         jobs = jobs_in(view, config.cluster, config.jobs.opt_in_word, sources.directory.get) if view else []
-        repaired_since = (node.record.since for node in nodes.values() if node.state in IN_OUR_HANDS)
+        repaired_since = (node.record.since for node in nodes.values() if node.state in IN_REPAIR)
         return Snapshot(
             now=now,
             started_at=self._started_at,

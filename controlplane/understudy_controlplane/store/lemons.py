@@ -9,7 +9,7 @@ from sqlalchemy import Engine, func, select
 
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.lemon import LemonSignals
-from understudy_controlplane.fleet.node import IN_OUR_HANDS, NodeState
+from understudy_controlplane.fleet.node import IN_REPAIR, NodeState
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 
@@ -44,7 +44,7 @@ class LemonStore:
             transitions = connection.execute(
                 select(decision.c.subject, decision.c.to_state, func.count())
                 .where(decision.c.at >= since, decision.c.to_state.in_(COUNTED_STATES))
-                .where(decision.c.from_state.not_in([state.value for state in IN_OUR_HANDS]))
+                .where(decision.c.from_state.not_in([state.value for state in IN_REPAIR]))
                 .group_by(decision.c.subject, decision.c.to_state)
             ).all()
             failed = connection.execute(

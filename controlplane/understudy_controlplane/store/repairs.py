@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.recovery import Plan, RecoveryKind, RecoveryS
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 
-REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.HANDS)
+REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR)
 NODE_VERBS = (Verb.HOLD, Verb.RELEASE, Verb.RETIRE, Verb.TEST, Verb.BURN_IN)
 
 
