@@ -14,15 +14,15 @@ from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.guards import HOUR_SECONDS
+from understudy_controlplane.decide.incidents import incident_news
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Decision
-from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import JobKey
-from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Recovery
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.directory import JobDirectory
@@ -184,22 +184,6 @@ class Loop:
         return change.changes_record or decision.key not in said
 
     def _note_incidents(self, findings: list[Finding], snapshot: Snapshot) -> None:
-        """More evidence for open incidents; the end of those whose node is in service and no longer at fault.
-
-        Silence clears nothing: a kernel event counts until the node has booted anew, and a node that is not heard is
-        not called well.
-        """
-        incidents = self._journal.open_incidents()
-        self._journal.add_evidence(
-            (incidents[finding.node], finding) for finding in findings if finding.node in incidents
-        )
-        accused = {finding.node for finding in findings if finding.signal in ACCUSING}
-        well = [
-            node.name
-            for node in snapshot.nodes.values()
-            if node.state is NodeState.IN_SERVICE and node.heard_at is not None and node.name not in accused
-        ]
-        over = [incidents[name] for name in well if name in incidents]
-        self._journal.close_incidents(
-            over, "the fault is no longer seen, and nothing had been done about it", snapshot.now
-        )
+        news = incident_news(snapshot, findings, self._journal.open_incidents())
+        self._journal.add_evidence(news.evidence)
+        self._journal.close_incidents(news.over, news.outcome, snapshot.now)
