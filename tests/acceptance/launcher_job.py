@@ -58,7 +58,7 @@ class LauncherJob:
 
         def there() -> bool:
             # A fault before the control plane knows of the launcher is the pool's.
-            heard = any(one["what"] == "heard" for one in self.lines("events"))
+            heard = any(one["event"] == "orders_received" for one in self.lines("events"))
             return heard and len(self.starts(attempt, launch)) == self.size
 
         try:
@@ -71,13 +71,13 @@ class LauncherJob:
 
     def wait_for_standbys(self, generation: int, count: int) -> None:
         def there() -> bool:
-            seats = [one for one in self.lines("events") if one["what"] == "seat" and one["generation"] == generation]
+            seats = [one for one in self.lines("events") if one["event"] == "seat" and one["generation"] == generation]
             return len(seats) >= count
 
         self.site.wait_for(there, 60, f"{count} standbys of generation {generation}")
 
     def events(self, what: str) -> list[dict[str, Any]]:
-        return [one for one in self.lines("events") if one["what"] == what]
+        return [one for one in self.lines("events") if one["event"] == what]
 
     def stall(self, rank: int, *launches: int) -> None:
         """The rank goes no further in these."""

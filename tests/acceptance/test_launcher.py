@@ -82,7 +82,7 @@ def test_a_dead_node_costs_no_allocation_even_without_a_control_plane(make_site:
     at = site.kill_node("n2")
     assert job.wait_for_launch(0, 1, 20) == ["n1", "n5", "n3", "n4"]
     print(f"\ndead node to all new processes, control plane dead meanwhile: {started_after(job, 1, at):.3f} s")
-    (restored,) = job.events("restore_told")
+    (restored,) = job.events("restore_given")
     assert restored["step"] > 0
     assert {one["from"] for one in job.starts(0, 1)} == {restored["step"]}
     reached = restored["step"] + 30

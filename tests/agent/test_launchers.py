@@ -18,7 +18,7 @@ from understudy_agent.config import Config
 from understudy_agent.launch import messages
 from understudy_agent.launch.agent_line import AgentLine, Restart
 from understudy_agent.launch.messages import LauncherState
-from understudy_agent.launch.progress import TimeAlive, ToldProgress
+from understudy_agent.launch.progress import HookProgress, TimeAlive
 from understudy_agent.launch.verdicts import AllVerdicts, FileVerdicts
 from understudy_agent.launchers import LAUNCHERS_PER_NODE_MAX
 from understudy_agent.wire import (
@@ -172,7 +172,7 @@ def test_steps_of_ranks_on_this_node_are_the_gangs_progress(
         turn_until(line, lambda: control_plane.launchers)
         rank = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         rank.connect(str(config.socket))
-        progress = ToldProgress(line.step, TimeAlive(0.0), lambda: line.silent)
+        progress = HookProgress(line.step, TimeAlive(0.0), lambda: line.silent)
         assert progress.step(1.0) == 1, "no rank reports steps yet: being alive counts as progress"
         rank.sendall(json.dumps(hello).encode() + b"\n" + json.dumps(steps).encode() + b"\n")
         turn_until(line, lambda: line.step() == 41)
@@ -187,7 +187,7 @@ def test_progress_is_seen_although_no_rank_reports_it_any_more() -> None:
     """The control plane is away, and there is no rank on the launcher's own node."""
     reported: list[int | None] = [None]
     silent = [False]
-    progress = ToldProgress(lambda: reported[0], TimeAlive(300.0), lambda: silent[0])
+    progress = HookProgress(lambda: reported[0], TimeAlive(300.0), lambda: silent[0])
     assert progress.step(301.0) == 1, "no rank has reported anything yet"
     reported[0] = 50
     assert progress.step(320.0) == 50

@@ -51,7 +51,7 @@ class Gang:
         return list(dict.fromkeys(one["SLURMD_NODENAME"] for one in self.ranks(launch)))
 
     def events(self, what: str) -> list[dict[str, Any]]:
-        return [one for one in self.lines("events") if one["what"] == what]
+        return [one for one in self.lines("events") if one["event"] == what]
 
     @property
     def output(self) -> str:

@@ -29,7 +29,7 @@ class Gang:
         self._file.write_text(f"{step}\n")
 
     def launch(self, number: int, now: float) -> Launch:
-        begun = Launch(number, ("n1",), self._step, ordered_at=now, went_at=now)
+        begun = Launch(number, ("n1",), self._step, ordered_at=now, began_at=now)
         self.budget.begin(begun, now)
         return begun
 

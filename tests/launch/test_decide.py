@@ -13,7 +13,7 @@ from understudy_agent.wire import LaunchCause
 
 SEATS = ("a", "b", "c", "d")
 RULES = Rules(nodes_min=4)
-DEAD = {"b": "its seat hung up"}
+DEAD = {"b": "its seat disconnected"}
 
 
 def failed(node: str, status: int = 1) -> Failure:

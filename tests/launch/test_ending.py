@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_agent.launch.ending import Outcome, Remains, judge
+from understudy_agent.launch.ending import EndingSample, Outcome, judge
 from understudy_agent.launch.watch import MANY_SLOW_SECONDS
 
 SEATS = ("a", "b", "c", "d")
-OVER = Remains(SEATS, over_seconds=0.1)
+OVER = EndingSample(SEATS, over_seconds=0.1)
 WAIT = Outcome(False)
 DONE = Outcome(True)
 STUCK = "its ranks outlived SIGKILL for 4 s"
@@ -19,7 +19,7 @@ MOST = dict.fromkeys("abc", 0.0)
 
 
 @pytest.mark.parametrize(
-    ("left", "expected"),
+    ("sample", "expected"),
     [
         (OVER, DONE),
         (replace(OVER, holding={"b": 0.0}), WAIT),
@@ -30,7 +30,7 @@ MOST = dict.fromkeys("abc", 0.0)
         (replace(LATE, holding={"b": 0.0}, bad={"b": "Xid 79"}), Outcome(True, {"b": "Xid 79"})),
         (replace(OVER, holding={"b": 0.6}, bad={"b": "it is silent"}), Outcome(True, {"b": "it is silent"})),
         (replace(OVER, unusable={"b": "down", "spare": "down"}), Outcome(True, {"b": "down"})),
-        (replace(OVER, hung_up={"b", "spare"}), Outcome(True, {"b": "its seat hung up"})),
+        (replace(OVER, hung_up={"b", "spare"}), Outcome(True, {"b": "its seat disconnected"})),
     ],
     ids=[
         "nothing is left",
@@ -45,8 +45,8 @@ MOST = dict.fromkeys("abc", 0.0)
         "a node that was lost meanwhile",
     ],
 )
-def test_old_ranks_are_waited_for_as_long_as_that_helps(left: Remains, expected: Outcome) -> None:
-    assert judge(left, kill_seconds=3) == expected
+def test_old_ranks_are_waited_for_as_long_as_that_helps(sample: EndingSample, expected: Outcome) -> None:
+    assert judge(sample, kill_seconds=3) == expected
 
 
 def test_slurm_is_asked_where_nobody_is_waited_for_but_seats_that_say_nothing() -> None:
@@ -70,15 +70,15 @@ def test_who_is_left_of_most_has_its_whole_time_again() -> None:
 
 
 def test_a_step_that_somebody_ended_is_no_nodes_fault() -> None:
-    lost = replace(OVER, step_lost=True, hung_up=frozenset("abc"), bad=dict.fromkeys("abc", "its seat hung up"))
+    lost = replace(OVER, step_lost=True, hung_up=frozenset("abc"), bad=dict.fromkeys("abc", "its seat disconnected"))
     assert judge(lost, kill_seconds=3) == WAIT, "srun may still end"
     assert judge(replace(lost, step_ended=True), kill_seconds=3) == DONE
-    assert judge(replace(lost, step_ended=True, unusable={"b": "down"}), 3).bad == {"b": "its seat hung up"}
+    assert judge(replace(lost, step_ended=True, unusable={"b": "down"}), 3).bad == {"b": "its seat disconnected"}
     assert judge(replace(lost, over_seconds=2.1), kill_seconds=3).bad.keys() == {"a", "b", "c"}
 
 
 def test_a_failed_rank_leaves_the_control_plane_time_for_a_verdict() -> None:
-    failed = replace(OVER, may_be_a_nodes=True)
+    failed = replace(OVER, verdict_may_follow=True)
     assert judge(failed, kill_seconds=3) == WAIT
     assert judge(replace(failed, over_seconds=0.6), kill_seconds=3) == DONE
     assert judge(replace(failed, unusable={"b": "Xid 79"}), kill_seconds=3).done
@@ -86,8 +86,8 @@ def test_a_failed_rank_leaves_the_control_plane_time_for_a_verdict() -> None:
 
 def test_of_several_seats_that_hang_up_at_once_more_may_follow() -> None:
     """Those of a step that Slurm ends do not go in the same instant: the others may say first that nothing is left."""
-    lost = replace(OVER, hung_up={"a", "c"}, hung_up_seconds=0.1, bad={"a": "its seat hung up"})
+    lost = replace(OVER, hung_up={"a", "c"}, hung_up_seconds=0.1, bad={"a": "its seat disconnected"})
     assert judge(lost, kill_seconds=3) == WAIT
-    both = dict.fromkeys("ac", "its seat hung up")
+    both = dict.fromkeys("ac", "its seat disconnected")
     assert judge(replace(lost, hung_up_seconds=0.3), kill_seconds=3) == Outcome(True, both)
     assert judge(replace(lost, hung_up={"a"}), kill_seconds=3).done, "one dead node is not waited for"

@@ -93,13 +93,13 @@ def test_a_seat_obeys_nobody_who_does_not_know_the_secret(hub: Hub) -> None:
 def test_it_wakes_up_for_a_connection_beside_it_and_does_not_read_it(hub: Hub) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        hub.beside(ours)
+        hub.also_wait_for(ours)
         theirs.send(b"a word")
         begun = time.monotonic()
         assert list(hub.wait(5.0)) == []
         assert time.monotonic() - begun < 1.0
         assert ours.recv(100) == b"a word"
-        hub.beside(None)
+        hub.also_wait_for(None)
         theirs.send(b"more")
         begun = time.monotonic()
         list(hub.wait(0.1))
@@ -110,8 +110,8 @@ def test_a_connection_beside_it_may_be_closed_before_the_next_is_named(hub: Hub)
     for _ in range(3):
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            hub.beside(ours)
-    hub.beside(None)
+            hub.also_wait_for(ours)
+    hub.also_wait_for(None)
     assert list(hub.wait(0.0)) == []
 
 

@@ -164,7 +164,7 @@ def test_an_answer_of_slurms_that_no_pipe_holds_is_read(tmp_path: Path, monkeypa
     with closing(NodeStates(["n1", "n2"], interval_seconds=0.01)) as states:
         while not (down := states.poll()) and time.monotonic() < deadline:
             time.sleep(0.02)
-    assert down == {"n2": "Slurm says it is DOWN"}
+    assert down == {"n2": "Slurm shows it as DOWN"}
 
 
 @pytest.mark.integration
@@ -187,7 +187,7 @@ def test_a_sinfo_that_tells_nothing_is_told_of_once(
             assert states.poll() == {}
             time.sleep(0.02)
     told = capsys.readouterr().err
-    assert (told.count("sinfo does not tell"), words in told) == (1, True)
+    assert (told.count("cannot learn from sinfo"), words in told) == (1, True)
 
 
 @pytest.mark.integration
@@ -235,9 +235,9 @@ def test_only_nodes_that_were_away_are_looked_for_again(tmp_path: Path) -> None:
     verdicts = tmp_path / "verdicts"
     verdicts.write_text("told Xid 79\n")
     nodes = Nodes(names, FileVerdicts(verdicts), NodeStates(names, 0), Events(None))
-    nodes.lose("dead", "its seat hung up", away=True)
-    nodes.blame({"silent": "nothing heard of it", "stuck": "x", "hole": "y", "told": "z"}, away={"silent", "told"})
-    nodes.lose("stuck", "its seat hung up", away=True)
+    nodes.lose("dead", "its seat disconnected", away=True)
+    nodes.blame({"silent": "no message from it", "stuck": "x", "hole": "y", "told": "z"}, away={"silent", "told"})
+    nodes.lose("stuck", "its seat disconnected", away=True)
     assert nodes.to_be_probed() == ["dead", "silent"]
     nodes.find_again("silent")
     assert nodes.usable() == ["silent"]

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_agent.launch.seating import Next, Outcome, Picture, attempts_max, judge, patience
+from understudy_agent.launch.seating import Next, Outcome, SeatingSample, attempts_max, judge, patience
 
 SEATS = ("a", "b", "c")
 EIGHT = dict.fromkeys(SEATS, 8)
-ALL_THERE = Picture(SEATS, age_seconds=0.5, gpus=EIGHT, answered=True)
+ALL_THERE = SeatingSample(SEATS, age_seconds=0.5, gpus=EIGHT, answered=True)
 B_ABSENT = replace(ALL_THERE, gpus={"a": 8, "c": 8}, absent=("b",))
 SPARE_ABSENT = replace(ALL_THERE, absent=("spare",))
-NOBODY = Picture(SEATS, age_seconds=0.5, absent=SEATS)
+NOBODY = SeatingSample(SEATS, age_seconds=0.5, absent=SEATS)
 XID = {"b": "Xid 79"}
 NO_SEAT = {"b": "no seat there after 9.0 s"}
 
 
 @pytest.mark.parametrize(
-    ("picture", "expected"),
+    ("sample", "expected"),
     [
         (ALL_THERE, Outcome(Next.GO)),
         (replace(ALL_THERE, bad=XID), Outcome(Next.REPLACE, XID)),
@@ -49,8 +49,8 @@ NO_SEAT = {"b": "no seat there after 9.0 s"}
         "srun has failed of a bad node",
     ],
 )
-def test_a_launch_goes_when_all_nodes_of_its_step_have_answered(picture: Picture, expected: Outcome) -> None:
-    assert judge(picture, patience_seconds=5, one_rank_a_gpu=True) == expected
+def test_a_launch_goes_when_all_nodes_of_its_step_have_answered(sample: SeatingSample, expected: Outcome) -> None:
+    assert judge(sample, patience_seconds=5, one_rank_a_gpu=True) == expected
 
 
 def test_a_node_that_shows_fewer_gpus_than_most_is_replaced_where_their_number_counts() -> None:

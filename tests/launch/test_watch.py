@@ -7,62 +7,65 @@ from dataclasses import replace
 import pytest
 
 from understudy_agent.launch.case import Failure
-from understudy_agent.launch.watch import MANY_SILENT_SECONDS, Over, Picture, judge
+from understudy_agent.launch.watch import MANY_SILENT_SECONDS, LaunchEnd, RunningSample, judge
 
 SEATS = ("a", "b", "c", "d")
-WELL = Picture(SEATS, ranks=4, ended_well=0, failures=(), age_seconds=3600)
+WELL = RunningSample(SEATS, ranks=4, ended_well=0, failures=(), age_seconds=3600)
 FAILURE = Failure("b", 1, 1, 1)
 OTHER = Failure("c", 2, 2, 1)
 ALL = tuple(Failure(node, rank, rank, 2) for rank, node in enumerate(SEATS))
 
 
 @pytest.mark.parametrize(
-    ("picture", "expected"),
+    ("sample", "expected"),
     [
         (WELL, None),
         (replace(WELL, ended_well=3), None),
-        (replace(WELL, ended_well=4), Over({})),
-        (replace(WELL, condemned={"b": "Xid 79"}), Over({"b": "Xid 79"})),
+        (replace(WELL, ended_well=4), LaunchEnd({})),
+        (replace(WELL, condemned={"b": "Xid 79"}), LaunchEnd({"b": "Xid 79"})),
         (replace(WELL, condemned={"e": "a spare"}), None),
         (replace(WELL, failures=(FAILURE,)), None),
-        (replace(WELL, failures=(FAILURE,), first_failure_age_seconds=0.3), Over({})),
+        (replace(WELL, failures=(FAILURE,), first_failure_age_seconds=0.3), LaunchEnd({})),
         (replace(WELL, failures=(FAILURE,), first_failure_age_seconds=0.3, age_seconds=5), None),
-        (replace(WELL, failures=(FAILURE,), first_failure_age_seconds=0.3, age_seconds=5, progressed=True), Over({})),
-        (replace(WELL, failures=(FAILURE,), first_failure_age_seconds=2.1, age_seconds=5), Over({})),
-        (replace(WELL, failures=ALL, age_seconds=1), Over({})),
-        (replace(WELL, failures=(FAILURE,), condemned={"c": "gone"}), Over({"c": "gone"})),
+        (
+            replace(WELL, failures=(FAILURE,), first_failure_age_seconds=0.3, age_seconds=5, progressed=True),
+            LaunchEnd({}),
+        ),
+        (replace(WELL, failures=(FAILURE,), first_failure_age_seconds=2.1, age_seconds=5), LaunchEnd({})),
+        (replace(WELL, failures=ALL, age_seconds=1), LaunchEnd({})),
+        (replace(WELL, failures=(FAILURE,), condemned={"c": "gone"}), LaunchEnd({"c": "gone"})),
         (replace(WELL, failures=(FAILURE, OTHER), ended_well=2), None),
-        (replace(WELL, failures=(FAILURE, OTHER), ended_well=2, first_failure_age_seconds=0.3), Over({})),
+        (replace(WELL, failures=(FAILURE, OTHER), ended_well=2, first_failure_age_seconds=0.3), LaunchEnd({})),
     ],
 )
-def test_when_a_launch_is_over(picture: Picture, expected: Over | None) -> None:
-    assert judge(picture, silence_seconds=3) == expected
+def test_when_a_launch_is_over(sample: RunningSample, expected: LaunchEnd | None) -> None:
+    assert judge(sample, silence_seconds=3) == expected
 
 
 STILL = replace(WELL, progressed=True, stalled_seconds=6.0)
 
 
 @pytest.mark.parametrize(
-    ("picture", "hang_seconds", "expected"),
+    ("sample", "hang_seconds", "expected"),
     [
-        (STILL, 5, Over({}, hung_seconds=6.0)),
+        (STILL, 5, LaunchEnd({}, hung_seconds=6.0)),
         (STILL, 7, None),
         (STILL, 0, None),
         (replace(STILL, failures=(FAILURE,)), 5, None),
-        (replace(STILL, condemned={"c": "gone"}), 5, Over({"c": "gone"})),
+        (replace(STILL, condemned={"c": "gone"}), 5, LaunchEnd({"c": "gone"})),
         (replace(STILL, silent_seconds=dict.fromkeys("abc", 5.0)), 5, None),
     ],
     ids=["hung", "slow", "not asked for", "a rank has failed", "a node is bad", "the network is cut"],
 )
 def test_a_launch_without_new_steps_is_over_where_that_was_asked_for(
-    picture: Picture, hang_seconds: float, expected: Over | None
+    sample: RunningSample, hang_seconds: float, expected: LaunchEnd | None
 ) -> None:
-    assert judge(picture, silence_seconds=3, hang_seconds=hang_seconds) == expected
+    assert judge(sample, silence_seconds=3, hang_seconds=hang_seconds) == expected
 
 
 def test_a_silent_node_is_gone() -> None:
     found = judge(replace(WELL, silent_seconds={"a": 0.1, "b": 3.2}), silence_seconds=3)
-    assert found == Over({"b": "nothing heard of it for 3.2 s"})
+    assert found == LaunchEnd({"b": "no message from its seat for 3.2 s"})
 
 
 def test_most_of_the_gang_silent_is_the_network_for_a_while() -> None:
@@ -73,5 +76,5 @@ def test_most_of_the_gang_silent_is_the_network_for_a_while() -> None:
 
 
 def test_the_only_node_of_a_gang_can_fall_silent() -> None:
-    alone = Picture(("a",), 1, 0, (), 3600, silent_seconds={"a": 4.0})
-    assert judge(alone, silence_seconds=3) == Over({"a": "nothing heard of it for 4.0 s"})
+    alone = RunningSample(("a",), 1, 0, (), 3600, silent_seconds={"a": 4.0})
+    assert judge(alone, silence_seconds=3) == LaunchEnd({"a": "no message from its seat for 4.0 s"})

@@ -12,7 +12,7 @@ from understudy_agent.launch.hub import Hub
 from understudy_agent.launch.launcher import EXIT_CANNOT_START, Launcher
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import Options, UsageError, parse
-from understudy_agent.launch.progress import FileProgress, Progress, TimeAlive, ToldProgress
+from understudy_agent.launch.progress import FileProgress, HookProgress, Progress, TimeAlive
 from understudy_agent.launch.protocol import new_secret
 from understudy_agent.launch.rank_socket import socket_path
 from understudy_agent.launch.slurm import Allocation, NoAllocation, NodeStates, asked_for_no_kill, read_allocation
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         sys.stderr.write(f"understudy run: {error}\n")
         return EXIT_CANNOT_START
-    progress: Progress = ToldProgress(line.step, TimeAlive(options.progress_seconds), lambda: line.silent)
+    progress: Progress = HookProgress(line.step, TimeAlive(options.progress_seconds), lambda: line.silent)
     if options.progress_file:
         progress = FileProgress(options.progress_file)
     verdicts = FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts()
@@ -71,12 +71,12 @@ def check_size(options: Options, allocation: Allocation) -> None:
 
 def _warn(options: Options, allocation: Allocation, events: Events) -> None:
     if options.nodes == len(allocation.nodes):
-        words = f"no spare: the allocation has {options.nodes} nodes, and the gang needs all of them"
-        events.tell(
-            "no_spares", f"{words}. Ranks that fail are started again; a node that fails cannot be replaced here"
+        message = f"no spare: the allocation has {options.nodes} nodes, and the gang needs all of them"
+        events.report(
+            "no_spares", f"{message}. Ranks that fail are started again; a node that fails cannot be replaced here"
         )
     if asked_for_no_kill(allocation, os.environ) is None:
-        events.tell(
+        events.report(
             "no_kill_unknown",
             "cannot see that this job was asked for with --no-kill: without it Slurm ends the whole job when it "
             "notices a dead node. Put `#SBATCH --no-kill` into the batch script",

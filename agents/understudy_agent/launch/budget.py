@@ -1,6 +1,6 @@
 """What the gang has reached and what it has spent, over all its launches.
 
-Belongs here: telling progress from steps done again, and what earlier allocations of the job had used up. Must not:
+Belongs here: telling progress from repeated steps, and what earlier allocations of the job had used up. Must not:
 what follows from it (`decide.py`), or how steps are learned (`progress.py`).
 """
 
@@ -47,18 +47,18 @@ class Budget:
         launch.progressed = True
 
     def take_over(self, earlier: int, best: int | None) -> None:
-        """What earlier allocations of the job have used up of its budget is used up. Once, however often it is told."""
+        """Adds what earlier allocations of the job have used up of its budget. Once, however often it is called."""
         if self._took_over:
             return
         self._took_over = True
-        self._events.note("heard", launches_without_progress=earlier, best_step=best)
+        self._events.note("orders_received", launches_without_progress=earlier, best_step=best)
         if self.history.ever_progressed:
             return
         self.history = add_earlier_allocations(self.history, earlier, best)
         if best is not None:
             self._best_step = max(best, self._best_step or 0)
         if earlier:
-            words = (
+            message = (
                 f"before its requeue this job had {earlier} of {self._maximum} launches without progress; they count"
             )
-            self._events.tell("taken_over", words, launches_without_progress=earlier, best_step=best)
+            self._events.report("taken_over", message, launches_without_progress=earlier, best_step=best)

@@ -1,6 +1,6 @@
-"""What happened, told twice: a line for people on stderr, an object a line for programs (`--events`).
+"""What happened, written twice: a line for people on stderr, a JSON object a line for programs (`--events`).
 
-Belongs here: writing it down. Must not: deciding what is worth telling.
+Belongs here: writing it. Must not: deciding what is worth reporting.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ class Events:
         self._path = path
         self._file = path.open("a", encoding="utf-8") if path else None
 
-    def tell(self, what: str, words: str, **fields: object) -> None:
-        """Never fails: a full disk is no reason to stop a training."""
+    def report(self, event: str, message: str, **fields: object) -> None:
+        """Never fails: a full disk is no reason to stop a training job."""
         now = time.time()
         at = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
-        _write(sys.stderr, f"understudy: {at} {words}\n")
-        self.note(what, at=now, words=words, **fields)
+        _write(sys.stderr, f"understudy: {at} {message}\n")
+        self.note(event, at=now, message=message, **fields)
 
-    def note(self, what: str, **fields: object) -> None:
-        """For programs alone."""
+    def note(self, event: str, **fields: object) -> None:
+        """Only for programs."""
         if self._file is not None:
-            _write(self._file, json.dumps({"what": what, "at": time.time(), **fields}) + "\n")
+            _write(self._file, json.dumps({"event": event, "at": time.time(), **fields}) + "\n")
 
 
 def _write(file: TextIO, line: str) -> None:

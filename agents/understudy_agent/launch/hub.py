@@ -1,6 +1,6 @@
 """The launcher's end of its connections to the seats.
 
-Belongs here: accepting, proving who is there, collecting what they say. Must not: what it means.
+Belongs here: accepting them, verifying who connects, collecting messages. Must not: what they mean.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from understudy_agent.launch.protocol import (
     text,
 )
 
-STRANGERS_MAX = 4096
-STRANGER_SECONDS = 10.0
+UNPROVEN_MAX = 4096
+UNPROVEN_SECONDS = 10.0
 LAUNCHER_BEAT_SECONDS = 5.0
-_BESIDE = "beside"
+_ALSO = "also"
 
 
 @dataclass(slots=True, eq=False)
 class SeatLink:
-    """A connection. Until `node` is known it is a stranger's."""
+    """A connection. Until `node` is known the other side is unverified."""
 
     socket: socket.socket
     opened: float
@@ -48,7 +48,7 @@ class SeatLink:
     address: str = ""
     port: int = 0
     gpus: int = 0
-    heard: float = 0.0
+    heard_at: float = 0.0
     open: bool = True
 
 
@@ -60,10 +60,10 @@ class Hub:
         self._secret = secret
         self._selector = selectors.DefaultSelector()
         self._links: set[SeatLink] = set()
-        self._beside: socket.socket | None = None
+        self._also: socket.socket | None = None
         self._beaten = time.monotonic()
         self._asked_last = time.monotonic()
-        # Of all addresses: by which one the nodes reach this host is for Slurm to say.
+        # On all addresses: Slurm tells the seats by which one they reach this host.
         self._server = bind_a_port(ports)
         self._server.listen(4096)
         self._server.setblocking(False)
@@ -74,42 +74,42 @@ class Hub:
         """Wake up for this, too."""
         self._selector.register(wakeup, selectors.EVENT_READ)
 
-    def beside(self, connection: socket.socket | None) -> None:
+    def also_wait_for(self, connection: socket.socket | None) -> None:
         """Wake up for this one too, whose owner reads it; in place of the one named before."""
-        if connection is self._beside:
+        if connection is self._also:
             return
-        if self._beside is not None:
-            self._selector.unregister(self._beside)
-        self._beside = connection
+        if self._also is not None:
+            self._selector.unregister(self._also)
+        self._also = connection
         if connection is not None:
-            self._selector.register(connection, selectors.EVENT_READ, _BESIDE)
+            self._selector.register(connection, selectors.EVENT_READ, _ALSO)
 
     def wait(self, seconds: float) -> Iterator[tuple[SeatLink, Message]]:
-        """What seats say; `{"what": "hello"}` when one has proven itself, `{"what": "lost"}` when it hung up."""
+        """Messages of seats; `{"what": "hello"}` when one is verified, `{"what": "lost"}` when it has disconnected."""
         ready = self._selector.select(seconds)
         now = time.monotonic()
-        if now - self._asked_last > seconds + 1.0:  # we stood still: what they said meanwhile is still to be read
+        if now - self._asked_last > seconds + 1.0:  # the launcher stood still: messages are still to be read
             for link in self._links:
-                link.heard = now
+                link.heard_at = now
         self._asked_last = now
         for key, events in ready:
             if key.fileobj is self._server:
                 self._accept(now)
             elif isinstance(key.data, SeatLink):
                 yield from self._serve(key.data, events, now)
-            elif isinstance(key.fileobj, socket.socket) and key.data != _BESIDE:
+            elif isinstance(key.fileobj, socket.socket) and key.data != _ALSO:
                 with contextlib.suppress(BlockingIOError):
                     key.fileobj.recv(4096)
         if now - self._beaten >= LAUNCHER_BEAT_SECONDS:
             self._beaten = now
             for link in list(self._links):
                 if link.node:
-                    self.say(link, "beat")
-                elif now - link.opened > STRANGER_SECONDS:
+                    self.send(link, "beat")
+                elif now - link.opened > UNPROVEN_SECONDS:
                     self._forget(link)
 
-    def say(self, link: SeatLink, what: str, **fields: object) -> None:
-        """Never waits. A seat that hung up is heard of as lost."""
+    def send(self, link: SeatLink, what: str, **fields: object) -> None:
+        """Never waits. A seat that has disconnected is reported as lost by `wait`."""
         if link.open:
             link.outgoing += encode(what, **fields)
             self._flush(link)
@@ -124,12 +124,12 @@ class Hub:
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = self._server.accept()
-                if sum(not link.node for link in self._links) >= STRANGERS_MAX:
+                if sum(not link.node for link in self._links) >= UNPROVEN_MAX:
                     connection.close()
                     continue
                 connection.setblocking(False)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                link = SeatLink(connection, now, challenge(), heard=now)
+                link = SeatLink(connection, now, challenge(), heard_at=now)
                 self._links.add(link)
                 self._selector.register(connection, selectors.EVENT_READ, link)
 
@@ -145,7 +145,7 @@ class Hub:
             return
         except (OSError, ProtocolError):
             piece, messages = b"", []
-        link.heard = now
+        link.heard_at = now
         for message in messages:
             try:
                 if link.node:
@@ -165,7 +165,7 @@ class Hub:
         if message["what"] == "seat" and not link.asked:
             link.asked = True
             proof = answer(self._secret, "launcher", text(message, "challenge"))
-            self.say(link, "welcome", challenge=link.challenge, answer=proof)
+            self.send(link, "welcome", challenge=link.challenge, answer=proof)
             return False
         if message["what"] != "hello" or not link.asked:
             raise ProtocolError(f"{message['what']} before the welcome")
@@ -182,7 +182,7 @@ class Hub:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # the reading side hears of it
+            return  # `_serve` notices it
         link.outgoing = link.outgoing[sent:]
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.outgoing else 0)
         self._selector.modify(link.socket, events, link)
@@ -196,5 +196,5 @@ class Hub:
 
 
 def silence_of(link: SeatLink, now: float) -> float:
-    """How long nothing was heard, beyond what is usual between two beats."""
-    return max(0.0, now - link.heard - BEAT_SECONDS)
+    """Since its last message, less the usual time between two beats."""
+    return max(0.0, now - link.heard_at - BEAT_SECONDS)

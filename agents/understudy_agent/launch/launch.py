@@ -1,6 +1,6 @@
 """One start of the gang, and what became of it.
 
-Belongs here: what is known of a launch, put into the pictures that `seating`, `watch`, `ending` and `decide` judge.
+Belongs here: what is known of a launch, and the samples of it that `seating`, `watch`, `ending` and `decide` judge.
 Must not: clocks (times are given), sending anything, deciding.
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from understudy_agent.launch import seating
 from understudy_agent.launch.case import Ended, Failure
-from understudy_agent.launch.ending import SILENT_SECONDS, Remains
+from understudy_agent.launch.ending import SILENT_SECONDS, EndingSample
 from understudy_agent.launch.hub import silence_of
 from understudy_agent.launch.steps import Step
-from understudy_agent.launch.watch import Over, Picture, are_many
+from understudy_agent.launch.watch import LaunchEnd, RunningSample, are_many
 
-HUNG_UP = "its seat hung up: the node, or Slurm's daemon there, is gone"
+DISCONNECTED = "its seat disconnected: the node, or Slurm's daemon there, is gone"
 
 
 @dataclass(slots=True)
@@ -26,10 +26,10 @@ class Launch:
     step: Step
     ordered_at: float
     fault_at: float | None = None
-    """When the fault was noticed that this launch answers."""
-    went_at: float | None = None
+    """When the fault was noticed because of which this launch was started."""
+    began_at: float | None = None
     processes: int = 0
-    """On each node, as far as we see: one where it is torchrun."""
+    """On each node, that the seat starts: one where that is torchrun."""
     started: set[str] = field(default_factory=set)
     ended: dict[tuple[str, int], int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
@@ -37,10 +37,10 @@ class Launch:
     progressed: bool = False
     looked: bool = False
     newest_step: int | None = None
-    """What is seen at the first look, when it begins, is of a launch before."""
+    """What is seen at the first look, when the launch begins, is of an earlier launch."""
     moved_at: float | None = None
     """When another newest step was seen."""
-    over: Over | None = None
+    over: LaunchEnd | None = None
     over_at: float = 0.0
     running_when_over: int = 0
     gone: set[str] = field(default_factory=set)
@@ -50,29 +50,29 @@ class Launch:
     slow_at: float | None = None
     """When most of its nodes were last found to have ranks that outlive SIGKILL."""
     stuck: frozenset[str] = frozenset()
-    """Nodes on which ranks of it may be left."""
-    end_told: bool = False
-    """The control plane was told how it ended."""
+    """Nodes that still report ranks of it."""
+    end_reported: bool = False
+    """How it ended was reported to the control plane."""
 
     @property
     def ranks(self) -> int:
         return len(self.seats) * self.processes
 
     def age(self, now: float) -> float:
-        return 0.0 if self.went_at is None else now - self.went_at
+        return 0.0 if self.began_at is None else now - self.began_at
 
     def since_fault(self, now: float) -> float | None:
         return None if self.fault_at is None else round(now - self.fault_at, 4)
 
     def note_step(self, step: int | None, now: float) -> None:
-        """Another number than before shows that it moves; a lower one, too, for it may do steps again."""
+        """Another number than before shows that it moves; a lower one too, because it may repeat steps."""
         if step != self.newest_step:
             self.moved_at = now if self.looked and step is not None else self.moved_at
             self.newest_step = step
         self.looked = True
 
     def note_exit(self, node: str, local_rank: int, status: int, now: float) -> None:
-        """What ends after the launch is over was killed by us."""
+        """A rank that ends after the launch is over was killed by its seat."""
         if node not in self.seats or (node, local_rank) in self.ended or self.over:
             return
         self.ended[node, local_rank] = status
@@ -82,16 +82,16 @@ class Launch:
             node_rank = self.seats.index(node)
             self.failures.append(Failure(node, node_rank, node_rank * self.processes + local_rank, status))
 
-    def close(self, over: Over, now: float) -> None:
+    def close(self, over: LaunchEnd, now: float) -> None:
         self.over, self.over_at = over, now
         self.running_when_over = self.ranks - len(self.ended)
 
-    def seated(self, now: float, condemned: Mapping[str, str]) -> seating.Picture:
+    def seating_sample(self, now: float, condemned: Mapping[str, str]) -> seating.SeatingSample:
         """Before it begins."""
         bad = {node: condemned[node] for node in self.seats if node in condemned}
-        bad |= {node: "its seat hung up before the start" for node in self.seats if node in self.step.lost}
+        bad |= {node: "its seat disconnected before the start" for node in self.seats if node in self.step.lost}
         links = {node: self.step.link(node) for node in self.seats}
-        return seating.Picture(
+        return seating.SeatingSample(
             seats=self.seats,
             age_seconds=now - self.ordered_at,
             bad=bad,
@@ -101,9 +101,9 @@ class Launch:
             srun_status=self.step.program.poll(),
         )
 
-    def picture(self, now: float, condemned: Mapping[str, str]) -> Picture:
+    def running_sample(self, now: float, condemned: Mapping[str, str]) -> RunningSample:
         links = {node: self.step.links[node] for node in self.seats}
-        return Picture(
+        return RunningSample(
             seats=self.seats,
             ranks=self.ranks,
             ended_well=sum(status == 0 for status in self.ended.values()),
@@ -111,7 +111,7 @@ class Launch:
             age_seconds=self.age(now),
             first_failure_age_seconds=now - self.first_failure_at if self.failures else 0.0,
             silent_seconds={node: silence_of(link, now) for node, link in links.items() if link.open},
-            condemned={**condemned, **dict.fromkeys(self.step.lost, HUNG_UP)},
+            condemned={**condemned, **dict.fromkeys(self.step.lost, DISCONNECTED)},
             progressed=self.progressed,
             stalled_seconds=0.0 if self.moved_at is None else now - self.moved_at,
         )
@@ -123,19 +123,19 @@ class Launch:
             age_seconds=self.age(self.over_at),
             progressed=self.progressed,
             failures=tuple(self.failures),
-            running=self.running_when_over if self.went_at is not None else 1,
+            running=self.running_when_over if self.began_at is not None else 1,
             bad=bad,
-            restart_reason=self.over.told if self.over else "",
+            restart_reason=self.over.restart_reason if self.over else "",
             without=self.over.without if self.over else (),
             hung_seconds=self.over.hung_seconds if self.over else 0.0,
             stopping=stopping,
         )
 
-    def remains(self, now: float, unusable: Mapping[str, str], may_be_a_nodes: bool) -> Remains:
-        """After it is over. `may_be_a_nodes`: what made a rank fail may still be told."""
+    def ending_sample(self, now: float, unusable: Mapping[str, str], verdict_may_follow: bool) -> EndingSample:
+        """After it is over. `verdict_may_follow`: the control plane may still name the node that made a rank fail."""
         lost = sum(node in self.step.lost for node in self.seats)
-        step_lost = self.went_at is not None and are_many(lost, len(self.seats)) and self.step.killed_at is None
-        return Remains(
+        step_lost = self.began_at is not None and are_many(lost, len(self.seats)) and self.step.killed_at is None
+        return EndingSample(
             seats=self.seats,
             over_seconds=now - self.over_at,
             keep_seconds=self.keep_seconds,
@@ -147,22 +147,22 @@ class Launch:
             step_lost=step_lost,
             step_ended=step_lost and self.step.program.poll() is not None,
             slow_seconds=None if self.slow_at is None else now - self.slow_at,
-            may_be_a_nodes=may_be_a_nodes and bool(self.failures),
+            verdict_may_follow=verdict_may_follow and bool(self.failures),
         )
 
     def _holding_ranks(self, now: float) -> dict[str, float]:
-        if self.went_at is None:
+        if self.began_at is None:
             return {}
         links = {node: self.step.link(node) for node in self.seats if node not in self.gone}
         return {node: silence_of(link, now) for node, link in links.items() if link is not None}
 
     def away(self, now: float) -> set[str]:
-        """Nodes that are not to be reached, and so may come back. One that says that ranks are left may not."""
+        """Nodes that cannot be reached, and so may come back; not those that report that ranks are left."""
         links = self.step.links
         silent = {node for node, link in links.items() if link.open and silence_of(link, now) > SILENT_SECONDS}
         return (self.step.hung_up | silent) - self.stuck
 
-    def fault_fields(self, over: Over) -> dict[str, object]:
+    def fault_fields(self, over: LaunchEnd) -> dict[str, object]:
         first = self.failures[0] if self.failures else None
         return {
             "launch": self.number,

@@ -27,7 +27,7 @@ from understudy_agent.launch.seats import Seats
 from understudy_agent.launch.signals import Meaning, Signals
 from understudy_agent.launch.standbys import Standbys
 from understudy_agent.launch.steps import Steps
-from understudy_agent.launch.watch import Over
+from understudy_agent.launch.watch import LaunchEnd
 
 EXIT_NODES_MISSING = 69
 EXIT_CANNOT_START = 70
@@ -88,33 +88,33 @@ class Launcher:
             Phase.LEAVING: self._leave,
         }
         while self._phase is not Phase.DONE:
-            self._hear()
-            self._heed_signals()
-            self._talk()
+            self._receive()
+            self._handle_signals()
+            self._exchange_with_agent()
             self._standbys.notice_bad(self._launch)
             turns[self._phase]()
             self._steps.tidy()
-        self._talk()
+        self._exchange_with_agent()
         return self._exit_code
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         seconds = TURN_SECONDS_ENDING if self._phase is Phase.ENDING else TURN_SECONDS
         for link, message in self._hub.wait(seconds):
-            received = self._seats.hear(link, message, self._launch)
+            received = self._seats.receive(link, message, self._launch)
             if received is not None and self._signals.meaning_of_a_steps(received) is Meaning.WARNING:
                 self._ask_for_checkpoint(self._options.checkpoint_signal)
 
-    def _talk(self) -> None:
-        """Says what the gang is, hears what is ordered. Without an agent the gang goes on all the same."""
+    def _exchange_with_agent(self) -> None:
+        """Reports the state of the gang, receives orders. Without an agent the gang goes on."""
         self._reports.state(self._launch, self._phase.value, self._standbys.spares(self._launch))
-        self._hub.beside(self._line.turn())
+        self._hub.also_wait_for(self._line.turn())
         self._reports.trouble()
         if self._line.has_orders:
             self._budget.take_over(self._line.launches_without_progress, self._line.best_step)
 
     # -- signals -----------------------------------------------------------------------------------------------
 
-    def _heed_signals(self) -> None:
+    def _handle_signals(self) -> None:
         for received in self._signals.received():
             match self._signals.meaning(received, time.monotonic()):
                 case Meaning.WARNING:
@@ -160,25 +160,25 @@ class Launcher:
         self._reports.ordered(self._launch)
 
     def _order_again(self) -> None:
-        """It has not begun, and does in a new step."""
+        """The launch has not begun: it begins in a new step."""
         self._steps.retire(self._launch.step)
         self._order(self._launch.seats, self._launch.number, self._launch.fault_at)
 
     def _seat(self) -> None:
-        picture = self._launch.seated(time.monotonic(), self._nodes.condemned())
+        sample = self._launch.seating_sample(time.monotonic(), self._nodes.condemned())
         patience = seating.patience(self._options.seat_seconds, self._seating_seconds)
-        outcome = seating.judge(picture, patience, one_rank_a_gpu=self._options.procs_per_node is None)
+        outcome = seating.judge(sample, patience, one_rank_a_gpu=self._options.procs_per_node is None)
         self._nodes.bar(outcome.barred)
         match outcome.next:
             case seating.Next.GO:
-                self._seating_seconds = self._seating_seconds or picture.age_seconds
+                self._seating_seconds = self._seating_seconds or sample.age_seconds
                 self._go()
             case seating.Next.AGAIN:
                 self._order_again()
             case seating.Next.STEP_FAILED:
-                self._try_again_or_give_up(picture.srun_status)
+                self._try_again_or_give_up(sample.srun_status)
             case seating.Next.REPLACE:
-                self._close(Over(outcome.bad))
+                self._close(LaunchEnd(outcome.bad))
 
     def _try_again_or_give_up(self, status: int | None) -> None:
         self._failed_steps += 1
@@ -191,8 +191,8 @@ class Launcher:
 
     def _go(self) -> None:
         launch = self._launch
-        launch.went_at = time.monotonic()
-        self._budget.begin(launch, launch.went_at)
+        launch.began_at = time.monotonic()
+        self._budget.begin(launch, launch.began_at)
         self._failed_steps = 0
         restore = self._line.restore_point() if launch.number > 0 else None
         self._seats.go(launch, restore)
@@ -205,27 +205,27 @@ class Launcher:
         now = time.monotonic()
         launch = self._launch
         self._budget.look(launch, now)
-        picture = launch.picture(now, self._nodes.condemned())
-        over = watch.judge(picture, self._options.silence_seconds, self._options.hang_seconds)
+        sample = launch.running_sample(now, self._nodes.condemned())
+        over = watch.judge(sample, self._options.silence_seconds, self._options.hang_seconds)
         if self._signals.ending_for is not None:
             if over is not None or now >= self._until:
                 self._start_leaving()
         elif over is not None:
             self._close(over)
         elif (restart := self._line.restart(launch.number)) is not None and not self._signals.warned:
-            self._close(Over({}, told=restart.reason, without=restart.without))
-        elif picture.age_seconds >= self._options.rearm_seconds and not self._signals.warned:
+            self._close(LaunchEnd({}, restart_reason=restart.reason, without=restart.without))
+        elif sample.age_seconds >= self._options.rearm_seconds and not self._signals.warned:
             self._standbys.start(now)
 
     # -- ending a launch ---------------------------------------------------------------------------------------
 
-    def _close(self, over: Over) -> None:
+    def _close(self, over: LaunchEnd) -> None:
         """The launch is over: its ranks are killed, everywhere."""
         now = time.monotonic()
         launch = self._launch
         self._budget.look_at_once(launch, now)
         launch.close(over, now)
-        if launch.went_at is not None:
+        if launch.began_at is not None:
             self._seats.end(launch, over)
         self._reports.fault(launch, over)
         self._phase = Phase.ENDING
@@ -234,8 +234,8 @@ class Launcher:
         """Until no rank of it is left."""
         now = time.monotonic()
         launch = self._launch
-        left = launch.remains(now, self._nodes.unusable(), may_be_a_nodes=self._line.has_orders)
-        outcome = ending.judge(left, self._options.kill_seconds)
+        sample = launch.ending_sample(now, self._nodes.unusable(), verdict_may_follow=self._line.has_orders)
+        outcome = ending.judge(sample, self._options.kill_seconds)
         if outcome.ask_slurm:
             self._steps.kill(launch.step)
         if outcome.slow:
@@ -251,7 +251,7 @@ class Launcher:
         stopping = "the ranks were asked for a last checkpoint" if self._signals.warned else ""
         ended = launch.summary(bad, stopping)
         decision = decide(ended, before, self._standbys.spares(launch), self._options.rules)
-        if launch.went_at is not None:
+        if launch.began_at is not None:
             self._reports.ended(launch, decision, before)
         self._budget.history = decision.history
         self._reports.decision(launch, decision, time.monotonic())
@@ -260,7 +260,7 @@ class Launcher:
     def _carry_out(self, decision: Decision) -> None:
         launch = self._launch
         self._nodes.blame(decision.blamed, launch.away(time.monotonic()))
-        again = decision.action is Action.RELAUNCH and launch.went_at is not None
+        again = decision.action is Action.RELAUNCH and launch.began_at is not None
         if not (again and self._standbys.stay(launch, decision.seats)):
             self._steps.retire(launch.step)
         actions = {
@@ -280,7 +280,7 @@ class Launcher:
 
     def _relaunch(self, decision: Decision) -> None:
         launch = self._launch
-        if launch.went_at is None:  # its number was never used
+        if launch.began_at is None:  # its number was never used
             self._order(decision.seats, launch.number, launch.fault_at or launch.over_at)
         else:
             self._order(decision.seats, launch.number + 1, launch.over_at)
@@ -311,7 +311,7 @@ class Launcher:
             return
         if self._exit_code == EXIT_REQUEUE:
             return
-        seats = self._standbys.instead(self._launch)
+        seats = self._standbys.replacement_seats(self._launch)
         if seats is not None:
             self._order(seats, self._launch.number + 1, None)
         else:
@@ -321,7 +321,7 @@ class Launcher:
 
     def _start_leaving(self) -> None:
         launch, ending_for, history = self._launch, self._signals.ending_for, self._budget.history
-        if launch.went_at is not None and not launch.end_told and ending_for is not None:
+        if launch.began_at is not None and not launch.end_reported and ending_for is not None:
             reason = f"the job was ended by {ending_for.name}"
             self._reports.ended(launch, Decision("L20", Action.FINISH, reason, history), history)
         self._seats.kill(launch)

@@ -1,6 +1,7 @@
 """Which nodes of the allocation can be used, as of now, and why the others cannot.
 
-Belongs here: joining verdicts, Slurm's word and what the launcher saw itself. Must not: what happens to a launch.
+Belongs here: joining verdicts, Slurm's node states and what the launcher saw itself. Must not: what happens to a
+launch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ BARRED_SECONDS = 600.0
 
 
 class Nodes:
-    """Verdicts and Slurm's word may be taken back; what was seen here counts for as long as the allocation lasts."""
+    """Verdicts and Slurm's states can be taken back; what the launcher saw counts for the whole allocation."""
 
     def __init__(self, names: Sequence[str], verdicts: Verdicts, node_states: NodeStates, events: Events) -> None:
         self.names = tuple(names)
@@ -25,10 +26,10 @@ class Nodes:
         self._events = events
         self._lost: dict[str, str] = {}
         self._away: set[str] = set()
-        """Those of them that hung up or fell silent: they may come back. The others were there, and are bad."""
+        """Those of them that disconnected or fell silent: they may come back. The others answered, and are bad."""
         self._barred: dict[str, float] = {}
         """Nodes where Slurm could not start a seat, and until when none is tried. Ranks that run there may go on."""
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def condemned(self) -> dict[str, str]:
         """Nodes on which nothing may run."""
@@ -46,12 +47,12 @@ class Nodes:
         return [node for node in self.names if node not in out]
 
     def to_be_probed(self) -> list[str]:
-        """Nodes that were away when we lost them, and nobody else condemns: they may have come back."""
+        """Nodes that were unreachable when they were lost, and that no other source condemns: they may be back."""
         others = {**self._node_states.poll(), **self._verdicts.poll()}
         return [node for node in self._lost if node in self._away and node not in others]
 
     def lose(self, node: str, why: str, away: bool) -> None:
-        """`away`: nothing is heard of it. What is seen first counts."""
+        """`away`: it cannot be reached. The first reason counts."""
         if node not in self._lost:
             self._lost[node] = why
             if away:
@@ -64,24 +65,26 @@ class Nodes:
     def bar(self, nodes: Iterable[str]) -> None:
         for node in nodes:
             self._barred[node] = time.monotonic() + BARRED_SECONDS
-            words = f"{node}: Slurm could not start a seat there; not tried again for {BARRED_SECONDS / 60:.0f} minutes"
-            self._events.tell("barred", words, node=node)
+            message = (
+                f"{node}: Slurm could not start a seat there; not tried again for {BARRED_SECONDS / 60:.0f} minutes"
+            )
+            self._events.report("barred", message, node=node)
 
     def blame(self, blamed: Mapping[str, str], away: Container[str] = ()) -> None:
-        """A launch ended for their sake, which has been told. Whoever else condemns one can also take that back."""
+        """A launch ended because of these nodes, which was reported. Another source may take its own verdict back."""
         others = {**self._verdicts.poll(), **self._node_states.poll()}
         for node, why in blamed.items():
             if node not in self._barred:
-                self._told[node] = why
+                self._reported[node] = why
                 if node not in others:
                     self.lose(node, why, node in away)
 
-    def tell_changes(self, seats: Sequence[str]) -> None:
-        """Of spares; what happens to the gang's own nodes is told when the launch is ended."""
+    def report_changes(self, seats: Sequence[str]) -> None:
+        """Of spares only: about the gang's own nodes the end of the launch is reported."""
         condemned = self.condemned()
         for node, why in condemned.items():
-            if node not in self._told and node in self.names and node not in seats:
-                self._events.tell("spare_bad", f"spare {node} is not used any more: {why}", node=node, why=why)
-        for node in self._told.keys() - condemned.keys():
-            self._events.tell("node_good", f"{node} can be used again", node=node)
-        self._told = condemned
+            if node not in self._reported and node in self.names and node not in seats:
+                self._events.report("spare_bad", f"spare {node} is not used any more: {why}", node=node, why=why)
+        for node in self._reported.keys() - condemned.keys():
+            self._events.report("node_good", f"{node} can be used again", node=node)
+        self._reported = condemned

@@ -16,7 +16,7 @@ _SIGNALS = ("USR1", "USR2", "HUP", "URG", "WINCH", "TERM")
 
 
 class UsageError(Exception):
-    """The options contradict each other; the message says which."""
+    """An option is missing, wrong or contradicts another; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
     if given.hang_seconds < 0 or (given.hang_seconds and not given.progress_file):
         raise UsageError(f"--hang-seconds {given.hang_seconds:g}: above 0, and with --progress-file to see steps by")
     if given.in_process and given.torchrun:
-        raise UsageError("--in-process with --torchrun: torchrun starts its workers itself, and anew")
+        raise UsageError(
+            "--in-process with --torchrun: torchrun always starts new worker processes; leave one of the two out"
+        )
     return Options(
         command=command,
         nodes=given.nodes,
@@ -112,7 +114,7 @@ def _ports(text: str) -> range | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="understudy run",
-        description="Run a gang on N nodes of an allocation that has more, and start it anew when a node fails.",
+        description="Run a gang on N nodes of an allocation that has more, and restart it when a node fails.",
         epilog="The rest of the line, after --, is the command that every rank runs.",
     )
     add = parser.add_argument
@@ -123,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
         "--in-process",
         action="store_true",
         help="ranks that can, go on in the next launch without a new process; worth it with gloo, for NCCL's ranks do "
-        "not leave a broken collective in time and are started anew",
+        "not leave a broken collective in time and are started again",
     )
     add("--preload", default="", metavar="MODULES", help="imported in advance, with commas: torch,numpy")
     add("--when-out-of-spares", default="pool", choices=[one.value for one in OutOfSpares], help="default: pool")
@@ -137,14 +139,14 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="without a file: alive so long is progress",
+        help="without a file: a launch that lives for this time counts as progress",
     )
     add(
         "--hang-seconds",
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="no new step for so long is a hang; longer than a step with a checkpoint in it takes (default: 0, never)",
+        help="without a new step for this time it hangs; longer than a step with a checkpoint (default: 0, never)",
     )
     environment_verdicts = os.environ.get("UNDERSTUDY_VERDICTS", "")
     add("--verdicts", default=environment_verdicts, metavar="PATH", help="file or directory that names bad nodes")
@@ -157,9 +159,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--events", type=Path, metavar="FILE", help="append what happens, a JSON object a line")
     tuning = parser.add_argument_group("bounds").add_argument
-    tuning("--silence-seconds", type=float, default=3.0, metavar="S", help="a node unheard of so long is gone (3)")
+    tuning("--silence-seconds", type=float, default=3.0, metavar="S", help="a node silent for this time is gone (3)")
     tuning(
-        "--kill-seconds", type=float, default=3.0, metavar="S", help="ranks that outlive SIGKILL so long are stuck (3)"
+        "--kill-seconds",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="ranks that outlive SIGKILL for this time are stuck (3)",
     )
     tuning(
         "--in-process-seconds",

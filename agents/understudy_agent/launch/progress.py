@@ -1,4 +1,4 @@
-"""How far the training has come.
+"""How far the training job has come.
 
 Belongs here: the interface, and the ways to learn it. Must not: budgets.
 """
@@ -36,25 +36,25 @@ class FileProgress:
         return int(numbers[-1]) if numbers else None
 
 
-class ToldProgress:
-    """What the ranks' own hook told the agent; another way until it has told something, and while it tells nothing for
-    want of a control plane: of ranks on other nodes the agent hears through that alone.
+class HookProgress:
+    """Steps that the ranks' training hook reports through the agent. Until it has reported some, and while the control
+    plane is silent, `otherwise` is asked: of ranks on other nodes the agent learns only through the control plane.
     """
 
-    def __init__(self, told: Callable[[], int | None], otherwise: Progress, silent: Callable[[], bool]) -> None:
-        """`silent` says whether the control plane does not answer now."""
-        self._told = told
+    def __init__(self, reported: Callable[[], int | None], otherwise: Progress, silent: Callable[[], bool]) -> None:
+        """`silent`: whether the control plane does not answer now."""
+        self._reported = reported
         self._otherwise = otherwise
         self._silent = silent
         self._furthest: int | None = None
         self._age = 0.0
         self._silence: tuple[float, int | None] | None = None
-        """Since when in this launch, and the step that was told then."""
+        """Since when in this launch, and the step reported then."""
         self._counted = 0
-        """What the other way had counted before the silence."""
+        """What `otherwise` had counted before the silence."""
 
     def step(self, launch_age_seconds: float, /) -> int | None:
-        step = self._told()
+        step = self._reported()
         if step is not None:
             self._furthest = max(step, self._furthest or 0)
         if self._furthest is None:
@@ -70,13 +70,13 @@ class ToldProgress:
             self._counted = self._otherwise.step(0.0) or 0
         since, then = self._silence
         if step != then:
-            return step  # ranks on this node tell it
+            return step  # ranks on this node report it
         more = (self._otherwise.step(launch_age_seconds - since) or 0) - self._counted
         return self._furthest + more if more else step
 
 
 class TimeAlive:
-    """Nobody tells steps: a launch that has lived so long is taken to have got something done."""
+    """Where no steps are known: a launch that has lived for this time is taken to have made progress."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -1,10 +1,10 @@
-"""What launcher and seats say to each other: one JSON object a line, over TCP.
+"""Messages between launcher and seats: one JSON object a line, over TCP.
 
 Belongs here: framing, limits, and the proof that the other side knows the launch's secret. Must not: what messages lead
 to.
 
-A seat runs what the launcher tells it and the launcher believes what seats say, on a network that other users' programs
-can reach. So each side answers a challenge of the other's with the secret, which travels in the environment of the
+A seat runs what the launcher sends and the launcher believes what seats report, on a network that other users' programs
+can reach. So each side answers a challenge of the other side with the secret, which travels in the environment of the
 step, through Slurm, and never over this connection.
 """
 
@@ -25,7 +25,7 @@ SECRET_VARIABLE = "UNDERSTUDY_LAUNCH_SECRET"  # noqa: S105 - its name, not the s
 
 
 class ProtocolError(Exception):
-    """The other side does not speak as agreed; the message says how."""
+    """A message of the other side is wrong; the text describes it."""
 
 
 def new_secret() -> str:
@@ -37,7 +37,7 @@ def challenge() -> str:
 
 
 def answer(secret: str, side: str, challenge_text: str) -> str:
-    """The proof. `side` keeps an answer of one side from being used as one of the other's."""
+    """The proof. `side` keeps an answer of one side from being used as one of the other side."""
     return hmac.new(secret.encode(), f"{side}:{challenge_text}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -69,7 +69,7 @@ def _decode(line: bytes) -> Message:
     except ValueError as error:
         raise ProtocolError(f"not JSON: {line[:80]!r}") from error
     if not isinstance(message, dict) or not isinstance(message.get("what"), str):
-        raise ProtocolError(f"not a message: {line[:80]!r}")
+        raise ProtocolError(f"not a message object: {line[:80]!r}")
     return message
 
 

@@ -1,6 +1,6 @@
-"""What is told of a gang and its launches: to people and programs (`events.py`), and to the control plane.
+"""Reports of a gang and its launches: to people and programs (`events.py`), and to the control plane.
 
-Belongs here: the words, and the messages. Must not: when something is told, or what follows.
+Belongs here: the messages. Must not: when something is reported, or what follows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from understudy_agent.launch.launch import Launch
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.outcomes import EXIT_REQUEUE
 from understudy_agent.launch.protocol import ProtocolError
-from understudy_agent.launch.watch import MANY_SLOW_SECONDS, Over
+from understudy_agent.launch.watch import MANY_SLOW_SECONDS, LaunchEnd
 
 REASON_CHARACTERS_MAX = 2000
 
@@ -52,31 +52,31 @@ class Reports:
         )
 
     def checkpoint_asked(self, received: signal.Signals) -> None:
-        words = "the ranks are asked for a checkpoint; nothing is started any more"
-        self._events.tell("checkpoint_asked", f"{received.name}: {words}", signal=received.name)
+        message = "the ranks get the signal to write a checkpoint; nothing more is started"
+        self._events.report("checkpoint_asked", f"{received.name}: {message}", signal=received.name)
 
     def asked_to_end(self, received: signal.Signals, at_once: bool) -> None:
-        words = f"the ranks get SIGTERM, and SIGKILL after {self._options.term_seconds:g} s"
+        message = f"the ranks get SIGTERM, and SIGKILL after {self._options.term_seconds:g} s"
         if at_once:
-            words = "everything is ended now"
-        self._events.tell("signal", f"{received.name}: {words}", signal=received.name)
+            message = "everything is killed now"
+        self._events.report("signal", f"{received.name}: {message}", signal=received.name)
 
     def waiting(self, seconds: float, for_a_node: bool) -> None:
         if for_a_node:
-            words = f"waiting up to {seconds:g} s for a node to come back"
+            message = f"waiting up to {seconds:g} s for a node to come back"
         else:
-            words = f"waiting {seconds:g} s for the job to be requeued, then ending with exit code {EXIT_REQUEUE}"
-        self._events.tell("waiting", words, seconds=seconds)
+            message = f"waiting {seconds:g} s for the job to be requeued, then ending with exit code {EXIT_REQUEUE}"
+        self._events.report("waiting", message, seconds=seconds)
 
     def done(self, exit_code: int) -> None:
         self._events.note("ended", exit_code=exit_code)
 
     def trouble(self) -> None:
-        """Without an agent the gang goes on all the same."""
+        """Once. Without an agent the gang goes on."""
         trouble = self._line.trouble()
         if trouble:
-            words = f"nobody judges this gang's nodes from outside ({trouble}): it goes on by itself"
-            self._events.tell("no_agent", words)
+            message = f"no control plane watches this gang ({trouble}): the launcher works on its own"
+            self._events.report("no_agent", message)
 
     def _lost(self, launch: Launch, spares: Sequence[str]) -> tuple[str, ...]:
         return tuple(node for node in self._names if node not in {*launch.seats, *spares})
@@ -87,13 +87,13 @@ class Reports:
         self._events.note("seat", node=node, generation=generation)
 
     def warm(self, node: str, generation: int, failed: object) -> None:
-        """Its imports are done. `failed`: why not all of them."""
+        """Its imports are done. `failed`: which of them failed, and why."""
         self._events.note("warm", node=node, generation=generation, failed=failed)
         if failed:
-            self._events.tell("preload_failed", f"{node}: --preload: {failed}", node=node)
+            self._events.report("preload_failed", f"{node}: --preload: {failed}", node=node)
 
     def protocol_error(self, node: str, error: ProtocolError) -> None:
-        self._events.tell("protocol", f"the seat on {node}: {error}", node=node)
+        self._events.report("protocol", f"the seat on {node}: {error}", node=node)
 
     # -- a launch begins ---------------------------------------------------------------------------------------
 
@@ -101,27 +101,29 @@ class Reports:
         self._events.note("ordered", launch=launch.number, seats=launch.seats, generation=launch.step.generation)
 
     def cannot_start(self, status: int | None) -> None:
-        words = f"srun ended with {status} before any node answered; its own words stand above"
-        self._events.tell("cannot_start", words, status=status)
+        message = f"srun ended with {status} before any node answered; its own message is above"
+        self._events.report("cannot_start", message, status=status)
 
     def begun(self, launch: Launch, spares: Sequence[str], restore: tuple[int, str] | None) -> None:
-        """`restore`: where its ranks go on, where they cannot ask."""
+        """`restore`: step and path that its ranks restore, while no control plane answers."""
         master = launch.step.links[launch.seats[0]]
-        words = f"launch {launch.number} on {len(launch.seats)} nodes ({', '.join(launch.seats)})"
+        message = f"launch {launch.number} on {len(launch.seats)} nodes ({', '.join(launch.seats)})"
         standing_by = f"{len(spares)} spares" + (f" ({', '.join(spares)})" if spares else "")
-        self._events.tell(
+        self._events.report(
             "launch",
-            f"{words}; {standing_by}",
+            f"{message}; {standing_by}",
             launch=launch.number,
             seats=launch.seats,
             spares=spares,
             warm=sum(node in launch.step.warm for node in launch.seats),
             master=f"{master.address}:{master.port}",
-            since_fault_seconds=None if launch.went_at is None else launch.since_fault(launch.went_at),
+            since_fault_seconds=None if launch.began_at is None else launch.since_fault(launch.began_at),
         )
         if restore is not None:
-            words = f"no control plane answers: its ranks go on from step {restore[0]}, the newest checkpoint it named"
-            self._events.tell("restore_told", f"launch {launch.number}: {words}", step=restore[0], path=restore[1])
+            message = (
+                f"no control plane answers: its ranks restore step {restore[0]}, the newest checkpoint that it named"
+            )
+            self._events.report("restore_given", f"launch {launch.number}: {message}", step=restore[0], path=restore[1])
         self._line.announce(
             {
                 "type": "launch_started",
@@ -136,33 +138,33 @@ class Reports:
         )
 
     def started(self, launch: Launch, now: float) -> None:
-        """All its processes are."""
+        """All its processes have started."""
         seconds = launch.since_fault(now)
         if seconds is None:
             self._events.note("started", launch=launch.number)
         else:
-            words = f"launch {launch.number}: all processes started, {seconds:.3f} s after the fault was known"
-            self._events.tell("started", words, launch=launch.number, since_fault_seconds=seconds)
+            message = f"launch {launch.number}: all processes started, {seconds:.3f} s after the fault was noticed"
+            self._events.report("started", message, launch=launch.number, since_fault_seconds=seconds)
 
     # -- a launch ends -----------------------------------------------------------------------------------------
 
-    def fault(self, launch: Launch, over: Over) -> None:
-        """Nothing, where every rank ended well."""
-        words = [f"{node}: {why}" for node, why in over.bad.items()] or [str(one) for one in launch.failures[:1]]
-        if over.told:
-            words = [over.told]
+    def fault(self, launch: Launch, over: LaunchEnd) -> None:
+        """Reports nothing where every rank ended well."""
+        message = [f"{node}: {why}" for node, why in over.bad.items()] or [str(one) for one in launch.failures[:1]]
+        if over.restart_reason:
+            message = [over.restart_reason]
         if over.hung_seconds:
-            words.append(f"hung: no new step for {over.hung_seconds:.1f} s (--hang-seconds)")
-        if words:
-            self._events.tell("fault", f"launch {launch.number}: {'; '.join(words)}", **launch.fault_fields(over))
+            message.append(f"hung: no new step for {over.hung_seconds:.1f} s (--hang-seconds)")
+        if message:
+            self._events.report("fault", f"launch {launch.number}: {'; '.join(message)}", **launch.fault_fields(over))
 
     def slow_to_die(self, launch: Launch, nodes: Sequence[str]) -> None:
-        words = f"ranks on {len(nodes)} of {len(launch.seats)} nodes outlive SIGKILL: that is not the nodes"
-        words += f"; waiting up to {MANY_SLOW_SECONDS:g} s"
-        self._events.tell("slow_to_die", f"launch {launch.number}: {words}", nodes=nodes)
+        message = f"ranks on {len(nodes)} of {len(launch.seats)} nodes outlive SIGKILL: the nodes are not the cause"
+        message += f"; waiting up to {MANY_SLOW_SECONDS:g} s"
+        self._events.report("slow_to_die", f"launch {launch.number}: {message}", nodes=nodes)
 
     def decision(self, launch: Launch, decision: Decision, now: float) -> None:
-        self._events.tell(
+        self._events.report(
             "decision",
             f"launch {launch.number}: {decision.reason}",
             launch=launch.number,
@@ -176,8 +178,8 @@ class Reports:
         )
 
     def ended(self, launch: Launch, decision: Decision, before: History) -> None:
-        """How, and what it cost; for the control plane alone. `before` is what was spent until then."""
-        launch.end_told = True
+        """How it ended and what it cost; only for the control plane. `before`: the history without this launch."""
+        launch.end_reported = True
         first = launch.failures[0] if launch.failures else None
         self._line.announce(
             {

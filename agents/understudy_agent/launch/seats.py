@@ -1,4 +1,4 @@
-"""What the launcher says to its seats, and what they say to it.
+"""Messages between the launcher and its seats.
 
 Belongs here: the messages of `protocol.py` between a launch and its seats, noted in the launch and its step. Must not:
 the connections (`hub.py`), or deciding anything.
@@ -16,11 +16,11 @@ from understudy_agent.launch.protocol import Message, ProtocolError, number
 from understudy_agent.launch.reports import Reports
 from understudy_agent.launch.standbys import Standbys
 from understudy_agent.launch.steps import Step, Steps
-from understudy_agent.launch.watch import Over
+from understudy_agent.launch.watch import LaunchEnd
 
 
 class Seats:
-    """Of all steps are heard, those of a launch are spoken to."""
+    """Receives from the seats of all steps, sends to those of a launch."""
 
     def __init__(self, options: Options, hub: Hub, steps: Steps, standbys: Standbys, reports: Reports) -> None:
         self._options = options
@@ -29,15 +29,15 @@ class Seats:
         self._standbys = standbys
         self._reports = reports
 
-    # -- what is said ------------------------------------------------------------------------------------------
+    # -- to the seats -----------------------------------------------------------------------------------------
 
     def go(self, launch: Launch, restore: tuple[int, str] | None) -> None:
-        """All are there. `restore`: where the ranks go on, where they cannot ask."""
+        """All have answered. `restore`: step and path that the ranks restore, while no control plane answers."""
         links = launch.step.links
         master = links[launch.seats[0]]
         processes = self._processes(master)
         for node_rank, node in enumerate(launch.seats):
-            self._hub.say(
+            self._hub.send(
                 links[node],
                 "go",
                 launch=launch.number,
@@ -50,25 +50,25 @@ class Seats:
                 node_list=",".join(launch.seats),
                 restore=restore,
             )
-        launch.processes = 1 if self._options.torchrun else processes  # what we see of each node is one torchrun
+        launch.processes = 1 if self._options.torchrun else processes  # the seat starts one torchrun
 
     def signal(self, launch: Launch, which: signal.Signals) -> None:
         """To the ranks."""
         for link in self._those_there(launch).values():
-            self._hub.say(link, "signal", number=int(which))
+            self._hub.send(link, "signal", number=int(which))
 
-    def end(self, launch: Launch, over: Over) -> None:
+    def end(self, launch: Launch, over: LaunchEnd) -> None:
         """Its ranks are killed, everywhere; but for those that may go on in the next launch."""
         for node, link in self._those_there(launch).items():
-            if self._options.in_process_seconds is not None and node not in over.bad and not over.of_a_hang:
+            if self._options.in_process_seconds is not None and node not in over.bad and not over.is_hang:
                 launch.keep_seconds = self._options.in_process_seconds
-                self._hub.say(link, "keep")
+                self._hub.send(link, "keep")
             else:
-                self._hub.say(link, "kill")
+                self._hub.send(link, "kill")
 
     def kill(self, launch: Launch) -> None:
         for link in self._those_there(launch).values():
-            self._hub.say(link, "kill")
+            self._hub.send(link, "kill")
 
     def _those_there(self, launch: Launch) -> dict[str, SeatLink]:
         links = {node: launch.step.link(node) for node in launch.seats}
@@ -77,10 +77,10 @@ class Seats:
     def _processes(self, link: SeatLink) -> int:
         return self._options.procs_per_node or link.gpus or 1
 
-    # -- what is heard -----------------------------------------------------------------------------------------
+    # -- from the seats ---------------------------------------------------------------------------------------
 
-    def hear(self, link: SeatLink, message: Message, launch: Launch) -> int | None:
-        """The number of a signal that somebody has sent to a step in use: what follows is not for us to say."""
+    def receive(self, link: SeatLink, message: Message, launch: Launch) -> int | None:
+        """The number of a signal that a step in use has received; the launcher decides what follows."""
         step = self._steps.of(link)
         if step is None or link.node not in step.nodes:
             return None
@@ -120,5 +120,5 @@ class Seats:
         step.step_id = link.step
         self._reports.seat(link.node, step.generation)
         if self._options.preload and not (step.retired_at or step.probe):
-            self._hub.say(link, "prepare", processes=self._processes(link), torchrun=self._options.torchrun)
+            self._hub.send(link, "prepare", processes=self._processes(link), torchrun=self._options.torchrun)
         self._standbys.welcome(step, link.node, launch)

@@ -1,6 +1,6 @@
 """The signals that the launcher gets: Slurm's warning of the end, or the end itself.
 
-Belongs here: hearing them, and what each means after those before it. Must not: clocks (times are given), or what
+Belongs here: receiving them, and what each means after those before it. Must not: clocks (times are given), or what
 follows.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 WARNED_TWICE_SECONDS = 2.0
-"""Slurm's word to the steps and that to the batch script may be one and the same."""
+"""Slurm's signals to the steps and to the batch script within this time may be one and the same warning."""
 
 
 class Meaning(StrEnum):
@@ -35,33 +35,33 @@ class Signals:
         return self._warned_at is not None
 
     def listen(self) -> socket.socket:
-        """From now on. Whoever waits has to wait for this socket, too."""
-        ours, kernels = socket.socketpair()
-        ours.setblocking(False)
-        kernels.setblocking(False)
-        self._sockets = (ours, kernels)
-        signal.set_wakeup_fd(kernels.fileno(), warn_on_full_buffer=False)
+        """Begins to receive. The caller's loop must wait for this socket, too."""
+        read_end, write_end = socket.socketpair()
+        read_end.setblocking(False)
+        write_end.setblocking(False)
+        self._sockets = (read_end, write_end)
+        signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
         for name in (signal.SIGTERM, signal.SIGINT, self._checkpoint_signal):
             signal.signal(name, lambda received, _: self._received.append(signal.Signals(received)))
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        return ours
+        return read_end
 
     def received(self) -> Iterator[signal.Signals]:
         while self._received:
             yield self._received.pop(0)
 
     def warn(self, now: float) -> None:
-        """The warning is heeded."""
+        """The warning has been carried out."""
         self._warned_at = now
 
     def meaning(self, received: signal.Signals, now: float) -> Meaning:
-        """Of one that we got ourselves."""
+        """Of a signal to the launcher itself."""
         if received != self._checkpoint_signal or self._is_the_end(received, now):
             return Meaning.END
         return Meaning.NOTHING if received == signal.SIGTERM and self.warned else Meaning.WARNING
 
     def meaning_of_a_steps(self, number: int) -> Meaning:
-        """Of one that a seat got: Slurm's word to its step. What else somebody sends to a step is not for us."""
+        """Of a signal that a seat received from Slurm. Other signals to a step have no meaning for the launcher."""
         first = not self.warned and self.ending_for is None
         return Meaning.WARNING if number == self._checkpoint_signal and first else Meaning.NOTHING
 

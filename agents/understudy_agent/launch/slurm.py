@@ -1,7 +1,7 @@
 """Slurm's commands, as the launcher uses them: srun, scancel, sinfo, and scontrol to read.
 
 Belongs here: argument lists, and reading what comes back. Must not: a shell, waiting for any of them on the way to a
-new launch, or a word to Slurm about anything but steps of this very job.
+new launch, or acting in Slurm on anything but steps of this job.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GPUS_NOT_BY_NODE = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU"
 
 
 class NoAllocation(Exception):
-    """This is no place to start a gang; the message says why and what to do."""
+    """A gang cannot be started here; the message tells why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,14 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
 
 
 def _gpus_to_ask_for(environment: Mapping[str, str]) -> int:
-    """A job that asked for GPUs by task or in all has steps that get none, or too many, unless they say how many."""
+    """A job that asked for GPUs by task or in all has steps that get none, or too many, unless they name the number."""
     count = environment.get("SLURM_GPUS_ON_NODE", "")
     odd = any(name in environment for name in _GPUS_NOT_BY_NODE)
     return int(count) if odd and count.isdecimal() else 0
 
 
 def asked_for_no_kill(allocation: Allocation, environment: Mapping[str, str]) -> bool | None:
-    """None: cannot be seen. Slurm shows it nowhere; the batch script tells it where it has it as an #SBATCH line."""
+    """None: cannot be seen. Slurm shows it nowhere; it can be read from an #SBATCH line of the batch script."""
     if "SLURM_NO_KILL" in environment:
         return True
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -111,7 +111,7 @@ def srun_arguments(allocation: Allocation, nodes: Sequence[str], seat: Sequence[
 def start_step(arguments: Sequence[str], secret: str) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_SRUN}
     environment[SECRET_VARIABLE] = secret
-    # A session of its own: Ctrl-C is the launcher's to hear.
+    # A session of its own: Ctrl-C must reach the launcher only.
     return subprocess.Popen(list(arguments), env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
@@ -124,7 +124,7 @@ def kill_step(job_id: str, step: str) -> subprocess.Popen[bytes] | None:
             ["scancel", "--signal=KILL", f"{job_id}.{step}"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # that the step has ended meanwhile is no news
+            stderr=subprocess.DEVNULL,  # it complains where the step has ended meanwhile
         )
     except OSError as error:
         sys.stderr.write(f"understudy: cannot run scancel: {error}\n")
@@ -139,7 +139,7 @@ class NodeStates:
         self._interval_seconds = interval_seconds
         self._program: subprocess.Popen[bytes] | None = None
         self._answer: IO[bytes] | None = None
-        """A file: sinfo has a line for each node in each partition, and a pipe that nobody reads would be full."""
+        """A file: sinfo has a line for each node in each partition, and a pipe that is not read would fill up."""
         self._asked = time.monotonic()
         self._down: Mapping[str, str] = {}
         self._complained = False
@@ -182,7 +182,7 @@ class NodeStates:
         """Once: it is asked again all the same, and dead nodes are found by their seats besides."""
         if not self._complained:
             self._complained = True
-            sys.stderr.write(f"understudy: sinfo does not tell which nodes are down: {why}\n")
+            sys.stderr.write(f"understudy: cannot learn from sinfo which nodes are down: {why}\n")
 
     def _forget(self) -> None:
         if self._answer is not None:
@@ -196,5 +196,5 @@ def down_nodes(output: str) -> Mapping[str, str]:
         node, _, state = line.partition(" ")
         bare = state.strip().rstrip("*~#!%$@^-+").upper()
         if bare in _DOWN:
-            found[node] = f"Slurm says it is {bare}"
+            found[node] = f"Slurm shows it as {bare}"
     return found

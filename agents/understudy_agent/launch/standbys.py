@@ -1,4 +1,4 @@
-"""The next launch's step, and who could sit in it.
+"""The next launch's step, and the spares that could take a seat in it.
 
 Belongs here: starting standbys in time, which spares there are, and looking whether lost nodes are back. Must not: when
 a launch is over, or what follows from that.
@@ -33,7 +33,7 @@ class Standbys:
     # -- the next launch's step --------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        """On every node: the survivors' interpreters shall be warm, too. Raises OSError where there is no srun."""
+        """On every node: interpreters on surviving nodes must be warm, too. Raises OSError where there is no srun."""
         step = self._step
         if self._options.in_process_seconds is not None:  # the next launch is in the same step
             return
@@ -41,7 +41,7 @@ class Standbys:
             if now >= self._start_at:
                 self._step = self._steps.start(self._nodes.usable())
         elif step.program.poll() is not None or (step.absent and now - step.asked_at > self._options.seat_seconds):
-            if step.links:  # else it is not for single nodes' sake
+            if step.links:  # otherwise no single node is the cause
                 self._nodes.bar(step.absent)
             self._steps.retire(step)
             self._step, self._start_at = None, now + START_AGAIN_SECONDS
@@ -58,7 +58,7 @@ class Standbys:
 
     def stay(self, launch: Launch, seats: tuple[str, ...]) -> bool:
         """Whether the next launch is in this one's step, where some ranks still are. Then that is prepared."""
-        hung = launch.over is not None and launch.over.of_a_hang  # its seats have killed all that they had
+        hung = launch.over is not None and launch.over.is_hang  # its seats have killed all that they had
         if self._options.in_process_seconds is None or hung or not launch.step.can_seat(seats):
             return False
         for node in launch.seats:
@@ -75,7 +75,7 @@ class Standbys:
         elif step is self._step and node not in launch.seats:
             self._steps.leave(launch.step, node)  # the older standby there
 
-    # -- who could sit in it -----------------------------------------------------------------------------------
+    # -- the spares for it ------------------------------------------------------------------------------------
 
     def spares(self, launch: Launch) -> list[str]:
         """Those that have a seat already come first."""
@@ -84,24 +84,24 @@ class Standbys:
         return sorted(free, key=lambda node: step.link(node) is None)
 
     def notice_bad(self, launch: Launch) -> None:
-        """What happens to the gang's own nodes is the launch's affair."""
+        """Of spares only: the gang's own nodes are judged with the launch."""
         step = self._step or launch.step
         # While a node is absent, srun may end all of the step for its sake.
         if not step.retired_at and not step.absent:
             spares = [node for node in step.nodes if node not in launch.seats and node not in step.left]
             now = time.monotonic()
-            # Where most hang up, somebody has ended the step.
+            # Where most disconnect, the step has been ended from outside.
             ended = watch.are_many(len(step.hung_up), len(step.nodes)) or now - step.lost_at < watch.SETTLE_SECONDS
             for node in spares if not ended else ():
                 if node in step.hung_up:
-                    self._nodes.lose(node, "its seat hung up", away=True)
+                    self._nodes.lose(node, "its seat disconnected", away=True)
             silent = {node: silence_of(link, now) for node, link in step.links.items() if link.open}
             for node, why in watch.lost_to_silence(silent, len(silent), self._options.silence_seconds).items():
                 if node in spares:
                     self._nodes.lose(node, why, away=True)
-        self._nodes.tell_changes(launch.seats)
+        self._nodes.report_changes(launch.seats)
 
-    def instead(self, launch: Launch) -> tuple[str, ...] | None:
+    def replacement_seats(self, launch: Launch) -> tuple[str, ...] | None:
         """The gang's nodes, a spare in the place of each that cannot be used. None: they are too few."""
         unusable = self._nodes.unusable()
         bad = [node for node in launch.seats if node in unusable]
@@ -115,5 +115,5 @@ class Standbys:
         """Look, now and then, whether a lost node is back. Raises OSError as `start` does."""
         if now - self._probed_at > PROBE_SECONDS:
             self._probed_at = now
-            for node in self._nodes.to_be_probed():  # a step for each: one that is dead shall not hold up the others
+            for node in self._nodes.to_be_probed():  # a step for each, so that a dead one does not delay the others
                 self._steps.retire_after(self._steps.start([node], probe=True), PROBE_SECONDS - 1)

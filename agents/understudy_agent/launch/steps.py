@@ -19,11 +19,11 @@ from understudy_agent.launch.options import Options
 from understudy_agent.launch.slurm import Allocation, kill_step, srun_arguments, start_step
 
 LEAVE_SECONDS = 2.0
-"""For seats that were told to leave. Then Slurm is asked to kill the step."""
+"""For seats to leave when they are ordered to. Then Slurm is asked to kill the step."""
 SCANCEL_SECONDS = 10.0
 """For scancel, which waits for a slurmctld that does not answer. Then it is killed."""
 SRUN_SECONDS = 6.0
-"""For srun, which waits for lost nodes longer than we do. Then it is killed."""
+"""For srun, which waits for lost nodes longer than the launcher. Then it is killed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,29 +34,29 @@ class Step:
     asked_at: float
     links: dict[str, SeatLink] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
-    """Nodes whose seat hung up."""
+    """Nodes whose seat has disconnected."""
     lost_at: float = 0.0
     """When the last one did."""
     left: set[str] = field(default_factory=set)
-    """Nodes whose seat was told to leave."""
+    """Nodes whose seat was ordered to leave."""
     warm: set[str] = field(default_factory=set)
     step_id: str = ""
     killed_at: float | None = None
     """When Slurm was asked to SIGKILL all of it."""
     killed: frozenset[str] = frozenset()
-    """Nodes whose seat was there then: that it hangs up afterwards is no fault of theirs."""
+    """Nodes whose seat was connected then: that it disconnects afterwards is no fault of the node."""
     retired_at: float | None = None
     expires_at: float | None = None
     probe: bool = False
 
     def link(self, node: str) -> SeatLink | None:
-        """The node's seat, where it is there and has not hung up."""
+        """The node's seat, where it is there and has not disconnected."""
         found = self.links.get(node)
         return found if found is not None and found.open else None
 
     @property
     def hung_up(self) -> set[str]:
-        """Nodes whose seat hung up by itself."""
+        """Nodes whose seat has disconnected by itself."""
         return self.lost - self.killed
 
     @property
@@ -88,7 +88,7 @@ class Steps:
     def start(self, nodes: Sequence[str], probe: bool = False) -> Step:
         """Raises OSError where there is no srun."""
         generation, self._next = self._next, self._next + 1
-        # -P: neither the working directory nor a script's is where our own modules are looked for.
+        # -P: neither the working directory nor a script's is where the modules of this package are looked for.
         seat = [sys.executable, "-P", "-m", "understudy_agent.launch.seat", f"--port={self._hub.port}"]
         seat += [
             f"--generation={generation}",
@@ -110,7 +110,7 @@ class Steps:
         link = step.link(node)
         if link is not None:
             step.left.add(node)
-            self._hub.say(link, "leave")
+            self._hub.send(link, "leave")
 
     def kill(self, step: Step) -> None:
         """SIGKILL to every process of the step, through Slurm, whatever its seats do."""
@@ -156,7 +156,7 @@ class Steps:
             if now - step.retired_at > LEAVE_SECONDS:
                 self.kill(step)
                 if not step.step_id and now - step.retired_at < SRUN_SECONDS:
-                    step.program.terminate()  # no seat has ever told us the step's number: srun knows it
+                    step.program.terminate()  # no seat has reported the step's number, but srun knows it
             if now - step.retired_at > SRUN_SECONDS:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(step.program.pid, signal.SIGKILL)

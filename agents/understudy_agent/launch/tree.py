@@ -16,7 +16,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 def become_subreaper() -> bool:
-    """Orphans below us become our children, so that nothing leaves the tree. False: the kernel refuses."""
+    """Orphans below this process become its children, so that nothing leaves the tree. False: the kernel refuses."""
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
@@ -47,25 +47,25 @@ def below(root: int | None = None) -> list[int]:
 
 
 def kill_below() -> list[int]:
-    """SIGKILL everything below us; what is still to be seen afterwards. We are a subreaper: nothing leaves the tree.
+    """SIGKILL everything below this process, a subreaper that nothing below it can leave. Returns what is still there.
 
-    A program that runs as somebody else (setuid) is none of the ranks, and not ours to kill: Slurm does, with the step.
+    A program that runs as another user (setuid) is not a rank, and cannot be killed from here: Slurm does that.
     """
-    theirs = {pid for pid in below() if not _kill(pid)}
+    of_other_users = {pid for pid in below() if not _kill(pid)}
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    return [pid for pid in below() if pid not in theirs]
+    return [pid for pid in below() if pid not in of_other_users]
 
 
 def kill_tree(root: int) -> None:
-    """SIGKILL for a process of ours and all below it. Who had left it is below us, and ended with us."""
+    """SIGKILL for a child and all below it. A process that has left that tree is below this one, and ends with it."""
     for pid in (root, *below(root)):
         _kill(pid)
 
 
 def _kill(pid: int) -> bool:
-    """False: it is not ours to kill."""
+    """False: it runs as another user."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

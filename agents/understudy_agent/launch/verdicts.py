@@ -1,6 +1,6 @@
-"""Where the word comes from that a node is bad.
+"""Verdicts: which nodes are bad.
 
-Belongs here: the interface, and the ways to hear verdicts. Must not: judging.
+Belongs here: the interface, and the sources of verdicts. Must not: judging.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class NoVerdicts:
 
 
 class AllVerdicts:
-    """Several who may say it; of two about the same node the first one's reason is told."""
+    """Several sources; where two condemn the same node, the reason of the first one counts."""
 
     def __init__(self, *verdicts: Verdicts) -> None:
         self._verdicts = verdicts
@@ -37,7 +37,7 @@ class AllVerdicts:
 class FileVerdicts:
     """A file with a line `node reason…` for each bad node, or a directory with a file for each, named after it.
 
-    A file that is not there says nothing. Whoever writes it should put a new one in its place (rename), or append.
+    A file that does not exist condemns no node. Its writer should replace it as a whole (rename), or append to it.
     """
 
     def __init__(self, path: Path, interval_seconds: float = 0.0) -> None:
@@ -70,7 +70,7 @@ class FileVerdicts:
         if self._path.is_dir():
             return {one.name: _reason(one.read_text(errors="replace")) for one in sorted(self._path.iterdir())}
         lines = (line.split(maxsplit=1) for line in self._path.read_text(errors="replace").splitlines())
-        return {words[0]: _reason("".join(words[1:])) for words in lines if words}
+        return {fields[0]: _reason("".join(fields[1:])) for fields in lines if fields}
 
 
 def _reason(text: str) -> str:

@@ -1,8 +1,8 @@
 """An interpreter that has the imports of a training program behind it, and waits to become a rank.
 
 Run by a seat as `python FLAGS warm.py READY_FD GO_FD MODULES KIND TARGET ARGUMENTS…` with the *user's* Python, which
-may have nothing of ours installed and be older: this file needs the standard library alone, and none of
-our modules.
+may be older (3.9) and need not have Understudy installed: this file needs only the standard library, and no other
+module of this package.
 
 It does not fork: the process that imported the modules is the one that runs the program. Libraries start threads when
 they are imported, and threads do not survive a fork.
@@ -17,7 +17,7 @@ import sys
 
 
 def _nothing(_number: int, _frame: object) -> None:
-    """A signal to the whole step (Slurm's warning before the end of the time) is not meant for who only waits."""
+    """A signal to the whole step, such as Slurm's warning of its end, does not concern a waiting interpreter."""
 
 
 def _wait() -> tuple:  # type: ignore[type-arg]
@@ -26,21 +26,21 @@ def _wait() -> tuple:  # type: ignore[type-arg]
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, _nothing)
     # As if the program had been started by itself: its own directory is where imports are looked for first.
-    ours = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - the fewest imports
-    if sys.path and os.path.abspath(sys.path[0]) == ours:  # noqa: PTH100
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - the fewest imports
+    if sys.path and os.path.abspath(sys.path[0]) == here:  # noqa: PTH100
         sys.path[0] = os.getcwd() if kind == "module" else os.path.dirname(os.path.realpath(target))  # noqa: PTH109, PTH120
     failed = []
     for module in filter(None, modules.split(",")):
         try:
             importlib.import_module(module)
-        except BaseException as error:  # noqa: BLE001 - the program itself shall fail of it, and say why
+        except BaseException as error:  # noqa: BLE001 - the program itself will fail because of it
             failed.append("%s (%s: %s)" % (module, type(error).__name__, error))  # noqa: UP031
     os.write(ready, (json.dumps({"failed": failed}) + "\n").encode())
     os.close(ready)
     with os.fdopen(go) as pipe:
         line = pipe.readline()
     if not line:
-        os._exit(0)  # the seat is gone, or does not need us
+        os._exit(0)  # the seat is gone, or does not need this interpreter
     os.environ.clear()
     os.environ.update(json.loads(line))
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):

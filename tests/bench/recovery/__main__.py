@@ -115,7 +115,7 @@ class Attempt:
     def _ready(self) -> bool:
         events = [json.loads(line) for line in self._read("events").splitlines() if line.endswith("}")]
         what = "warm" if self._side.warm else "seat"
-        standbys = sum(one["what"] == what and one["generation"] == 1 for one in events)
+        standbys = sum(one["event"] == what and one["generation"] == 1 for one in events)
         return len(self._steps()) >= READY_STEPS and standbys >= self._side.standbys
 
     def _victim(self) -> str:
@@ -150,7 +150,7 @@ class Attempt:
     def _reported_at(self, fault_at: float) -> float | None:
         """By the launcher's own events."""
         events = [json.loads(line) for line in self._read("events").splitlines() if line.endswith("}")]
-        return next((float(one["at"]) for one in events if one["what"] == "fault" and one["at"] >= fault_at), None)
+        return next((float(one["at"]) for one in events if one["event"] == "fault" and one["at"] >= fault_at), None)
 
     def _remark(self) -> str:
         state = self._field("JobState")
