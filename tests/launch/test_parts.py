@@ -17,6 +17,7 @@ import pytest
 from understudy_agent.launch import steps, tree, warm
 from understudy_agent.launch.case import OutOfSpares
 from understudy_agent.launch.command import Meeting, PythonProgram, parse_python, torchrun
+from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.hub import Hub
 from understudy_agent.launch.nodes import Nodes
@@ -392,3 +393,8 @@ def test_every_option_is_documented() -> None:
     options = set(re.findall(r"^ +(--[a-z-]+)", done.stdout, re.MULTILINE))
     assert options
     assert sorted(option for option in options if f"| `{option}" not in page) == []
+
+
+def test_every_row_of_the_table_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "launcher.md").read_text()
+    assert [row for row in TABLE if f"| {row.label} | {row.meaning} | {row.action} |" not in page] == []
