@@ -1,4 +1,4 @@
-"""Which nodes no new job may start on now: the word that agents hand on to Slurm's Prolog."""
+"""Nodes on which no new job may start now: agents pass this on to Slurm's Prolog."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 
 def unfit_nodes(snapshot: Snapshot) -> dict[str, str]:
-    """Node → why. Only nodes that we took out of service and that Slurm has not drained yet.
+    """Node → why. Only nodes that the control plane took out of service and that Slurm has not drained yet.
 
-    The guards had their say before a node got there, so a fault of ours that condemns every node closes no more of them
-    than it may drain. Once Slurm has our drain it keeps jobs away by itself; a word against the node that outlived that
-    would hit the first job after a person has resumed it.
+    The guards were asked before, so a wrong rule that condemns every node closes no more nodes than it may drain. Once
+    Slurm has drained the node, Slurm keeps jobs away; a refusal that outlived the drain would hit the first job after
+    an administrator has resumed the node.
     """
     if snapshot.mode is not Mode.ACT or snapshot.paused or snapshot.slurm_error:
         return {}

@@ -28,7 +28,7 @@ MANUAL_REPAIR = NodeState.MANUAL_REPAIR
 OPERATOR_HOLD = NodeState.OPERATOR_HOLD
 RETIRED = NodeState.RETIRED
 TRUSTED = (IN_SERVICE, SUSPECT, UNKNOWN, PROBATION)
-"""States in which a node may still hold work that we would have to move."""
+"""States in which a node may hold work that the control plane would have to move."""
 
 ALL = tuple(NodeState)
 
@@ -73,7 +73,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.NODE_DEAD,),
         QUARANTINED,
         Action.QUARANTINE,
-        "agent and slurmd are gone and no job there goes on: waiting for SlurmdTimeout helps nobody",
+        "agent and slurmd are gone and no job there goes on: waiting for SlurmdTimeout helps no job",
     ),
     Row(
         12,
@@ -98,7 +98,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.SEAT_LOST,),
         None,
         Action.MOVE_GANG,
-        "the node is somebody else's now and left alone; the gang that waits for it gets another",
+        "an administrator took the node, which is left alone; the gang that waits for it gets another",
     ),
     Row(
         17,
@@ -106,7 +106,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.DRAINED_FOR_US,),
         None,
         Action.DRAIN_AGAIN,
-        "our Prolog kept a job off it and Slurm drained it for that: the drain is given our reason",
+        "our Prolog kept a job off it and Slurm drained it for that: the drain gets the control plane's reason",
     ),
     Row(
         18,
@@ -114,7 +114,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.DRAINED_FOR_US,),
         QUARANTINED,
         Action.DRAIN_AGAIN,
-        "our Prolog kept a job off it and Slurm drained it for that: the drain is ours",
+        "our Prolog kept a job off it and Slurm drained it for that: the control plane takes the drain over",
     ),
     Row(
         20,
@@ -122,7 +122,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.STRAGGLER_SUSPECTED,),
         SUSPECT,
         Action.NOTHING,
-        "statistics alone mark a suspect; they drain nobody",
+        "statistics alone mark a suspect; they drain no node",
         suspects=SuspicionCause.SLOW,
     ),
     Row(
@@ -155,7 +155,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.DRAINED_BY_OTHERS,),
         FOREIGN_DRAIN,
         Action.NOTHING,
-        "somebody else took it out of service: looked at, not touched",
+        "an administrator took it out of service: the control plane does not touch it",
     ),
     Row(
         41,
@@ -163,7 +163,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.DRAIN_LIFTED,),
         IN_SERVICE,
         Action.NOTHING,
-        "whoever drained it has resumed it",
+        "the administrator who drained it has resumed it",
     ),
     Row(
         42,
@@ -171,7 +171,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.HARDWARE_FAULT,),
         None,
         Action.NOTHING,
-        "it is out of service by somebody else's decision, and theirs to deal with",
+        "an administrator took it out of service and deals with the fault",
     ),
     Row(43, (FOREIGN_DRAIN,), (Signal.NODE_DEAD,), None, Action.NOTHING, "as row 42"),
     Row(
@@ -194,7 +194,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.GANG_HUNG,),
         SUSPECT,
         Action.RESTART_GANG,
-        "the gang hangs and waits for this node: started anew, and the node is a suspect, no more",
+        "the gang hangs and waits for this node: the gang is restarted, and the node is only a suspect",
         suspects=SuspicionCause.HANG,
     ),
     Row(
@@ -203,7 +203,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.GANG_HUNG,),
         None,
         Action.RESTART_GANG,
-        "the gang hangs and waits for this node, about which enough is said already: started anew",
+        "the gang hangs and waits for this node, which is a suspect or out of service already: the gang is restarted",
         suspects=SuspicionCause.HANG,
     ),
     Row(
@@ -255,7 +255,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.DRAIN_AT_JOB_END,),
         None,
         Action.NOTHING,
-        "it is out of service by somebody else's decision, and theirs to deal with",
+        "an administrator took it out of service and deals with the fault",
     ),
     Row(
         140,
@@ -325,7 +325,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.MANUAL_REPAIR_DUE,),
         MANUAL_REPAIR,
         Action.ASK_PERSON,
-        "nothing is left for us to try: a person gets a ticket with the evidence",
+        "the control plane has nothing left to try: a person gets a ticket with the evidence",
     ),
     Row(
         210,
@@ -333,7 +333,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.REPAIRED,),
         VALIDATING,
         Action.VALIDATE,
-        "a repair proves nothing by itself: the node is tested, and nobody else can use it meanwhile",
+        "a repair proves nothing by itself: the node is validated, and no job can use it meanwhile",
         origin=ValidationOrigin.REPAIRED,
     ),
     Row(
@@ -402,7 +402,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.RETURN_TEST_NOT_BEGUN,),
         PROBATION,
         Action.LET_GO,
-        "a test that never began says nothing: its probation begins anew",
+        "a test that never began says nothing: its probation begins again",
     ),
     Row(
         230, (PROBATION,), (Signal.PROBATION_OVER,), IN_SERVICE, Action.NOTHING, "nothing has come up since it returned"
@@ -445,7 +445,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.HOLD_LEFT,),
         None,
         Action.LET_GO,
-        "nobody could use the node, and nobody would give it back",
+        "no job could use the node, and the reservation would stay",
     ),
     Row(
         250,
@@ -521,7 +521,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.TEST_ASKED,),
         VALIDATING,
         Action.VALIDATE,
-        "an operator asked for it; should the test never begin, its probation begins anew",
+        "an operator asked for it; should the test never begin, its probation begins again",
         origin=ValidationOrigin.PROBATION,
     ),
     Row(

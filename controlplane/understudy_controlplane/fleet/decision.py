@@ -14,19 +14,19 @@ from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 class Action(StrEnum):
     NOTHING = "nothing"
-    QUARANTINE = "quarantine"  # take the node out of service, and move a gang of ours that runs there
+    QUARANTINE = "quarantine"  # take the node out of service, and move a managed gang that runs there
     DRAIN = "drain"  # take the node out of service; what runs there goes on to its end
     DRAIN_AGAIN = "drain_again"
     MOVE_GANG = "move_gang"  # the node is out of service already; the gang on it is not safe yet
     RESTART_GANG = "restart_gang"  # it hangs; no node is taken out of service for that
     FILL_POOL = "fill_pool"
-    RELEASE_JOB = "release_job"  # our Prolog kept it off a node, and Slurm holds it for that
+    RELEASE_JOB = "release_job"  # Understudy's Prolog kept it off a node, and Slurm holds it for that
     REPAIR = "repair"  # try the next rung of the repair ladder
     VALIDATE = "validate"  # test the node before it returns
     ASK_PERSON = "ask_person"  # a ticket, with the evidence
     RETURN = "return"  # the node goes back to work
-    TAKE_BACK = "take_back"  # drain it again, then give up the reservation that kept it for us
-    LET_GO = "let_go"  # somebody took it: give up what we still hold of it
+    TAKE_BACK = "take_back"  # drain it again, then give up the reservation that kept it for the control plane
+    LET_GO = "let_go"  # an administrator took it: give up what the control plane still holds of it
     RESTORE_WEIGHT = "restore_weight"  # that it had in Slurm before its probation
     HOLD = "hold"  # an operator wants it out of service
     OPEN_BREAKER = "open_breaker"
@@ -81,7 +81,7 @@ class Decision:
 
     @property
     def key(self) -> str:
-        """A decision with the key of one that already stands says nothing new and is not recorded again."""
+        """A decision with the key of one that stands already is not recorded again."""
         parts = [self.subject, str(self.row), self.action.value, self.because.value]
         if self.to_state is None and self.finding is not None:
             parts += [self.finding.rule, str(self.evidence.get("boot_id", "")), str(self.evidence.get("bus_id", ""))]
@@ -89,5 +89,5 @@ class Decision:
 
     @property
     def once(self) -> bool:
-        """About events of one boot of a node: said once for all of a kind, not each time they are looked at anew."""
+        """About events of one boot of a node: recorded once for each kind, not in each round that sees them."""
         return self.to_state is None and "sequence" in self.evidence

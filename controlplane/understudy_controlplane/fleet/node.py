@@ -14,7 +14,7 @@ from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 
 REASON_PREFIX = "understudy:"
-"""Every reason that we give Slurm begins with this; one that does not is somebody else's."""
+"""Every reason that the control plane gives Slurm begins with this; other reasons are an administrator's or Slurm's."""
 
 
 SLURM_SAVES_SECONDS = 10.0
@@ -26,25 +26,29 @@ class NodeState(StrEnum):
 
     IN_SERVICE = "in_service"  # nothing is known against it
     SUSPECT = "suspect"  # something looks wrong; it goes on working
-    QUARANTINED = "quarantined"  # out of service by our decision
-    UNKNOWN = "unknown"  # its agent is silent; that is all we know
-    FOREIGN_DRAIN = "foreign_drain"  # somebody else took it out of service: look, don't touch
-    REPAIRING = "repairing"  # a rung of the repair ladder is being tried; drained, or reserved for us alone
-    VALIDATING = "validating"  # reserved for us alone, while it is tested
+    QUARANTINED = "quarantined"  # out of service by the control plane's decision
+    UNKNOWN = "unknown"  # its agent is silent; nothing else is known
+    FOREIGN_DRAIN = "foreign_drain"  # an administrator took it out of service: read, not changed
+    REPAIRING = (
+        "repairing"  # a rung of the repair ladder is being tried; drained, or reserved for the control plane alone
+    )
+    VALIDATING = "validating"  # reserved for the control plane alone while it is validated
     PROBATION = "probation"  # it works again and passed its test; as a spare it is taken last
     MANUAL_REPAIR = "manual_repair"  # out of service, and a person has the ticket
-    OPERATOR_HOLD = "operator_hold"  # out of service by an operator's word to us: not touched until released
+    OPERATOR_HOLD = "operator_hold"  # out of service at an operator's request, until released
     RETIRED = "retired"  # out of service for good
 
 
 AT_FAULT = frozenset({NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING, NodeState.MANUAL_REPAIR})
-"""Out of service by our own decision. These count against the budgets, but for nodes that are tested in service."""
+"""Out of service by the control plane's decision. They count against the budgets, except nodes validated
+from service.
+"""
 
 OUT_OF_SERVICE = AT_FAULT | {NodeState.OPERATOR_HOLD, NodeState.RETIRED}
-"""Out of service by our hand."""
+"""The control plane has taken the node out of service, or keeps it out."""
 
 IN_REPAIR = frozenset({NodeState.REPAIRING, NodeState.VALIDATING})
-"""A recovery of ours is at work on the node: what happens to it meanwhile may be our own doing."""
+"""A recovery works on the node: what happens to it meanwhile may be the recovery's own effect."""
 
 
 class ValidationOrigin(StrEnum):
@@ -66,7 +70,7 @@ FROM_SERVICE = OF_A_SUSPECT | {ValidationOrigin.IN_SERVICE, ValidationOrigin.PRO
 
 
 class DrainKind(StrEnum):
-    NOW = "now"  # a gang of ours that runs there is moved
+    NOW = "now"  # a managed gang that runs there is moved
     AT_JOB_END = "at_job_end"  # what runs there goes on to its end
 
 
@@ -78,15 +82,17 @@ class NodeRecord:
     state: NodeState = NodeState.IN_SERVICE
     since: float = 0.0
     table_row: int = 0  # the row of `decide.table` that led here: a label for people
-    cleared_at: float = 0.0  # events received up to here count no more: somebody vouched for the node since
-    drained_at: float | None = None  # when our drain was read back from Slurm
-    drain_reason: str = ""  # as read back then, with who gave it and when, in Slurm's words: the proof that it is ours
+    cleared_at: float = 0.0  # events received up to here no longer count: the node was vouched for since
+    drained_at: float | None = None  # when the control plane's drain was read back from Slurm
+    drain_reason: str = (
+        ""  # as read back then, with who gave it and when, in Slurm's words: the proof of who drained it
+    )
     drain_user: str = ""
     drain_reason_at: int = 0
     drain_settled: bool = False  # it was seen to stand for so long that slurmctld has saved it
     agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
-    slurmd_seen_at: float | None = None  # when its slurmd's port first answered us
-    past_boot_id: str = ""  # the boot that a reboot of ours ends: what is told of it counts no more
+    slurmd_seen_at: float | None = None  # when its slurmd's port first answered
+    past_boot_id: str = ""  # the boot that a recovery ends: reports of it no longer count
     weight: int | None = None  # in Slurm, for its probation; None: the control plane has not changed its weight
     weight_before: int | None = None  # the weight that it gets back
     suspicions: tuple[Suspicion, ...] = ()  # of a suspect, oldest first; one for each cause
@@ -113,10 +119,10 @@ class NodeRecord:
         return self.state in AT_FAULT and not self.tested_in_service
 
     def owns(self, slurm: SlurmNode) -> bool:
-        """Whether the node is out of service for the very reason that we gave.
+        """Whether the node is out of service for the very reason that the control plane gave.
 
         Slurm keeps no owner: whoever writes a reason last has the node. Some versions leave an old reason standing when
-        a node is resumed, so the prefix alone proves nothing; time and user of what we read back do.
+        a node is resumed, so the prefix alone proves nothing; time and user of what was read back do.
         """
         if self.state not in OUT_OF_SERVICE or not slurm.reason.startswith(REASON_PREFIX):
             return False
@@ -188,9 +194,11 @@ class NodeView:
     driver_version: str = ""
     gpus: tuple[Gpu, ...] = ()
     events: tuple[StoredKernelEvent, ...] = ()  # of this boot, not cleared
-    is_spare: bool = False  # held in our spare reservation
+    is_spare: bool = False  # held in the spare reservation
     history: tuple[StoredKernelEvent, ...] = ()  # of the last days: those of earlier boots and cleared ones as well
-    slurmd_silent_since: float | None = None  # since when nobody answers at slurmd's port; None: it does, or not asked
+    slurmd_silent_since: float | None = (
+        None  # since when slurmd's port does not answer; None: it does, or was not probed
+    )
     hardware_events: tuple[StoredHardwareEvent, ...] = ()  # of any boot, not cleared
     ports: tuple[Port, ...] = ()
     host: Host | None = None
@@ -198,7 +206,7 @@ class NodeView:
     nvml_unkillable: bool = False
     ports_silent_seconds: float = 0.0
     host_silent_seconds: float = 0.0
-    clock_ahead_seconds: float = 0.0  # of our own clock, the report's way here included (which makes it less)
+    clock_ahead_seconds: float = 0.0  # of the control plane's clock; the report's travel time makes it less
 
     @property
     def name(self) -> str:

@@ -47,7 +47,7 @@ node = Table(
     Column("drain_settled", Boolean, nullable=False, server_default=false()),
     Column("agent_seen_at", Double),  # to the minute
     Column("slurmd_seen_at", Double),  # when its slurmd's port first answered us
-    Column("past_boot_id", String(64), nullable=False, server_default=""),  # ended by a reboot of ours
+    Column("past_boot_id", String(64), nullable=False, server_default=""),  # ended by a reboot of a recovery
     Column("weight", BigInteger),  # in Slurm, for its probation
     Column("weight_before", BigInteger),
     Column("validation_origin", String(32)),  # fleet.node.ValidationOrigin, of a node that is validated
@@ -394,7 +394,7 @@ ticket = Table(
     Column("node", String(255), nullable=False),
     Column("opened_at", Double, nullable=False),
     Column("sent_at", Double),  # when the webhook took it, or at once where there is none
-    Column("closed_at", Double),  # when the node left the hands of people
+    Column("closed_at", Double),  # when the node left manual repair
     Column("body", JSON, nullable=False),
     UniqueConstraint("label"),
     Index("ix_ticket_node", "node"),
