@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from understudy_controlplane.fleet.recovery import StepName
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 REPOSITORY = DOCS.parent
+
+JOURNEYS = sorted(set(re.findall(r"`([\w/]+\.py:[\w.]+)`", (DOCS / "architecture.md").read_text())))
+"""Places in the code that the architecture's journeys pass: path and function."""
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -35,6 +39,23 @@ def test_every_room_is_described() -> None:
         path.parent.name for path in (REPOSITORY / "controlplane" / "understudy_controlplane").glob("*/__init__.py")
     ]
     assert [room for room in rooms if f"`{room}/`" not in text] == []
+
+
+@pytest.mark.parametrize("place", JOURNEYS)
+def test_the_journeys_through_the_code_name_functions_that_exist(place: str) -> None:
+    path, _, name = place.partition(":")
+    [source] = [
+        folder / path
+        for folder in (REPOSITORY / "agents", REPOSITORY / "controlplane" / "understudy_controlplane")
+        if (folder / path).exists()
+    ]
+    scope: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef = ast.parse(source.read_text())
+    for part in name.split("."):
+        [scope] = [
+            one
+            for one in scope.body
+            if isinstance(one, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and one.name == part
+        ]
 
 
 def test_every_metric_is_documented() -> None:
