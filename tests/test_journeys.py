@@ -1,4 +1,4 @@
-"""The journeys of docs/architecture.md, run: a real agent reports to a real control plane, whose Slurm is the fake one."""
+"""The journeys of docs/architecture.md, run with a real agent, a real control plane and the fake Slurm."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def code_of(place: str) -> CodeType | None:
 
 
 class OneBoot(Rehearsal):
-    def _boot_id(self, name: str) -> str:
+    def _boot_id(self, name: str) -> str:  # noqa: ARG002 - the same for all nodes, as the agent reports it
         return "boot-1"
 
 
