@@ -171,7 +171,7 @@ def test_a_role_that_was_not_given_is_not_taken_for_a_fault() -> None:
     result = judged("-", stdin=("step,rank,self_seconds\n" + "".join(lines)).encode())
     assert suspects(result) == []
     assert [one["rank"] for one in result["not_named"]] == [6, 7]
-    assert "told no role" in result["not_named"][0]["why"]
+    assert "without a role" in result["not_named"][0]["why"]
 
 
 @pytest.mark.integration

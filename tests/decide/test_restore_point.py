@@ -52,7 +52,7 @@ def test_the_words_name_step_rank_node_and_what_was_seen() -> None:
     assert explain(THREE, [anomaly(61)]) == ""
 
 
-def test_of_many_the_newest_are_told() -> None:
+def test_of_many_the_newest_are_named() -> None:
     many = [written(step) for step in range(10, 100, 10)]
     assert explain(many, [anomaly(5)]).endswith("; and 6 more")
 

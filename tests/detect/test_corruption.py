@@ -39,7 +39,7 @@ def test_the_first_to_show_nan_in_two_attempts_is_suspect() -> None:
     ],
     ids=["once", "two nodes once each", "on many ranks at once"],
 )
-def test_nan_once_or_on_many_condemns_nobody(nans: list[FirstNan]) -> None:
+def test_nan_once_or_on_many_condemns_no_node(nans: list[FirstNan]) -> None:
     assert suspects(*nans) == set()
 
 
@@ -47,9 +47,9 @@ def test_the_same_rank_at_the_same_step_again_is_the_programs_fault() -> None:
     assert suspects(nan(), nan(attempt=1), nan(attempt=2)) == set()
 
 
-def test_what_was_before_somebody_vouched_for_the_node_does_not_count() -> None:
-    vouched = b.node("n3", record=NodeRecord("n3", cleared_at=b.NOW - 30, agent_seen_at=b.NOW - 9))
-    assert suspects(nan(), nan(8), nodes=[vouched]) == set()
+def test_what_was_before_the_node_was_cleared_does_not_count() -> None:
+    cleared = b.node("n3", record=NodeRecord("n3", cleared_at=b.NOW - 30, agent_seen_at=b.NOW - 9))
+    assert suspects(nan(), nan(8), nodes=[cleared]) == set()
 
 
 def test_the_node_is_a_suspect_that_goes_on_working_and_a_self_check_is_advised() -> None:

@@ -34,7 +34,7 @@ STAGES = {
 
 @pytest.mark.parametrize("job", STAGES)
 @pytest.mark.parametrize("noise", [0.005, 0.02, 0.05])
-def test_stages_of_unequal_work_accuse_nobody(job: str, noise: float) -> None:
+def test_stages_of_unequal_work_accuse_no_rank(job: str, noise: float) -> None:
     work, roles = STAGES[job]
     for seed in range(20):
         assert slow_ranks(gang(work, list(roles), noise=noise, seed=seed), POLICY) == []
@@ -42,26 +42,26 @@ def test_stages_of_unequal_work_accuse_nobody(job: str, noise: float) -> None:
 
 @pytest.mark.parametrize("job", STAGES)
 @pytest.mark.parametrize("noise", [0.005, 0.02, 0.05])
-def test_the_same_stages_accuse_nobody_when_no_role_is_told(job: str, noise: float) -> None:
+def test_the_same_stages_accuse_no_rank_when_no_role_is_set(job: str, noise: float) -> None:
     work, roles = STAGES[job]
     for seed in range(20):
         assert slow_ranks(gang(work, [""] * len(roles), noise=noise, seed=seed), POLICY) == []
 
 
-def test_ranks_that_stand_apart_together_are_told_with_the_doubt() -> None:
+def test_ranks_that_are_slow_together_are_reported_with_the_doubt() -> None:
     work = [1.0] * 6 + [1.3] * 2
     assert {slow.rank for slow in judge(gang(work, [""] * 8), POLICY)} == {6, 7}
-    assert all("2 of 8 ranks that told no role" in slow.doubt for slow in judge(gang(work, [""] * 8), POLICY))
+    assert all("2 of 8 ranks without a role" in slow.doubt for slow in judge(gang(work, [""] * 8), POLICY))
 
 
-def test_ranks_that_fell_back_together_are_named_though_no_role_is_told() -> None:
+def test_ranks_that_fell_back_together_are_named_though_no_role_is_set() -> None:
     """A node that becomes slow takes all of its ranks with it."""
     table = gang([1.0] * 64, [""] * 64)
     table.self_seconds[8:16, 48:] *= 1.2
     assert [slow.rank for slow in slow_ranks(table, POLICY)] == list(range(8, 16))
 
 
-def test_one_slow_rank_among_equals_is_named_though_no_role_is_told() -> None:
+def test_one_slow_rank_among_equals_is_named_though_no_role_is_set() -> None:
     (slow,) = slow_ranks(gang([1.0] * 7 + [1.1], [""] * 8), POLICY)
     assert slow.rank == 7
     assert 1.08 < slow.ratio < 1.12
@@ -74,7 +74,7 @@ def test_work_that_is_spread_very_unevenly_needs_more_of_an_excess() -> None:
     assert [slow.rank for slow in slow_ranks(even, POLICY)] == [31]
 
 
-def test_one_rank_that_is_not_heard_blinds_nobody() -> None:
+def test_one_rank_without_reports_hides_no_other() -> None:
     table = gang([1.0] * 7 + [1.2], [""] * 8)
     table.self_seconds[0] = np.nan
     never = replace(table, last_step=np.where(np.arange(8) == 0, -1, table.last_step))

@@ -40,7 +40,7 @@ def suspects_over_time(table: StepTable) -> dict[int, SlowRank]:
     return found
 
 
-def test_the_injected_slow_worker_is_named_within_forty_steps_and_nobody_else() -> None:
+def test_the_injected_slow_worker_is_named_within_forty_steps_and_no_other() -> None:
     found = suspects_over_time(load("steps-slow-worker.csv.gz", steps_max=40))
     assert list(found) == [0]
     assert 2.0 < found[0].ratio < 2.7
@@ -50,7 +50,7 @@ def test_a_job_whose_sequence_lengths_vary_has_no_straggler() -> None:
     assert suspects_over_time(load("steps-sequence-imbalance.csv.gz")) == {}
 
 
-def test_without_roles_the_slow_worker_is_named_as_well_and_still_nobody_else() -> None:
+def test_without_roles_the_slow_worker_is_named_as_well_and_still_no_other() -> None:
     for name, slow in (("steps-slow-worker.csv.gz", [0]), ("steps-sequence-imbalance.csv.gz", [])):
         table = load(name)
         pooled = b.step_table(table.self_seconds.tolist())

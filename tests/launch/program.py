@@ -1,6 +1,6 @@
 """What the gangs of these tests run: says who it is, then does what its arguments say, in the launches they name.
 
-Runs as an ordinary user with any Python, so it imports nothing of ours.
+Runs as an ordinary user with any Python, so it imports nothing of Understudy.
 """
 
 import json

@@ -61,7 +61,7 @@ def test_most_of_the_gang_slow_to_die_is_waited_for(gang: LocalGang) -> None:
     gang.start([*THREE, "--kill-seconds", "0.5"])
     gang.wait_for_launch(0, 3)
     gang.condemn("n2")
-    gang.wait_for(lambda: gang.events("slow_to_die"), 60, "it is told")
+    gang.wait_for(lambda: gang.events("slow_to_die"), 60, "it is reported")
     time.sleep(0.7)
     gang.unstick("n1")
     time.sleep(0.2)
@@ -97,7 +97,7 @@ def test_a_seat_that_says_nothing_is_ended_through_slurm(gang: LocalGang) -> Non
     assert gang.events("decision")[0]["ending_seconds"] < 3
 
 
-def test_a_step_that_somebody_ends_before_there_are_standbys_is_no_spares_fault(gang: LocalGang) -> None:
+def test_a_step_that_is_ended_before_there_are_standbys_is_no_spares_fault(gang: LocalGang) -> None:
     gang.start([*THREE, "--kill-seconds", "1"])
     gang.wait_for_launch(0, 3)
     subprocess.run(
@@ -111,7 +111,7 @@ def test_a_step_that_somebody_ends_before_there_are_standbys_is_no_spares_fault(
     assert not gang.events("spare_bad")
 
 
-def test_a_node_that_dies_before_its_standby_is_there_holds_up_nobody(gang: LocalGang) -> None:
+def test_a_node_that_dies_before_its_standby_is_there_holds_up_nothing(gang: LocalGang) -> None:
     """Slurm may end the whole step of a seat that cannot start: the next launch is in another one."""
     gang.start([*THREE, "--rearm-seconds", "1"])
     gang.wait_for_launch(0, 3)
@@ -156,7 +156,7 @@ def test_a_gang_that_hangs_is_started_in_new_processes_at_once(gang: LocalGang) 
     gang.wait_for_launch(1, 3)
     assert gang.nodes(1) == ["n1", "n2", "n3"]
     assert not {one["pid"] for one in gang.ranks(0)} & {one["pid"] for one in gang.ranks(1)}
-    assert gang.events("decision")[0]["ending_seconds"] < 2, "nobody is waited for who cannot leave"
+    assert gang.events("decision")[0]["ending_seconds"] < 2, "no rank is waited for that cannot leave"
     time.sleep(1)
     gang.finish()
     assert gang.exit_code() == 0
@@ -214,7 +214,7 @@ def test_ranks_that_fail_of_their_peer_do_not_end_the_job(gang: LocalGang) -> No
 
 
 @pytest.mark.parametrize(("nodes", "rows"), [(5, ["L40", "L30"]), (3, ["L30"])], ids=["spares", "no spare"])
-def test_a_program_that_cannot_start_is_told_in_two_launches(gang: LocalGang, nodes: int, rows: list[str]) -> None:
+def test_a_program_that_cannot_start_is_reported_in_two_launches(gang: LocalGang, nodes: int, rows: list[str]) -> None:
     """Though its progress file is there, of an earlier job."""
     (gang.home / "steps").write_text("500\n")
     script = gang.home / "broken.py"
@@ -225,7 +225,7 @@ def test_a_program_that_cannot_start_is_told_in_two_launches(gang: LocalGang, no
     assert "No node is to blame" in gang.output
 
 
-def test_a_usage_error_is_told_at_once(gang: LocalGang) -> None:
+def test_a_usage_error_is_reported_at_once(gang: LocalGang) -> None:
     gang.start(THREE, [str(gang.python), str(gang.home / "no_such_script.py")])
     assert gang.exit_code() == 2
     assert gang.rows() == ["L30"]
@@ -260,13 +260,13 @@ def test_sigterm_can_be_slurms_warning(gang: LocalGang, to_the_step: bool) -> No
         gang.launcher.terminate()
     gang.wait_for(lambda: gang.lines("warned"), 60, "the ranks have heard of it")
     time.sleep(2.5)
-    assert gang.launcher.poll() is None, "the grace time is theirs"
+    assert gang.launcher.poll() is None, "the ranks have the grace time"
     assert sorted(one["rank"] for one in gang.lines("warned")) == ["0", "1", "2"], "each once"
     gang.launcher.terminate()
     assert gang.exit_code() == 128 + signal.SIGTERM
 
 
-def test_a_sigterm_to_the_step_is_no_warning_unless_it_was_said(gang: LocalGang) -> None:
+def test_a_sigterm_to_the_step_is_no_warning_unless_it_was_configured(gang: LocalGang) -> None:
     gang.start(THREE)
     gang.wait_for_launch(0, 3)
     os.kill(gang.seat("n2"), signal.SIGTERM)
@@ -284,7 +284,7 @@ def test_a_node_lost_after_the_warning_leaves_the_job_to_be_requeued(gang: Local
     assert gang.rows() == ["L20"]
 
 
-def test_the_control_plane_hears_how_a_gang_ended_that_somebody_ended(gang: LocalGang) -> None:
+def test_the_control_plane_hears_how_a_gang_ended_that_a_user_ended(gang: LocalGang) -> None:
     heard: list[bytes] = []
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(gang.home / "agent.sock"))

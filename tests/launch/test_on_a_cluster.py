@@ -101,7 +101,7 @@ def test_a_rank_that_crashes_is_started_again_with_all_others(gang: GangJob) -> 
     assert [one["row"] for one in gang.events("decision")] == ["L130", "L10"]
 
 
-def test_a_step_that_somebody_ends_is_no_nodes_fault(gang: GangJob) -> None:
+def test_a_step_that_a_user_ends_is_no_nodes_fault(gang: GangJob) -> None:
     gang.submit([*GANG, *QUICK])
     gang.wait_for_launch(0, 8)
     gang.wait_for_standbys(6)
@@ -130,7 +130,7 @@ def test_a_dead_node_gives_its_place_to_a_spare(gang: GangJob) -> None:
 
 @pytest.mark.timed
 def test_a_node_that_only_falls_silent_is_replaced_too(gang: GangJob) -> None:
-    """Nobody closes its connections: the power is gone."""
+    """Its connections stay open: the power is gone."""
     gang.submit([*GANG, *QUICK])
     gang.wait_for_launch(0, 8)
     gang.wait_for_standbys(6)
@@ -150,7 +150,7 @@ def test_a_node_that_only_falls_silent_is_replaced_too(gang: GangJob) -> None:
 
 @pytest.mark.timed
 @pytest.mark.parametrize("standbys", [True, False])
-def test_a_spare_where_slurm_can_start_nothing_takes_nobody_down(gang: GangJob, standbys: bool) -> None:
+def test_a_spare_where_slurm_can_start_nothing_takes_no_other_down(gang: GangJob, standbys: bool) -> None:
     """Only its slurmd is dead. srun ends a whole step of which it could not start one task, ten seconds later."""
     gang.submit([*GANG, "--rearm-seconds", "3" if standbys else "600"])
     gang.wait_for_launch(0, 8)
@@ -190,7 +190,7 @@ def test_a_verdict_moves_the_gang_off_the_node_within_a_second(gang: GangJob, st
 
 
 @pytest.mark.timed
-def test_ranks_that_cannot_be_killed_hold_nobody_up(gang: GangJob) -> None:
+def test_ranks_that_cannot_be_killed_hold_up_nothing(gang: GangJob) -> None:
     """A verdict names n2; the ranks on n3, which is fine, do not end: its seat and Slurm's daemon stand still."""
     gang.submit([*GANG, *QUICK, "--silence-seconds", "60", "--kill-seconds", "1"], gang.simple("--ignore-term"))
     gang.wait_for_launch(0, 8)
@@ -467,7 +467,7 @@ import torch
 import torch.distributed as dist
 
 def in_rank_order(_, bucket):
-    # DDP lays its buckets anew after the first step of each start, which changes the order of summation.
+    # DDP rearranges its buckets after the first step of each start, which changes the order of summation.
     parts = [torch.empty_like(bucket.buffer()) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, bucket.buffer())
     total = parts[0].clone()
@@ -487,7 +487,7 @@ def tell(rank, step):
 
 
 def done_steps(gang: GangJob, launch: int) -> list[dict[str, Any]]:
-    """What was told of the steps that ranks of this launch did."""
+    """What was reported of the steps that ranks of this launch did."""
     return [one for one in gang.lines("done") if one["launch"] == launch]
 
 

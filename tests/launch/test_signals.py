@@ -14,7 +14,7 @@ def warned(by: signal.Signals, at: float) -> Signals:
     return signals
 
 
-def test_the_warning_is_what_was_said_and_all_else_is_the_end() -> None:
+def test_the_warning_is_the_configured_signal_and_every_other_is_the_end() -> None:
     signals = Signals(SIGUSR1)
     assert signals.meaning(SIGUSR1, 10.0) is Meaning.WARNING
     assert signals.meaning(SIGTERM, 10.0) is Meaning.END

@@ -1,4 +1,4 @@
-"""Anomalies in the database: each once, until somebody answers for the checkpoints; and the restore point."""
+"""Anomalies in the database: each once, until a user trusts the checkpoints; and the restore point."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_end_of_one_closes_it_whichever_comes_first(engine: Engine, tell: Te
     assert one.until == 53
 
 
-def test_the_restore_point_passes_over_suspect_checkpoints_and_says_so(engine: Engine, tell: Tell) -> None:
+def test_the_restore_point_skips_suspect_checkpoints_and_reports_it(engine: Engine, tell: Tell) -> None:
     tell("n2", *shards(20), *shards(40), *shards(60), anomaly(41))
     assert restore(engine, 1) == (40, "/c/40")
     (job,) = Queries(engine).jobs(10)
@@ -84,12 +84,12 @@ def test_the_restore_point_passes_over_suspect_checkpoints_and_says_so(engine: E
     assert "step 60: loss_nan (nan) on rank 1 (n2) since step 41" in attempt["restore_why"]
 
 
-def test_a_job_without_a_good_checkpoint_begins_anew(engine: Engine, tell: Tell) -> None:
+def test_a_job_without_a_good_checkpoint_starts_from_the_beginning(engine: Engine, tell: Tell) -> None:
     tell("n2", *shards(20), *shards(40), anomaly(7))
     assert restore(engine, 1) == (0, "")
 
 
-def test_what_an_attempt_was_told_stands(engine: Engine, tell: Tell) -> None:
+def test_the_restore_point_of_an_attempt_stays(engine: Engine, tell: Tell) -> None:
     tell("n2", *shards(20), *shards(40))
     assert restore(engine, 1) == (40, "/c/40")
     tell("n2", anomaly(30))

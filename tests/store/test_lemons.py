@@ -47,8 +47,8 @@ def test_silence_and_others_drains_count_as_they_were_decided(engine: Engine) ->
     drained = b.slurm_node("n4", flags=["DRAIN"], reason="fan", user="alice")
     snapshot = b.snapshot(b.node("n3", heard_at=b.NOW - 60), b.node("n4", slurm=drained))
     write_round(engine, decide(snapshot, detect(snapshot, b.config()), b.config()), b.NOW)
-    told = counted(engine)
-    assert (told["n3"], told["n4"]) == (LemonSignals(agent_losses=1), LemonSignals(outages=1))
+    found = counted(engine)
+    assert (found["n3"], found["n4"]) == (LemonSignals(agent_losses=1), LemonSignals(outages=1))
 
 
 def test_failed_jobs_count_whole_on_one_node_and_shared_on_several(engine: Engine) -> None:
@@ -61,9 +61,9 @@ def test_failed_jobs_count_whole_on_one_node_and_shared_on_several(engine: Engin
     fleet.see_jobs(jobs, b.NOW)
     ended = [("FAILED", jobs[0]), ("NODE_FAIL", jobs[1]), ("COMPLETED", jobs[2])]
     fleet.see_jobs([b.job(job_id=job.key.job_id, nodes=(), state=state) for state, job in ended], b.NOW)
-    told = counted(engine)
-    assert told["n1"] == LemonSignals(single_node_failures=1, multi_node_failures=0.25)
-    assert told["n2"] == LemonSignals(multi_node_failures=0.25)
+    found = counted(engine)
+    assert found["n1"] == LemonSignals(single_node_failures=1, multi_node_failures=0.25)
+    assert found["n2"] == LemonSignals(multi_node_failures=0.25)
 
 
 def test_users_that_keep_off_a_node_are_taken_over(engine: Engine) -> None:

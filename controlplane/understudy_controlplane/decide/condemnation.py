@@ -99,13 +99,13 @@ def _may_stay(snapshot: Snapshot, condemned: Condemned) -> bool:
 
 
 def _awaited(snapshot: Snapshot, node: str) -> bool:
-    """Whether a gang of ours is on its way to the node: it would never start on one that is drained."""
+    """Whether a managed gang is on its way to the node: it would never start on a drained one."""
     return any(not job.running or node not in job.slurm.nodes for job in gangs_on(snapshot, {node}))
 
 
 def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decision:
     row, finding = condemned
-    stays = "no gang of ours is moved" if row.action is Action.DRAIN else "no gang of ours runs there"
+    stays = "no managed gang is moved" if row.action is Action.DRAIN else "no managed gang runs there"
     move = move or Move(None, Because.RULE, stays)
     plan = move.plan
     unnamed = finding.signal is Signal.GANG_HUNG_UNNAMED

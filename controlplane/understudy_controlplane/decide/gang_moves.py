@@ -116,8 +116,8 @@ def gangs_on(snapshot: Snapshot, bad: set[str]) -> list[Job]:
 
 def _seats(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
     recovery = snapshot.recovery_of(job.key)
-    started_anew = recovery is not None and job.slurm.restart_count > recovery.plan.restart_count
-    if recovery and recovery.plan.kind is RecoveryKind.POOL_SWAP and not (job.running and started_anew):
+    restarted = recovery is not None and job.slurm.restart_count > recovery.plan.restart_count
+    if recovery and recovery.plan.kind is RecoveryKind.POOL_SWAP and not (job.running and restarted):
         return recovery.plan.seats
     host = [name for name, jobs in snapshot.headless.items() if job in jobs]
     return (*job.slurm.nodes, *host) if job.running else ()
@@ -172,7 +172,7 @@ def _removed(snapshot: Snapshot, job: Job) -> int:
 
 
 def _mute(snapshot: Snapshot, name: str) -> bool:
-    """Quarantined before, and its slurmd answers nobody."""
+    """Quarantined before, and its slurmd does not answer."""
     since = snapshot.nodes[name].slurmd_silent_since
     return since is not None and snapshot.now - since > 1.0
 

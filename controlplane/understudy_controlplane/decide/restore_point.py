@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from understudy_controlplane.fleet.job import Checkpoint, StoredAnomaly
 
-TOLD_MAX = 3
+NAMED_MAX = 3
 
 
 def choose(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = ()) -> Checkpoint | None:
@@ -27,10 +27,10 @@ def explain(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly]) 
     if not passed_over:
         return ""
     newest = sorted(passed_over, key=lambda one: -one.step)
-    told = "; ".join(f"step {one.step}: {suspicion(one, anomalies)}" for one in newest[:TOLD_MAX])
-    more = f"; and {len(newest) - TOLD_MAX} more" if len(newest) > TOLD_MAX else ""
+    named = "; ".join(f"step {one.step}: {suspicion(one, anomalies)}" for one in newest[:NAMED_MAX])
+    more = f"; and {len(newest) - NAMED_MAX} more" if len(newest) > NAMED_MAX else ""
     instead = f"step {chosen.step} is the newest good one" if chosen else "none is good: from the beginning"
-    return f"{instead}; suspect are {told}{more}"
+    return f"{instead}; suspect are {named}{more}"
 
 
 def suspicion(checkpoint: Checkpoint, anomalies: Iterable[StoredAnomaly]) -> str:

@@ -1,4 +1,4 @@
-"""EYES: what looks wrong in a snapshot. Pure functions, one module a kind of fault.
+"""Detection: what looks wrong in a snapshot. Pure functions, one module for each kind of fault.
 
 Belongs here: `snapshot → findings`. Must not: what follows from a finding (`decide`), I/O, clock, randomness, logging.
 """

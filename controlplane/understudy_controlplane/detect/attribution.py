@@ -59,7 +59,8 @@ class Sightings:
 def suspicion(reading: Reading, history: Iterable[Reading], node: str, sightings: Sightings, policy: Xid) -> str:
     """Why the GPU itself is suspicious after this error of a program; empty: it is not.
 
-    `history` is the node's. Errors of users who had the same on another GPU are theirs, and do not count.
+    `history` is the node's. Errors of users who had the same error on another GPU do not count: their program is the
+    cause.
     """
     code, bus_id, at = reading.line.code, reading.line.bus_id, reading.stored.event.at
     if code is None or not bus_id:

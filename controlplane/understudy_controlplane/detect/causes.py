@@ -1,7 +1,7 @@
 """What else a node shows that can make a rank on it slow: the second signal, which names the reason.
 
-Every cause is read from the newest picture alone. Those of `OF_THE_HARDWARE` are the node's own and may confirm that it
-is at fault; a busy processor or slow storage may be the program's doing, or everybody's, and only explains. So does a
+Every cause is read from the newest samples alone. Those of `OF_THE_HARDWARE` are the node's own and may confirm that it
+is at fault; the program, or another one, may cause a busy processor or slow storage, which only explain. So does a
 slower PCIe generation: a GPU that idles between two bursts of work takes it to save power.
 """
 

@@ -12,7 +12,7 @@ from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeVi
 def bears_witness(node: NodeView) -> bool:
     """Whether what a node shows counts when others fail like it: in service, and heard.
 
-    A node that waits for its repair says nothing of the others, and what a silent one last said is no news.
+    A node that waits for its repair is no evidence about others, and the last report of a silent one is too old.
     """
     return (
         node.state not in OUT_OF_SERVICE

@@ -1,7 +1,7 @@
 """Which ranks are slow, from step times alone: the statistics of stragglers. Arrays in, verdicts out.
 
 Belongs here: self time against peers of one role, over windows of steps. Must not: nodes, GPUs, what follows. The
-service and `understudy analyze steps` both ask here, so a post-mortem says what the service said.
+service and `understudy analyze steps` both use it, so both give the same result.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MAD_FLOOR_SHARE = 0.01
 """Peers that agree better than this share of their median are not made suspicious by their agreement."""
 
 SELF_SECONDS_MIN = 1e-3
-"""Steps shorter than this are noise: nobody is slow in them."""
+"""Steps shorter than this are noise: no rank is slow in them."""
 
 PEERS_MIN = 3
-"""Two peers cannot tell who of them is wrong."""
+"""With two peers it is not known which of them is wrong."""
 
 SAMPLE = 256
-"""So many peers, evenly chosen, say well enough how much steps vary."""
+"""This many peers, evenly chosen, show well enough how much steps vary."""
 
 RANKS_AT_ONCE = 8192
-"""So many small gangs are judged together that numpy is called seldom, and so few that their step times stay in the
+"""Small gangs of this many ranks are judged together: numpy is called seldom, and their step times stay in the
 processor's cache.
 """
 
@@ -48,7 +48,7 @@ ALIKE_SHARE = 0.05
 
 APART_SHARE = {True: 4, False: 32}
 """Of a named role up to a quarter may stand apart, of ranks without one up to a thirty-second, and always one: more of
-them are a role of their own that nobody has told."""
+them are taken for a role that was not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def judge_all(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowR
         span = _span(table, policy)
         if span is not None:
             alike.setdefault(span.count, []).append(_Case(table, policy, span, slow))
-    groups_of = cache(_peer_groups)  # of most gangs no rank has told a role
+    groups_of = cache(_peer_groups)  # in most gangs no rank has set a role
     for cases in alike.values():
         for batch in _batches(cases):
             _judge_batch(batch, groups_of)
@@ -107,18 +107,18 @@ def judge_all(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowR
 
 
 def judged_ranks(table: StepTable, policy: Straggler) -> list[int]:
-    """Ranks that have finished a whole window beside enough peers of their role: only these can be said to keep up."""
+    """Ranks that have finished a whole window beside enough peers of their role: only these can keep up."""
     span = _span(table, policy)
     if span is None:
         return []
     window = table.self_seconds[:, span.end - policy.window_steps : span.end]
-    told = np.count_nonzero(~np.isnan(window), axis=1) >= policy.window_steps // 2
+    enough = np.count_nonzero(~np.isnan(window), axis=1) >= policy.window_steps // 2
     return [
         rank
         for _, groups in _peer_groups(table.roles)
         for group in groups
-        if np.count_nonzero(told[group]) >= PEERS_MIN
-        for rank in group[told[group]].tolist()
+        if np.count_nonzero(enough[group]) >= PEERS_MIN
+        for rank in group[enough[group]].tolist()
     ]
 
 
@@ -210,12 +210,13 @@ class _Owner:
 
 
 def _judge_groups(groups: Indices, named: bool, medians: Floats, halves: Floats, owners: Sequence[_Owner]) -> None:
-    """`groups` are rows of `medians` and `halves`, one group a row; `owners` are told of those found slow."""
+    """`groups` are rows of `medians` and `halves`, one group a row; `owners` get the slow ones."""
     policy = owners[0].case.policy
     ratio, z = _compare(medians[groups])
     ratio_half, z_half = _compare(halves[groups])
     few = groups.shape[1] < policy.peers_few
-    # The deviation of few peers is a matter of luck: instead more is asked, and that nobody else stands apart (_doubt).
+    # The deviation of few peers is a matter of luck: instead a larger excess is required, and that no other rank is
+    # slow (_doubt).
     slow = (ratio > policy.ratio) & (few | (z > policy.robust_z))
     asked = policy.ratio_few_peers if few else policy.ratio_overall
     recent = _means(ratio[..., -policy.windows_slow_min :])
@@ -277,7 +278,7 @@ def _means(values: Floats) -> Floats:
 
 
 class _Peers:
-    """One role in which somebody looks slow: what speaks for him. Few ranks get here, so it may take its time."""
+    """One role in which a rank looks slow: what speaks against that. Few ranks get here, so it may take longer."""
 
     def __init__(self, ranks: Indices, named: bool, ratio: Floats, case: _Case) -> None:
         self._ranks = ranks
@@ -322,16 +323,16 @@ class _Peers:
             return np.asarray(self._case.table.self_seconds[ranks, : self._case.span.end] / self._middle)
 
     def _doubt(self, place: int, excess: float) -> str:
-        """Several that stand apart alike are a role that nobody has told, unless it was seen how this one fell back."""
+        """Several ranks that are slow alike are taken for a role that was not set, unless this one kept up before."""
         alike = min(max(excess / 4, ALIKE_SHARE), excess / 2)
         apart = int((np.abs(_means(self._ratio) - 1) > alike).sum())
         allowed = max(1, len(self._ranks) // APART_SHARE[self._named])
         if apart <= allowed or self._fell_back(place, excess):
             return ""
-        where = "of its role" if self._named else "that told no role"
+        where = "of its role" if self._named else "without a role"
         return (
-            f"{apart} of {len(self._ranks)} ranks {where} stand apart, and it does so since the first step known: "
-            "they may have other work to do"
+            f"{apart} of {len(self._ranks)} ranks {where} are as slow, and this one since the first step known: "
+            "they may have more work"
         )
 
     def _fell_back(self, place: int, excess: float) -> bool:

@@ -14,7 +14,7 @@ BEFORE_SECONDS = 30.0
 
 
 def stands_still(snapshot: Snapshot, node: str, seconds: float, fault_seconds: float) -> JobKey | None:
-    """The gang that has finished no step for so long, and stopped when a fault of `fault_seconds` ago began or later;
+    """The gang that has finished no step for `seconds`, and stopped when a fault of `fault_seconds` ago began or later;
     None: there is none.
     """
     for job, table in snapshot.tables.items():

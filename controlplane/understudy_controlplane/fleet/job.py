@@ -41,7 +41,7 @@ FIRST_ATTEMPT = Attempt(0)
 class Job:
     key: JobKey
     slurm: SlurmJob
-    managed: bool  # asked for us: ours to recover. Others are never touched
+    managed: bool  # asked for Understudy. Others are never changed
 
     @property
     def running(self) -> bool:

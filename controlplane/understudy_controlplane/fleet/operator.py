@@ -12,7 +12,7 @@ class Verb(StrEnum):
     HOLD = "hold"  # a node leaves service and is left alone
     RELEASE = "release"  # it comes back
     RETIRE = "retire"  # it leaves for good
-    TEST = "test"  # it is tested, as if it had been repaired: a new node, or one that somebody suspects
+    TEST = "test"  # it is tested, as if it had been repaired: a new node, or one that a user suspects
     BURN_IN = "burn-in"  # the same test, again and again for some hours
     RESET_BREAKER = "reset-breaker"
 

@@ -43,7 +43,7 @@ def gpus_of_gres(gres: str) -> int:
 
 
 PROLOG_ERROR = "Prolog error"
-"""The reason with which Slurm itself drains a node whose Prolog failed, whoever's it was."""
+"""The reason with which Slurm itself drains a node whose Prolog failed, of whichever site."""
 
 OWN_REASONS = (
     PROLOG_ERROR,
@@ -74,7 +74,7 @@ class SlurmNode:
     partitions: tuple[str, ...]
     reason: str = ""
     reason_user: str = ""
-    reason_at: int = 0  # seconds since the epoch; part of the proof that a drain is ours
+    reason_at: int = 0  # seconds since the epoch; part of the proof of ownership
     gres: str = ""
     features: frozenset[str] = frozenset()  # active ones: what jobs can ask for
     weight: int = 1  # of nodes that suit a job, Slurm gives it those of the lowest weight
@@ -113,7 +113,7 @@ class SlurmNode:
         return out and self.reason_user in OWN_USERS and self.reason.startswith(OWN_REASONS)
 
     def taken_down(self, our_prefix: str) -> bool:
-        """Somebody set it DOWN for a reason that is not ours."""
+        """An administrator or Slurm set it DOWN for another reason than Understudy's."""
         return self.down and not self.lost and not self.reason.startswith(our_prefix)
 
     @property
@@ -192,7 +192,7 @@ class SlurmJob:
 
     @property
     def held(self) -> bool:
-        """It waits for somebody to release it. "BadConstraints" looks the same and is nobody's doing."""
+        """It waits until a user releases it. "BadConstraints" looks the same and has another cause."""
         return self.pending and self.priority == 0 and self.reason != "BadConstraints"
 
     @property
@@ -216,7 +216,7 @@ POOL_USER = "root"
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job of our own, alone on one node, in a reservation of ours."""
+    """A job of the control plane, alone on one node, in its own reservation."""
 
     name: str
     node: str
@@ -238,7 +238,7 @@ class SlurmReservation:
     start_at: int = 0
 
     def made_for(self, user: str) -> bool:
-        """Made by us for this user: so ours are, and nobody else's would be by chance."""
+        """Created for this user alone, with Understudy's flags: no other reservation is so by chance."""
         return self.users == (user,) and "IGNORE_JOBS" in self.flags
 
 

@@ -29,7 +29,7 @@ class StepTable:
     heard_since: float = 0.0  # when any rank of the attempt was first heard
     longest_pause_seconds: float = 0.0  # between two of its last steps, as they were reported; 0: there were no two
     sequences: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Per rank: which collective it entered last, -1: none told."""
+    """Per rank: which collective it entered last, -1: not reported."""
     inside: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     """Per rank: it had not come out of it."""
     furthest_collective: str = ""  # the name of the highest of them

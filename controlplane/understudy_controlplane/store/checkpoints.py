@@ -61,7 +61,7 @@ class CheckpointStore:
         return newest, jobs
 
     def anomalies(self, jobs: Iterable[JobKey]) -> list[StoredAnomaly]:
-        """Of these jobs, those that nobody has answered for since; what is over says so."""
+        """Of these jobs, those since the user last trusted the checkpoints; ended ones are marked."""
         table, clearance = tables.anomaly, tables.anomaly_clearance
         cleared = select(func.max(clearance.c.at)).where(clearance.c.job == table.c.job).scalar_subquery()
         found: dict[tuple[Any, ...], StoredAnomaly] = {}
@@ -84,8 +84,8 @@ class CheckpointStore:
             return connection.execute(select(func.max(tables.anomaly.c.id))).scalar() or 0
 
     def first_nans(self, since: float) -> tuple[FirstNan, ...]:
-        """Of attempts on several nodes that showed NaN since then: where first. Those somebody answered for, too: that
-        says something of the checkpoints, not of the node.
+        """Of attempts on several nodes that showed NaN since then: where first. Also those whose checkpoints were
+        trusted since: that says something of the checkpoints, not of the node.
         """
         table, attempt = tables.anomaly, tables.attempt
         of_attempt = (table.c.job, table.c.restart_count, table.c.launch)
@@ -134,7 +134,7 @@ class CheckpointStore:
         return tuple(found.values())
 
     def clear_anomalies(self, job_row: int, reason: str, by: str, now: float) -> None:
-        """Somebody answers for the job's checkpoints: what is known up to now speaks against none of them."""
+        """A user trusts the job's checkpoints: nothing known up to now makes them suspect."""
         with self._engine.begin() as connection:
             connection.execute(insert(tables.anomaly_clearance).values(job=job_row, at=now, reason=reason, by=by))
 

@@ -93,7 +93,7 @@ class FactStore:
     def attach_waiting(self, known_job: Callable[[int], KnownJob | None], now: float) -> int:
         """Give facts that waited for their job to it, and drop those that waited too long or are not to be believed.
 
-        Returns how many found theirs.
+        Returns how many found their job.
         """
         table = tables.waiting_fact
         with reading(self._engine) as connection:

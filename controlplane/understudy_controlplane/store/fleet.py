@@ -84,7 +84,7 @@ class FleetStore:
         self._write_drain(node, at, true())
 
     def settled(self, node: str) -> None:
-        """The drain has stood for so long that no crash of slurmctld forgets it."""
+        """The drain is old enough that no crash of slurmctld loses it."""
         with self._engine.begin() as connection:
             connection.execute(update(tables.node).where(tables.node.c.name == node).values(drain_settled=True))
 
@@ -186,7 +186,7 @@ class FleetStore:
             connection.execute(update(table).where(this), rows)
 
     def restore_point(self, job_row: int, attempt: Attempt) -> tuple[int, str] | None:
-        """What this attempt was told to go on from; None: it has not been told anything."""
+        """The restore point of this attempt; None: not decided yet."""
         table = tables.attempt
         query = select(table.c.restore_step, table.c.restore_path).where(is_attempt(job_row, attempt))
         with reading(self._engine) as connection:
@@ -196,7 +196,7 @@ class FleetStore:
     def tell_restore_point(
         self, job_row: int, attempt: Attempt, step: int, path: str, now: float, why: str = ""
     ) -> None:
-        """Fix the attempt's restore point. The first one told stands: all ranks must hear the same. `why` says what
+        """Fix the attempt's restore point. The first one stays: all ranks must get the same. `why` says what
         speaks against newer ones.
         """
         table = tables.attempt

@@ -1,4 +1,4 @@
-"""What launchers and ranks told of the launches of a gang."""
+"""What launchers and ranks reported of the launches of a gang."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LaunchStore:
         self._engine = engine
 
     def gangs(self, cluster: str) -> dict[int, Gang]:
-        """By job id: the latest launch that a launcher has told of; of jobs that ran when they were last seen."""
+        """By job id: the latest launch that a launcher has reported; of jobs that ran when they were last seen."""
         start, job = tables.launch_start, tables.job
         query = (
             select(start, job.c.job_id)
@@ -107,7 +107,7 @@ class LaunchStore:
         return found
 
     def processes(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, int, float | None]:
-        """Of the latest launch after this one: how many ranks said hello, how many there are, when the last one's
+        """Of the latest launch after this one: how many ranks connected, how many there are, when the last one's
         process started.
         """
         query = _latest_launch(tables.rank_start, job, restart_count, after_launch)
@@ -117,7 +117,7 @@ class LaunchStore:
         return count, world or 0, started
 
     def hook_was_used(self, job: JobKey) -> bool:
-        """Whether any rank of any attempt ever said hello."""
+        """Whether any rank of any attempt ever connected."""
         table = tables.rank_start
         query = select(table.c.id).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job)).limit(1)
         with reading(self._engine) as connection:
@@ -148,7 +148,7 @@ def _state(row: Row[Any]) -> LauncherState:
 
 
 def _latest_launch(table: Table, job: JobKey, restart_count: int, after_launch: int) -> Select[int, Any]:
-    """Of what ranks said: how many did in each launch after this one, the latest first, and how many there are."""
+    """How many ranks reported in each launch after this one, the latest first, and how many there are."""
     return (
         select(func.count(table.c.rank.distinct()), func.max(table.c.world_size))
         .join(tables.job, tables.job.c.id == table.c.job)
