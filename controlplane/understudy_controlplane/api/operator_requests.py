@@ -35,7 +35,7 @@ class BreakerState(msgspec.Struct, frozen=True):
     breaker: str
 
 
-class Asked(msgspec.Struct, frozen=True):
+class AcceptedRequest(msgspec.Struct, frozen=True):
     """The loop handles the request within a second; `/v1/nodes` and `/v1/decisions` show the result."""
 
     node: str
@@ -150,7 +150,7 @@ async def _request_for_node(deps: OperatorDependencies, request: Request, verb: 
         deps.repairs.ask, verb, node, operator_request.reason, operator_request.by, deps.clock.now()
     )
     deps.wake_loop()
-    return answer(Asked(node, verb.value, record.state.value))
+    return answer(AcceptedRequest(node, verb.value, record.state.value))
 
 
 async def read_request(token: Token | None, request: Request) -> OperatorRequest | Response:

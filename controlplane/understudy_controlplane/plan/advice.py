@@ -276,7 +276,7 @@ def _epilog(settings: Settings, _version: Version) -> Verdict:
 def _min_job_age(settings: Settings, _version: Version) -> Verdict:
     seconds = settings.seconds("MinJobAge")
     if seconds == 0:
-        return Severity.COST, "0 keeps every ended job for ever: each reading of Slurm takes longer than the last"
+        return Severity.COST, "0 keeps every ended job forever: each reading of Slurm takes longer than the last"
     if seconds < 60:
         return (
             Severity.DANGER,
