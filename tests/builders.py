@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.node import (
     StoredKernelEvent,
     ValidationOrigin,
 )
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Plan, PlanBase
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
@@ -27,6 +27,13 @@ from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 NOW = 1_000_000.0
 BOOT = "boot-1"
 CLUSTER = "testbed"
+
+PlanT = TypeVar("PlanT", bound=PlanBase)
+
+
+def plan_as(kind: type[PlanT], plan: Plan | None) -> PlanT:
+    assert isinstance(plan, kind), plan
+    return plan
 
 
 def config(**sections: Any) -> Config:

@@ -15,7 +15,7 @@ from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, D
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.operator import OURSELVES, Request, Verb
-from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, StepName
+from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, StepName, TakeBackPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 
@@ -321,10 +321,9 @@ class TestAFailedTestOfANodeInService:
 
     def test_it_is_drained_before_its_reservation_is_given_up(self) -> None:
         (decision,) = decided(self.failed(1), b.config(**TESTED))
-        assert decision.plan is not None
-        assert decision.plan.kind is RecoveryKind.TAKE_BACK
-        assert decision.plan.steps == (StepName.DRAIN_NODES, StepName.RELEASE_NODE)
-        assert decision.plan.renamed_nodes == ("n1",), "also where Slurm has drained it by itself"
+        plan = b.plan_as(TakeBackPlan, decision.plan)
+        assert plan.steps == (StepName.DRAIN_NODES, StepName.RELEASE_NODE)
+        assert plan.renamed_nodes == ("n1",), "also where Slurm has drained it by itself"
 
     @pytest.mark.parametrize(
         ("kept", "guards", "because"),

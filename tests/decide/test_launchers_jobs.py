@@ -22,7 +22,9 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
 from understudy_controlplane.fleet.recovery import (
+    AllocationSwapPlan,
     Plan,
+    PoolSwapPlan,
     Recovery,
     RecoveryKind,
     RecoveryStatus,
@@ -67,10 +69,17 @@ def planned(snapshot: Snapshot, *findings: Finding) -> Plan:
     return plan
 
 
+def inside(snapshot: Snapshot, *findings: Finding) -> AllocationSwapPlan:
+    return b.plan_as(AllocationSwapPlan, planned(snapshot, *findings))
+
+
+def pool(snapshot: Snapshot, *findings: Finding) -> PoolSwapPlan:
+    return b.plan_as(PoolSwapPlan, planned(snapshot, *findings))
+
+
 def test_a_spare_of_its_own_is_preferred() -> None:
-    plan = planned(scene(), fault("n2"))
-    assert (plan.kind, plan.failed_nodes, plan.launch) == (RecoveryKind.ALLOCATION_SWAP, ("n2",), 2)
-    assert plan.spares == ()
+    plan = inside(scene(), fault("n2"))
+    assert (plan.nodes, plan.claimed, plan.launch) == (("n2",), ("n2",), 2)
     assert plan.steps[:2] == (StepName.DRAIN_NODES, StepName.TELL_LAUNCHER)
 
 
@@ -128,11 +137,11 @@ def test_a_dead_node_that_the_launcher_replaced_first_is_still_a_swap() -> None:
     """The time it took is known from the end of the launch that had the node, and may be credited to the job."""
     swapped = gang(seats=("n1", "n4", "n3"), spares=(), lost=("n2",))
     replaced = {(JOB.key, 0): {"n2": (1, b.NOW - 9)}}
-    plan = planned(scene(swapped, replaced=replaced), fault("n2", dead=True))
-    assert (plan.kind, plan.launch, plan.fault_at) == (RecoveryKind.ALLOCATION_SWAP, 1, b.NOW - 9)
+    plan = inside(scene(swapped, replaced=replaced), fault("n2", dead=True))
+    assert (plan.launch, plan.fault_at) == (1, b.NOW - 9)
     assert StepName.AWAIT_FIRST_STEP in plan.steps
     for much_earlier in ({(JOB.key, 0): {"n2": (0, b.NOW - 900)}}, {(JOB.key, 1): {"n2": (1, b.NOW)}}, {}):
-        plan = planned(scene(swapped, replaced=much_earlier), fault("n2", dead=True))
+        plan = inside(scene(swapped, replaced=much_earlier), fault("n2", dead=True))
         assert (plan.launch, plan.steps) == (-1, (StepName.DRAIN_NODES, StepName.TELL_LAUNCHER))
 
 
@@ -143,8 +152,8 @@ def test_a_job_that_lost_its_batch_host_is_moved_although_slurm_shows_it_as_runn
     snapshot = b.snapshot(gone, jobs=[left], spares=("n7", "n8"), gangs={left.key: replace(GANG, heard_at=b.NOW - 300)})
     (finding,) = stranded(snapshot, frozenset())
     assert (finding.signal, finding.node) == (Signal.GANG_STRANDED, "n1")
-    plan = planned(snapshot, finding)
-    assert (plan.kind, plan.failed_nodes) == (RecoveryKind.POOL_SWAP, ("n1",))
+    plan = pool(snapshot, finding)
+    assert plan.nodes == ("n1",)
     assert sorted(plan.seats) == ["n2", "n3", "n4", "n7"]
 
 
@@ -158,9 +167,9 @@ def test_the_guards_apply_here_too() -> None:
 def test_a_requeue_replaces_every_node_of_the_allocation_that_the_gang_has_left() -> None:
     left = b.node("n3", NodeState.QUARANTINED)
     swapped = gang(seats=("n1", "n2", "n4"), spares=(), lost=("n3",))
-    plan = planned(scene(swapped, nodes=[left]), fault("n2"))
-    assert (plan.kind, sorted(plan.seats)) == (RecoveryKind.POOL_SWAP, ["n1", "n4", "n7", "n8"])
-    assert sorted(plan.failed_nodes) == ["n2", "n3"]
+    plan = pool(scene(swapped, nodes=[left]), fault("n2"))
+    assert sorted(plan.seats) == ["n1", "n4", "n7", "n8"]
+    assert sorted(plan.nodes) == ["n2", "n3"]
 
 
 def test_nodes_that_slurm_took_out_of_the_job_are_counted_as_well() -> None:
@@ -169,7 +178,7 @@ def test_nodes_that_slurm_took_out_of_the_job_are_counted_as_well() -> None:
     swapped = gang(seats=("n1", "n2", "n4"), spares=(), lost=("n3",))
     left = b.node("n3", NodeState.QUARANTINED)
     snapshot = b.snapshot(left, jobs=[shown], spares=("n7", "n8"), gangs={shown.key: swapped})
-    plan = planned(snapshot, fault("n2"))
+    plan = pool(snapshot, fault("n2"))
     assert sorted(plan.seats) == ["n1", "n4", "n7", "n8"]
 
 
@@ -214,9 +223,8 @@ def test_a_seat_is_ordered_bad_only_by_a_plan() -> None:
 def test_a_hang_makes_a_suspect_and_restarts_the_gang_within_its_allocation() -> None:
     decision = judged(scene(), hang("n2"))
     assert (decision.row, decision.action, decision.to_state) == (100, Action.RESTART_GANG, NodeState.SUSPECT)
-    plan = decision.plan
-    assert plan is not None
-    assert (plan.kind, plan.failed_nodes, plan.leaving) == (RecoveryKind.ALLOCATION_SWAP, (), ("n2",))
+    plan = b.plan_as(AllocationSwapPlan, decision.plan)
+    assert (plan.nodes, plan.leaving) == ((), ("n2",))
     orders = launcher_orders(replace(scene(), recoveries=(ordered(plan),)))[7]
     assert (orders.bad, orders.restart) == ({}, Restart(2, "no step has ended", ("n2",)))
 
@@ -224,29 +232,28 @@ def test_a_hang_makes_a_suspect_and_restarts_the_gang_within_its_allocation() ->
 def test_a_hang_that_names_no_node_makes_no_suspect() -> None:
     decision = judged(scene(), hang("n1", named=False))
     assert (decision.row, decision.subject, decision.to_state) == (102, "job 7", None)
-    assert decision.plan is not None
-    assert decision.plan.leaving == ()
+    assert b.plan_as(AllocationSwapPlan, decision.plan).leaving == ()
 
 
 def test_a_job_without_a_launcher_is_requeued_onto_its_seats() -> None:
-    plan = planned(scene(None), hang("n1", named=False))
-    assert (plan.kind, plan.seats, plan.spares) == (RecoveryKind.POOL_SWAP, ("n1", "n2", "n3", "n4"), ())
-    assert plan.failed_nodes == ()
-    plan = planned(scene(None), hang("n2"))
+    plan = pool(scene(None), hang("n1", named=False))
+    assert (plan.seats, plan.spares) == (("n1", "n2", "n3", "n4"), ())
+    assert plan.nodes == ()
+    plan = pool(scene(None), hang("n2"))
     assert (plan.seats, plan.spares, plan.leaving) == (("n1", "n3", "n4", "n7"), ("n7",), ("n2",))
-    assert plan.failed_nodes == (), "a hang alone takes no node out of service"
+    assert plan.nodes == (), "a hang alone takes no node out of service"
 
 
 def test_without_a_spare_the_named_node_keeps_its_seat() -> None:
     snapshot = b.snapshot(jobs=[JOB])
-    plan = planned(snapshot, hang("n2"))
+    plan = pool(snapshot, hang("n2"))
     assert (plan.seats, plan.leaving) == (("n1", "n2", "n3", "n4"), ())
 
 
 def test_a_hardware_fault_has_priority_over_a_hang() -> None:
     decisions = decide(scene(), [fault("n3"), hang("n2")], b.config())
     plans = {one.plan for one in decisions if one.plan}
-    assert [one.failed_nodes for one in plans] == [("n3",)]
+    assert [one.nodes for one in plans] == [("n3",)]
 
 
 @pytest.mark.parametrize(

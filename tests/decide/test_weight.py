@@ -13,7 +13,15 @@ from understudy_controlplane.decide import plans
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.fleet.decision import Action, Decision
 from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView
-from understudy_controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, RecoveryStatus, StepName
+from understudy_controlplane.fleet.recovery import (
+    QuarantinePlan,
+    Recovery,
+    RecoveryKind,
+    RecoveryStatus,
+    RestoreWeightPlan,
+    ReturnPlan,
+    StepName,
+)
 
 LAST = 1000
 
@@ -27,7 +35,7 @@ def node(in_slurm: int = 1, state: NodeState = NodeState.VALIDATING, **record: A
     return b.node("n5", slurm=replace(b.slurm_node("n5"), weight=in_slurm), record=known)
 
 
-def returned(view: NodeView, *, on_probation: bool = True, **sections: Any) -> Plan:
+def returned(view: NodeView, *, on_probation: bool = True, **sections: Any) -> ReturnPlan:
     settings = b.config(validation={"enabled": True, "probation_weight": LAST}, **sections)
     return plans.return_plan(b.snapshot(view), view, settings, None, on_probation=on_probation)
 
@@ -69,12 +77,12 @@ def test_it_is_put_back_in_every_state_after_probation_but_under_our_hands_and_o
         [] if state in WORKED_ON else [(231, RecoveryKind.RESTORE_WEIGHT)]
     )
     for one in found:
-        assert one.plan
-        assert (one.plan.weight, one.plan.weight_before, one.to_state) == (LAST, 7, None)
+        plan = b.plan_as(RestoreWeightPlan, one.plan)
+        assert (plan.weight, plan.weight_before, one.to_state) == (LAST, 7, None)
 
 
 def test_it_is_put_back_once_nothing_else_is_under_way_there_and_not_where_we_gave_none() -> None:
     view = node(LAST, NodeState.QUARANTINED, weight=LAST, weight_before=7)
-    drains = Plan(RecoveryKind.QUARANTINE, (StepName.DRAIN_NODES,), failed_nodes=("n5",))
+    drains = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n5",), drain_reason="understudy: x")
     assert decided(view, recoveries=(Recovery(1, drains, RecoveryStatus.RUNNING, b.NOW, ()),)) == []
     assert decided(node(LAST, NodeState.IN_SERVICE)) == []

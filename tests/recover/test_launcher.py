@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 from understudy_agent.wire import (
     CheckpointShard,
@@ -23,7 +24,7 @@ from understudy_agent.wire import (
 )
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus, StepName
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, RecoveryKind, RecoveryStatus, StepName
 from understudy_controlplane.store import tables
 
 pytestmark = pytest.mark.integration
@@ -85,8 +86,7 @@ def launcher(rehearsal: Rehearsal) -> Iterator[ObedientLauncher]:
 
 def moves(rehearsal: Rehearsal) -> list[Recovery]:
     journal = rehearsal.control_plane.stores.journal
-    found = [one for one in reversed(journal.recoveries(only_open=False)) if one.plan.job is not None]
-    return [one for one in found if one.plan.kind is not RecoveryKind.RELEASE_JOB]
+    return [one for one in reversed(journal.recoveries(only_open=False)) if one.swap is not None]
 
 
 def all_ended(rehearsal: Rehearsal) -> bool:
@@ -322,7 +322,7 @@ def test_time_is_credited_for_a_dead_node_that_the_launcher_replaced_first(tmp_p
     tell(rehearsal, RankStarted(1, 0, 0, 1, at + 1, 6, launch=1), FirstStep(1, 0, 0, 1, 41, at + 2, launch=1))
     rehearsal.run_until(lambda: all_ended(rehearsal))
     (recovery,) = moves(rehearsal)
-    assert (recovery.status, recovery.plan.launch) == (RecoveryStatus.SUCCEEDED, 0)
+    assert (recovery.status, b.plan_as(AllocationSwapPlan, recovery.plan).launch) == (RecoveryStatus.SUCCEEDED, 0)
     assert time_limit(rehearsal) == 604
     rehearsal.run(60)
     assert time_limit(rehearsal) == 604

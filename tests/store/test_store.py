@@ -20,7 +20,7 @@ from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Attempt, JobKey, JobThere, identify
 from understudy_controlplane.fleet.node import NodeState, generation_of
-from understudy_controlplane.fleet.recovery import RecoveryStatus, StepStatus
+from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, StepStatus
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import StoreError, open_database, reading
@@ -255,8 +255,8 @@ class TestJournal:
     def test_a_decision_leaves_state_incident_and_plan_in_one_go(self, engine: Engine, job_row: int) -> None:
         journal = self.swap(engine, job_row)
         (recovery,) = journal.recoveries()
-        assert recovery.plan.seats == ("n1", "n3", "n4", "n6")
-        assert recovery.plan.job == JOB.key
+        plan = b.plan_as(PoolSwapPlan, recovery.plan)
+        assert (plan.seats, plan.job) == (("n1", "n3", "n4", "n6"), JOB.key)
         assert {step.status for step in recovery.steps} == {StepStatus.PLANNED}
         assert FleetStore(engine).nodes()["n2"].state is NodeState.QUARANTINED
         assert set(journal.open_incidents()) == {"n2"}

@@ -17,7 +17,15 @@ from understudy_controlplane.detect.lemon import scores, signals_of
 from understudy_controlplane.detect.silence import silent_since
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind
+from understudy_controlplane.fleet.recovery import (
+    AllocationSwapPlan,
+    FillPoolPlan,
+    PoolSwapPlan,
+    Recovery,
+    ReleaseJobPlan,
+    SwapPlan,
+    job_of,
+)
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.step_buffer import RankNow
@@ -235,17 +243,17 @@ def _rank(now: RankNow) -> Record:
 
 
 def _recovery(deps: ReadDependencies, recovery: Recovery) -> Record:
-    plan = recovery.plan
+    plan, job = recovery.plan, job_of(recovery.plan)
     row: Record = {
         "id": recovery.id,
         "kind": plan.kind.value,
         "status": recovery.status.value,
         "outcome": recovery.outcome,
-        "job": plan.job._asdict() if plan.job else None,
-        "restart_count": plan.restart_count,
-        "nodes": list(plan.failed_nodes),
-        "spares": list(plan.spares),
-        "seats": list(plan.seats),
+        "job": job._asdict() if job else None,
+        "restart_count": plan.restart_count if isinstance(plan, SwapPlan | ReleaseJobPlan) else 0,
+        "nodes": list(plan.nodes),
+        "spares": list(plan.spares) if isinstance(plan, PoolSwapPlan | FillPoolPlan) else [],
+        "seats": list(plan.seats) if isinstance(plan, PoolSwapPlan) else [],
         "fault_at": recovery.fault_at,
         "detected_at": recovery.detected_at,
         "decided_at": recovery.decided_at,
@@ -253,27 +261,27 @@ def _recovery(deps: ReadDependencies, recovery: Recovery) -> Record:
         "phases_ms": phases_ms(recovery, recovery.fault_at),
         "steps": [msgspec.to_builtins(step) for step in recovery.steps],
     }
-    if plan.kind is RecoveryKind.ALLOCATION_SWAP:
+    if isinstance(plan, AllocationSwapPlan):
         row |= {"launch": plan.launch, "hang": plan.hang}
-    if plan.kind is RecoveryKind.POOL_SWAP or plan.launch >= 0:
-        row |= _progress_lost(deps, recovery)
+    if isinstance(plan, PoolSwapPlan) or (isinstance(plan, AllocationSwapPlan) and plan.launch >= 0):
+        row |= _progress_lost(deps, plan)
     return row
 
 
-def _progress_lost(deps: ReadDependencies, recovery: Recovery) -> dict[str, Any]:
+def _progress_lost(deps: ReadDependencies, plan: PoolSwapPlan | AllocationSwapPlan) -> dict[str, Any]:
     """The furthest step of the attempt that ended, where the next attempt began, and how many steps were repeated."""
-    job = recovery.plan.job
-    assert job is not None  # a swap moves a job
+    job = plan.job
     job_row = deps.queries.job_row(job.job_id, job.submit_at)
-    reached = deps.queries.last_step(job_row, recovery.plan.restart_count) if job_row else None
-    plan = recovery.plan
-    inside = plan.kind is RecoveryKind.ALLOCATION_SWAP
-    following = Attempt(plan.restart_count, plan.launch + 1) if inside else Attempt(plan.restart_count + 1)
+    reached = deps.queries.last_step(job_row, plan.restart_count) if job_row else None
+    if isinstance(plan, AllocationSwapPlan):
+        following = Attempt(plan.restart_count, plan.launch + 1)
+    else:
+        following = Attempt(plan.restart_count + 1)
     point = deps.fleet.restore_point(job_row, following) if job_row else None
     restored = point[0] if point else None
     # A checkpoint from which step n is next proves that n - 1 was finished, even if its time was never reported.
     proven = restored - 1 if restored else None
-    known = [step for step in (reached, recovery.plan.last_step, proven) if step is not None]
+    known = [step for step in (reached, plan.last_step, proven) if step is not None]
     reached = max(known, default=None)
     lost = reached + 1 - restored if reached is not None and restored is not None else None
     return {"last_step": reached, "restore_step": restored, "steps_lost": lost}

@@ -10,7 +10,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import Plan, Recovery, RecoveryKind, StepName, StepStatus
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan, PoolSwapPlan, Recovery, StepName, StepStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HEARD_SECONDS = 12.0
@@ -77,17 +77,17 @@ def healthy_spares(snapshot: Snapshot, gang: Gang, bad: Collection[str]) -> list
 
 
 def _is_moving_to_the_pool(recovery: Recovery) -> bool:
-    if recovery.plan.kind is not RecoveryKind.POOL_SWAP:
+    if not isinstance(recovery.plan, PoolSwapPlan):
         return False
     release = recovery.step(StepName.RELEASE_SEATS)
     return release is None or release.status is not StepStatus.DONE
 
 
-def swap(snapshot: Snapshot, job: Job, findings: Sequence[Finding], config: Config) -> tuple[Plan, str]:
+def swap(snapshot: Snapshot, job: Job, findings: Sequence[Finding], config: Config) -> tuple[AllocationSwapPlan, str]:
     """The plan, and a description of it."""
     gang = snapshot.gangs[job.key]
     plan = plans.allocation_plan(snapshot, job, gang, findings, config)
-    seated = [name for name in plan.failed_nodes if name in gang.seats]
+    seated = [name for name in plan.nodes if name in gang.seats]
     number = job.key.job_id
     if not seated:
         return plan, f"job {number} does not use the node now; its launcher must not use it again"

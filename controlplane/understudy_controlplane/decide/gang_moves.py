@@ -11,7 +11,7 @@ from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.finding import HANGS, Finding
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import Plan, RecoveryKind
+from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, job_of
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -35,7 +35,7 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[str, Move]:
         move = _move_inside(current, job, own) or _move(current, job, own, seats)
         current = current.after(move.plan)
         moves.update((finding.node, move) for finding in own)
-    moved = {move.plan.job for move in moves.values() if move.plan}
+    moved = {job_of(move.plan) for move in moves.values() if move.plan}
     for key in dict.fromkeys(finding.job for finding in hung if finding.job not in moved):
         own = [finding for finding in hung if finding.job == key]
         move = _restart(current, own)
@@ -116,9 +116,9 @@ def gangs_on(snapshot: Snapshot, bad: set[str]) -> list[Job]:
 
 def _seats(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
     recovery = snapshot.recovery_of(job.key)
-    restarted = recovery is not None and job.slurm.restart_count > recovery.plan.restart_count
-    if recovery and recovery.plan.kind is RecoveryKind.POOL_SWAP and not (job.running and restarted):
-        return recovery.plan.seats
+    plan = recovery.plan if recovery is not None else None
+    if isinstance(plan, PoolSwapPlan) and not (job.running and job.slurm.restart_count > plan.restart_count):
+        return plan.seats
     host = [name for name, jobs in snapshot.headless.items() if job in jobs]
     return (*job.slurm.nodes, *host) if job.running else ()
 

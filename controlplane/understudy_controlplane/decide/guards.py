@@ -100,8 +100,7 @@ def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection |
         return Objection(Because.RULE, "no test is configured ([validation])")
     slurm = snapshot.nodes[name].slurm
     free = slurm is not None and slurm.usable and slurm.base_state == "IDLE" and "COMPLETING" not in slurm.flags
-    plans = [one.plan for one in snapshot.recoveries]
-    promised = any(name in (*plan.seats, *plan.spares, *plan.failed_nodes) for plan in plans)
+    promised = any(name in one.plan.claimed for one in snapshot.recoveries)
     if free and not promised and not snapshot.holders_of(name):
         return None
     return Objection(Because.BUSY, "it is not free: it is tested once nobody uses it, or is on the way there")

@@ -54,8 +54,8 @@ def restart(
     number, why = job.key.job_id, findings[0].summary
     named = [finding for finding in findings if finding.signal is Signal.GANG_HUNG]
     if job.key in snapshot.gangs and not allocation_swap.why_not(snapshot, job, (), bad):
-        plan = plans.allocation_plan(snapshot, job, snapshot.gangs[job.key], findings, config, hang=why)
-        return plan, f"the launcher of job {number} starts it anew"
+        inside = plans.allocation_plan(snapshot, job, snapshot.gangs[job.key], findings, config, hang=why)
+        return inside, f"the launcher of job {number} starts it anew"
     suiting = [
         name for name in free if named and spares.suits(snapshot.nodes[name], job, snapshot.nodes[named[0].node])
     ]

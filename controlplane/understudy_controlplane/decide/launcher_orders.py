@@ -7,7 +7,7 @@ from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import REASON_PREFIX, NodeState
-from understudy_controlplane.fleet.recovery import Plan, Recovery, StepName, StepStatus
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, StepName, StepStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -24,16 +24,16 @@ def _orders(snapshot: Snapshot, job: JobKey, gang: Gang) -> LauncherOrders:
     without a spare, a gang that is slow is better than none.
     """
     recovery = snapshot.recovery_of(job)
-    plan = recovery.plan if recovery is not None and _launcher_acts(recovery) else None
+    plan = recovery.swap if recovery is not None and _launcher_acts(recovery) else None
     bad = {
         name: bare_reason(node.record.drain_reason)
         for name in gang.nodes
         if (node := snapshot.nodes.get(name)) is not None
         and node.state is NodeState.QUARANTINED
         and node.record.drained_at is not None
-        and (name not in gang.seats or (plan is not None and name in plan.failed_nodes))
+        and (name not in gang.seats or (plan is not None and name in plan.nodes))
     }
-    return LauncherOrders(bad, restart(plan) if plan is not None else None)
+    return LauncherOrders(bad, restart(plan) if isinstance(plan, AllocationSwapPlan) else None)
 
 
 def _launcher_acts(recovery: Recovery) -> bool:
@@ -45,11 +45,11 @@ def bare_reason(reason: str) -> str:
     return reason.removeprefix(REASON_PREFIX).strip() or "taken out of service"
 
 
-def restart(plan: Plan) -> Restart | None:
+def restart(plan: AllocationSwapPlan) -> Restart | None:
     """None: the plan's bad nodes are reason enough for the launcher."""
     return Restart(plan.launch, plan.hang, plan.leaving) if plan.hang else None
 
 
-def orders_of(plan: Plan) -> LauncherOrders:
+def orders_of(plan: AllocationSwapPlan) -> LauncherOrders:
     """What the plan itself orders."""
-    return LauncherOrders(dict.fromkeys(plan.failed_nodes, bare_reason(plan.drain_reason)), restart(plan))
+    return LauncherOrders(dict.fromkeys(plan.nodes, bare_reason(plan.drain_reason)), restart(plan))

@@ -11,7 +11,25 @@ from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import AT_FAULT, REASON_PREFIX, NodeState, NodeView
-from understudy_controlplane.fleet.recovery import SEATS_PREFIX, Plan, Recovery, RecoveryKind, Rung, StepName
+from understudy_controlplane.fleet.recovery import (
+    SEATS_PREFIX,
+    AllocationSwapPlan,
+    FillPoolPlan,
+    LetGoPlan,
+    ManualRepairPlan,
+    PoolSwapPlan,
+    QuarantinePlan,
+    Recovery,
+    ReleaseJobPlan,
+    RepairPlan,
+    RestoreWeightPlan,
+    ReturnPlan,
+    Rung,
+    StepName,
+    SwapPlan,
+    TakeBackPlan,
+    ValidationPlan,
+)
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 SWAP_STEPS = (
@@ -36,16 +54,13 @@ def drain_reason(finding: Finding) -> str:
     return f"{REASON_PREFIX} {finding.rule}: {finding.summary}".replace("'", "").replace('"', "")[:200]
 
 
-def quarantine_plan(finding: Finding, node: NodeView) -> Plan:
+def quarantine_plan(finding: Finding, node: NodeView) -> QuarantinePlan:
     """The node leaves service; nobody is moved."""
     known = node.record.drain_reason  # what it was drained for before Slurm forgot
     again = finding.signal is Signal.UNDRAINED and known.startswith(REASON_PREFIX)
-    return Plan(
-        kind=RecoveryKind.QUARANTINE,
+    return QuarantinePlan(
         steps=(StepName.DRAIN_NODES, StepName.TAKE_SPARES) if node.is_spare else (StepName.DRAIN_NODES,),
-        failed_nodes=(finding.node,),
-        dead_nodes=(finding.node,) if finding.dead else (),
-        spares=(finding.node,) if node.is_spare else (),
+        nodes=(finding.node,),
         drain_reason=known if again else drain_reason(finding),
     )
 
@@ -59,15 +74,16 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     *,
     hang: str = "",
     gone: Sequence[str] = (),
-) -> Plan:
+) -> PoolSwapPlan:
     """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised.
 
     With `hang` the nodes are not failed: they give up their seats where there are spares, and nothing else. `gone` are
     quarantined nodes that the gang left before, within its allocation.
     """
-    earlier: Recovery | None = snapshot.recovery_of(job.key)
+    superseded = snapshot.recovery_of(job.key)
+    earlier = superseded.swap if superseded else None
     # A job that pends is on its way from the attempt that the earlier plan gave up; one that runs is given up now.
-    on_its_way = earlier.plan if earlier and not job.running else None
+    on_its_way = earlier if earlier and not job.running else None
     accused = [] if hang else [finding for finding in findings if finding.signal is not Signal.SEAT_LOST]
     # Nodes that others took are no failed ones.
     lost = {finding.node for finding in findings if finding.signal is Signal.SEAT_LOST}
@@ -78,16 +94,15 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     if earlier:
         # Those that a person has vouched for meanwhile are no longer held against.
         held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
-        failed = tuple(dict.fromkeys((*(name for name in earlier.plan.failed_nodes if name in held), *failed)))
-        dead = (*(name for name in earlier.plan.dead_nodes if name in held), *dead)
+        failed = tuple(dict.fromkeys((*(name for name in earlier.nodes if name in held), *failed)))
+        dead = (*(name for name in earlier.dead_nodes if name in held), *dead)
     kept = tuple(name for name in seats if name not in failed and name not in lost and name not in leaving)
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table else -1
     own = "" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation
-    return Plan(
-        kind=RecoveryKind.POOL_SWAP,
+    return PoolSwapPlan(
         steps=SWAP_STEPS,
-        failed_nodes=failed,
+        nodes=failed,
         dead_nodes=dead,
         spares=tuple(spares),
         seats=(*kept, *spares),
@@ -96,9 +111,9 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         submit_at=on_its_way.submit_at if on_its_way else job.slurm.submit_at,
         restart_count=on_its_way.restart_count if on_its_way else job.slurm.restart_count,
         last_step=on_its_way.last_step if on_its_way else (last_step if last_step >= 0 else None),
-        supersedes=earlier.id if earlier else None,
-        reservation=earlier.plan.reservation if earlier else own,
-        drain_reason=earlier.plan.drain_reason if earlier and not accused else drain_reason(findings[0]),
+        supersedes=superseded.id if superseded else None,
+        reservation=earlier.reservation if earlier else own,
+        drain_reason=earlier.drain_reason if earlier and not accused else drain_reason(findings[0]),
         hang=hang,
         leaving=leaving,
     )
@@ -116,15 +131,16 @@ its job is the launcher's to keep, and down would end a job that was asked for w
 
 def allocation_plan(
     snapshot: Snapshot, job: Job, gang: Gang, findings: Sequence[Finding], config: Config, hang: str = ""
-) -> Plan:
+) -> AllocationSwapPlan:
     """The gang's launcher is told that the nodes of `findings` are bad, or with `hang` that it is to start anew."""
-    earlier = snapshot.recovery_of(job.key)
+    superseded = snapshot.recovery_of(job.key)
+    earlier = superseded.swap if superseded else None
     failed = () if hang else tuple(dict.fromkeys(finding.node for finding in findings))
     reason = "" if hang else drain_reason(findings[0])
     if earlier:  # as in `swap_plan`
         held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
-        failed = tuple(dict.fromkeys((*(name for name in earlier.plan.failed_nodes if name in held), *failed)))
-        reason = reason or earlier.plan.drain_reason
+        failed = tuple(dict.fromkeys((*(name for name in earlier.nodes if name in held), *failed)))
+        reason = reason or earlier.drain_reason
     gone = [] if hang else _replaced_by_itself(snapshot, job, gang, findings)
     given_up = _given_up(gang, failed, earlier, hang, gone)
     relaunched = given_up >= 0
@@ -134,20 +150,18 @@ def allocation_plan(
     credited = limit - snapshot.limits.get((job.key, job.slurm.restart_count), limit) if limit is not None else 0
     credit = max(0, config.recovery.time_credit_minutes_max - max(0, credited))
     steps = ALLOCATION_STEPS if relaunched else ALLOCATION_STEPS[:2]
-    return Plan(
-        kind=RecoveryKind.ALLOCATION_SWAP,
+    return AllocationSwapPlan(
         steps=(*steps, StepName.CREDIT_TIME) if relaunched and credit and limit is not None else steps,
         fault_at=min([*(finding.at for finding in findings), *(at for _, at in gone)]),
         time_limit_minutes=limit,
         credit_minutes_max=credit,
-        failed_nodes=failed,
+        nodes=failed,
         dead_nodes=tuple(finding.node for finding in findings if finding.dead and not hang),
         job=job.key,
-        user=job.slurm.user,
         submit_at=job.slurm.submit_at,
         restart_count=job.slurm.restart_count,
         last_step=last_step if last_step >= 0 else None,
-        supersedes=earlier.id if earlier else None,
+        supersedes=superseded.id if superseded else None,
         reservation="" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation,
         drain_reason=reason,
         launch=given_up,
@@ -170,50 +184,47 @@ def _replaced_by_itself(
 
 
 def _given_up(
-    gang: Gang, failed: Sequence[str], earlier: Recovery | None, hang: str, gone: Sequence[tuple[int, float]]
+    gang: Gang, failed: Sequence[str], earlier: SwapPlan | None, hang: str, gone: Sequence[tuple[int, float]]
 ) -> int:
     """The launch that must not go on: this one, where a failed node has a seat in it; else one given up before,
     by the launcher itself or the earlier plan. -1: none.
     """
     if hang or set(failed) & set(gang.seats):
         return gang.attempt.launch
-    return max([earlier.plan.launch if earlier is not None else -1, *(launch for launch, _ in gone)])
+    before = earlier.launch if isinstance(earlier, AllocationSwapPlan) else -1
+    return max([before, *(launch for launch, _ in gone)])
 
 
-def rename_plan(finding: Finding) -> Plan:
+def rename_plan(finding: Finding) -> QuarantinePlan:
     """Slurm drained the node because our Prolog refused: the drain is given our reason."""
     node = finding.node
-    return Plan(
-        kind=RecoveryKind.QUARANTINE,
+    return QuarantinePlan(
         steps=(StepName.DRAIN_NODES,),
-        failed_nodes=(node,),
+        nodes=(node,),
         drain_reason=drain_reason(finding),
         renamed_nodes=(node,),
     )
 
 
-def release_plan(job: Job) -> Plan:
-    return Plan(
-        kind=RecoveryKind.RELEASE_JOB,
+def release_plan(job: Job) -> ReleaseJobPlan:
+    return ReleaseJobPlan(
         steps=(StepName.RELEASE_JOB,),
         job=job.key,
-        user=job.slurm.user,
         submit_at=job.slurm.submit_at,
         restart_count=job.slurm.restart_count,
     )
 
 
-def repair_plan(node: NodeView, rung: Rung, label: str, fault: str, incident: OpenIncident | None) -> Plan:
+def repair_plan(node: NodeView, rung: Rung, label: str, fault: str, incident: OpenIncident | None) -> RepairPlan:
     """A drained node runs no job: for one of ours it is resumed, in a reservation that nobody else can use.
 
     After a reboot Slurm has it DOWN; where ReturnToService is 2 that does not keep it out of service for long.
     """
     text = f"{REASON_PREFIX} {rung.value} {label}: {fault}".replace("'", "").replace('"', "")
     ours = (StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RESET_GPU)
-    return Plan(
-        kind=RecoveryKind.REPAIR,
+    return RepairPlan(
         steps=(StepName.REBOOT_NODE, StepName.DRAIN_NODES) if rung is Rung.REBOOT else ours,
-        failed_nodes=(node.name,),
+        nodes=(node.name,),
         drain_reason=" ".join(text.split())[:150],
         rung=rung,
         label=label,
@@ -230,12 +241,11 @@ def _gpus_at_fault(incident: OpenIncident | None) -> tuple[str, ...]:
     return (str(known),) if known is not None and known != "" else ()
 
 
-def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float) -> Plan:
+def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float) -> ValidationPlan:
     """It ends with the node still reserved for us: what becomes of it is decided then."""
-    return Plan(
-        kind=RecoveryKind.VALIDATE,
+    return ValidationPlan(
         steps=(StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RUN_VALIDATION),
-        failed_nodes=(node.name,),
+        nodes=(node.name,),
         rung=rung,
         hours=hours,
         label=label,
@@ -243,35 +253,34 @@ def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float)
     )
 
 
-def manual_repair_plan(node: NodeView, finding: Finding, label: str) -> Plan:
-    return Plan(
-        kind=RecoveryKind.MANUAL_REPAIR,
+def manual_repair_plan(node: NodeView, finding: Finding, label: str) -> ManualRepairPlan:
+    return ManualRepairPlan(
         steps=(StepName.DRAIN_NODES, StepName.RELEASE_NODE, StepName.OPEN_TICKET),
-        failed_nodes=(node.name,),
+        nodes=(node.name,),
         drain_reason=drain_reason(finding),
-        rung=Rung.MANUAL_REPAIR,
         label=label,
     )
 
 
-def take_back_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> Plan:
-    """Drained first, and only then no longer reserved: nobody's job starts in between."""
-    return Plan(
-        kind=RecoveryKind.TAKE_BACK,
+def take_back_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> TakeBackPlan:
+    """Drained first, and only then no longer reserved: no other job starts in between.
+
+    Where Slurm has drained it by itself meanwhile, the drain is given our reason: otherwise it would not count as ours.
+    """
+    return TakeBackPlan(
         steps=(StepName.DRAIN_NODES, StepName.RELEASE_NODE),
-        failed_nodes=(node.name,),
+        nodes=(node.name,),
+        renamed_nodes=(node.name,),
         drain_reason=drain_reason(finding),
         supersedes=under_way.id if under_way else None,
     )
 
 
-def hold_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> Plan:
+def hold_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> QuarantinePlan:
     spare = (StepName.TAKE_SPARES,) if node.is_spare else ()
-    return Plan(
-        kind=RecoveryKind.QUARANTINE,
+    return QuarantinePlan(
         steps=(StepName.DRAIN_NODES, *spare, StepName.RELEASE_NODE),
-        failed_nodes=(node.name,),
-        spares=(node.name,) if spare else (),
+        nodes=(node.name,),
         drain_reason=drain_reason(finding),
         supersedes=under_way.id if under_way else None,
     )
@@ -279,7 +288,7 @@ def hold_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> P
 
 def return_plan(
     snapshot: Snapshot, node: NodeView, config: Config, under_way: Recovery | None, *, on_probation: bool
-) -> Plan:
+) -> ReturnPlan:
     """Into the spare pool, where that is short of one, before anybody else can have it; else, on probation, as the last
     that Slurm gives to a job, where the site wants that.
     """
@@ -287,16 +296,14 @@ def return_plan(
     before = weight_of_its_own(node)
     weight = config.validation.probation_weight
     raised = on_probation and not joins and weight > before
-    return Plan(
-        kind=RecoveryKind.RETURN,
+    return ReturnPlan(
         steps=(
             StepName.RESUME_NODE,
             *((StepName.FILL_POOL,) if joins else ()),
             *((StepName.RAISE_WEIGHT,) if raised else ()),
             StepName.RELEASE_NODE,
         ),
-        failed_nodes=(node.name,),
-        spares=(node.name,) if joins else (),
+        nodes=(node.name,),
         supersedes=under_way.id if under_way else None,
         weight=weight if raised else None,
         weight_before=before,
@@ -309,26 +316,24 @@ def weight_of_its_own(node: NodeView) -> int:
     return record.weight_before if now == record.weight and record.weight_before is not None else now
 
 
-def restore_weight_plan(node: NodeView) -> Plan:
+def restore_weight_plan(node: NodeView) -> RestoreWeightPlan:
     """It is for the step to see whether the weight still is the one that we gave."""
     assert node.record.weight_before is not None
-    return Plan(
-        kind=RecoveryKind.RESTORE_WEIGHT,
+    return RestoreWeightPlan(
         steps=(StepName.RESTORE_WEIGHT,),
-        failed_nodes=(node.name,),
+        nodes=(node.name,),
         weight=node.record.weight,
         weight_before=node.record.weight_before,
     )
 
 
-def let_go_plan(node: NodeView, under_way: Recovery | None) -> Plan:
-    return Plan(
-        kind=RecoveryKind.LET_GO,
+def let_go_plan(node: NodeView, under_way: Recovery | None) -> LetGoPlan:
+    return LetGoPlan(
         steps=(StepName.RELEASE_NODE,),
-        failed_nodes=(node.name,),
+        nodes=(node.name,),
         supersedes=under_way.id if under_way else None,
     )
 
 
-def fill_pool_plan(wanted: Sequence[str]) -> Plan:
-    return Plan(kind=RecoveryKind.FILL_POOL, steps=(StepName.FILL_POOL,), spares=tuple(wanted))
+def fill_pool_plan(wanted: Sequence[str]) -> FillPoolPlan:
+    return FillPoolPlan(steps=(StepName.FILL_POOL,), spares=tuple(wanted))

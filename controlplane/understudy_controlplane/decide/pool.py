@@ -7,7 +7,7 @@ from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.table import row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Signal
-from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, StepName, StepStatus
+from understudy_controlplane.fleet.recovery import FillPoolPlan, Recovery, StepName, StepStatus
 from understudy_controlplane.fleet.slurm import POOL_USER
 
 
@@ -15,9 +15,7 @@ def fill_pool(current: Round) -> list[Decision]:
     snapshot, config, row = current.snapshot, current.config, row_without_node(Signal.POOL_SHORT)
     if config.spares.count == 0 or any(_changes_pool(recovery) for recovery in snapshot.recoveries):
         return []
-    bad = current.condemned | {
-        name for one in snapshot.recoveries for name in (*one.plan.seats, *one.plan.failed_nodes)
-    }
+    bad = current.condemned | {name for one in snapshot.recoveries for name in one.plan.claimed}
     pool = snapshot.reservations.get(config.spares.reservation)
     if pool is not None and not pool.made_for(POOL_USER):
         users = ", ".join(pool.users)
@@ -46,4 +44,4 @@ def _changes_pool(recovery: Recovery) -> bool:
     """It fills the pool, or has yet to take a spare out of it."""
     steps = (recovery.step(StepName.TAKE_SPARES), recovery.step(StepName.FILL_POOL))
     left = any(step is not None and step.status is not StepStatus.DONE for step in steps)
-    return recovery.plan.kind is RecoveryKind.FILL_POOL or left
+    return isinstance(recovery.plan, FillPoolPlan) or left

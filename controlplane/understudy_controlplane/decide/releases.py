@@ -8,7 +8,7 @@ from understudy_controlplane.decide.table import row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.job import Job, Refusal
-from understudy_controlplane.fleet.recovery import RecoveryKind
+from understudy_controlplane.fleet.recovery import ReleaseJobPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HELD_AFTER_SECONDS_MAX = 3600.0
@@ -20,7 +20,7 @@ CLOCKS_APART_SECONDS_MAX = 300.0
 
 def releases(snapshot: Snapshot, config: Config) -> list[Decision]:
     """For every job, also those that did not ask for us: we held them up, so we set them free."""
-    under_way = {one.plan.job for one in snapshot.recoveries if one.plan.kind is RecoveryKind.RELEASE_JOB}
+    under_way = {one.plan.job for one in snapshot.recoveries if isinstance(one.plan, ReleaseJobPlan)}
     decisions: list[Decision] = []
     for job in snapshot.jobs.values():
         if not job.slurm.held_after_failed_launch or job.key in under_way:

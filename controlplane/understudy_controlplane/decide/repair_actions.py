@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, plans
@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import FROM_SERVICE, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.operator import OURSELVES, Verb
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Plan, Recovery, Rung
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Plan, Recovery, RepairPlan, Rung
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -64,7 +64,7 @@ def carry_out(
         opens_incident=row.action is Action.TAKE_BACK,
         plan=plan,
         clears=row.action is Action.VALIDATE,
-        past_boot_id=node.boot_id if plan is not None and plan.rung is Rung.REBOOT else "",
+        past_boot_id=node.boot_id if isinstance(plan, RepairPlan) and plan.rung is Rung.REBOOT else "",
         request=request if isinstance(request, int) else None,
         origin=row.origin,
     )
@@ -94,10 +94,8 @@ def _object(
 
 
 def take_back(snapshot: Snapshot, finding: Finding) -> Plan:
-    """Where Slurm has drained it meanwhile by itself, the drain is given our reason: else it would be nobody's."""
     node = snapshot.nodes[finding.node]
-    plan = plans.take_back_plan(node, finding, snapshot.recovery_on(node.name))
-    return replace(plan, renamed_nodes=(node.name,))
+    return plans.take_back_plan(node, finding, snapshot.recovery_on(node.name))
 
 
 def _repair(entered: Entered) -> Plan:

@@ -108,7 +108,7 @@ def _left_over(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
     held = snapshot.reservations.get(f"{NODE_HOLD_PREFIX}{node.name}")
     if held is None or not held.made_for(config.validation.user) or node.state in IN_REPAIR:
         return False
-    if any(node.name in one.plan.failed_nodes for one in snapshot.recoveries):
+    if any(node.name in one.plan.nodes for one in snapshot.recoveries):
         return False
     out = node.state in OUT_OF_SERVICE
     return not out or (node.slurm is not None and (node.slurm.draining or node.slurm.down))
@@ -118,7 +118,7 @@ def _weight_left(snapshot: Snapshot, node: NodeView) -> bool:
     """Also where somebody has given it another weight since: then nothing of ours is left, and that is written down."""
     if node.record.weight is None or node.slurm is None:
         return False
-    return not any(node.name in one.plan.failed_nodes for one in snapshot.recoveries)
+    return not any(node.name in one.plan.nodes for one in snapshot.recoveries)
 
 
 def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
@@ -159,7 +159,7 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
     drained = slurm is not None and record.drained_at is not None and record.owns(slurm)
     if slurm is None or not drained or slurm.base_state not in ("IDLE", "DOWN") or "COMPLETING" in slurm.flags:
         return
-    if snapshot.holders_of(node.name) or any(node.name in one.plan.failed_nodes for one in snapshot.recoveries):
+    if snapshot.holders_of(node.name) or any(node.name in one.plan.nodes for one in snapshot.recoveries):
         return
     incident = snapshot.incidents.get(node.name)
     evidence: dict[str, Json] = {"fault": incident.summary if incident else "not known", **known_of(node)}

@@ -27,4 +27,4 @@ class Round:
         """The spares that the plan takes are free no more."""
         if plan is None:
             return self
-        return replace(self, free=tuple(name for name in self.free if name not in plan.spares))
+        return replace(self, free=tuple(name for name in self.free if name not in plan.claimed))

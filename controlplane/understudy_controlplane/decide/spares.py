@@ -10,7 +10,15 @@ from understudy_controlplane.decide.guards import still_gathering
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, StepName
+from understudy_controlplane.fleet.recovery import (
+    NODE_HOLD_PREFIX,
+    SEATS_PREFIX,
+    FillPoolPlan,
+    PoolSwapPlan,
+    Recovery,
+    ReturnPlan,
+    StepName,
+)
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -27,7 +35,7 @@ def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) ->
     own = {config.spares.reservation}
     if job is not None:
         earlier = snapshot.recovery_of(job.key)
-        own |= {job.slurm.reservation, earlier.plan.reservation if earlier else ""}
+        own |= {job.slurm.reservation, earlier.swap.reservation if earlier and earlier.swap else ""}
     return [
         one
         for one in snapshot.reservations.values()
@@ -46,7 +54,7 @@ def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
     """Spares fit to take a gang's seat now, best first; those on probation and lemons last. What somebody else has
     reserved, now or later, is theirs.
     """
-    taken = {spare for recovery in snapshot.recoveries for spare in recovery.plan.spares}
+    taken = {spare for recovery in snapshot.recoveries for spare in _promised(recovery)}
     taken |= {node for one in foreign_reservations(snapshot, None, config) for node in one.nodes}
     fit = [
         name
@@ -55,6 +63,16 @@ def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
     ]
     known = lemons(snapshot, config.lemon)
     return sorted(fit, key=lambda name: (name in known, _on_probation(snapshot, name), natural(name)))
+
+
+def _promised(recovery: Recovery) -> tuple[str, ...]:
+    """Spares that a gang or the pool is about to get."""
+    match recovery.plan:
+        case PoolSwapPlan(spares=spares) | FillPoolPlan(spares=spares):
+            return spares
+        case ReturnPlan(nodes=nodes, steps=steps) if StepName.FILL_POOL in steps:
+            return nodes
+    return ()
 
 
 def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:

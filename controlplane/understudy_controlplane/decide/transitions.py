@@ -15,7 +15,7 @@ from understudy_controlplane.fleet.node import (
     NodeRecord,
     NodeState,
 )
-from understudy_controlplane.fleet.recovery import RecoveryKind
+from understudy_controlplane.fleet.recovery import RestoreWeightPlan, ReturnPlan
 from understudy_controlplane.fleet.suspicion import Suspicion
 
 KEEPS_DRAIN = IN_REPAIR | {NodeState.MANUAL_REPAIR}
@@ -106,9 +106,9 @@ def _suspicions(record: NodeRecord, decision: Decision, to: NodeState, now: floa
 def _weight(record: NodeRecord, decision: Decision) -> NodeRecord:
     """Known from the plan on, so before Slurm is told: a weight that is to be given back is never forgotten."""
     plan = decision.plan
-    if plan is None or plan.weight is None:
+    if not isinstance(plan, ReturnPlan | RestoreWeightPlan) or plan.weight is None:
         return record
-    if plan.kind is RecoveryKind.RETURN:
+    if isinstance(plan, ReturnPlan):
         return replace(record, weight=plan.weight, weight_before=plan.weight_before)
     return replace(record, weight=None, weight_before=None)
 

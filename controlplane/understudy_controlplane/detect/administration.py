@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.node import (
     NodeState,
     NodeView,
 )
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Recovery, RecoveryKind, StepName, StepStatus
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Recovery, ReturnPlan, StepName, StepStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 CLOCKS_APART_SECONDS = 2.0
@@ -26,8 +26,8 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
     returning = {
         name
         for recovery in snapshot.recoveries
-        if recovery.plan.kind is RecoveryKind.RETURN
-        for name in recovery.plan.failed_nodes
+        if isinstance(recovery.plan, ReturnPlan)
+        for name in recovery.plan.nodes
     }
     for node in snapshot.nodes.values():
         if node.name in returning or snapshot.slurm_read_at <= node.record.since:
@@ -116,8 +116,8 @@ def undrained(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes that we took out of service, and that Slurm offers to jobs: the drain was refused, or a slurmctld that
     crashed has forgotten it. It is made again.
     """
-    under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.failed_nodes}
-    draining = {name for recovery in snapshot.recoveries if _drains(recovery) for name in recovery.plan.failed_nodes}
+    under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.nodes}
+    draining = {name for recovery in snapshot.recoveries if _drains(recovery) for name in recovery.plan.nodes}
     for node in snapshot.nodes.values():
         slurm = node.slurm
         if slurm is None or slurm.draining or slurm.taken_down(REASON_PREFIX) or node.state in IN_REPAIR:

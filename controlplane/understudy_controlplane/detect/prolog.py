@@ -17,7 +17,7 @@ DRAINED_WITHIN_SECONDS = 60.0
 
 
 def drained_for_us(snapshot: Snapshot) -> Iterator[Finding]:
-    under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.failed_nodes}
+    under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.nodes}
     for node in snapshot.nodes.values():
         refusal = refusal_behind(snapshot, node)
         if refusal is not None and node.name not in under_way:

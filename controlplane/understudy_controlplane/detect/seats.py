@@ -10,23 +10,23 @@ from collections.abc import Iterator
 
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind
+from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
 def lost_seats(snapshot: Snapshot) -> Iterator[Finding]:
     for recovery in snapshot.recoveries:
-        if recovery.plan.kind is RecoveryKind.POOL_SWAP and _waits_for_seats(recovery, snapshot):
-            yield from _lost(recovery, snapshot)
+        if isinstance(recovery.plan, PoolSwapPlan) and _waits_for_seats(recovery.plan, snapshot):
+            yield from _lost(recovery.id, recovery.plan, snapshot)
 
 
-def _waits_for_seats(recovery: Recovery, snapshot: Snapshot) -> bool:
-    job = snapshot.jobs.get(recovery.plan.job) if recovery.plan.job else None
+def _waits_for_seats(plan: PoolSwapPlan, snapshot: Snapshot) -> bool:
+    job = snapshot.jobs.get(plan.job)
     return job is not None and job.slurm.pending
 
 
-def _lost(recovery: Recovery, snapshot: Snapshot) -> Iterator[Finding]:
-    for name in recovery.plan.seats:
+def _lost(recovery: int, plan: PoolSwapPlan, snapshot: Snapshot) -> Iterator[Finding]:
+    for name in plan.seats:
         node = snapshot.nodes.get(name)
         # Quarantined, it is condemned by us and replaced as such; silent in Slurm it may come back.
         if node is None or node.slurm is None or node.state is NodeState.QUARANTINED:
@@ -40,6 +40,6 @@ def _lost(recovery: Recovery, snapshot: Snapshot) -> Iterator[Finding]:
                 name,
                 snapshot.slurm_read_at or snapshot.now,
                 f"taken out of service{by} while the gang was on its way there",
-                {"recovery": recovery.id, "reason": slurm.reason, "user": slurm.reason_user},
-                job=recovery.plan.job,
+                {"recovery": recovery, "reason": slurm.reason, "user": slurm.reason_user},
+                job=plan.job,
             )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
+
+import msgspec
 
 from understudy_controlplane.fleet.job import JobKey
 
@@ -85,38 +88,142 @@ class RecoveryStatus(StrEnum):
     SUPERSEDED = "superseded"  # a newer plan for the same job goes on from here
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be done about a decision: data only, written down before anything happens."""
+class PlanBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What every plan has: the steps that carry a decision out. Data only, written down before anything happens.
 
-    kind: RecoveryKind
+    The names in JSON are those of release 0.1: recoveries that are open during an upgrade go on.
+    """
+
+    kind: ClassVar[RecoveryKind]
     steps: tuple[StepName, ...]
-    failed_nodes: tuple[str, ...] = ()
-    dead_nodes: tuple[str, ...] = ()  # those of them that no longer answer Slurm
-    spares: tuple[str, ...] = ()
-    seats: tuple[str, ...] = ()  # where the gang is to run: its healthy nodes and the spares
-    job: JobKey | None = None
-    user: str = ""  # of the job
-    submit_at: int = 0  # as Slurm showed it when this was decided: a requeue changes it
-    restart_count: int = 0  # of the attempt that is given up
-    last_step: int | None = None  # the furthest step that attempt was seen to finish
-    supersedes: int | None = None  # id of an unfinished recovery of the same job
-    drain_reason: str = ""
+    nodes: tuple[str, ...] = msgspec.field(default=(), name="failed_nodes")  # that it drains, or works on
+    supersedes: int | None = None  # id of an unfinished recovery, of the same job or node
+
+    @property
+    def claimed(self) -> tuple[str, ...]:
+        """Every node that the plan works on, or promises to a gang or to the pool."""
+        return self.nodes
+
+
+class DrainPlan(PlanBase, frozen=True, kw_only=True):
+    """A plan with a step that drains its nodes."""
+
+    drain_reason: str
+
+
+class SwapPlan(DrainPlan, frozen=True, kw_only=True):
+    """A gang leaves the nodes of the plan, or is restarted where it hangs."""
+
+    job: JobKey
+    submit_at: int  # as Slurm showed it when this was decided: a requeue changes it
+    restart_count: int  # of the attempt that is given up
+    dead_nodes: tuple[str, ...] = ()  # nodes of the plan that no longer answer Slurm
+    last_step: int | None = None  # the furthest step that this attempt was seen to finish
     reservation: str = ""  # in which the job ran before: it gets it back
-    launch: int = -1  # of the gang within its allocation, that is given up; -1: none is
-    hang: str = ""  # why the gang is started anew though no rank of it has ended
+    hang: str = ""  # why the gang is restarted though no rank of it has ended
     leaving: tuple[str, ...] = ()  # nodes that give their seat to a spare, and are not failed
+
+
+class PoolSwapPlan(SwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.POOL_SWAP.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.POOL_SWAP
+    user: str  # of the job
+    seats: tuple[str, ...]  # where the gang is to run: its healthy nodes and the spares
+    spares: tuple[str, ...] = ()
+
+    @property
+    def claimed(self) -> tuple[str, ...]:
+        return (*self.seats, *self.spares, *self.nodes)
+
+
+class AllocationSwapPlan(SwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.ALLOCATION_SWAP.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.ALLOCATION_SWAP
+    launch: int = -1  # of the gang within its allocation, that is given up; -1: none is
     fault_at: float = 0.0
     time_limit_minutes: int | None = None  # of the job when this was decided
-    credit_minutes_max: int = 0  # by so much it may be raised for this fault
+    credit_minutes_max: int = 0  # the most by which the limit may be raised for this fault
+
+
+class QuarantinePlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.QUARANTINE.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.QUARANTINE
     renamed_nodes: tuple[str, ...] = ()  # drained by Slurm because of our Prolog: they are given our reason
-    rung: Rung | None = None  # of the repair ladder
-    hours: float = 0.0  # a test is repeated for so long
-    label: str = ""  # names our jobs and tickets: never used again
-    suspect: bool = False  # a test that is to find what makes the node suspect
+
+
+class FillPoolPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.FILL_POOL.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.FILL_POOL
+    spares: tuple[str, ...]
+
+    @property
+    def claimed(self) -> tuple[str, ...]:
+        return self.spares
+
+
+class ReleaseJobPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RELEASE_JOB.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.RELEASE_JOB
+    job: JobKey
+    submit_at: int  # as Slurm showed it when this was decided
+    restart_count: int
+
+
+class RepairPlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.REPAIR.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.REPAIR
+    rung: Rung
+    label: str  # names our job on the node: never used again
     gpus: tuple[str, ...] = ()  # that are to be reset: bus ids, or indices; empty: not known which
-    weight: int | None = None  # in Slurm, that the node is given for its probation; None: its weight is left alone
-    weight_before: int = 1  # that it had when this was decided: it gets it back
+
+
+class ValidationPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.VALIDATE.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.VALIDATE
+    label: str  # names our job on the node: never used again
+    rung: Rung | None = None  # of the repair ladder, where the validation stands for one
+    hours: float = 0.0  # the test is repeated for this time
+    suspect: bool = False  # the test is to find what makes the node suspect
+
+
+class ManualRepairPlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.MANUAL_REPAIR.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.MANUAL_REPAIR
+    label: str  # id of the ticket: never used again
+
+
+class ReturnPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RETURN.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.RETURN
+    weight: int | None = None  # in Slurm, for the node's probation; None: its weight is left alone
+    weight_before: int = 1  # that it had when this was decided
+
+
+class TakeBackPlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.TAKE_BACK.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.TAKE_BACK
+    renamed_nodes: tuple[str, ...] = ()  # where Slurm has drained them by itself, they are given our reason
+
+
+class LetGoPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.LET_GO.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.LET_GO
+
+
+class RestoreWeightPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RESTORE_WEIGHT.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.RESTORE_WEIGHT
+    weight: int | None = None  # in Slurm, that the node was given for its probation
+    weight_before: int = 1  # that it had before: it gets it back
+
+
+Plan = (
+    PoolSwapPlan
+    | AllocationSwapPlan
+    | QuarantinePlan
+    | FillPoolPlan
+    | ReleaseJobPlan
+    | RepairPlan
+    | ValidationPlan
+    | ManualRepairPlan
+    | ReturnPlan
+    | TakeBackPlan
+    | LetGoPlan
+    | RestoreWeightPlan
+)
+
+
+def job_of(plan: Plan) -> JobKey | None:
+    """The job that the plan moves or releases; None: it is about nodes alone."""
+    return plan.job if isinstance(plan, SwapPlan | ReleaseJobPlan) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +248,11 @@ class Recovery:
     detected_at: float = 0.0
     ended_at: float | None = None
     outcome: str = ""
+
+    @property
+    def swap(self) -> PoolSwapPlan | AllocationSwapPlan | None:
+        """Its plan, where it moves a gang."""
+        return self.plan if isinstance(self.plan, SwapPlan) else None
 
     def step(self, name: StepName) -> RecoveryStep | None:
         return next((step for step in self.steps if step.name is name), None)

@@ -17,7 +17,14 @@ from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeView
 from understudy_controlplane.fleet.operator import Request
-from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RepairAttempt
+from understudy_controlplane.fleet.recovery import (
+    ManualRepairPlan,
+    Recovery,
+    RepairAttempt,
+    RepairPlan,
+    ReturnPlan,
+    ValidationPlan,
+)
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.steps import StepTable
 
@@ -118,13 +125,12 @@ class Snapshot:
 
     def recovery_on(self, node: str) -> Recovery | None:
         """The one that works on this node itself: repairs it, tests it, gives it back."""
-        kinds = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR, RecoveryKind.RETURN)
-        return next((one for one in self.recoveries if one.plan.kind in kinds and node in one.plan.failed_nodes), None)
+        kinds = RepairPlan | ValidationPlan | ManualRepairPlan | ReturnPlan
+        return next((one for one in self.recoveries if isinstance(one.plan, kinds) and node in one.plan.nodes), None)
 
     def recovery_of(self, job: JobKey) -> Recovery | None:
         """The one that moves it. Releasing a job from Slurm's hold moves nobody."""
-        moving = (one for one in self.recoveries if one.plan.kind is not RecoveryKind.RELEASE_JOB)
-        return next((recovery for recovery in moving if recovery.plan.job == job), None)
+        return next((one for one in self.recoveries if one.swap is not None and one.swap.job == job), None)
 
 
 def _by_node(jobs: Iterable[Job]) -> dict[str, list[Job]]:

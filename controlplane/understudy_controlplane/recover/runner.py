@@ -12,11 +12,16 @@ from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.recovery import (
     JOBS_ON_A_NODE,
+    AllocationSwapPlan,
+    DrainPlan,
+    Plan,
     Recovery,
     RecoveryStatus,
     RecoveryStep,
     StepName,
     StepStatus,
+    ValidationPlan,
+    job_of,
 )
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.live.launchers import Launchers
@@ -107,7 +112,7 @@ class Runner:
         """Returns whether the step moved on, so that it is worth looking again at once."""
         world = self._world(recovery)
         observation = STEPS[step.name].observe(world)
-        timeout = self._timeout(step, observation, recovery.plan.hours)
+        timeout = self._timeout(step, observation, recovery.plan)
         match observation:
             case Done():
                 self._done(recovery, step, observation, world)
@@ -160,7 +165,7 @@ class Runner:
     def _done(self, recovery: Recovery, step: RecoveryStep, outcome: Done, world: World) -> None:
         now = self._clock.now()
         if step.name in WRITE_REASONS:
-            for node in (world.slurm.nodes.get(name) for name in recovery.plan.failed_nodes):
+            for node in (world.slurm.nodes.get(name) for name in recovery.plan.nodes):
                 if node is not None and (_wrote(recovery, step, node) or step.name is StepName.REBOOT_NODE):
                     self._stores.fleet.owned(node, now)
                 elif node is not None:
@@ -185,18 +190,18 @@ class Runner:
         """Time in which Slurm could not be read does not count."""
         moved = [done.done_at for done in recovery.steps if done.done_at is not None]
         since = max([recovery.decided_at, self._readable_since or 0.0, *moved])
-        return self._clock.now() - since > self._timeout(step, observation, recovery.plan.hours)
+        return self._clock.now() - since > self._timeout(step, observation, recovery.plan)
 
-    def _timeout(self, step: RecoveryStep, observation: Observation, hours: float) -> float:
+    def _timeout(self, step: RecoveryStep, observation: Observation, plan: Plan) -> float:
         policy = self._config.recovery
-        own = self._own_timeout(step.name, hours)
+        own = self._own_timeout(step.name, plan)
         if own is not None:
             return own
         for_people = isinstance(observation, Wait) and observation.for_people
         patient = for_people or step.name in (StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP)
         return policy.first_step_timeout_seconds if patient else policy.step_timeout_seconds
 
-    def _own_timeout(self, step: StepName, hours: float) -> float | None:
+    def _own_timeout(self, step: StepName, plan: Plan) -> float | None:
         """Of steps that take as long as what they run."""
         match step:
             case StepName.REBOOT_NODE:
@@ -204,6 +209,7 @@ class Runner:
             case StepName.RESET_GPU:
                 return self._config.repair.reset_timeout_seconds + START_SECONDS
             case StepName.RUN_VALIDATION:
+                hours = plan.hours if isinstance(plan, ValidationPlan) else 0.0
                 return self._config.validation.timeout_seconds + hours * 3600 + START_SECONDS
             case StepName.OPEN_TICKET:
                 return TICKET_SECONDS
@@ -216,11 +222,11 @@ class Runner:
         view: SlurmView = read_view(self._slurm, now)
         if self._readable_since is None:
             self._readable_since = now
-        job = recovery.plan.job
+        job = job_of(recovery.plan)
         return World(
             plan=recovery.plan,
             slurm=view,
-            records=self._stores.fleet.nodes_named(recovery.plan.failed_nodes),
+            records=self._stores.fleet.nodes_named(recovery.plan.nodes),
             gang=self._gang(recovery),
             answers=self._asker(),
             config=self._config,
@@ -251,12 +257,14 @@ class Runner:
         return answers
 
     def _gang(self, recovery: Recovery) -> Callable[[int], GangFacts]:
-        job = recovery.plan.job
+        plan = recovery.swap
 
         def facts(restart_count: int) -> GangFacts:
-            if job is None:
+            if plan is None:
                 return GangFacts(hook_was_used=False)
-            given_up = recovery.plan.launch if restart_count == recovery.plan.restart_count else -1
+            job, given_up = plan.job, -1
+            if isinstance(plan, AllocationSwapPlan) and restart_count == plan.restart_count:
+                given_up = plan.launch
             started, world_size, last = self._stores.launches.processes(job, restart_count, given_up)
             first = self._stores.launches.first_step_at(job, restart_count, given_up)
             return GangFacts(self._stores.launches.hook_was_used(job), started, world_size, last, first)
@@ -265,8 +273,10 @@ class Runner:
 
     def _worked_until(self, recovery: Recovery) -> float:
         """When the checkpoint was complete from which the gang went on; where there is none, when the fault was."""
-        fault_at, job = recovery.plan.fault_at, recovery.plan.job
-        saved = self._stores.checkpoints.complete_checkpoints(job) if job is not None else []
+        plan = recovery.plan
+        assert isinstance(plan, AllocationSwapPlan)
+        fault_at = plan.fault_at
+        saved = self._stores.checkpoints.complete_checkpoints(plan.job)
         return max((one.completed_at for one in saved if one.completed_at <= fault_at), default=fault_at)
 
     def _reload(self, recovery: Recovery) -> Recovery:
@@ -289,7 +299,8 @@ def _comes_before_its_job(recovery: Recovery, step: RecoveryStep) -> bool:
 def _wrote(recovery: Recovery, step: RecoveryStep, node: SlurmNode) -> bool:
     """Whether the step gave this node its reason: the later ones do so only by declaring it down."""
     may_have = step.attempts > 0 and (step.name is StepName.DRAIN_NODES or node.down)
-    return may_have and node.reason == recovery.plan.drain_reason
+    reason = recovery.plan.drain_reason if isinstance(recovery.plan, DrainPlan) else None
+    return may_have and node.reason == reason
 
 
 def _next_step(recovery: Recovery) -> RecoveryStep | None:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from understudy_agent.wire import LauncherOrders
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.fleet.node import NodeRecord
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, Plan, StepName
+from understudy_controlplane.fleet.recovery import (
+    NODE_HOLD_PREFIX,
+    SEATS_PREFIX,
+    DrainPlan,
+    ManualRepairPlan,
+    Plan,
+    PlanBase,
+    ReleaseJobPlan,
+    StepName,
+    SwapPlan,
+)
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmView
 from understudy_controlplane.slurm.protocol import Slurm
+
+PlanT = TypeVar("PlanT", bound=PlanBase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,7 @@ class Desk(Protocol):
 
     def is_sent(self, label: str) -> bool: ...
 
-    def send(self, plan: Plan) -> None:
+    def send(self, plan: ManualRepairPlan) -> None:
         """Whether the webhook takes it is seen later."""
         ...
 
@@ -47,7 +59,7 @@ class World:
 
     plan: Plan
     slurm: SlurmView
-    records: Mapping[str, NodeRecord]  # of the failed nodes
+    records: Mapping[str, NodeRecord]  # of the plan's nodes
     gang: Callable[[int], GangFacts]  # by restart count; asks the database
     answers: Callable[[SlurmNode], bool]  # whether anybody is at its slurmd's port
     config: Config
@@ -57,6 +69,12 @@ class World:
     worked_until: Callable[[], float]  # what the gang did after that was lost with the fault; asks the database
     launcher: Gang | None = None  # what that launcher last reported
 
+    def plan_as(self, kind: type[PlanT]) -> PlanT:
+        """The plan, for a step that only plans of this kind have."""
+        if not isinstance(self.plan, kind):
+            raise TypeError(f"a {self.plan.kind.value} plan has a step that needs a {kind.__name__}")
+        return self.plan
+
     @property
     def job(self) -> SlurmJob | None:
         """The plan's job; None when Slurm has forgotten it or gave its id to another.
@@ -64,7 +82,9 @@ class World:
         A requeue raises the restart count and renews the submit time; another job of the same id starts at zero.
         """
         plan = self.plan
-        job = self.slurm.jobs.get(plan.job.job_id) if plan.job else None
+        if not isinstance(plan, SwapPlan | ReleaseJobPlan):
+            return None
+        job = self.slurm.jobs.get(plan.job.job_id)
         if job is None or (job.submit_at != plan.submit_at and job.restart_count <= plan.restart_count):
             return None
         return job
@@ -74,7 +94,7 @@ class World:
         if not node.draining and not (node.down and not node.lost):
             return False
         record = self.records.get(node.name)
-        return node.reason != self.plan.drain_reason and not (record is not None and record.owns(node))
+        return node.reason != self.plan_as(DrainPlan).drain_reason and not (record is not None and record.owns(node))
 
     def mute(self, names: Iterable[str]) -> list[str]:
         """Those of the nodes whose slurmd answers nobody."""
@@ -94,7 +114,7 @@ class World:
     @property
     def node_name(self) -> str:
         """The node that a plan about one node is about."""
-        return self.plan.failed_nodes[0]
+        return self.plan.nodes[0]
 
     @property
     def hold_name(self) -> str:
@@ -102,8 +122,7 @@ class World:
 
     @property
     def seats_name(self) -> str:
-        assert self.plan.job is not None
-        return f"{SEATS_PREFIX}{self.plan.job.job_id}"
+        return f"{SEATS_PREFIX}{self.plan_as(SwapPlan).job.job_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import structlog
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.finding import Json
-from understudy_controlplane.fleet.recovery import Plan
+from understudy_controlplane.fleet.recovery import ManualRepairPlan
 from understudy_controlplane.store.repairs import RepairStore
 
 log = structlog.get_logger()
@@ -46,9 +46,9 @@ class Desk:
             self._store.ticket_sent(label, self._clock.now())
         return self._store.is_ticket_sent(label)
 
-    def send(self, plan: Plan) -> None:
+    def send(self, plan: ManualRepairPlan) -> None:
         """Written down first. A webhook that took it but whose answer was lost gets it again, under the same id."""
-        node, now = plan.failed_nodes[0], self._clock.now()
+        node, now = plan.nodes[0], self._clock.now()
         body: dict[str, Json] = {
             "id": plan.label,
             "cluster": self._config.cluster,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, Engine, Row, insert, select, update
@@ -14,17 +14,23 @@ from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.fleet.recovery import (
+    AllocationSwapPlan,
     Plan,
+    PlanBase,
+    PoolSwapPlan,
     Recovery,
-    RecoveryKind,
     RecoveryStatus,
     RecoveryStep,
+    ReleaseJobPlan,
     StepName,
     StepStatus,
+    job_of,
 )
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.node_records import write_records
+
+PlanT = TypeVar("PlanT", bound=PlanBase)
 
 
 class Journal:
@@ -146,47 +152,43 @@ class Journal:
 
     def swaps_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
         """Gangs moved or started anew, from the pool or within their allocation."""
-        inside = [(at, plan) for at, plan in self._plans_since(since, RecoveryKind.ALLOCATION_SWAP) if plan.launch >= 0]
-        plans = [*self._plans_since(since, RecoveryKind.POOL_SWAP), *inside]
-        return tuple((at, plan.job) for at, plan in plans if plan.job is not None)
+        inside = [(at, plan.job) for at, plan in self._plans_since(since, AllocationSwapPlan) if plan.launch >= 0]
+        return (*((at, plan.job) for at, plan in self._plans_since(since, PoolSwapPlan)), *inside)
 
     def hangs_since(self, since: float) -> tuple[tuple[JobKey, int | None], ...]:
         """Gangs started anew because they hung, oldest first: the job, and the furthest step it had finished."""
-        both = [
-            one
-            for kind in (RecoveryKind.POOL_SWAP, RecoveryKind.ALLOCATION_SWAP)
-            for one in self._plans_since(since, kind)
-        ]
+        both = [*self._plans_since(since, PoolSwapPlan), *self._plans_since(since, AllocationSwapPlan)]
         hung = sorted(((at, plan) for at, plan in both if plan.hang), key=lambda one: one[0])
-        return tuple((plan.job, plan.last_step) for _, plan in hung if plan.job is not None)
+        return tuple((plan.job, plan.last_step) for _, plan in hung)
 
     def limits_since(self, since: float) -> dict[tuple[JobKey, int], int]:
         """Job and restart count → its time limit at the first fault that was dealt with within its allocation."""
         found: dict[tuple[JobKey, int], int] = {}
-        for _, plan in self._plans_since(since, RecoveryKind.ALLOCATION_SWAP):
-            if plan.job is not None and plan.time_limit_minutes is not None:
+        for _, plan in self._plans_since(since, AllocationSwapPlan):
+            if plan.time_limit_minutes is not None:
                 found.setdefault((plan.job, plan.restart_count), plan.time_limit_minutes)
         return found
 
     def disobeyed_since(self, since: float) -> frozenset[tuple[JobKey, int]]:
         """Job and restart count of launchers that did not do as they were told."""
-        failed = self._plans_since(since, RecoveryKind.ALLOCATION_SWAP, RecoveryStatus.FAILED)
-        return frozenset((plan.job, plan.restart_count) for _, plan in failed if plan.job is not None)
+        failed = self._plans_since(since, AllocationSwapPlan, RecoveryStatus.FAILED)
+        return frozenset((plan.job, plan.restart_count) for _, plan in failed)
 
     def releases_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
-        plans = self._plans_since(since, RecoveryKind.RELEASE_JOB)
-        return tuple((at, plan.job) for at, plan in plans if plan.job is not None)
+        return tuple((at, plan.job) for at, plan in self._plans_since(since, ReleaseJobPlan))
 
     def _plans_since(
-        self, since: float, kind: RecoveryKind, status: RecoveryStatus | None = None
-    ) -> list[tuple[float, Plan]]:
+        self, since: float, of: type[PlanT], status: RecoveryStatus | None = None
+    ) -> list[tuple[float, PlanT]]:
         """When such recoveries were decided, and what was planned, in the order of the decisions."""
         table = tables.recovery
-        query = select(table.c.decided_at, table.c.plan).where(table.c.decided_at >= since, table.c.kind == kind.value)
+        query = select(table.c.decided_at, table.c.kind, table.c.plan)
+        query = query.where(table.c.decided_at >= since, table.c.kind == of.kind.value)
         if status is not None:
             query = query.where(table.c.status == status.value)
         with reading(self._engine) as connection:
-            return [(row.decided_at, _plan(row.plan)) for row in connection.execute(query.order_by(table.c.id))]
+            rows = connection.execute(query.order_by(table.c.id)).all()
+        return [(row.decided_at, plan) for row in rows if isinstance(plan := plan_of(row.kind, row.plan), of)]
 
     def intend(self, recovery: int, step: RecoveryStep, now: float) -> None:
         """Before the effect. The attempt counts from here on, whatever becomes of it."""
@@ -269,10 +271,10 @@ class Journal:
         if plan.supersedes is not None:
             outcome = "a newer plan goes on from here"
             self._end(connection, plan.supersedes, RecoveryStatus.SUPERSEDED, outcome, now)
-        table = tables.recovery
+        table, job = tables.recovery, job_of(plan)
         values = {
             "kind": plan.kind.value,
-            "job": job_rows.get(plan.job) if plan.job else None,
+            "job": job_rows.get(job) if job is not None else None,
             "plan": msgspec.to_builtins(plan),
             "status": RecoveryStatus.RUNNING.value,
             "fault_at": decision.finding.at if decision.finding else now,
@@ -354,14 +356,16 @@ def _step(row: Row[Any]) -> RecoveryStep:
     )
 
 
-def _plan(stored: Any) -> Plan:
-    return msgspec.convert(stored, Plan)
+def plan_of(kind: str, stored: Mapping[str, Any]) -> Plan:
+    """The plan of a row of `recovery`, from its columns."""
+    plan: Plan = msgspec.convert({**stored, "kind": kind}, Plan)
+    return plan
 
 
 def _recovery(row: Row[Any], steps: tuple[RecoveryStep, ...]) -> Recovery:
     return Recovery(
         id=row.id,
-        plan=_plan(row.plan),
+        plan=plan_of(row.kind, row.plan),
         status=RecoveryStatus(row.status),
         decided_at=row.decided_at,
         steps=steps,

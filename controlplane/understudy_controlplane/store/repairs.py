@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
 from understudy_agent.wire import Gpu
@@ -14,9 +13,19 @@ from understudy_controlplane.fleet.finding import ACCUSING, Json
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.operator import Request, Verb
-from understudy_controlplane.fleet.recovery import Plan, RecoveryKind, RecoveryStatus, RepairAttempt
+from understudy_controlplane.fleet.recovery import (
+    ManualRepairPlan,
+    Plan,
+    RecoveryKind,
+    RecoveryStatus,
+    RepairAttempt,
+    RepairPlan,
+    Rung,
+    ValidationPlan,
+)
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
+from understudy_controlplane.store.journal import plan_of
 
 REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR)
 NODE_VERBS = (Verb.HOLD, Verb.RELEASE, Verb.RETIRE, Verb.TEST, Verb.BURN_IN)
@@ -38,21 +47,21 @@ class RepairStore:
             rows = connection.execute(query).all()
         found: list[RepairAttempt] = []
         for row in rows:
-            plan = msgspec.convert(row.plan, Plan)
+            plan = plan_of(row.kind, row.plan)
             status = RecoveryStatus(row.status)
             found += [
                 RepairAttempt(
                     recovery=row.id,
                     node=node,
                     kind=plan.kind,
-                    rung=plan.rung,
+                    rung=_rung(plan),
                     at=row.decided_at,
                     status=status,
                     outcome=row.outcome,
                     ended_at=row.ended_at,
                     never_began=row.never_began,
                 )
-                for node in plan.failed_nodes
+                for node in plan.nodes
             ]
         return tuple(found)
 
@@ -266,6 +275,15 @@ class RepairStore:
                 {key: value for key, value in row.items() if key != "id"}
                 for row in connection.execute(query).mappings()
             ]
+
+
+def _rung(plan: Plan) -> Rung | None:
+    match plan:
+        case RepairPlan(rung=rung) | ValidationPlan(rung=rung):
+            return rung
+        case ManualRepairPlan():
+            return Rung.MANUAL_REPAIR
+    return None
 
 
 def _named(gpus: Sequence[Gpu]) -> dict[str, Gpu]:

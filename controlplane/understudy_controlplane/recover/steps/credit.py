@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 
-from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
 from understudy_controlplane.recover.step import Done, Observation, Step, Todo, World
 from understudy_controlplane.slurm.protocol import Slurm
 
 
 def observe_credited(world: World) -> Observation:
-    plan, job = world.plan, world.job
+    plan, job = world.plan_as(AllocationSwapPlan), world.job
     if job is None or job.ended or job.restart_count > plan.restart_count:
         return Done("the allocation is over")
     limit, target = job.time_limit_minutes, _target(world)
@@ -28,7 +28,7 @@ def observe_credited(world: World) -> Observation:
 
 def _target(world: World) -> int | None:
     """Whole minutes, rounded up; the same however often it is asked."""
-    plan, job = world.plan, world.job
+    plan, job = world.plan_as(AllocationSwapPlan), world.job
     if job is None or plan.time_limit_minutes is None:
         return None
     first = world.gang(job.restart_count).first_step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_controlplane.fleet.recovery import RecoveryKind, StepName
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Wait, World, nothing_to_do
 
 
@@ -13,7 +13,7 @@ def _no_word_expected(world: World) -> Done | Failed | None:
         return Done("the job has completed")
     if job.ended:
         return Failed(f"the job is over: {job.state}")
-    if world.plan.kind is RecoveryKind.ALLOCATION_SWAP and _stays(world):
+    if isinstance(world.plan, AllocationSwapPlan) and _stays(world):
         return Failed("the launcher starts nothing any more, and left the rest to us")
     if not world.gang(job.restart_count).hook_was_used:
         return Done("the job does not use the training hook: Slurm's word must do")

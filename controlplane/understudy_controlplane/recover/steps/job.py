@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.fleet.recovery import PoolSwapPlan, ReleaseJobPlan, StepName
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
 from understudy_controlplane.recover.steps.seats import SEATED
@@ -25,13 +25,13 @@ def _over(job: SlurmJob | None) -> Failed | None:
 
 def observe_requeued(world: World) -> Observation:
     """The restart count goes up the moment Slurm accepts the requeue. Slurm's own requeue will do as well."""
-    job = world.job
-    if job is not None and job.restart_count > world.plan.restart_count:
+    job, plan = world.job, world.plan_as(PoolSwapPlan)
+    if job is not None and job.restart_count > plan.restart_count:
         return Done(f"restart {job.restart_count}")
     over = _over(job)
     if over or job is None:
         return over or Failed("Slurm no longer knows the job")
-    dead = sorted(set(job.nodes) & set(world.plan.dead_nodes))
+    dead = sorted(set(job.nodes) & set(plan.dead_nodes))
     theirs = _held_by_others(world, dead)
     if theirs:
         return Wait(
@@ -40,10 +40,10 @@ def observe_requeued(world: World) -> Observation:
         )
     if dead:
         return Wait(f"Slurm is about to requeue it by itself: {', '.join(dead)} went down")
-    silent = world.mute(name for name in job.nodes if name not in world.plan.failed_nodes)
+    silent = world.mute(name for name in job.nodes if name not in plan.nodes)
     if silent:
         return Wait(f"{', '.join(silent)} does not answer: a requeue now would spoil the job's record")
-    return Todo(f"attempt {world.plan.restart_count} still holds its nodes")
+    return Todo(f"attempt {plan.restart_count} still holds its nodes")
 
 
 def _held_by_others(world: World, names: Iterable[str]) -> str:
@@ -61,9 +61,9 @@ def _held_by_others(world: World, names: Iterable[str]) -> str:
 
 def requeue(world: World, slurm: Slurm) -> None:
     """Where a failed node has died since, it is declared down instead, which requeues the job properly."""
-    assert world.plan.job is not None
+    plan = world.plan_as(PoolSwapPlan)
     assert world.job is not None
-    dead = world.mute(name for name in world.job.nodes if name in world.plan.failed_nodes)
+    dead = world.mute(name for name in world.job.nodes if name in plan.nodes)
     theirs = _held_by_others(world, dead)
     if theirs:
         raise SlurmError(f"{theirs}: left to them")
@@ -71,24 +71,24 @@ def requeue(world: World, slurm: Slurm) -> None:
     if others:
         raise SlurmError(f"{', '.join(dead)} does not answer and job {others[0]}, which is not ours, is on it as well")
     for name in dead:
-        slurm.down_node(name, world.plan.drain_reason)
+        slurm.down_node(name, plan.drain_reason)
     if not dead:
-        slurm.requeue_job(world.plan.job.job_id)
+        slurm.requeue_job(plan.job.job_id)
 
 
 def observe_started(world: World) -> Observation:
-    job = world.job
+    job, plan = world.job, world.plan_as(PoolSwapPlan)
     if job is None:
         return Failed("Slurm no longer knows the job")
     if job.state == "COMPLETED":
         return Done("the job has completed")
-    if job.state == "RUNNING" and job.restart_count <= world.plan.restart_count:
+    if job.state == "RUNNING" and job.restart_count <= plan.restart_count:
         return Failed("the job runs as before its requeue: slurmctld crashed and has forgotten it")
     if job.state == "RUNNING":
-        bad = sorted(set(job.nodes) & set(world.plan.failed_nodes))
+        bad = sorted(set(job.nodes) & set(plan.nodes))
         if bad:
             return Failed(f"the job has started on {', '.join(bad)}, which it was to leave")
-        elsewhere = sorted(set(job.nodes) - set(world.plan.seats))
+        elsewhere = sorted(set(job.nodes) - set(plan.seats))
         note = f", of which {', '.join(elsewhere)} were not held for it" if elsewhere else ""
         return Done(f"on {', '.join(job.nodes)}{note}")
     return _over(job) or _on_its_way(job, world.now)
@@ -109,16 +109,15 @@ def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait | Failed:
 
 
 def start(world: World, slurm: Slurm) -> None:
-    assert world.plan.job is not None
-    slurm.start_job_now(world.plan.job.job_id)
+    slurm.start_job_now(world.plan_as(PoolSwapPlan).job.job_id)
 
 
 def observe_released(world: World) -> Observation:
     """Free, and not made to wait. Whether it finds nodes is between the job and Slurm's scheduler."""
-    job = world.job
+    job, plan = world.job, world.plan_as(ReleaseJobPlan)
     if job is None:
         return Done("Slurm no longer knows the job")
-    if job.ended or job.restart_count > world.plan.restart_count or not job.pending:
+    if job.ended or job.restart_count > plan.restart_count or not job.pending:
         return Done(f"the job is {job.state}")
     if world.now < job.submit_at + SAME_SECOND_MARGIN_SECONDS:
         return Wait("requeued within this second")

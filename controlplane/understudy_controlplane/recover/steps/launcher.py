@@ -5,14 +5,14 @@ from __future__ import annotations
 from understudy_agent.wire import LauncherPhase
 from understudy_controlplane.decide.launcher_orders import orders_of
 from understudy_controlplane.fleet.gang import Gang
-from understudy_controlplane.fleet.recovery import Plan, StepName
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
 from understudy_controlplane.slurm.protocol import Slurm
 
 
 def observe_launcher(world: World) -> Observation:
     """Done when the launcher itself reports it: another launch, on other nodes."""
-    plan, job, gang = world.plan, world.job, world.launcher
+    plan, job, gang = world.plan_as(AllocationSwapPlan), world.job, world.launcher
     if job is None or job.ended:
         return Done(f"the job is over: {job.state if job else 'unknown to Slurm'}")
     if job.restart_count > plan.restart_count:
@@ -20,13 +20,13 @@ def observe_launcher(world: World) -> Observation:
     if gang is None or gang.heard_at is None:
         return Wait("its launcher does not report")
     if plan.launch < 0:
-        still = sorted({*gang.seats, *gang.spares} & set(plan.failed_nodes))
+        still = sorted({*gang.seats, *gang.spares} & set(plan.nodes))
         return Todo(f"{', '.join(still)} is a spare there") if still else Done("no longer among its spares")
     return _relaunched(plan, gang)
 
 
-def _relaunched(plan: Plan, gang: Gang) -> Observation:
-    bad = sorted(set(gang.seats) & set(plan.failed_nodes))
+def _relaunched(plan: AllocationSwapPlan, gang: Gang) -> Observation:
+    bad = sorted(set(gang.seats) & set(plan.nodes))
     if gang.leaving:
         return Failed(f"the launcher starts nothing any more: it is {gang.state.phase}")
     if gang.attempt.launch <= plan.launch or bad:
@@ -37,7 +37,7 @@ def _relaunched(plan: Plan, gang: Gang) -> Observation:
 
 
 def send_orders(world: World, _slurm: Slurm) -> None:
-    world.send_orders(orders_of(world.plan))
+    world.send_orders(orders_of(world.plan_as(AllocationSwapPlan)))
 
 
 TELL_LAUNCHER = Step(StepName.TELL_LAUNCHER, observe_launcher, send_orders, needs=(StepName.DRAIN_NODES,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from understudy_controlplane.fleet.node import REASON_PREFIX
-from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.fleet.recovery import DrainPlan, PoolSwapPlan, QuarantinePlan, StepName, TakeBackPlan
 from understudy_controlplane.fleet.slurm import PROLOG_ERROR, SlurmNode
 from understudy_controlplane.recover.step import Done, Observation, Step, Todo, Wait, World
 from understudy_controlplane.recover.steps.seats import SEATED
@@ -11,7 +11,7 @@ from understudy_controlplane.slurm.protocol import Slurm
 
 
 def _open_for_work(world: World) -> list[SlurmNode]:
-    nodes = [world.slurm.nodes.get(name) for name in world.plan.failed_nodes]
+    nodes = [world.slurm.nodes.get(name) for name in world.plan.nodes]
     return [node for node in nodes if node is not None and (_open(node) or _misnamed(node, world))]
 
 
@@ -24,7 +24,8 @@ def _misnamed(node: SlurmNode, world: World) -> bool:
     of ours, under Slurm's name for it.
     """
     by_slurm = (node.draining and node.reason == PROLOG_ERROR) or node.out_by_slurm
-    return node.name in world.plan.renamed_nodes and by_slurm
+    renamed = world.plan.renamed_nodes if isinstance(world.plan, QuarantinePlan | TakeBackPlan) else ()
+    return node.name in renamed and by_slurm
 
 
 def observe_drained(world: World) -> Observation:
@@ -32,17 +33,17 @@ def observe_drained(world: World) -> Observation:
     todo = _open_for_work(world)
     if todo:
         return Todo(f"{', '.join(node.name for node in todo)} without our drain")
-    reasons = [f"{name}: {node.reason}" for name in world.plan.failed_nodes if (node := world.slurm.nodes.get(name))]
+    reasons = [f"{name}: {node.reason}" for name in world.plan.nodes if (node := world.slurm.nodes.get(name))]
     return Done("; ".join(reasons))
 
 
 def drain(world: World, slurm: Slurm) -> None:
     for node in _open_for_work(world):
-        slurm.drain_node(node.name, world.plan.drain_reason)
+        slurm.drain_node(node.name, world.plan_as(DrainPlan).drain_reason)
 
 
 def _not_down(world: World) -> list[str]:
-    nodes = [world.slurm.nodes.get(name) for name in world.plan.dead_nodes]
+    nodes = [world.slurm.nodes.get(name) for name in world.plan_as(PoolSwapPlan).dead_nodes]
     return [node.name for node in nodes if node is not None and not node.down and not world.others_hold(node)]
 
 
@@ -59,12 +60,14 @@ def observe_down(world: World) -> Observation:
     if others:
         words = f"job {others[0]}, which is not ours, is on {', '.join(todo)} as well: left to Slurm's own timeout"
         return Wait(words, for_people=True)
-    return Todo(f"{', '.join(todo)} not down in Slurm") if todo else Done(", ".join(world.plan.dead_nodes))
+    if todo:
+        return Todo(f"{', '.join(todo)} not down in Slurm")
+    return Done(", ".join(world.plan_as(PoolSwapPlan).dead_nodes))
 
 
 def down(world: World, slurm: Slurm) -> None:
     for name in _not_down(world):
-        slurm.down_node(name, world.plan.drain_reason)
+        slurm.down_node(name, world.plan_as(PoolSwapPlan).drain_reason)
 
 
 DRAIN_NODES = Step(StepName.DRAIN_NODES, observe_drained, drain)

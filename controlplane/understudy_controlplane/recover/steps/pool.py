@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.fleet.recovery import FillPoolPlan, PoolSwapPlan, ReturnPlan, StepName
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
 from understudy_controlplane.slurm.protocol import Slurm
@@ -24,14 +24,14 @@ def _foreign(world: World) -> Failed | None:
 
 def _to_take(world: World) -> set[str]:
     pool = _pool(world)
-    leaving = {*world.plan.spares, *world.plan.seats, *world.plan.failed_nodes}
-    return set(pool.nodes) & leaving if pool else set()
+    return set(pool.nodes) & set(world.plan.claimed) if pool else set()
 
 
 def observe_taken(world: World) -> Observation:
     todo = _to_take(world)
     if not todo:
-        return Done(", ".join(world.plan.spares))
+        spares = world.plan.spares if isinstance(world.plan, PoolSwapPlan) else world.plan.nodes
+        return Done(", ".join(spares))
     return _foreign(world) or Todo(f"{', '.join(sorted(todo))} still in the spare pool")
 
 
@@ -45,24 +45,28 @@ def take(world: World, slurm: Slurm) -> None:
         slurm.delete_reservation(name)  # an empty node list is not a reservation
 
 
+def _joining(world: World) -> tuple[str, ...]:
+    return world.plan.spares if isinstance(world.plan, FillPoolPlan) else world.plan_as(ReturnPlan).nodes
+
+
 def _to_join(world: World) -> set[str]:
     pool = _pool(world)
-    return set(world.plan.spares) - set(pool.nodes if pool else ())
+    return set(_joining(world)) - set(pool.nodes if pool else ())
 
 
 def observe_filled(world: World) -> Observation:
     missing = _to_join(world)
     if not missing:
-        return Done(", ".join(world.plan.spares))
+        return Done(", ".join(_joining(world)))
     return _foreign(world) or Todo(f"{', '.join(sorted(missing))} not in the spare pool")
 
 
 def fill(world: World, slurm: Slurm) -> None:
     pool = _pool(world)
     if pool is not None:
-        slurm.set_reservation_nodes(pool.name, sorted({*pool.nodes, *world.plan.spares}))
+        slurm.set_reservation_nodes(pool.name, sorted({*pool.nodes, *_joining(world)}))
     else:
-        slurm.create_reservation(world.config.spares.reservation, world.plan.spares, POOL_USER, POOL_MINUTES)
+        slurm.create_reservation(world.config.spares.reservation, _joining(world), POOL_USER, POOL_MINUTES)
 
 
 TAKE_SPARES = Step(StepName.TAKE_SPARES, observe_taken, take)

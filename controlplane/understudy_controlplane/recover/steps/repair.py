@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from understudy_controlplane.fleet.node import REASON_PREFIX
-from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.fleet.recovery import ManualRepairPlan, RepairPlan, StepName, ValidationPlan
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
 from understudy_controlplane.recover.steps.pool import POOL_MINUTES
@@ -83,10 +83,10 @@ def resume(world: World, slurm: Slurm) -> None:
 
 def observe_rebooted(world: World) -> Observation:
     """Slurm's own word: the node's slurmd registered anew, with an uptime that is shorter than the wait for it."""
-    node = _node(world)
+    node, reason = _node(world), world.plan_as(RepairPlan).drain_reason
     if node is not None and node.on_leave:
         return Wait("the reboot is under way")
-    if node is not None and node.reason.startswith(world.plan.drain_reason) and "reboot complete" in node.reason:
+    if node is not None and node.reason.startswith(reason) and "reboot complete" in node.reason:
         return Done(node.reason)
     if node is not None and node.reboot_given_up:  # its ResumeTimeout may be shorter than what we allow
         back = node.responding and world.answers(node)  # Slurm takes a while to notice that it does not
@@ -106,43 +106,50 @@ def _not_to_be_rebooted(node: SlurmNode | None) -> str:
 
 
 def reboot(world: World, slurm: Slurm) -> None:
-    slurm.reboot_node(world.node_name, world.plan.drain_reason)
+    slurm.reboot_node(world.node_name, world.plan_as(RepairPlan).drain_reason)
 
 
 # -- jobs of ours ----------------------------------------------------------------------------------------------------
 
 
-def _job(world: World, what: str) -> SlurmJob | None:
+def _reset_job(plan: RepairPlan) -> str:
+    return f"understudy-reset-{plan.label}"
+
+
+def _validation_job(plan: ValidationPlan) -> str:
+    return f"understudy-validate-{plan.label}"
+
+
+def _job(world: World, name: str) -> SlurmJob | None:
     """By name and reservation: nobody but us can use that. Of several, when an answer was lost, the first."""
-    name = f"understudy-{what}-{world.plan.label}"
     jobs = [job for job in world.slurm.jobs.values() if job.name == name and job.reservation == world.hold_name]
     return min(jobs, key=lambda job: job.job_id, default=None)
 
 
-def _output(world: World, what: str) -> str:
+def _output(world: World, name: str) -> str:
     directory = world.config.validation.output_directory
-    return f"{directory}/understudy-{what}-{world.plan.label}.out" if directory else "/dev/null"
+    return f"{directory}/{name}.out" if directory else "/dev/null"
 
 
-def _observe_job(world: World, what: str) -> Observation:
-    job = _job(world, what)
+def _observe_job(world: World, name: str) -> Observation:
+    job = _job(world, name)
     if job is None:
-        return Todo(f"no job for the {what}")
+        return Todo(f"there is no job {name}")
     if job.pending and world.now - job.submit_at > START_SECONDS:  # it is cancelled when the node is given up
         return Failed(f"did not start: {job.reason or job.state}", never_began=True)
     if not job.ended:
         return Wait(f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}")
     kept = world.config.validation.output_directory
-    end = world.desk.read_end(_output(world, what)) if kept else last_words(job.comment)
+    end = world.desk.read_end(_output(world, name)) if kept else last_words(job.comment)
     words = f"job {job.job_id} {job.state}{f': {end}' if end else ''}"
     return Done(words) if job.state == "COMPLETED" else Failed(words)
 
 
-def _submit(world: World, slurm: Slurm, what: str, script: str, timeout_seconds: float) -> None:
+def _submit(world: World, slurm: Slurm, name: str, script: str, timeout_seconds: float) -> None:
     node = _node(world)
     assert node is not None
     request = JobRequest(
-        name=f"understudy-{what}-{world.plan.label}",
+        name=name,
         node=node.name,
         partition="",
         reservation=world.hold_name,
@@ -150,7 +157,7 @@ def _submit(world: World, slurm: Slurm, what: str, script: str, timeout_seconds:
         gres=re.sub(r"\([^)]*\)", "", node.gres),
         script=script if world.config.validation.output_directory else with_last_words(script),
         time_limit_minutes=max(1, int(-(-timeout_seconds // 60))),
-        output=_output(world, what),
+        output=_output(world, name),
     )
     refused = SlurmError(f"{node.name} is in no partition")
     for partition in _choices(node.partitions):
@@ -173,35 +180,36 @@ def _choices(partitions: tuple[str, ...]) -> list[str]:
 
 
 def observe_reset(world: World) -> Observation:
-    return _observe_job(world, "reset")
+    return _observe_job(world, _reset_job(world.plan_as(RepairPlan)))
 
 
 def reset(world: World, slurm: Slurm) -> None:
-    policy = world.config.repair
-    script = reset_script(policy, world.node_name, world.plan.gpus)
-    _submit(world, slurm, "reset", script, policy.reset_timeout_seconds)
+    policy, plan = world.config.repair, world.plan_as(RepairPlan)
+    script = reset_script(policy, world.node_name, plan.gpus)
+    _submit(world, slurm, _reset_job(plan), script, policy.reset_timeout_seconds)
 
 
 def observe_validated(world: World) -> Observation:
-    return _observe_job(world, "validate")
+    return _observe_job(world, _validation_job(world.plan_as(ValidationPlan)))
 
 
 def validate(world: World, slurm: Slurm) -> None:
     node = _node(world)
-    hours, policy = world.plan.hours, world.config.validation
-    script = validation_script(policy, node.gres if node else "", hours, world.plan.suspect)
-    _submit(world, slurm, "validate", script, policy.timeout_seconds + hours * 3600)
+    plan, policy = world.plan_as(ValidationPlan), world.config.validation
+    script = validation_script(policy, node.gres if node else "", plan.hours, plan.suspect)
+    _submit(world, slurm, _validation_job(plan), script, policy.timeout_seconds + plan.hours * 3600)
 
 
 # -- people ----------------------------------------------------------------------------------------------------------
 
 
 def observe_ticket(world: World) -> Observation:
-    return Done() if world.desk.is_sent(world.plan.label) else Todo("the webhook has not taken the ticket")
+    sent = world.desk.is_sent(world.plan_as(ManualRepairPlan).label)
+    return Done() if sent else Todo("the webhook has not taken the ticket")
 
 
 def send_ticket(world: World, slurm: Slurm) -> None:  # noqa: ARG001 - Slurm has no part in it
-    world.desk.send(world.plan)
+    world.desk.send(world.plan_as(ManualRepairPlan))
 
 
 HOLD_NODE = Step(StepName.HOLD_NODE, observe_held, hold)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.fleet.recovery import PoolSwapPlan, StepName
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
 from understudy_controlplane.slurm.protocol import Slurm
 
 
 def observe_held(world: World) -> Observation:
-    held = world.slurm.reservations.get(world.seats_name)
-    if held is not None and not held.made_for(world.plan.user):
+    held, plan = world.slurm.reservations.get(world.seats_name), world.plan_as(PoolSwapPlan)
+    if held is not None and not held.made_for(plan.user):
         return Failed(f"reservation {held.name} is not ours (users {', '.join(held.users)})")
-    if held is not None and set(held.nodes) == set(world.plan.seats):
+    if held is not None and set(held.nodes) == set(plan.seats):
         return Done(f"{held.name}: {', '.join(held.nodes)}")
-    return Todo(f"seats not held: {', '.join(world.plan.seats)}")
+    return Todo(f"seats not held: {', '.join(plan.seats)}")
 
 
 def hold(world: World, slurm: Slurm) -> None:
+    plan = world.plan_as(PoolSwapPlan)
     if world.seats_name in world.slurm.reservations:
-        slurm.set_reservation_nodes(world.seats_name, world.plan.seats)
+        slurm.set_reservation_nodes(world.seats_name, plan.seats)
     else:
         minutes = world.config.recovery.seats_minutes
-        slurm.create_reservation(world.seats_name, world.plan.seats, world.plan.user, minutes)
+        slurm.create_reservation(world.seats_name, plan.seats, plan.user, minutes)
 
 
 def observe_bound(world: World) -> Observation:
@@ -32,14 +33,13 @@ def observe_bound(world: World) -> Observation:
 
 
 def bind(world: World, slurm: Slurm) -> None:
-    assert world.plan.job is not None
-    slurm.set_job_reservation(world.plan.job.job_id, world.seats_name)
+    slurm.set_job_reservation(world.plan_as(PoolSwapPlan).job.job_id, world.seats_name)
 
 
 def observe_released(world: World) -> Observation:
     job = world.job
     held = world.slurm.reservations.get(world.seats_name)
-    if (held is not None and held.made_for(world.plan.user)) or (
+    if (held is not None and held.made_for(world.plan_as(PoolSwapPlan).user)) or (
         job and job.reservation == world.seats_name and not job.ended
     ):
         return Todo("seats still held")
@@ -49,11 +49,12 @@ def observe_released(world: World) -> Observation:
 def release(world: World, slurm: Slurm) -> None:
     """Unbind first: Slurm refuses to delete a reservation that a job uses. The job gets back the one it had before."""
     job = world.job
-    before = world.plan.reservation if world.plan.reservation in world.slurm.reservations else ""
+    plan = world.plan_as(PoolSwapPlan)
+    before = plan.reservation if plan.reservation in world.slurm.reservations else ""
     if job and job.reservation == world.seats_name and not job.ended:
         slurm.set_job_reservation(job.job_id, before)
     held = world.slurm.reservations.get(world.seats_name)
-    if held is not None and held.made_for(world.plan.user):
+    if held is not None and held.made_for(plan.user):
         slurm.delete_reservation(held.name)
 
 

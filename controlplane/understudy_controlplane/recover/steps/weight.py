@@ -6,7 +6,7 @@ only while it still is what we made of it: a weight that somebody sets meanwhile
 
 from __future__ import annotations
 
-from understudy_controlplane.fleet.recovery import StepName
+from understudy_controlplane.fleet.recovery import RestoreWeightPlan, ReturnPlan, StepName
 from understudy_controlplane.recover.step import Done, Observation, Step, Todo, World
 from understudy_controlplane.slurm.protocol import Slurm
 
@@ -23,20 +23,23 @@ def _observe(world: World, from_weight: int | None, to_weight: int | None) -> Ob
 
 
 def observe_raised(world: World) -> Observation:
-    return _observe(world, world.plan.weight_before, world.plan.weight)
+    plan = world.plan_as(ReturnPlan)
+    return _observe(world, plan.weight_before, plan.weight)
 
 
 def raise_weight(world: World, slurm: Slurm) -> None:
-    assert world.plan.weight is not None
-    slurm.set_weight(world.node_name, world.plan.weight)
+    weight = world.plan_as(ReturnPlan).weight
+    assert weight is not None
+    slurm.set_weight(world.node_name, weight)
 
 
 def observe_restored(world: World) -> Observation:
-    return _observe(world, world.plan.weight, world.plan.weight_before)
+    plan = world.plan_as(RestoreWeightPlan)
+    return _observe(world, plan.weight, plan.weight_before)
 
 
 def restore_weight(world: World, slurm: Slurm) -> None:
-    slurm.set_weight(world.node_name, world.plan.weight_before)
+    slurm.set_weight(world.node_name, world.plan_as(RestoreWeightPlan).weight_before)
 
 
 RAISE_WEIGHT = Step(StepName.RAISE_WEIGHT, observe_raised, raise_weight)

@@ -1,0 +1,82 @@
+"""Plans in the database: each kind is read as it was written, and those of release 0.1 are still read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from sqlalchemy import Engine, insert
+
+from tests import builders as b
+from understudy_controlplane.fleet.recovery import (
+    AllocationSwapPlan,
+    Plan,
+    PoolSwapPlan,
+    RecoveryKind,
+    ReleaseJobPlan,
+    RepairPlan,
+    ReturnPlan,
+    Rung,
+    TakeBackPlan,
+    ValidationPlan,
+)
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.journal import Journal, plan_of
+from understudy_controlplane.store.repairs import RepairStore
+
+FLAT = (Path(__file__).parents[1] / "data" / "flat-plans.json").read_text()
+STORED: list[dict[str, Any]] = json.loads(FLAT.replace('"hands"', '"manual_repair"'))
+"""With the name that migration 0014 gives them (`test_migrations`)."""
+
+
+def read(kind: RecoveryKind) -> Plan:
+    return next(plan_of(stored["kind"], stored) for stored in STORED if stored["kind"] == kind)
+
+
+def test_there_is_one_type_for_each_kind_and_an_example_of_each() -> None:
+    assert {plan.kind for plan in get_args(Plan)} == set(RecoveryKind) == {RecoveryKind(one["kind"]) for one in STORED}
+
+
+@pytest.mark.parametrize("stored", STORED, ids=lambda one: one["kind"])
+def test_a_plan_of_release_0_1_keeps_what_its_kind_has_and_is_written_under_the_same_names(
+    stored: dict[str, Any],
+) -> None:
+    written = json.loads(msgspec.json.encode(plan_of(stored["kind"], stored)))
+    assert written == {key: value for key, value in stored.items() if key in written} | {"kind": stored["kind"]}
+    assert written.keys() < stored.keys(), "a plan has the fields of its kind, not all of them"
+
+
+def test_an_open_recovery_of_release_0_1_goes_on_with_its_own_nodes_seats_and_gpus() -> None:
+    pool = b.plan_as(PoolSwapPlan, read(RecoveryKind.POOL_SWAP))
+    assert (pool.nodes, pool.dead_nodes, pool.seats) == (("n2",), ("n2",), ("n1", "n3", "n4", "n6"))
+    assert (pool.job.job_id, pool.user, pool.restart_count, pool.reservation) == (4711, "alice", 1, "maint")
+    inside = b.plan_as(AllocationSwapPlan, read(RecoveryKind.ALLOCATION_SWAP))
+    assert (inside.launch, inside.time_limit_minutes, inside.credit_minutes_max) == (2, 600, 30)
+    repair = b.plan_as(RepairPlan, read(RecoveryKind.REPAIR))
+    assert (repair.rung, repair.label, repair.gpus) == (Rung.RESET_GPU, "n2-1760000600", ("0000:3B:00",))
+    test = b.plan_as(ValidationPlan, read(RecoveryKind.VALIDATE))
+    assert (test.rung, test.hours, test.suspect) == (Rung.RESTART_APP, 24.0, True)
+    back = b.plan_as(ReturnPlan, read(RecoveryKind.RETURN))
+    assert (back.weight, back.weight_before, back.supersedes) == (1000, 7, 41)
+    assert b.plan_as(TakeBackPlan, read(RecoveryKind.TAKE_BACK)).renamed_nodes == ("n2",)
+
+
+def test_they_are_read_from_the_database(engine: Engine) -> None:
+    with engine.begin() as connection:
+        for stored in STORED:
+            values = {"kind": stored["kind"], "plan": stored, "status": "running", "outcome": ""}
+            times = dict.fromkeys(("fault_at", "detected_at", "decided_at"), b.NOW)
+            connection.execute(insert(tables.recovery).values(**values, **times))
+    assert [one.plan.kind for one in Journal(engine).recoveries()] == [one["kind"] for one in STORED]
+    attempts = RepairStore(engine).attempts_since(0)
+    assert [(one.node, one.rung) for one in attempts] == [
+        ("n2", Rung.RESET_GPU),
+        ("n2", Rung.RESTART_APP),
+        ("n2", Rung.MANUAL_REPAIR),
+    ]
+    assert Journal(engine).releases_since(0) == (
+        (b.NOW, b.plan_as(ReleaseJobPlan, read(RecoveryKind.RELEASE_JOB)).job),
+    )
