@@ -382,7 +382,7 @@ class TestDrainAtJobEnd:
         decision = only(decided(b.snapshot(self.later("n2"), jobs=[b.job()], spares=SPARES)))
         assert (decision.row, decision.action, decision.to_state) == (130, Action.DRAIN, NodeState.QUARANTINED)
         assert (plan_of(decision).kind, plan_of(decision).steps) == (RecoveryKind.QUARANTINE, (StepName.DRAIN_NODES,))
-        assert decision.evidence["repair"] == "reset_gpu"
+        assert decision.evidence.shown()["repair"] == "reset_gpu"
         assert decision.opens_incident
 
     def test_a_gang_on_a_node_drained_for_later_is_not_stranded(self) -> None:

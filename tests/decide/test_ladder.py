@@ -10,13 +10,14 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.decide.ladder import next_rung
-from understudy_controlplane.fleet.finding import Json
+from understudy_controlplane.fleet.finding import HardwareDetail
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, Rung
+from understudy_controlplane.xid_policy import Repair
 
 
-def incident(repair: Json = None, rule: str = "xid.79") -> OpenIncident:
-    return OpenIncident(1, "n1", rule, "hardware_fault", "broken", b.NOW, {"repair": repair} if repair else {})
+def incident(repair: Repair | None = None) -> OpenIncident:
+    return OpenIncident(1, "n1", "xid.79", "hardware_fault", "broken", b.NOW, HardwareDetail(repair=repair))
 
 
 def tried(*rungs: Rung, kind: RecoveryKind = RecoveryKind.REPAIR) -> list[RepairAttempt]:
@@ -32,14 +33,13 @@ def rung(found: OpenIncident | None, attempts: Sequence[RepairAttempt] = (), **p
 @pytest.mark.parametrize(
     ("found", "first"),
     [
-        (incident("restart_app"), Rung.RESTART_APP),
-        (incident("none"), Rung.RESTART_APP),
-        (incident("reset_gpu"), Rung.RESET_GPU),
-        (incident("reboot"), Rung.REBOOT),
-        (incident("manual_repair"), Rung.MANUAL_REPAIR),
+        (incident(Repair.RESTART_APP), Rung.RESTART_APP),
+        (incident(Repair.NONE), Rung.RESTART_APP),
+        (incident(Repair.RESET_GPU), Rung.RESET_GPU),
+        (incident(Repair.REBOOT), Rung.REBOOT),
+        (incident(Repair.MANUAL_REPAIR), Rung.MANUAL_REPAIR),
         (incident(), Rung.REBOOT),
-        (incident("dance"), Rung.REBOOT),
-        (incident(17), Rung.REBOOT),
+        (replace(incident(), detail=None), Rung.REBOOT),
         (None, Rung.REBOOT),
     ],
 )
@@ -50,21 +50,20 @@ def test_the_ladder_is_entered_where_the_finding_says(found: OpenIncident | None
 @pytest.mark.parametrize(
     ("opened", "later", "first"),
     [
-        ("reset_gpu", ("manual_repair",), Rung.MANUAL_REPAIR),
-        ("manual_repair", ("reset_gpu",), Rung.MANUAL_REPAIR),
-        ("none", ("restart_app", "reset_gpu"), Rung.RESET_GPU),
-        (None, ("none",), Rung.REBOOT),
-        ("reset_gpu", (None, "dance"), Rung.RESET_GPU),
+        (Repair.RESET_GPU, (Repair.MANUAL_REPAIR,), Rung.MANUAL_REPAIR),
+        (Repair.MANUAL_REPAIR, (Repair.RESET_GPU,), Rung.MANUAL_REPAIR),
+        (Repair.NONE, (Repair.RESTART_APP, Repair.RESET_GPU), Rung.RESET_GPU),
+        (None, (Repair.NONE,), Rung.REBOOT),
     ],
 )
 def test_of_several_findings_the_one_counts_that_asks_for_most(
-    opened: Json, later: tuple[Json, ...], first: Rung
+    opened: Repair | None, later: tuple[Repair, ...], first: Rung
 ) -> None:
     assert rung(replace(incident(opened), asked=later)) is first
 
 
 def test_it_goes_upwards_and_ends_with_a_person() -> None:
-    found = incident("restart_app")
+    found = incident(Repair.RESTART_APP)
     attempts: list[RepairAttempt] = []
     taken: list[Rung] = []
     while not taken or taken[-1] is not Rung.MANUAL_REPAIR:
@@ -75,12 +74,12 @@ def test_it_goes_upwards_and_ends_with_a_person() -> None:
 
 
 def test_it_never_goes_back_below_what_was_tried_for_another_fault() -> None:
-    assert rung(incident("reset_gpu"), tried(Rung.REBOOT)) is Rung.REBOOT
+    assert rung(incident(Repair.RESET_GPU), tried(Rung.REBOOT)) is Rung.REBOOT
 
 
 def test_a_rung_that_the_site_has_not_is_left_out() -> None:
-    assert rung(incident("reset_gpu"), reset_command="") is Rung.REBOOT
-    assert rung(incident("reset_gpu"), reset_command="", reboot=False) is Rung.MANUAL_REPAIR
+    assert rung(incident(Repair.RESET_GPU), reset_command="") is Rung.REBOOT
+    assert rung(incident(Repair.RESET_GPU), reset_command="", reboot=False) is Rung.MANUAL_REPAIR
     assert rung(incident(), reboots_max=0) is Rung.MANUAL_REPAIR
 
 

@@ -54,7 +54,7 @@ def fault(node: str, dead: bool = False) -> Finding:
 
 def hang(node: str = "n2", named: bool = True) -> Finding:
     signal = Signal.GANG_HUNG if named else Signal.GANG_HUNG_UNNAMED
-    return Finding(signal, "hang", node, b.NOW - 60, "no step has ended", {"named": named}, JOB.key)
+    return Finding(signal, "hang", node, b.NOW - 60, "no step has ended", job=JOB.key)
 
 
 def judged(snapshot: Snapshot, *findings: Finding) -> Decision:

@@ -50,8 +50,8 @@ def test_the_rank_that_never_came_is_named_with_its_node() -> None:
     (finding,) = found(table(WAITING))
     assert (finding.signal, finding.node, finding.rule) == (Signal.GANG_HUNG, "n3", "hang.not_arrived")
     assert finding.job == b.job().key
-    assert finding.evidence["named"] is True
-    assert finding.evidence["ranks"] == [2]
+    assert finding.evidence.shown()["named"] is True
+    assert finding.evidence.shown()["ranks"] == [2]
     assert "rank 2 left collective 119 and never came to all_reduce (120)" in finding.summary
     assert finding.at == b.NOW - 100
 
@@ -59,7 +59,7 @@ def test_the_rank_that_never_came_is_named_with_its_node() -> None:
 def test_several_nodes_that_never_came_are_each_named() -> None:
     places = [CAME_OUT, CAME_OUT, *[INSIDE] * 6]
     steps = table(places, nodes=("n1", "n2", "n3", "n4") * 2)
-    assert [(one.node, one.evidence["ranks"]) for one in found(steps)] == [("n1", [0]), ("n2", [1])]
+    assert [(one.node, one.evidence.shown()["ranks"]) for one in found(steps)] == [("n1", [0]), ("n2", [1])]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_nobody_is_named_without_evidence_and_nothing_done_where_ranks_may_just_
 ) -> None:
     (finding,) = found(table(places))
     waiting = why == "the network"
-    assert (finding.signal, finding.evidence["named"]) == (
+    assert (finding.signal, finding.evidence.shown()["named"]) == (
         Signal.GANG_HUNG_UNNAMED if waiting else Signal.GANG_STILL,
         False,
     )
@@ -89,7 +89,7 @@ def test_nobody_is_named_without_evidence_and_nothing_done_where_ranks_may_just_
 def test_a_table_without_collectives_names_nobody() -> None:
     steps = b.step_table([[0.1] * 20] * 4, advanced_at=b.NOW - 2000)
     (finding,) = found(steps, started_at=b.NOW - 5000)
-    assert finding.evidence["named"] is False
+    assert finding.evidence.shown()["named"] is False
 
 
 def test_ranks_are_compared_with_those_of_their_role() -> None:

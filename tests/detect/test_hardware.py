@@ -66,7 +66,7 @@ class TestGpuSet:
     def test_another_gpu_in_its_place_makes_the_node_suspect_and_names_both(self) -> None:
         (finding,) = found(with_gpu(replaced_uuid="GPU-old"))
         assert (finding.signal, finding.rule) == (Signal.HEALTH_SUSPECTED, "gpus.replaced")
-        assert (finding.evidence["uuid"], finding.evidence["replaced_uuid"]) == ("GPU-1", "GPU-old")
+        assert (finding.evidence.shown()["uuid"], finding.evidence.shown()["replaced_uuid"]) == ("GPU-1", "GPU-old")
 
     def test_fewer_gpus_than_slurm_has_make_the_node_suspect(self) -> None:
         slurm = b.slurm_node("n3")
@@ -99,7 +99,7 @@ class TestMemory:
     def test_a_worn_out_sram_is_a_fault_for_hands(self) -> None:
         (finding,) = found(with_gpu(sram_threshold_exceeded=True))
         assert (finding.signal, finding.rule) == (Signal.HARDWARE_FAULT, "memory.sram_threshold")
-        assert finding.evidence["repair"] == "manual_repair"
+        assert finding.evidence.shown()["repair"] == "manual_repair"
 
     def test_a_remap_that_failed_is_one_fault_whatever_else_is_pending(self) -> None:
         snapshot = with_gpu(remapped_rows_failed=True, remapped_rows_pending=True)
@@ -107,7 +107,7 @@ class TestMemory:
 
     def test_a_pending_remap_waits_for_the_end_of_the_job(self) -> None:
         (finding,) = found(with_gpu(remapped_rows_pending=True))
-        assert (finding.signal, finding.evidence["repair"]) == (Signal.DRAIN_AT_JOB_END, "reset_gpu")
+        assert (finding.signal, finding.evidence.shown()["repair"]) == (Signal.DRAIN_AT_JOB_END, "reset_gpu")
 
     def test_corrected_errors_mean_nothing_by_their_number(self) -> None:
         assert said(with_gpu(ecc_corrected=10**9, remapped_rows_uncorrectable=400)) == []
@@ -164,7 +164,7 @@ class TestDriver:
         (finding,) = found(b.snapshot(b.node("n2", nvml_silent_seconds=70.0), **stopped(65.0)))
         assert (finding.signal, finding.rule) == (Signal.HARDWARE_FAULT, "driver.silent_and_stalled")
         assert finding.job == b.job().key
-        assert finding.evidence["repair"] == "reboot"
+        assert finding.evidence.shown()["repair"] == "reboot"
 
     def test_a_gang_that_stood_still_long_before_is_no_second_signal(self) -> None:
         snapshot = b.snapshot(b.node("n2", nvml_silent_seconds=70.0), **stopped(600.0))
@@ -240,7 +240,7 @@ class TestPorts:
         node = b.node("n2", ports=(port(),), hardware_events=events)
         (finding,) = found(b.snapshot(node))
         assert (finding.signal, finding.rule) == (Signal.HARDWARE_FAULT, "infiniband.port_flaps")
-        assert finding.evidence["port"] == "mlx5_0/1"
+        assert finding.evidence.shown()["port"] == "mlx5_0/1"
 
     @pytest.mark.parametrize(
         "events",
@@ -270,7 +270,7 @@ class TestPorts:
         assert said(b.snapshot(node), ports_per_node=1) == []
         (finding,) = found(b.snapshot(node), ports_per_node=2)
         assert (finding.signal, finding.rule) == (Signal.HEALTH_SUSPECTED, "infiniband.too_few_ports")
-        assert finding.evidence["not_active"] == ["mlx5_0/2"]
+        assert finding.evidence.shown()["not_active"] == ["mlx5_0/2"]
         no_adapter = b.node("n2", gpus=(b.gpu(),))
         assert said(b.snapshot(no_adapter), ports_per_node=2) == [
             ("n2", Signal.HEALTH_SUSPECTED, "infiniband.too_few_ports")

@@ -67,7 +67,7 @@ def test_what_the_whole_fleet_shows_is_no_nodes_own() -> None:
 def test_a_lemon_is_told_to_a_person_and_nothing_is_done() -> None:
     seen = snapshot(n3=LemonSignals(faults=3, xid_kinds=2))
     (finding,) = [one for one in detect(seen, b.config()) if one.signal is Signal.LEMON]
-    assert finding.evidence["faults"] == 3
+    assert finding.evidence.shown()["faults"] == 3
     (decision,) = decide(seen, [finding], b.config())
     assert (decision.row, decision.subject, decision.to_state, decision.plan) == (151, "n3", None, None)
     assert "a person should look" in decision.reason

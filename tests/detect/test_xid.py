@@ -52,7 +52,7 @@ def of(
 ) -> list[tuple[str, Signal, str]]:
     """Rule, signal and repair of each finding on one node, oldest first."""
     found = judged(remembered(*events, **values), config=config)
-    return [(one.rule, one.signal, str(one.evidence["repair"])) for one in found]
+    return [(one.rule, one.signal, str(one.evidence.shown()["repair"])) for one in found]
 
 
 class TestLines:
@@ -137,7 +137,7 @@ class TestLines:
     def test_of_a_switch_the_drivers_word_counts(self, text: str, signal: Signal) -> None:
         (found,) = judged(remembered(line(f"nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): {text}")))
         assert (found.signal, found.rule) == (signal, f"sxid.{text[:5]}")
-        assert found.evidence["sxid"] == int(text[:5])
+        assert found.evidence.shown()["sxid"] == int(text[:5])
 
     def test_follow_up_lines_are_no_faults(self) -> None:
         switch = "nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 22003"
@@ -151,12 +151,12 @@ class TestLines:
                 line("NVRM: fallen off the bus and is not responding to commands.", 7),
             )
         )
-        assert (found.rule, found.signal, found.evidence["bus_id"]) == (
+        assert (found.rule, found.signal, found.evidence.shown()["bus_id"]) == (
             "gpu.lost",
             Signal.HARDWARE_FAULT,
             "0000:18:00.0",
         )
-        assert found.evidence["repair"] == "reboot"
+        assert found.evidence.shown()["repair"] == "reboot"
 
     def test_a_line_in_a_form_not_known_is_shown(self) -> None:
         (found,) = judged(remembered(line("NVRM: Xid in a shape nobody has seen")))
@@ -164,7 +164,7 @@ class TestLines:
 
     def test_which_gpu_it_is_stands_in_the_evidence(self) -> None:
         (found,) = judged(remembered(code(79), gpus=(b.gpu(0),)))
-        assert (found.evidence["uuid"], found.evidence["gpu"]) == ("GPU-0", 0)
+        assert (found.evidence.shown()["uuid"], found.evidence.shown()["gpu"]) == ("GPU-0", 0)
 
 
 def action(number: int, sequence: int, at: float = START, bus: str = "01", before: int = 0) -> StoredKernelEvent:
@@ -241,8 +241,8 @@ class TestBursts:
             ("xid.45", Signal.RECORDED),
             ("xid.45", Signal.RECORDED),
         ]
-        assert [one.evidence.get("echo_of") for one in found[1:]] == ["Xid 79 on GPU 0000:05:00.0"] * 3
-        assert found[0].evidence["burst"] == {
+        assert [one.evidence.shown().get("echo_of") for one in found[1:]] == ["Xid 79 on GPU 0000:05:00.0"] * 3
+        assert found[0].evidence.shown()["burst"] == {
             "since": START,
             "until": START + 0.3,
             "events": 4,
@@ -285,7 +285,7 @@ class TestBursts:
 
     def test_killed_channels_long_after_another_error_are_just_recorded(self) -> None:
         (_, found) = judged(remembered(code(13), code(45, 2, START + 31)))
-        assert "echo_of" not in found.evidence
+        assert "echo_of" not in found.evidence.shown()
 
     @given(st.lists(st.tuples(st.floats(0, 3000), st.sampled_from([13, 45, 48, 74, 79])), min_size=1, max_size=40))
     def test_a_storm_remembered_as_one_makes_the_same_bursts(self, seen: list[tuple[float, int]]) -> None:
@@ -388,8 +388,8 @@ class TestOverrides:
     def test_a_site_changes_a_row(self) -> None:
         row = {"policy": {"94": {"class": "hardware", "repair": "manual_repair", "reason": "we had enough of them"}}}
         (found,) = judged(remembered(code(94, said="Contained: SM (0x1). RST: No, D-RST: No")), config=row)
-        assert (found.signal, found.evidence["repair"]) == (Signal.HARDWARE_FAULT, "manual_repair")
-        assert "changed by this site" in str(found.evidence["policy"])
+        assert (found.signal, found.evidence.shown()["repair"]) == (Signal.HARDWARE_FAULT, "manual_repair")
+        assert "changed by this site" in str(found.evidence.shown()["policy"])
         assert "we had enough of them" in found.summary
 
     def test_its_row_stands_against_the_drivers_action_which_still_counts_for_itself(self) -> None:

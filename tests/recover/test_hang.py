@@ -43,7 +43,7 @@ def hang(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> Hang:
         for name, since in hanging:
             job = next(one for one in snapshot.jobs.values() if one.key.job_id == rehearsal.gang)
             if job.running and attempt(snapshot) == since:
-                words, evidence = "no step has ended for 600 s", {"named": name is not None}
+                words = "no step has ended for 600 s"
                 found.append(
                     Finding(
                         Signal.GANG_HUNG if name else Signal.GANG_HUNG_UNNAMED,
@@ -51,8 +51,7 @@ def hang(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> Hang:
                         name or "n1",
                         snapshot.now - 600,
                         words,
-                        {**evidence},
-                        job.key,
+                        job=job.key,
                     )
                 )
         return found

@@ -17,6 +17,7 @@ from understudy_agent.wire import GpuStatus
 from understudy_controlplane.decide import plans, spares
 from understudy_controlplane.decide.repair_cycle import known_of
 from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.finding import HardwareDetail, RepairDetail
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
@@ -132,20 +133,19 @@ def test_a_gpu_is_reset_by_an_exclusive_job_of_the_control_plane(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("evidence", "known"),
+    ("detail", "known"),
     [
-        ({"gpu": 3, "bus_id": "0000:1b:00.0"}, ("0000:1b:00.0",)),
-        ({"xid": 95, "bus_id": "0000:1b:00.0"}, ("0000:1b:00.0",)),
-        ({"gpu": 0, "bus_id": ""}, ("0",)),
-        ({"sxid": 12028, "bus_id": "0000:c1:00.0"}, ()),
-        ({}, ()),
+        (HardwareDetail(part="0000:1b:00.0", gpu="0000:1b:00.0"), ("0000:1b:00.0",)),
+        (HardwareDetail(gpu="0"), ("0",)),
+        (HardwareDetail(part="0000:c1:00.0"), ()),
+        (None, ()),
     ],
 )
-def test_a_reset_gets_the_gpu_at_fault_if_it_is_known(evidence: dict[str, Json], known: tuple[str, ...]) -> None:
+def test_a_reset_gets_the_gpu_at_fault_if_it_is_known(detail: HardwareDetail | None, known: tuple[str, ...]) -> None:
     node = b.node("n5", NodeState.QUARANTINED)
-    incident = OpenIncident(1, "n5", "rule", "hardware_fault", "", b.NOW, evidence)
-    assert plans.repair_plan(node, Rung.RESET_GPU, "x", "", incident).gpus == known
-    assert plans.repair_plan(node, Rung.REBOOT, "x", "", incident).gpus == ()
+    incident = OpenIncident(1, "n5", "rule", "hardware_fault", "", b.NOW, detail)
+    assert plans.repair_plan(node, RepairDetail(rung=Rung.RESET_GPU, fault=""), "x", incident).gpus == known
+    assert plans.repair_plan(node, RepairDetail(rung=Rung.REBOOT, fault=""), "x", incident).gpus == ()
 
 
 def test_nvmls_values_of_a_gpu_are_stored_before_they_are_erased() -> None:
@@ -163,7 +163,7 @@ def ask_for_reset(rehearsal: Rehearsal) -> None:
     from sqlalchemy import text
 
     with rehearsal.engine.begin() as connection:
-        connection.execute(text("UPDATE incident SET evidence = '{\"repair\": \"reset_gpu\"}' WHERE node = 'n5'"))
+        connection.execute(text('UPDATE incident SET detail = \'{"kind": "hardware", "repair": "reset_gpu"}\''))
     rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.REPAIRING)
     rehearsal.gpus.pop("n5")
 

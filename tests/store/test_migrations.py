@@ -12,11 +12,14 @@ from sqlalchemy import Engine, insert, inspect, select, text
 
 from understudy_agent.wire import LaunchEnded
 from understudy_controlplane.decide.transitions import violations
+from understudy_controlplane.fleet.finding import HardwareDetail
 from understudy_controlplane.fleet.node import DrainKind, NodeRecord, ValidationOrigin
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import MIGRATIONS, migrate
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.xid_policy import Repair
 
 VALIDATE = ("hold_node", "resume_node", "run_validation")
 RESET = ("hold_node", "resume_node", "reset_gpu")
@@ -272,3 +275,42 @@ class TestManualRepair:
             kind, plan = connection.execute(select(recovery.c.kind, recovery.c.plan)).one()
             rule, evidence = connection.execute(select(decision.c.rule, decision.c.evidence)).one()
         return list(states), kind, plan, rule, evidence
+
+
+INCIDENT = """
+INSERT INTO incident (id, node, rule, signal, summary, evidence, fault_at, opened_at, outcome)
+  VALUES (:id, :node, 'xid.79', 'hardware_fault', '', :evidence, 1, 1, '')
+"""
+INCIDENT_FINDING = """
+INSERT INTO incident_finding (incident, rule, summary, evidence, at) VALUES (1, :rule, '', :evidence, 1)
+"""
+
+
+class TestDetailsOfFindings:
+    """0016: what an open incident asks for was read from its evidence before."""
+
+    XID = '{"xid": 79, "bus_id": "0000:1b:00.0", "repair": "reset_gpu", "gpu": 3, "uuid": "GPU-3", "sequence": 5}'
+    SWITCH = '{"sxid": 12028, "bus_id": "0000:c1:00.0", "repair": "dance"}'
+    SLOW = '{"gpu": 0, "bus_id": ""}'
+
+    def test_an_open_incident_keeps_its_gpu_and_its_repair(self, engine: Engine) -> None:
+        downgrade(engine, "0015")
+        with engine.begin() as connection:
+            for number, evidence in enumerate((self.XID, self.SWITCH, self.SLOW, "{}"), 1):
+                row = {"id": number, "node": f"n{number}", "evidence": evidence}
+                connection.execute(text(INCIDENT), row)
+            for rule, evidence in (
+                ("asks", '{"signal": "hardware_fault", "repair": "manual_repair"}'),
+                ("is recorded", '{"signal": "recorded", "repair": "reboot"}'),
+                ("asks for nothing known", '{"signal": "hardware_fault", "repair": 17}'),
+            ):
+                connection.execute(text(INCIDENT_FINDING), {"rule": rule, "evidence": evidence})
+        migrate(engine)
+        known = RepairStore(engine).open_incidents()
+        first, switch, slow, nothing = (known[f"n{number}"] for number in range(1, 5))
+        gpu = "0000:1b:00.0"
+        assert first.detail == HardwareDetail(repair=Repair.RESET_GPU, part=gpu, gpu=gpu, uuid="GPU-3", is_event=True)
+        assert first.asked == (Repair.MANUAL_REPAIR,)
+        assert switch.detail == HardwareDetail(part="0000:c1:00.0"), "no GPU is reset for a switch"
+        assert slow.detail == HardwareDetail(gpu="0")
+        assert nothing.detail is None

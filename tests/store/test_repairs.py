@@ -9,13 +9,14 @@ from tests import builders as b
 from tests.store.rounds import write_round
 from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.xid_policy import Repair
 
 
 @pytest.fixture
@@ -24,8 +25,8 @@ def repairs(engine: Engine) -> RepairStore:
     return RepairStore(engine)
 
 
-def fault(node: str, **evidence: str) -> Decision:
-    finding = Finding(Signal.HARDWARE_FAULT, "xid.79", node, b.NOW, "broken", dict(evidence))
+def fault(node: str, detail: HardwareDetail | None = None) -> Decision:
+    finding = Finding(Signal.HARDWARE_FAULT, "xid.79", node, b.NOW, "broken", detail=detail)
     return Decision(
         10,
         node,
@@ -50,7 +51,7 @@ class TestGpus:
         self, repairs: RepairStore, engine: Engine
     ) -> None:
         assert record(repairs, {"n1": [b.gpu(0, serial="4711"), b.gpu(1)], "n2": []}, b.NOW) == []
-        write_round(engine, [fault("n1", bus_id="0000:01:00.0")], b.NOW)
+        write_round(engine, [fault("n1", HardwareDetail(part="0000:01:00.0"))], b.NOW)
         assert record(repairs, {"n1": [b.gpu(1)]}, b.NOW + 10) == []
         (moved,) = record(repairs, {"n2": [b.gpu(0, serial="4711")]}, b.NOW + 20)
         assert (moved.serial, moved.node, moved.from_node, moved.faults) == ("4711", "n2", "n1", 1)
@@ -64,9 +65,9 @@ class TestGpus:
         self, repairs: RepairStore, engine: Engine
     ) -> None:
         repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
-        write_round(engine, [fault("n1", uuid="GPU-0")], b.NOW)
+        write_round(engine, [fault("n1", HardwareDetail(uuid="GPU-0"))], b.NOW)
         repairs.see_gpus({"n2": [b.gpu(0)]}, b.NOW + 10)
-        write_round(engine, [fault("n2", uuid="GPU-0")], b.NOW + 10)
+        write_round(engine, [fault("n2", HardwareDetail(uuid="GPU-0"))], b.NOW + 10)
         (moved,) = record(repairs, {"n1": [b.gpu(0)]}, b.NOW + 20)
         assert (moved.node, moved.from_node, moved.faults) == ("n1", "n2", 2)
         assert record(repairs, {"n1": [b.gpu(0)]}, b.NOW + 30) == [], "said once"
@@ -85,7 +86,7 @@ class TestGpus:
 
     def test_a_fault_counts_for_the_gpu_that_it_names_and_no_other(self, repairs: RepairStore, engine: Engine) -> None:
         repairs.see_gpus({"n1": [b.gpu(0), b.gpu(1)], "n2": [b.gpu(2)]}, b.NOW)
-        write_round(engine, [fault("n1", uuid="GPU-1")], b.NOW)
+        write_round(engine, [fault("n1", HardwareDetail(uuid="GPU-1"))], b.NOW)
         assert {one["uuid"]: one["faults"] for one in repairs.gpus(10)} == {"GPU-0": 0, "GPU-1": 1, "GPU-2": 0}
 
     def test_a_gpu_without_a_uuid_is_nobody(self, repairs: RepairStore) -> None:
@@ -126,15 +127,30 @@ class TestBreaker:
 class TestIncidents:
     def test_an_open_one_knows_what_its_later_findings_ask_for(self, repairs: RepairStore, engine: Engine) -> None:
         journal = Journal(engine)
-        write_round(engine, [fault("n1", repair="reset_gpu")], b.NOW)
+        write_round(engine, [fault("n1", HardwareDetail(repair=Repair.RESET_GPU))], b.NOW)
         (incident,) = journal.open_incidents().values()
         found = (
-            Finding(Signal.HARDWARE_FAULT, "gpu.remap_failed", "n1", b.NOW + 1, "worse", {"repair": "manual_repair"}),
-            Finding(Signal.RECORDED, "fabric.together", "n1", b.NOW + 1, "a switch", {"repair": "reboot"}),
+            Finding(
+                Signal.HARDWARE_FAULT,
+                "gpu.remap_failed",
+                "n1",
+                b.NOW + 1,
+                "worse",
+                detail=HardwareDetail(repair=Repair.MANUAL_REPAIR),
+            ),
+            Finding(
+                Signal.RECORDED,
+                "fabric.together",
+                "n1",
+                b.NOW + 1,
+                "a switch",
+                detail=HardwareDetail(repair=Repair.REBOOT),
+            ),
             Finding(Signal.HARDWARE_FAULT, "xid.48", "n1", b.NOW + 1, "silent about it"),
         )
         journal.add_evidence((incident, one) for one in found)
-        assert repairs.open_incidents()["n1"].asked == ("manual_repair",)
+        known = repairs.open_incidents()["n1"]
+        assert (known.detail, known.asked) == (HardwareDetail(repair=Repair.RESET_GPU), (Repair.MANUAL_REPAIR,))
 
     def test_a_ticket_shows_none_that_is_over(self, repairs: RepairStore, engine: Engine) -> None:
         journal = Journal(engine)
@@ -156,7 +172,7 @@ class TestTickets:
         assert (ticket["opened_at"], ticket["sent_at"], ticket["closed_at"]) == (b.NOW, b.NOW + 5, None)
 
     def test_its_evidence_is_what_was_found_decided_and_logged(self, repairs: RepairStore, engine: Engine) -> None:
-        write_round(engine, [fault("n1", bus_id="0000:01:00.0"), fault("n2")], b.NOW)
+        write_round(engine, [fault("n1", HardwareDetail(part="0000:01:00.0")), fault("n2")], b.NOW)
         told = repairs.history("n1")
         assert told["incident"]["rule"] == "xid.79"
         assert [one["table_row"] for one in told["decisions"]] == [10]

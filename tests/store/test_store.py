@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from understudy_agent.wire import CheckpointShard, Fact, FirstStep, HardwareEven
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Attempt, JobKey, JobThere, identify
 from understudy_controlplane.fleet.node import NodeState, generation_of
@@ -291,7 +293,8 @@ class TestJournal:
         fleet.add_nodes(["n1"], b.NOW)
         good = Decision(3, "n1", Action.NOTHING, Because.RULE, "not heard", NodeState.UNKNOWN)
         with pytest.raises(StoreError):
-            write_round(engine, [good, replace(good, evidence={"what": object()})], b.NOW + 1)  # type: ignore[dict-item]
+            bad = Evidence({"what": cast(Json, object())})
+            write_round(engine, [good, replace(good, evidence=bad)], b.NOW + 1)
         assert fleet.nodes()["n1"].state is NodeState.IN_SERVICE
         assert journal.keys_since(0) == set()
 

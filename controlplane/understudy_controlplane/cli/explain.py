@@ -11,7 +11,7 @@ from rich.table import Table
 from understudy_controlplane.config import Xid
 from understudy_controlplane.decide.table import look_up
 from understudy_controlplane.detect.xid import SIGNALS
-from understudy_controlplane.fleet.finding import Json
+from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.xid_policy import Decode, EchoOf, FaultClass, Policy, PolicyRow, Repair, driver_branch
 

@@ -10,6 +10,7 @@ from understudy_controlplane.decide.gang_moves import Move, gang_moves, gangs_on
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.table import Condition, Row, row_without_node
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.node import DrainKind
 from understudy_controlplane.fleet.recovery import Plan
@@ -153,7 +154,7 @@ def _breaker(current: Round, asked: list[str], new: set[str]) -> Decision:
         action=row.action,
         because=Because.RULE,
         reason=f"{words}: {row.why}. A person looks, and closes it: understudy reset-breaker",
-        evidence={"asked": list(asked), "lately": list(lately), "at": snapshot.now},
+        evidence=Evidence({"asked": list(asked), "lately": list(lately), "at": snapshot.now}),
     )
 
 

@@ -12,9 +12,8 @@ from understudy_controlplane.decide.pool import fill_pool
 from understudy_controlplane.decide.releases import releases
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.table import SIGNAL_PRIORITY, Row, look_up
-from understudy_controlplane.detect.silence import MASS_RULE
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import HANGS, Finding
+from understudy_controlplane.fleet.finding import HANGS, Finding, SilenceDetail
 from understudy_controlplane.fleet.node import NodeView, ValidationOrigin
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -43,7 +42,8 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
             if decisions[-1].action in (Action.REPAIR, Action.VALIDATE):
                 begun[name] = row.origin
         elif row.action is not Action.NOTHING:
-            condemned.append((row, replace(finding, evidence={**finding.evidence, "generation": node.generation})))
+            evidence = finding.evidence.with_more({"generation": node.generation})
+            condemned.append((row, replace(finding, evidence=evidence)))
         else:
             decisions.append(_plain(row, finding))
     current = Round(snapshot, config).with_condemned(
@@ -58,7 +58,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
 
 
 def _mass_silence(findings: Iterable[Finding]) -> str:
-    nodes = {finding.node for finding in findings if finding.rule == MASS_RULE}
+    nodes = {finding.node for finding in findings if isinstance(finding.detail, SilenceDetail) and finding.detail.mass}
     if not nodes:
         return ""
     return (
@@ -84,7 +84,6 @@ def _gravest(node: NodeView, findings: Iterable[Finding]) -> tuple[Row, Finding]
 
 
 def _plain(row: Row, finding: Finding) -> Decision:
-    request = finding.evidence.get("request")
     return Decision(
         row=row.number,
         subject=finding.node,
@@ -94,7 +93,7 @@ def _plain(row: Row, finding: Finding) -> Decision:
         to_state=row.to,
         finding=finding,
         evidence=finding.evidence,
-        request=request if isinstance(request, int) else None,
+        request=finding.request,
         suspects=row.suspects,
         ends_suspicion=finding.suspicion,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from understudy_controlplane.config import Repair
-from understudy_controlplane.fleet.finding import Json, Signal
+from understudy_controlplane.fleet.finding import HardwareDetail, Signal
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.recovery import RecoveryKind, RepairAttempt, Rung
 from understudy_controlplane.xid_policy import Repair as Asked
@@ -15,6 +15,15 @@ WEEK_SECONDS = 7 * 24 * 3600.0
 
 LADDER = tuple(Rung)
 
+RUNGS = {
+    Asked.NONE: Rung.RESTART_APP,
+    Asked.RESTART_APP: Rung.RESTART_APP,
+    Asked.RESET_GPU: Rung.RESET_GPU,
+    Asked.REBOOT: Rung.REBOOT,
+    Asked.MANUAL_REPAIR: Rung.MANUAL_REPAIR,
+}
+"""The rung that carries a repair out."""
+
 
 def first_rung(incident: OpenIncident | None) -> Rung:
     """Where the ladder is entered: what the finding asks for, a reboot where it asks for nothing; of several findings
@@ -22,15 +31,9 @@ def first_rung(incident: OpenIncident | None) -> Rung:
     """
     if incident is None:
         return Rung.REBOOT
-    first = _rung(incident.evidence.get("repair")) or Rung.REBOOT
-    later = (rung for asked in incident.asked if (rung := _rung(asked)) is not None)
-    return max((first, *later), key=LADDER.index)
-
-
-def _rung(asked: Json) -> Rung | None:
-    if asked == Asked.NONE:
-        return Rung.RESTART_APP
-    return Rung(asked) if isinstance(asked, str) and asked in LADDER else None
+    asked = incident.detail.repair if isinstance(incident.detail, HardwareDetail) else None
+    first = RUNGS[asked] if asked is not None else Rung.REBOOT
+    return max((first, *(RUNGS[later] for later in incident.asked)), key=LADDER.index)
 
 
 def next_rung(incident: OpenIncident | None, attempts: Sequence[RepairAttempt], policy: Repair) -> Rung:

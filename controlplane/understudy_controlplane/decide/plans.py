@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.spares import takes_into_pool
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, RepairDetail, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Job
@@ -166,7 +166,7 @@ def allocation_plan(
         drain_reason=reason,
         launch=given_up,
         hang=hang,
-        leaving=tuple(finding.node for finding in findings if hang and finding.evidence.get("named")),
+        leaving=tuple(finding.node for finding in findings if finding.signal is Signal.GANG_HUNG),
     )
 
 
@@ -215,12 +215,13 @@ def release_plan(job: Job) -> ReleaseJobPlan:
     )
 
 
-def repair_plan(node: NodeView, rung: Rung, label: str, fault: str, incident: OpenIncident | None) -> RepairPlan:
+def repair_plan(node: NodeView, due: RepairDetail, label: str, incident: OpenIncident | None) -> RepairPlan:
     """A drained node runs no job: for one of ours it is resumed, in a reservation that nobody else can use.
 
     After a reboot Slurm has it DOWN; where ReturnToService is 2 that does not keep it out of service for long.
     """
-    text = f"{REASON_PREFIX} {rung.value} {label}: {fault}".replace("'", "").replace('"', "")
+    rung = due.rung
+    text = f"{REASON_PREFIX} {rung.value} {label}: {due.fault}".replace("'", "").replace('"', "")
     ours = (StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RESET_GPU)
     return RepairPlan(
         steps=(StepName.REBOOT_NODE, StepName.DRAIN_NODES) if rung is Rung.REBOOT else ours,
@@ -233,12 +234,8 @@ def repair_plan(node: NodeView, rung: Rung, label: str, fault: str, incident: Op
 
 
 def _gpus_at_fault(incident: OpenIncident | None) -> tuple[str, ...]:
-    """A bus id alone may be a switch's or a port's."""
-    told = incident.evidence if incident is not None else {}
-    if "gpu" not in told and "xid" not in told:
-        return ()
-    known = told.get("bus_id") or told.get("gpu")
-    return (str(known),) if known is not None and known != "" else ()
+    detail = incident.detail if incident is not None else None
+    return (detail.gpu,) if isinstance(detail, HardwareDetail) and detail.gpu else ()
 
 
 def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float) -> ValidationPlan:

@@ -6,6 +6,7 @@ from understudy_controlplane.decide import guards, plans, spares
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.table import row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.recovery import FillPoolPlan, Recovery, StepName, StepStatus
 from understudy_controlplane.fleet.slurm import POOL_USER
@@ -34,7 +35,7 @@ def fill_pool(current: Round) -> list[Decision]:
             because=objection.because if objection else Because.RULE,
             reason=f"{names} should join the spare pool: {row.why}"
             + (f"; but nothing is done, because {objection.words}" if objection else ""),
-            evidence={"joining": list(wanted)},
+            evidence=Evidence({"joining": list(wanted)}),
             plan=None if objection else plans.fill_pool_plan(wanted),
         )
     ]

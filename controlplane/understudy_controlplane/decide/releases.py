@@ -6,6 +6,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, plans
 from understudy_controlplane.decide.table import row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.job import Job, Refusal
 from understudy_controlplane.fleet.recovery import ReleaseJobPlan
@@ -51,13 +52,15 @@ def _release(snapshot: Snapshot, job: Job, refusals: list[Refusal], config: Conf
         action=Action.NOTHING if objection else row.action,
         because=objection.because if objection else Because.RULE,
         reason=f"{reason}; but nothing is done, because {objection.words}" if objection else reason,
-        evidence={
-            "job": job.key.job_id,
-            "submit_at": job.key.submit_at,
-            "restart_count": job.slurm.restart_count,
-            "nodes": list(nodes),
-            "refused": refusals[0].reason,
-        },
+        evidence=Evidence(
+            {
+                "job": job.key.job_id,
+                "submit_at": job.key.submit_at,
+                "restart_count": job.slurm.restart_count,
+                "nodes": list(nodes),
+                "refused": refusals[0].reason,
+            }
+        ),
         plan=None if objection else plans.release_plan(job),
     )
 

@@ -10,7 +10,7 @@ from understudy_controlplane.decide import guards, plans
 from understudy_controlplane.decide.repair_cycle import NOT_BEGUN, attempts_by_node
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.node import FROM_SERVICE, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.operator import OURSELVES, Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Plan, Recovery, RepairPlan, Rung
@@ -47,7 +47,6 @@ def carry_out(
     probe = finding.signal is Signal.PROBE_DUE
     already = [name for name, origin in begun.items() if (origin is probed if probe else origin not in FROM_SERVICE)]
     objection = _object(snapshot, row, finding, config, already)
-    request = finding.evidence.get("request")
     if objection is not None:
         return guards.held_back(row, finding, objection)
     node = snapshot.nodes[finding.node]
@@ -65,7 +64,7 @@ def carry_out(
         plan=plan,
         clears=row.action is Action.VALIDATE,
         past_boot_id=node.boot_id if isinstance(plan, RepairPlan) and plan.rung is Rung.REBOOT else "",
-        request=request if isinstance(request, int) else None,
+        request=finding.request,
         origin=row.origin,
     )
 
@@ -82,7 +81,7 @@ def _object(
         else:
             objection = guards.object_to_operator(snapshot)
         return objection or guards.object_to_test(snapshot, finding.node, config)
-    if finding.rule.startswith("operator."):
+    if finding.request is not None:
         return guards.object_to_operator(snapshot)
     if row.action in (Action.REPAIR, Action.VALIDATE):
         tried = attempts_by_node(snapshot).get(finding.node, [])
@@ -99,14 +98,15 @@ def take_back(snapshot: Snapshot, finding: Finding) -> Plan:
 
 
 def _repair(entered: Entered) -> Plan:
-    fault, incident = str(entered.finding.evidence["fault"]), entered.snapshot.incidents.get(entered.node.name)
-    rung = Rung(str(entered.finding.evidence["rung"]))
-    return plans.repair_plan(entered.node, rung, entered.label, fault, incident)
+    due = entered.finding.detail
+    assert isinstance(due, RepairDetail)
+    return plans.repair_plan(entered.node, due, entered.label, entered.snapshot.incidents.get(entered.node.name))
 
 
 def _validate(entered: Entered) -> Plan:
     rung = Rung.RESTART_APP if entered.finding.signal is Signal.VALIDATION_DUE else None
-    burn_in = entered.finding.rule == f"operator.{Verb.BURN_IN}"
+    asked = entered.finding.detail
+    burn_in = isinstance(asked, RequestDetail) and asked.verb is Verb.BURN_IN
     hours = entered.config.validation.burn_in_hours if burn_in else 0.0
     return plans.validation_plan(entered.node, rung, entered.label, hours)
 

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, ladder
-from understudy_controlplane.fleet.finding import Finding, Json, Signal
+from understudy_controlplane.fleet.evidence import Evidence, Json
+from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     OUT_OF_SERVICE,
@@ -137,20 +139,31 @@ def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
 def _finding(
     snapshot: Snapshot, node: NodeView, signal: Signal, rule: str, summary: str, evidence: dict[str, Json] | None = None
 ) -> Finding:
-    return Finding(signal, rule, node.name, snapshot.now, summary, evidence or {})
+    return Finding(signal, rule, node.name, snapshot.now, summary, Evidence(evidence))
 
 
 def _asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) -> Finding:
     waits = TEST_WAITS_SECONDS if request.verb in (Verb.TEST, Verb.BURN_IN) else REQUEST_WAITS_SECONDS
     if snapshot.now - request.at > waits:
         words = f"{request.verb.value}, asked for by {request.by}, could not be done within {waits / HOUR_SECONDS:g} h"
-        rule = f"operator.{request.verb.value}"
-        return _finding(snapshot, node, Signal.REQUEST_GIVEN_UP, rule, words, {"request": request.id})
+        return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
     tested = request.verb is Verb.RELEASE and config.validation.enabled
     tested = tested and node.state in (NodeState.MANUAL_REPAIR, NodeState.RETIRED)
     signal = ASKED.get(request.verb, Signal.VALIDATION_DUE if tested else Signal.RELEASE_ASKED)
     words = f"{request.by} asks for it: {request.reason}"
-    return _finding(snapshot, node, signal, f"operator.{request.verb.value}", words, {"request": request.id})
+    return _requested(snapshot, request, signal, words)
+
+
+def _requested(snapshot: Snapshot, request: Request, signal: Signal, words: str) -> Finding:
+    return Finding(
+        signal,
+        f"operator.{request.verb.value}",
+        request.node,
+        snapshot.now,
+        words,
+        Evidence({"request": request.id}),
+        detail=RequestDetail(request=request.id, verb=request.verb),
+    )
 
 
 def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:
@@ -162,7 +175,8 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
     if snapshot.holders_of(node.name) or any(node.name in one.plan.nodes for one in snapshot.recoveries):
         return
     incident = snapshot.incidents.get(node.name)
-    evidence: dict[str, Json] = {"fault": incident.summary if incident else "not known", **known_of(node)}
+    fault = incident.summary if incident else "not known"
+    evidence: dict[str, Json] = {"fault": fault, **known_of(node)}
     often = len(snapshot.quarantined_at.get(node.name, ()))
     if often >= config.repair.quarantines_max:
         words = f"quarantined {often} times within a week"
@@ -184,7 +198,8 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
         rung, Signal.REPAIR_DUE
     )
     evidence |= {"rung": rung.value, "attempts": [f"{one.rung or one.kind}: {one.status}" for one in tried]}
-    yield _finding(snapshot, node, signal, f"repair.{rung.value}", f"the next rung is {rung.value}", evidence)
+    found = _finding(snapshot, node, signal, f"repair.{rung.value}", f"the next rung is {rung.value}", evidence)
+    yield replace(found, detail=RepairDetail(rung=rung, fault=fault))
 
 
 def known_of(node: NodeView) -> dict[str, Json]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from understudy_controlplane.detect.prolog import refusal_behind
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
@@ -59,7 +60,7 @@ def _judge(
                 node.name,
                 read_at,
                 f"Slurm itself took it out of service while it was in our hands: {slurm.reason}",
-                {"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at},
+                Evidence({"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at}),
             )
         elif node.state is not NodeState.FOREIGN_DRAIN and (in_hands or node.state not in OUT_OF_SERVICE):
             yield Finding(
@@ -68,7 +69,7 @@ def _judge(
                 node.name,
                 read_at,
                 f"drained by {slurm.reason_user or 'somebody else'}: {slurm.reason or 'no reason given'}",
-                {"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at},
+                Evidence({"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at}),
             )
     elif (
         not slurm.draining
@@ -83,7 +84,7 @@ def _judge(
             node.name,
             read_at,
             "the node was resumed in Slurm",
-            {"our_reason": record.drain_reason},
+            Evidence({"our_reason": record.drain_reason}),
         )
 
 

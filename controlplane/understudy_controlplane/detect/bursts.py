@@ -30,6 +30,10 @@ class Reading:
     echo_of: str = ""  # what it is an echo of; empty: of nothing
 
     @property
+    def meaning(self) -> str:
+        return self.row.meaning if self.row else "no rule for this code"
+
+    @property
     def name(self) -> str:
         if self.line.form is Form.LOST:
             return "GPU off the bus"

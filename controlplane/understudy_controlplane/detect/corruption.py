@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import FirstNan
 from understudy_controlplane.fleet.node import NodeView
@@ -27,7 +28,7 @@ def corruption(snapshot: Snapshot) -> Iterator[Finding]:
             newest.received_at,
             f"the first to show NaN in {len(seen)} attempts (jobs {', '.join(map(str, jobs))}): it may compute wrong; "
             "`understudy selfcheck` tells",
-            {"attempts": len(seen), "jobs": list(jobs), "steps": [one.step for one in seen]},
+            Evidence({"attempts": len(seen), "jobs": list(jobs), "steps": [one.step for one in seen]}),
         )
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.common_cause import nodes_alike
 from understudy_controlplane.detect.standstill import stands_still
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
 
@@ -46,12 +47,15 @@ def silent_drivers(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
             node=node.name,
             at=at,
             summary=words,
-            evidence={
-                "silent_seconds": seconds,
-                "unkillable": node.nvml_unkillable,
-                "nodes_alike": alike,
-                "boot_id": node.boot_id,
-                "repair": Repair.REBOOT.value,
-            },
+            evidence=Evidence(
+                {
+                    "silent_seconds": seconds,
+                    "unkillable": node.nvml_unkillable,
+                    "nodes_alike": alike,
+                    "boot_id": node.boot_id,
+                    "repair": Repair.REBOOT.value,
+                }
+            ),
+            detail=HardwareDetail(repair=Repair.REBOOT, boot_id=node.boot_id),
             job=job,
         )

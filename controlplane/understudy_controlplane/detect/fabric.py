@@ -17,7 +17,8 @@ from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.common_cause import nodes_alike
 from understudy_controlplane.detect.gpu_finding import of_gpu
 from understudy_controlplane.detect.standstill import stands_still
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
@@ -75,18 +76,21 @@ def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, node
         node=node.name,
         at=(node.heard_at or snapshot.now) - seconds,
         summary=words,
-        evidence={
-            "port": port.label,
-            "state": port.state,
-            "physical_state": port.physical_state,
-            "link_layer": port.link_layer,
-            "down_seconds": seconds,
-            "link_downed": port.link_downed,
-            "nodes_alike": nodes,
-            "boot_id": node.boot_id,
-            "bus_id": port.label,
-            "repair": Repair.MANUAL_REPAIR.value,
-        },
+        evidence=Evidence(
+            {
+                "port": port.label,
+                "state": port.state,
+                "physical_state": port.physical_state,
+                "link_layer": port.link_layer,
+                "down_seconds": seconds,
+                "link_downed": port.link_downed,
+                "nodes_alike": nodes,
+                "boot_id": node.boot_id,
+                "bus_id": port.label,
+                "repair": Repair.MANUAL_REPAIR.value,
+            }
+        ),
+        detail=HardwareDetail(repair=Repair.MANUAL_REPAIR, part=port.label, boot_id=node.boot_id),
         job=job,
     )
 
@@ -133,12 +137,15 @@ def _of_outages(
         node.name,
         outages[-1].at,
         f"port {part} {words}",
-        {
-            "port": part,
-            "bus_id": part,
-            "outages": [[round(event.at, 1), event.seconds] for event in outages[-10:]],
-            "repair": Repair.MANUAL_REPAIR.value,
-        },
+        Evidence(
+            {
+                "port": part,
+                "bus_id": part,
+                "outages": [[round(event.at, 1), event.seconds] for event in outages[-10:]],
+                "repair": Repair.MANUAL_REPAIR.value,
+            }
+        ),
+        detail=HardwareDetail(repair=Repair.MANUAL_REPAIR, part=part),
     )
 
 
@@ -157,7 +164,10 @@ def too_few_ports(node: NodeView, policy: Hardware) -> Iterator[Finding]:
             node.name,
             node.heard_at or 0.0,
             f"{active} fabric ports are active where there should be {expected}",
-            {"ports": active, "expected": expected, "not_active": list(dead), "repair": Repair.MANUAL_REPAIR.value},
+            Evidence(
+                {"ports": active, "expected": expected, "not_active": list(dead), "repair": Repair.MANUAL_REPAIR.value}
+            ),
+            detail=HardwareDetail(repair=Repair.MANUAL_REPAIR),
         )
 
 

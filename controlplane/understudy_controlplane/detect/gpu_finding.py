@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from understudy_agent.wire import Gpu
-from understudy_controlplane.fleet.finding import Finding, Json, Signal
+from understudy_controlplane.fleet.evidence import Evidence, Json
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.xid_policy import Repair
 
@@ -18,12 +19,15 @@ def of_gpu(  # the parts of a sentence: where, what it means, why, and what help
         node=node.name,
         at=node.heard_at or 0.0,
         summary=f"GPU {gpu.index} ({gpu.bus_id or gpu.uuid or 'identity unknown'}) {what}",
-        evidence={
-            "gpu": gpu.index,
-            "uuid": gpu.uuid,
-            "serial": gpu.serial,
-            "bus_id": gpu.bus_id,
-            "repair": repair.value,
-            **more,
-        },
+        evidence=Evidence(
+            {
+                "gpu": gpu.index,
+                "uuid": gpu.uuid,
+                "serial": gpu.serial,
+                "bus_id": gpu.bus_id,
+                "repair": repair.value,
+                **more,
+            }
+        ),
+        detail=HardwareDetail(repair=repair, part=gpu.bus_id, gpu=gpu.bus_id or str(gpu.index), uuid=gpu.uuid),
     )

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.gpu_finding import of_gpu
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.slurm import gpus_of_gres
 from understudy_controlplane.xid_policy import Repair
@@ -44,5 +45,6 @@ def too_few_gpus(node: NodeView, policy: Hardware) -> Iterator[Finding]:
             node.name,
             node.heard_at or 0.0,
             f"{len(node.gpus)} GPUs where there should be {expected}",
-            {"gpus": len(node.gpus), "expected": expected, "repair": Repair.REBOOT.value},
+            Evidence({"gpus": len(node.gpus), "expected": expected, "repair": Repair.REBOOT.value}),
+            detail=HardwareDetail(repair=Repair.REBOOT),
         )

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from understudy_controlplane.config import Hang, Silence
-from understudy_controlplane.fleet.finding import Finding, Json, Signal
+from understudy_controlplane.fleet.evidence import Evidence, Json
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 
@@ -89,7 +90,7 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
             nodes[0],
             since,
             f"{stands}; who is to blame cannot be told: {_why_nobody(table)}",
-            evidence,
+            Evidence(evidence),
             job=table.job,
         )
         return
@@ -107,7 +108,7 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
             since,
             f"{stands}; {who} left collective {behind} and never came to "
             f"{table.furthest_collective} ({furthest}), where the others are",
-            {**evidence, "ranks": shown, "ranks_behind": len(ranks), "sequence_behind": behind},
+            Evidence({**evidence, "ranks": shown, "ranks_behind": len(ranks), "sequence_behind": behind}),
             job=table.job,
         )
 

@@ -16,10 +16,11 @@ from understudy_controlplane.detect.fabric import (
     unsteady_ports,
 )
 from understudy_controlplane.detect.gpu_set import gpu_in_set, too_few_gpus
-from understudy_controlplane.detect.host import CLOCK_RULE, host
+from understudy_controlplane.detect.host import host
 from understudy_controlplane.detect.memory_wear import gpu_memory, host_memory
 from understudy_controlplane.detect.thermal import held_back
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import ClockDetail, Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -34,7 +35,7 @@ def hardware(snapshot: Snapshot, policy: Hardware) -> list[Finding]:
     found = list(_all(snapshot, policy))
     nodes: dict[str, dict[str, None]] = {}
     for finding in found:
-        alike_counts = finding.signal is Signal.HEALTH_SUSPECTED or finding.rule == CLOCK_RULE
+        alike_counts = finding.signal is Signal.HEALTH_SUSPECTED or isinstance(finding.detail, ClockDetail)
         if alike_counts and bears_witness(snapshot.nodes[finding.node]):
             nodes.setdefault(finding.rule, {})[finding.node] = None
     many = max(policy.together_nodes, policy.together_share * len(snapshot.nodes))
@@ -99,10 +100,13 @@ def _told_by_nvml(node: NodeView) -> Iterator[Finding]:
             node.name,
             event.at,
             f"{event.kind.value.replace('_', ' ')}{number} on GPU {event.part or 'unknown'} {event.text}".rstrip(),
-            {
-                "bus_id": event.part,
-                "boot_id": event.boot_id,
-                "number": event.number,
-                "sequence": stored.id,
-            },
+            Evidence(
+                {
+                    "bus_id": event.part,
+                    "boot_id": event.boot_id,
+                    "number": event.number,
+                    "sequence": stored.id,
+                }
+            ),
+            detail=HardwareDetail(part=event.part, boot_id=event.boot_id, is_event=True),
         )

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 from understudy_agent.wire import NOT_MOUNTED, Disk
 from understudy_controlplane.config import Hardware
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import ClockDetail, Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.xid_policy import Repair
 
 SILENT_SECONDS = 30.0
 """An agent that has just been started takes a moment to read them for the first time."""
-
-CLOCK_RULE = "host.clock"
 
 
 def host(node: NodeView, policy: Hardware) -> Iterator[Finding]:
@@ -28,7 +27,7 @@ def host(node: NodeView, policy: Hardware) -> Iterator[Finding]:
                 node.name,
                 node.heard_at or 0.0,
                 f"{disk.path} {words}",
-                {"path": disk.path, "free_bytes": disk.free_bytes, "total_bytes": disk.total_bytes},
+                Evidence({"path": disk.path, "free_bytes": disk.free_bytes, "total_bytes": disk.total_bytes}),
             )
     for what, seconds in (("fabric ports", node.ports_silent_seconds), ("host", node.host_silent_seconds)):
         if seconds >= SILENT_SECONDS:
@@ -38,20 +37,26 @@ def host(node: NodeView, policy: Hardware) -> Iterator[Finding]:
                 node.name,
                 (node.heard_at or 0.0) - seconds,
                 f"its agent has tried to read the {what} for {seconds:.0f} s",
-                {"what": what, "silent_seconds": seconds, "boot_id": node.boot_id, "repair": Repair.REBOOT.value},
+                Evidence(
+                    {"what": what, "silent_seconds": seconds, "boot_id": node.boot_id, "repair": Repair.REBOOT.value}
+                ),
+                detail=HardwareDetail(repair=Repair.REBOOT, boot_id=node.boot_id),
             )
     if abs(node.clock_ahead_seconds) > policy.clock_offset_seconds:
         way = "ahead of" if node.clock_ahead_seconds > 0 else "behind"
         yield Finding(
             Signal.RECORDED,
-            CLOCK_RULE,
+            "host.clock",
             node.name,
             node.heard_at or 0.0,
             f"its clock is about {abs(node.clock_ahead_seconds):.0f} s {way} ours",
-            {
-                "ahead_seconds": round(node.clock_ahead_seconds, 1),
-                "synchronised": node.host.clock_synchronised if node.host else None,
-            },
+            Evidence(
+                {
+                    "ahead_seconds": round(node.clock_ahead_seconds, 1),
+                    "synchronised": node.host.clock_synchronised if node.host else None,
+                }
+            ),
+            detail=ClockDetail(ahead_seconds=node.clock_ahead_seconds),
         )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -18,5 +19,6 @@ def inventory(snapshot: Snapshot) -> Iterator[Finding]:
             moved.node,
             snapshot.now,
             f"GPU {moved.serial or moved.uuid} ({moved.bus_id}) came from {moved.from_node}{past}",
-            {"uuid": moved.uuid, "serial": moved.serial, "bus_id": moved.bus_id, "faults": moved.faults},
+            Evidence({"uuid": moved.uuid, "serial": moved.serial, "bus_id": moved.bus_id, "faults": moved.faults}),
+            detail=HardwareDetail(part=moved.bus_id, uuid=moved.uuid),
         )

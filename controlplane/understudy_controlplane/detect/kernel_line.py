@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 
-from understudy_controlplane.fleet.finding import Json
+from understudy_controlplane.fleet.evidence import Json
 
 
 class Form(StrEnum):

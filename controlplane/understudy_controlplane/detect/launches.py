@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -34,7 +35,7 @@ def launches(snapshot: Snapshot) -> Iterator[Finding]:
                 max(one.at for one in blaming),
                 f"the launchers of jobs {', '.join(map(str, jobs))}, of several users, replaced it: their ranks failed "
                 "there first, twice running, while others were well",
-                {"jobs": [*jobs]},
+                Evidence({"jobs": [*jobs]}),
             )
         for suspicion in node.record.suspicions if node.state is NodeState.SUSPECT else ():
             found_again = blamed and suspicion.cause is SuspicionCause.BLACK_HOLE

@@ -14,6 +14,7 @@ from dataclasses import asdict, fields
 from statistics import median
 
 from understudy_controlplane.config import Lemon
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.lemon import LemonSignals
@@ -54,7 +55,7 @@ def lemon(snapshot: Snapshot, policy: Lemon) -> Iterator[Finding]:
                 name,
                 snapshot.now,
                 f"comes back again and again: {words}; a person should look",
-                {"score": round(score, 2), **told},
+                Evidence({"score": round(score, 2), **told}),
             )
 
 

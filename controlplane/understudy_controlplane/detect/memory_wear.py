@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.detect.gpu_finding import of_gpu
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.xid_policy import Repair
 
@@ -36,5 +37,6 @@ def host_memory(node: NodeView) -> Iterator[Finding]:
             node.name,
             node.heard_at or 0.0,
             f"{count} uncorrectable errors in the host's memory since boot",
-            {"errors": count, "boot_id": node.boot_id, "repair": Repair.MANUAL_REPAIR.value},
+            Evidence({"errors": count, "boot_id": node.boot_id, "repair": Repair.MANUAL_REPAIR.value}),
+            detail=HardwareDetail(repair=Repair.MANUAL_REPAIR, boot_id=node.boot_id),
         )

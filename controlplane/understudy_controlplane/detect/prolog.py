@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Refusal
 from understudy_controlplane.fleet.node import NodeView
@@ -27,7 +28,7 @@ def drained_for_us(snapshot: Snapshot) -> Iterator[Finding]:
                 node.name,
                 refusal.at,
                 f"our Prolog kept job {refusal.job_id} off it ({refusal.reason})",
-                {"job": refusal.job_id, "at": refusal.at},
+                Evidence({"job": refusal.job_id, "at": refusal.at}),
             )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import PoolSwapPlan
@@ -40,6 +41,6 @@ def _lost(recovery: int, plan: PoolSwapPlan, snapshot: Snapshot) -> Iterator[Fin
                 name,
                 snapshot.slurm_read_at or snapshot.now,
                 f"taken out of service{by} while the gang was on its way there",
-                {"recovery": recovery, "reason": slurm.reason, "user": slurm.reason_user},
+                Evidence({"recovery": recovery, "reason": slurm.reason, "user": slurm.reason_user}),
                 job=plan.job,
             )

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from understudy_controlplane.config import Silence
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import Finding, Signal, SilenceDetail
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
@@ -22,9 +23,6 @@ PROGRESS_MARGIN_SECONDS = 2.0
 
 PROGRESS_AGE_MAX_SECONDS = 5.0
 """... and it does so still if the last of those steps is no older than this, or than three steps."""
-
-MASS_RULE = "silence.mass"
-"""The rule of nodes that fell silent with many others. While there are any, nothing is begun but what people ask."""
 
 TOGETHER_SECONDS = 120.0
 """Nodes that fell silent within this of each other fell silent together."""
@@ -92,16 +90,18 @@ def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: b
     goes_on = advanced_at > (since or 0.0) + PROGRESS_MARGIN_SECONDS
     because = _why_not_dead(node, snapshot, policy, mass, since, goes_on)
     if because:
-        rule = MASS_RULE if mass else "silence.agent"
-        return Finding(Signal.SILENT, rule, node.name, at, f"the agent is silent; {because}", evidence)
+        rule = "silence.mass" if mass else "silence.agent"
+        words = f"the agent is silent; {because}"
+        return Finding(Signal.SILENT, rule, node.name, at, words, Evidence(evidence), detail=SilenceDetail(mass=mass))
     return Finding(
         Signal.NODE_DEAD,
         "silence.node_dead",
         node.name,
         at,
         f"dead: agent silent for {snapshot.now - at:.1f} s and its slurmd does not answer",
-        evidence,
+        Evidence(evidence),
         dead=True,
+        detail=SilenceDetail(mass=False),
     )
 
 

@@ -13,7 +13,8 @@ from understudy_controlplane.detect.causes import OF_THE_HARDWARE, second_signal
 from understudy_controlplane.detect.launches import FORGOTTEN
 from understudy_controlplane.detect.silence import step_seconds
 from understudy_controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge_all, judged_ranks
-from understudy_controlplane.fleet.finding import Finding, Json, Signal
+from understudy_controlplane.fleet.evidence import Evidence, Json
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
@@ -99,6 +100,7 @@ def _finding(snapshot: Snapshot, table: StepTable, slow: SlowRank) -> Finding:
         node=node.name,
         at=snapshot.now,
         summary=f"rank {slow.rank} takes {slow.ratio:.2f} times as long as its peers; {reason}",
-        evidence=evidence,
+        evidence=Evidence(evidence),
+        detail=HardwareDetail(gpu=str(index) if index is not None else ""),
         job=table.job,
     )

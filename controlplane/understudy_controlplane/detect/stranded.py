@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import DrainKind, NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -36,7 +37,7 @@ def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
                     node.name,
                     snapshot.now,
                     f"job {job.key.job_id} still runs on a quarantined node",
-                    {"job": job.key.job_id, "restart_count": job.slurm.restart_count},
+                    Evidence({"job": job.key.job_id, "restart_count": job.slurm.restart_count}),
                     job=job.key,
                     dead=node.slurmd_silent_since is not None and snapshot.now - node.slurmd_silent_since > 1.0,
                 )

@@ -16,7 +16,8 @@ from understudy_controlplane.detect.bursts import CONDEMNING, RECOVERY_ACTION, B
 from understudy_controlplane.detect.kernel_line import JUDGED, Form
 from understudy_controlplane.detect.line_verdict import RECORD, Verdict, line_verdict, policy_row
 from understudy_controlplane.detect.node_log import read
-from understudy_controlplane.fleet.finding import Finding, Json, Signal
+from understudy_controlplane.fleet.evidence import Evidence, Json
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import FaultClass, Policy, Repair, driver_branch
@@ -39,6 +40,11 @@ class Judged:
     reading: Reading
     burst: Burst
     finding: Finding
+
+    @property
+    def why(self) -> str:
+        """The verdict, in words."""
+        return self.reading.verdict.why or self.reading.meaning
 
 
 def xid(snapshot: Snapshot, policy: Xid) -> Iterator[Finding]:
@@ -213,7 +219,7 @@ def _spread(reading: Reading, snapshot: Snapshot, sightings: Sightings, policy: 
 def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, policy: Policy) -> Finding:
     stored, line, verdict = reading.stored, reading.line, reading.verdict
     event = stored.event
-    meaning = reading.row.meaning if reading.row else "no rule for this code"
+    meaning = reading.meaning
     said = [meaning, *(words for words in (verdict.why, suspect) if words and words != meaning)]
     gpu = next((gpu for gpu in node.gpus if gpu.bus_id and gpu.bus_id == line.bus_id), None)
     kind = "sxid" if line.form is Form.SXID else "xid"
@@ -229,12 +235,7 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
         "count": stored.count,
         "told": line.told(),
         "policy": policy.version + (", changed by this site" if (kind, line.code) in policy.overridden else ""),
-        "burst": {
-            "since": burst.since,
-            "until": burst.until,
-            "events": burst.events,
-            "blamed": f"{burst.blamed.name} on {burst.blamed.device}" if burst.blamed else None,
-        },
+        "burst": burst_shown(burst),
     }
     if stored.generation.driver_version:
         evidence["driver_version"] = stored.generation.driver_version
@@ -250,8 +251,25 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
         node=stored.node,
         at=stored.begun_at,
         summary=f"{reading.name} on {reading.device}: {'; '.join(said)}",
-        evidence=evidence,
+        evidence=Evidence(evidence),
+        detail=HardwareDetail(
+            repair=verdict.repair,
+            part=line.bus_id,
+            gpu=line.bus_id if gpu is not None or line.form is not Form.SXID else "",
+            uuid=gpu.uuid if gpu is not None else "",
+            boot_id=event.boot_id,
+            is_event=True,
+        ),
     )
+
+
+def burst_shown(burst: Burst) -> dict[str, Json]:
+    return {
+        "since": burst.since,
+        "until": burst.until,
+        "events": burst.events,
+        "blamed": f"{burst.blamed.name} on {burst.blamed.device}" if burst.blamed else None,
+    }
 
 
 def _unread(node: NodeView) -> Iterator[Finding]:
@@ -264,5 +282,12 @@ def _unread(node: NodeView) -> Iterator[Finding]:
                 node.name,
                 stored.event.at,
                 "the driver tells of an Xid in a form not known here",
-                {"boot_id": stored.event.boot_id, "sequence": stored.event.sequence, "kernel_log": stored.event.text},
+                Evidence(
+                    {
+                        "boot_id": stored.event.boot_id,
+                        "sequence": stored.event.sequence,
+                        "kernel_log": stored.event.text,
+                    }
+                ),
+                detail=HardwareDetail(boot_id=stored.event.boot_id, is_event=True),
             )

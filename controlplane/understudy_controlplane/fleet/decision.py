@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
-from understudy_controlplane.fleet.finding import Finding, Json
+from understudy_controlplane.fleet.evidence import NO_EVIDENCE, Evidence
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail
 from understudy_controlplane.fleet.node import NodeState, ValidationOrigin
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.suspicion import SuspicionCause
@@ -69,7 +69,7 @@ class Decision:
     reason: str  # one line for people
     to_state: NodeState | None = None  # None: the node stays what it is
     finding: Finding | None = None
-    evidence: Mapping[str, Json] = field(default_factory=dict)
+    evidence: Evidence = NO_EVIDENCE
     opens_incident: bool = False
     plan: Plan | None = None  # only on a decision that acts
     clears: bool = False  # with a change of state: what was known against the node counts no more
@@ -84,10 +84,13 @@ class Decision:
         """A decision with the key of one that stands already is not recorded again."""
         parts = [self.subject, str(self.row), self.action.value, self.because.value]
         if self.to_state is None and self.finding is not None:
-            parts += [self.finding.rule, str(self.evidence.get("boot_id", "")), str(self.evidence.get("bus_id", ""))]
+            seen = self.finding.detail
+            hardware = seen if isinstance(seen, HardwareDetail) else HardwareDetail()
+            parts += [self.finding.rule, hardware.boot_id, hardware.part]
         return "|".join(parts)
 
     @property
     def once(self) -> bool:
         """About events of one boot of a node: recorded once for each kind, not in each round that sees them."""
-        return self.to_state is None and "sequence" in self.evidence
+        detail = self.finding.detail if self.finding is not None else None
+        return self.to_state is None and isinstance(detail, HardwareDetail) and detail.is_event

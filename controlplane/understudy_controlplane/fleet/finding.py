@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
-from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.job import JobKey
-from understudy_controlplane.fleet.suspicion import SuspicionCause
+import msgspec
 
-__all__ = ["ACCUSING", "Finding", "Json", "Signal"]
+from understudy_controlplane.fleet.evidence import NO_EVIDENCE, Evidence
+from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.recovery import Rung
+from understudy_controlplane.fleet.suspicion import SuspicionCause
+from understudy_controlplane.xid_policy import Repair
 
 
 class Signal(StrEnum):
@@ -78,6 +80,38 @@ ACCUSING = frozenset(
 HANGS = frozenset({Signal.GANG_HUNG, Signal.GANG_HUNG_UNNAMED})
 
 
+class HardwareDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="hardware"):
+    """Which part of a node it is about, and what helps."""
+
+    repair: Repair | None = None  # what is thought to help; None: not known
+    part: str = ""  # bus id of a GPU or switch, or the label of a port
+    gpu: str = ""  # that a reset would have to reset: its bus id or index; empty: not known, or no GPU's fault
+    uuid: str = ""  # of that GPU
+    boot_id: str = ""  # in which boot of the node it was seen
+    is_event: bool = False  # of that boot: it is recorded once, not at each look
+
+
+class SilenceDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="silence"):
+    mass: bool  # it fell silent with many others
+
+
+class ClockDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="clock"):
+    ahead_seconds: float  # of the control plane's clock
+
+
+class RequestDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="request"):
+    request: int  # id of the operator's request
+    verb: Verb
+
+
+class RepairDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="repair"):
+    rung: Rung  # that is next
+    fault: str  # what is wrong with the node, in words
+
+
+Detail = HardwareDetail | SilenceDetail | ClockDetail | RequestDetail | RepairDetail
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     signal: Signal
@@ -85,7 +119,13 @@ class Finding:
     node: str
     at: float  # when it happened, as well as is known
     summary: str  # for people, one line
-    evidence: Mapping[str, Json] = field(default_factory=dict)
+    evidence: Evidence = NO_EVIDENCE
     job: JobKey | None = None
     dead: bool = False  # the node answers nobody: Slurm has to be told
     suspicion: SuspicionCause | None = None  # of the signal CLEAN: the suspicion that ends
+    detail: Detail | None = None  # what code needs to know of it
+
+    @property
+    def request(self) -> int | None:
+        """The operator's request that it comes from."""
+        return self.detail.request if isinstance(self.detail, RequestDetail) else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from understudy_controlplane.fleet.finding import Json
+from understudy_controlplane.fleet.finding import Detail
+from understudy_controlplane.xid_policy import Repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,5 +16,5 @@ class OpenIncident:
     signal: str
     summary: str
     opened_at: float
-    evidence: Mapping[str, Json] = field(default_factory=dict)
-    asked: tuple[Json, ...] = ()  # what its later findings ask for as a repair, those alone that accuse the node
+    detail: Detail | None = None  # of the finding that opened it
+    asked: tuple[Repair, ...] = ()  # repairs that later findings ask for, those alone that accuse the node

@@ -10,7 +10,7 @@ from threading import Lock, Thread
 import httpx
 import msgspec
 
-from understudy_controlplane.fleet.finding import Json
+from understudy_controlplane.fleet.evidence import Json
 
 TIMEOUT_SECONDS = 10.0
 """To connect, to send, and for the answer's head. Its body is not read: it could come byte by byte without end."""

@@ -11,7 +11,7 @@ import structlog
 
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config
-from understudy_controlplane.fleet.finding import Json
+from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.recovery import ManualRepairPlan
 from understudy_controlplane.store.repairs import RepairStore
 

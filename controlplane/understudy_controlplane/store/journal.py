@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import TAKES_OUT, Decision
-from understudy_controlplane.fleet.finding import Finding
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.fleet.recovery import (
@@ -72,7 +72,7 @@ class Journal:
                         "reason": decision.reason,
                         "from_state": before.state.value if entered and before else None,
                         "to_state": decision.to_state.value if entered and decision.to_state else None,
-                        "evidence": dict(decision.evidence),
+                        "evidence": decision.evidence.shown(),
                         "incident": incident,
                         "recovery": recovery,
                     }
@@ -119,7 +119,9 @@ class Journal:
                 "incident": incident,
                 "rule": finding.rule,
                 "summary": finding.summary,
-                "evidence": {**finding.evidence, "signal": finding.signal.value},
+                "signal": finding.signal.value,
+                "evidence": finding.evidence.shown(),
+                "detail": msgspec.to_builtins(finding.detail),
                 "at": finding.at,
             }
             for incident, finding in found
@@ -241,7 +243,8 @@ class Journal:
             "rule": finding.rule,
             "signal": finding.signal.value,
             "summary": finding.summary,
-            "evidence": dict(finding.evidence),
+            "evidence": finding.evidence.shown(),
+            "detail": msgspec.to_builtins(finding.detail),
             "fault_at": finding.at,
             "opened_at": now,
             "outcome": "",
@@ -249,9 +252,9 @@ class Journal:
         new: int = connection.execute(insert(table).values(**values).returning(table.c.id)).scalar_one()
         open_incidents.setdefault(finding.node, new)
         gpu = tables.gpu_seen
-        uuid, bus_id = (str(finding.evidence.get(key) or "") for key in ("uuid", "bus_id"))
-        this = gpu.c.uuid == uuid if uuid else gpu.c.bus_id == bus_id
-        if uuid or bus_id:
+        part = finding.detail if isinstance(finding.detail, HardwareDetail) else HardwareDetail()
+        this = gpu.c.uuid == part.uuid if part.uuid else gpu.c.bus_id == part.part
+        if part.uuid or part.part:
             connection.execute(update(gpu).where(gpu.c.node == finding.node, this).values(faults=gpu.c.faults + 1))
         return new
 

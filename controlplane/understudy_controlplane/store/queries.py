@@ -88,7 +88,7 @@ class Queries:
             ]
         for row in rows:
             row["findings"] = [
-                {key: one[key] for key in ("rule", "summary", "evidence", "at")}
+                {key: one[key] for key in ("rule", "signal", "summary", "evidence", "at")}
                 for one in found
                 if one["incident"] == row["id"]
             ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action
-from understudy_controlplane.fleet.finding import ACCUSING, Json
+from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.finding import ACCUSING, Detail, HardwareDetail
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.operator import Request, Verb
@@ -26,6 +28,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.journal import plan_of
+from understudy_controlplane.xid_policy import Repair
 
 REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR)
 NODE_VERBS = (Verb.HOLD, Verb.RELEASE, Verb.RETIRE, Verb.TEST, Verb.BURN_IN)
@@ -78,12 +81,14 @@ class RepairStore:
     def open_incidents(self) -> dict[str, OpenIncident]:
         table, later = tables.incident, tables.incident_finding
         query = select(table).where(table.c.closed_at.is_(None)).order_by(table.c.id)
-        more = select(later.c.incident, later.c.evidence).join(table, later.c.incident == table.c.id)
-        asked: dict[int, tuple[Json, ...]] = {}
+        more = select(later.c.incident, later.c.detail).join(table, later.c.incident == table.c.id)
+        more = more.where(table.c.closed_at.is_(None), later.c.signal.in_([signal.value for signal in ACCUSING]))
+        asked: dict[int, tuple[Repair, ...]] = {}
         with reading(self._engine) as connection:
-            for row in connection.execute(more.where(table.c.closed_at.is_(None)).order_by(later.c.id)):
-                if row.evidence.get("signal") in ACCUSING and "repair" in row.evidence:
-                    asked[row.incident] = (*asked.get(row.incident, ()), row.evidence["repair"])
+            for row in connection.execute(more.order_by(later.c.id)):
+                detail = _detail(row.detail)
+                if isinstance(detail, HardwareDetail) and detail.repair is not None:
+                    asked[row.incident] = (*asked.get(row.incident, ()), detail.repair)
             return {
                 row.node: OpenIncident(
                     row.id,
@@ -92,7 +97,7 @@ class RepairStore:
                     row.signal,
                     row.summary,
                     row.opened_at,
-                    row.evidence,
+                    _detail(row.detail),
                     asked.get(row.id, ()),
                 )
                 for row in connection.execute(query)
@@ -186,7 +191,7 @@ class RepairStore:
             last = connection.execute(query).mappings().first()
             findings = (
                 connection.execute(
-                    select(found.c.rule, found.c.summary, found.c.evidence, found.c.at)
+                    select(found.c.rule, found.c.signal, found.c.summary, found.c.evidence, found.c.at)
                     .where(found.c.incident == last["id"])
                     .order_by(found.c.id)
                 )
@@ -275,6 +280,11 @@ class RepairStore:
                 {key: value for key, value in row.items() if key != "id"}
                 for row in connection.execute(query).mappings()
             ]
+
+
+def _detail(stored: Any) -> Detail | None:
+    detail: Detail | None = msgspec.convert(stored, Detail | None)
+    return detail
 
 
 def _rung(plan: Plan) -> Rung | None:

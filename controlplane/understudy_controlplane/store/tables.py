@@ -299,7 +299,8 @@ incident = Table(
     Column("rule", String(64), nullable=False),
     Column("signal", String(32), nullable=False),
     Column("summary", Text, nullable=False),
-    Column("evidence", JSON, nullable=False),
+    Column("evidence", JSON, nullable=False),  # for people
+    Column("detail", JSON),  # `fleet.finding.Detail` of the finding that opened it
     Column("fault_at", Double, nullable=False),
     Column("opened_at", Double, nullable=False),
     Column("closed_at", Double),
@@ -314,8 +315,10 @@ incident_finding = Table(
     Column("id", Integer, primary_key=True),
     Column("incident", ForeignKey("incident.id"), nullable=False),
     Column("rule", String(64), nullable=False),
+    Column("signal", String(32), nullable=False, server_default=""),
     Column("summary", Text, nullable=False),
-    Column("evidence", JSON, nullable=False),
+    Column("evidence", JSON, nullable=False),  # for people
+    Column("detail", JSON),  # `fleet.finding.Detail`
     Column("at", Double, nullable=False),
     UniqueConstraint("incident", "rule"),
 )

@@ -28,9 +28,10 @@ from understudy_agent.wire import TEXT_CHARACTERS_MAX, KernelEvent
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect.node_log import NodeLog
-from understudy_controlplane.detect.xid import Judged, judge_logs
+from understudy_controlplane.detect.xid import Judged, burst_shown, judge_logs
 from understudy_controlplane.fleet.decision import Action, Decision
-from understudy_controlplane.fleet.finding import Json
+from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.finding import HardwareDetail
 from understudy_controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -301,7 +302,7 @@ def _event_record(reading: Reading, host: str, one: Judged) -> dict[str, Json]:
         "rule": one.finding.rule,
         "signal": one.finding.signal.value,
         "summary": one.finding.summary,
-        **dict(one.finding.evidence),
+        **one.finding.evidence.shown(),
     }
 
 
@@ -314,10 +315,18 @@ def _bursts(judged: Sequence[Judged]) -> list[list[Judged]]:
 
 def _burst_records(judged: Sequence[Judged]) -> list[Json]:
     return [
-        {"boot_id": group[0].reading.stored.event.boot_id, "rules": [one.finding.rule for one in group]}
-        | dict(group[0].finding.evidence["burst"])  # type: ignore[arg-type]
+        {
+            "boot_id": group[0].reading.stored.event.boot_id,
+            "rules": [one.finding.rule for one in group],
+            **burst_shown(group[0].burst),
+        }
         for group in _bursts(judged)
     ]
+
+
+def _repair(decision: Decision) -> str | None:
+    detail = decision.finding.detail if decision.finding else None
+    return detail.repair.value if isinstance(detail, HardwareDetail) and detail.repair is not None else None
 
 
 def _next_record(decisions: Sequence[Decision]) -> dict[str, Json]:
@@ -327,7 +336,7 @@ def _next_record(decisions: Sequence[Decision]) -> dict[str, Json]:
         "action": chosen.action.value if chosen else Action.NOTHING.value,
         "row": chosen.row if chosen else None,
         "state": chosen.to_state.value if chosen and chosen.to_state else "in_service",
-        "repair": chosen.evidence.get("repair") if chosen else "none",
+        "repair": _repair(chosen) if chosen else "none",
         "reason": chosen.reason if chosen else "no finding is against the node",
     }
 
@@ -371,8 +380,8 @@ def _draw_burst(reading: Reading, host: str, number: int, group: Sequence[Judged
             escape(reading.shown.get((host, stored.begun_at), "")),
             escape(f"{one.reading.name}{times} on {one.reading.device}"),
             f"[{colour}]{finding.signal.value}[/]",
-            str(finding.evidence["repair"]),
-            escape(str(finding.evidence["why"])),
+            one.reading.verdict.repair.value,
+            escape(one.why),
         )
     console.print(table)
 

@@ -1,0 +1,46 @@
+"""Evidence is for people: code cannot look into it, and only what writes it down or shows it takes it out."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import understudy_controlplane
+from understudy_controlplane.fleet.evidence import Evidence
+
+PACKAGE = Path(understudy_controlplane.__file__).parent
+SHOWN_IN = {"cli/analyze/kernel_log.py", "store/journal.py"}
+"""Files that write evidence down, or draw it on a screen."""
+
+
+def test_it_has_no_keys_to_decide_by() -> None:
+    evidence = Evidence({"repair": "reboot"}).with_more({"gpu": 3})
+    for look in (lambda: evidence["repair"], lambda: "repair" in evidence, lambda: list(evidence)):  # type: ignore[index,operator,call-overload]
+        with pytest.raises(TypeError):
+            look()
+    assert not hasattr(evidence, "get")
+    assert evidence.shown() == {"repair": "reboot", "gpu": 3}
+
+
+def test_only_what_stores_or_shows_it_takes_it_out() -> None:
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Attribute) and call.attr == "shown" and "evidence" in ast.unparse(call.value)
+    }
+    assert found == SHOWN_IN
+
+
+def test_no_column_of_evidence_is_looked_into() -> None:
+    """What the database holds of it is passed on whole: neither subscripted nor searched."""
+    found = [
+        f"{path.name}: {ast.unparse(node)}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith(".evidence"))
+        or (isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith(".evidence") and node.attr == "get")
+    ]
+    assert found == []
