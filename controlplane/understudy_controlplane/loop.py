@@ -39,7 +39,7 @@ log = structlog.get_logger()
 IDLE_TICK_SECONDS = 0.5
 RECOVERING_TICK_SECONDS = 0.1
 STANDING_SECONDS = 7 * 24 * HOUR_SECONDS
-"""How far back a fresh process looks for what was said already."""
+"""How far back a new process looks for decisions that were recorded already."""
 
 
 class Loop:
@@ -67,7 +67,7 @@ class Loop:
         self._config = config
         self._clock = clock
         self._standing: set[str] = journal.keys_since(clock.now() - STANDING_SECONDS)
-        self._said = set(self._standing)
+        self._recorded = set(self._standing)
         self._wake = threading.Event()
         self._stop = threading.Event()
         self.pulse = Pulse(slurm=observer.reading)
@@ -163,11 +163,11 @@ class Loop:
             }
             self._journal.record(news, now, rows)
         self._standing = {one.key for one in decisions}
-        self._said |= {one.key for one in decisions if one.once}
+        self._recorded |= {one.key for one in decisions if one.once}
         for decision in (one.decision for one in news):
             if decision.finding is not None and decision.finding.signal is Signal.DRAIN_LIFTED:
-                # What comes after somebody vouched for the node is news, also if it was said before.
-                self._said = {key for key in self._said if not key.startswith(f"{decision.subject}|")}
+                # After the node was cleared a finding is new, also if it was recorded before.
+                self._recorded = {key for key in self._recorded if not key.startswith(f"{decision.subject}|")}
             log.info(
                 "decision",
                 row=decision.row,
@@ -180,8 +180,8 @@ class Loop:
 
     def _is_news(self, change: Change) -> bool:
         decision = change.decision
-        said = self._said if decision.once else self._standing
-        return change.changes_record or decision.key not in said
+        known = self._recorded if decision.once else self._standing
+        return change.changes_record or decision.key not in known
 
     def _note_incidents(self, findings: list[Finding], snapshot: Snapshot) -> None:
         news = incident_news(snapshot, findings, self._journal.open_incidents())

@@ -1,4 +1,4 @@
-"""A recovery told in time: when each phase was reached, in milliseconds since the fault."""
+"""The phases of a recovery: when each phase was reached, in milliseconds since the fault."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from understudy_controlplane.fleet.recovery import Recovery, StepName, StepStatu
 
 PHASE_STEPS = {
     "drained": StepName.DRAIN_NODES,
-    "told": StepName.TELL_LAUNCHER,
+    "relaunched": StepName.TELL_LAUNCHER,
     "seats_held": StepName.BIND_JOB,
     "requeued": StepName.REQUEUE_JOB,
     "running": StepName.AWAIT_PROCESSES,
     "first_step": StepName.AWAIT_FIRST_STEP,
 }
-"""The launcher is told when it has said that the next launch has begun. Seats are held when the job is bound to them;
-the gang runs when the last of its processes was started."""
+"""`relaunched`: the launcher has reported that the next launch has begun. `seats_held`: the job is bound to its seats.
+`running`: the last process of the gang has started."""
 
 
 def phase_times(recovery: Recovery) -> dict[str, float]:
