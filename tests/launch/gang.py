@@ -43,7 +43,7 @@ class Gang:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def ranks(self, launch: int) -> list[dict[str, Any]]:
-        """What the ranks of a launch said when they started, by rank."""
+        """What the ranks of a launch wrote when they started, by rank."""
         found = [one for one in self.lines("ranks") if one["UNDERSTUDY_LAUNCH"] == str(launch)]
         return sorted(found, key=lambda one: int(one["RANK"]))
 
@@ -117,7 +117,7 @@ class GangJob(Gang):
         self.job = self.site.submit(script, *self.words(options, command), options=wanted)
 
     def exit_code(self, seconds: float = 90) -> int:
-        """Of the job, once it has ended."""
+        """The job's, once it has ended."""
         self.wait_for(lambda: self._fields().get("JobState") in ENDED, seconds, f"job {self.job} has ended")
         status, _, number = self._fields()["ExitCode"].partition(":")
         return int(status) or (128 + int(number) if int(number) else 0)

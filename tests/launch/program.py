@@ -1,4 +1,4 @@
-"""What the gangs of these tests run: says who it is, then does what its arguments say, in the launches they name.
+"""What the gangs of these tests run: writes which rank it is, then acts on its arguments, in the launches they name.
 
 Runs as an ordinary user with any Python, so it imports nothing of Understudy.
 """
@@ -22,8 +22,8 @@ def main() -> None:
     home = Path(os.environ["HOME"])
     if "--ignore-term" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, lambda *_: tell(home / "warned", {"rank": os.environ["RANK"]}))
-    tell(home / "ranks", {"at": began, "pid": os.getpid(), **{name: os.environ.get(name) for name in NAMES}})
+    signal.signal(signal.SIGUSR1, lambda *_: append(home / "warned", {"rank": os.environ["RANK"]}))
+    append(home / "ranks", {"at": began, "pid": os.getpid(), **{name: os.environ.get(name) for name in NAMES}})
     launch, node, rank = (os.environ[name] for name in ("UNDERSTUDY_LAUNCH", "SLURMD_NODENAME", "RANK"))
     for word in sys.argv[1:]:
         if word.startswith("exit:"):  # exit:launch:node or rank:code, `*` is any
@@ -32,12 +32,12 @@ def main() -> None:
                 time.sleep(0.3)
                 sys.exit(int(code))
     if "step" in sys.argv and rank == "0":
-        tell(home / "steps", int(launch) + 1)
+        append(home / "steps", int(launch) + 1)
     while not (home / "finish").exists():
         time.sleep(0.02)
 
 
-def tell(path: Path, value: object) -> None:
+def append(path: Path, value: object) -> None:
     with path.open("a") as file:
         file.write(json.dumps(value) + "\n")
 

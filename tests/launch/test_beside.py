@@ -201,7 +201,7 @@ while not Path(os.environ["HOME"], "finish").exists():
 """
 
 
-def test_ranks_that_fail_of_their_peer_do_not_end_the_job(gang: LocalGang) -> None:
+def test_ranks_that_fail_because_of_a_peer_do_not_end_the_job(gang: LocalGang) -> None:
     script = gang.home / "peers.py"
     script.write_text(PEERS)
     gang.start(THREE, [str(gang.python), str(script)])

@@ -150,8 +150,8 @@ def test_two_nodes_in_turn_are_no_black_hole() -> None:
     assert rows(ended(), ended(failures=(failed("c"),)))[-1] == "L130"
 
 
-def test_progress_between_two_failures_of_a_node_blames_nobody() -> None:
-    assert rows(ended(), ended(progressed=True), ended())[-1] == "L120", "two running, since the progress"
+def test_progress_between_two_failures_of_a_node_blames_no_node() -> None:
+    assert rows(ended(), ended(progressed=True), ended())[-1] == "L120", "two in a row, since the progress"
     assert rows(ended(), ended(progressed=True))[-1] == "L130"
 
 

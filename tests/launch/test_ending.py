@@ -49,7 +49,7 @@ def test_old_ranks_are_waited_for_as_long_as_that_helps(sample: EndingSample, ex
     assert judge(sample, kill_seconds=3) == expected
 
 
-def test_slurm_is_asked_where_nobody_is_waited_for_but_seats_that_say_nothing() -> None:
+def test_slurm_is_asked_to_kill_where_only_silent_seats_are_left() -> None:
     silent = replace(OVER, over_seconds=0.6, holding={"b": 0.6})
     assert judge(silent, kill_seconds=3) == Outcome(False, ask_slurm=True)
     assert judge(replace(silent, holding={"b": 0.6, "c": 0.1}), kill_seconds=3) == WAIT
@@ -69,7 +69,7 @@ def test_who_is_left_of_most_has_its_whole_time_again() -> None:
     assert judge(replace(last, slow_seconds=3.1), kill_seconds=3).bad == {"b": "its ranks outlived SIGKILL for 20 s"}
 
 
-def test_a_step_that_somebody_ended_is_no_nodes_fault() -> None:
+def test_a_step_ended_from_outside_is_no_fault_of_a_node() -> None:
     lost = replace(OVER, step_lost=True, hung_up=frozenset("abc"), bad=dict.fromkeys("abc", "its seat disconnected"))
     assert judge(lost, kill_seconds=3) == WAIT, "srun may still end"
     assert judge(replace(lost, step_ended=True), kill_seconds=3) == DONE
@@ -84,8 +84,8 @@ def test_a_failed_rank_leaves_the_control_plane_time_for_a_verdict() -> None:
     assert judge(replace(failed, unusable={"b": "Xid 79"}), kill_seconds=3).done
 
 
-def test_of_several_seats_that_hang_up_at_once_more_may_follow() -> None:
-    """Those of a step that Slurm ends do not go in the same instant: the others may say first that nothing is left."""
+def test_when_several_seats_disconnect_at_once_others_may_follow() -> None:
+    """Seats of a step that Slurm ends do not end in the same instant: others may report first that nothing is left."""
     lost = replace(OVER, hung_up={"a", "c"}, hung_up_seconds=0.1, bad={"a": "its seat disconnected"})
     assert judge(lost, kill_seconds=3) == WAIT
     both = dict.fromkeys("ac", "its seat disconnected")

@@ -1,4 +1,4 @@
-"""Who may speak with the launcher, and whom a seat obeys."""
+"""Which seats the launcher accepts, and which launcher a seat accepts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hub() -> Iterator[Hub]:
     opened.close()
 
 
-def heard(hub: Hub, seconds: float = 1.0) -> list[tuple[str, Message]]:
+def received(hub: Hub, seconds: float = 1.0) -> list[tuple[str, Message]]:
     """What the hub gives out until it has given something, or the time is over."""
     found: list[tuple[str, Message]] = []
     deadline = time.monotonic() + seconds
@@ -42,7 +42,7 @@ def greet(link: socket.socket, secret: str, errors: list[str]) -> None:
         errors.append(str(error))
 
 
-def test_a_seat_that_knows_the_secret_is_welcome_and_missed_when_it_hangs_up(
+def test_a_seat_that_knows_the_secret_is_accepted_and_lost_when_it_disconnects(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "n4")
@@ -50,16 +50,16 @@ def test_a_seat_that_knows_the_secret_is_welcome_and_missed_when_it_hangs_up(
         errors: list[str] = []
         thread = threading.Thread(target=greet, args=(link, "the secret", errors))
         thread.start()
-        assert heard(hub) == [("n4", {"what": "hello"})]
+        assert received(hub) == [("n4", {"what": "hello"})]
         thread.join()
         assert errors == []
         link.sendall(encode("beat"))
-        assert heard(hub) == [("n4", {"what": "beat"})]
-    assert heard(hub) == [("n4", {"what": "lost"})]
+        assert received(hub) == [("n4", {"what": "beat"})]
+    assert received(hub) == [("n4", {"what": "lost"})]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         b"GET / HTTP/1.1\r\n\r\n",
         encode("exited", local_rank=0, status=1),
@@ -70,47 +70,47 @@ def test_a_seat_that_knows_the_secret_is_welcome_and_missed_when_it_hangs_up(
         ),
     ],
 )
-def test_a_stranger_is_hung_up_on_and_never_heard(hub: Hub, said: bytes) -> None:
+def test_a_program_without_the_secret_is_disconnected_and_ignored(hub: Hub, sent: bytes) -> None:
     with connect(hub) as link:
-        link.sendall(said)
-        assert heard(hub, 0.3) == []
+        link.sendall(sent)
+        assert received(hub, 0.3) == []
         answered = b""
         while piece := link.recv(4096):
             answered += piece
         assert [json.loads(line)["what"] for line in answered.splitlines()] in ([], ["welcome"])
 
 
-def test_a_seat_obeys_nobody_who_does_not_know_the_secret(hub: Hub) -> None:
+def test_a_seat_accepts_no_launcher_that_does_not_know_the_secret(hub: Hub) -> None:
     with connect(hub) as link:
         errors: list[str] = []
         thread = threading.Thread(target=greet, args=(link, "another secret", errors))
         thread.start()
-        assert heard(hub, 0.3) == []
+        assert received(hub, 0.3) == []
         thread.join()
     assert "does not know this launch's secret" in errors[0]
 
 
-def test_it_wakes_up_for_a_connection_beside_it_and_does_not_read_it(hub: Hub) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        hub.also_wait_for(ours)
-        theirs.send(b"a word")
+def test_it_wakes_up_for_another_connection_and_does_not_read_it(hub: Hub) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        hub.also_wait_for(near)
+        far.send(b"bytes")
         begun = time.monotonic()
         assert list(hub.wait(5.0)) == []
         assert time.monotonic() - begun < 1.0
-        assert ours.recv(100) == b"a word"
+        assert near.recv(100) == b"bytes"
         hub.also_wait_for(None)
-        theirs.send(b"more")
+        far.send(b"more")
         begun = time.monotonic()
         list(hub.wait(0.1))
         assert time.monotonic() - begun >= 0.09
 
 
-def test_a_connection_beside_it_may_be_closed_before_the_next_is_named(hub: Hub) -> None:
+def test_another_connection_may_be_closed_before_the_next_is_named(hub: Hub) -> None:
     for _ in range(3):
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            hub.also_wait_for(ours)
+        near, far = socket.socketpair()
+        with near, far:
+            hub.also_wait_for(near)
     hub.also_wait_for(None)
     assert list(hub.wait(0.0)) == []
 

@@ -1,4 +1,4 @@
-"""The small parts: command lines, messages, verdicts, progress, Slurm's words."""
+"""The small parts: command lines, messages, verdicts, progress, Slurm's output."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MEETING = Meeting(nodes=4, node_rank=2, processes=8, address="10.0.0.1", port=23
         ("ipython x.py", None),
     ],
 )
-def test_a_python_program_is_told_from_anything_else(command: str, expected: PythonProgram | None) -> None:
+def test_a_python_program_is_distinguished_from_other_commands(command: str, expected: PythonProgram | None) -> None:
     assert parse_python(command.split()) == expected
 
 
@@ -146,8 +146,8 @@ def test_a_step_is_asked_for_node_by_node_and_outlives_any_of_them() -> None:
 
 
 def test_only_nodes_that_are_down_are_down() -> None:
-    said = "n1 allocated\nn2 down*\nn3 drained\nn4 draining@\nn5 mixed-\nn6 fail\nn7 unknown\n"
-    assert list(down_nodes(said)) == ["n2", "n6"]
+    output = "n1 allocated\nn2 down*\nn3 drained\nn4 draining@\nn5 mixed-\nn6 fail\nn7 unknown\n"
+    assert list(down_nodes(output)) == ["n2", "n6"]
 
 
 def fake_command(directory: Path, name: str, script: str) -> None:
@@ -170,7 +170,7 @@ def test_an_answer_of_slurms_that_no_pipe_holds_is_read(tmp_path: Path, monkeypa
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("program", "words"), [("", "No such file"), ("exit 3", "it ended with 3")])
-def test_a_sinfo_that_tells_nothing_is_told_of_once(
+def test_a_failing_sinfo_is_reported_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -187,8 +187,8 @@ def test_a_sinfo_that_tells_nothing_is_told_of_once(
         while time.monotonic() < until:
             assert states.poll() == {}
             time.sleep(0.02)
-    told = capsys.readouterr().err
-    assert (told.count("cannot learn from sinfo"), words in told) == (1, True)
+    complaint = capsys.readouterr().err
+    assert (complaint.count("cannot learn from sinfo"), words in complaint) == (1, True)
 
 
 @pytest.mark.integration
@@ -209,8 +209,8 @@ def test_a_scancel_that_gets_no_answer_holds_up_no_end(tmp_path: Path, monkeypat
 
 
 @pytest.mark.integration
-def test_a_helper_that_runs_as_somebody_else_holds_up_no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setuid program, such as sudo: not ours to kill, and no rank."""
+def test_a_helper_that_runs_as_another_user_delays_no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setuid program, such as sudo: it is no rank, and the launcher cannot kill it."""
     helper, rank = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
     kill = os.kill
 
@@ -232,12 +232,14 @@ def test_a_helper_that_runs_as_somebody_else_holds_up_no_launch(monkeypatch: pyt
 
 
 def test_only_nodes_that_were_away_are_looked_for_again(tmp_path: Path) -> None:
-    names = ["dead", "silent", "stuck", "hole", "told"]
+    names = ["dead", "silent", "stuck", "hole", "condemned"]
     verdicts = tmp_path / "verdicts"
-    verdicts.write_text("told Xid 79\n")
+    verdicts.write_text("condemned Xid 79\n")
     nodes = Nodes(names, FileVerdicts(verdicts), NodeStates(names, 0), Events(None))
     nodes.lose("dead", "its seat disconnected", away=True)
-    nodes.blame({"silent": "no message from it", "stuck": "x", "hole": "y", "told": "z"}, away={"silent", "told"})
+    nodes.blame(
+        {"silent": "no message from it", "stuck": "x", "hole": "y", "condemned": "z"}, away={"silent", "condemned"}
+    )
     nodes.lose("stuck", "its seat disconnected", away=True)
     assert nodes.to_be_probed() == ["dead", "silent"]
     nodes.find_again("silent")
@@ -248,7 +250,7 @@ def part(launch: int, torchrun: bool = False) -> Part:
     return Part(launch, MEETING, torchrun, "a,b,c,d")
 
 
-def test_a_rank_finds_its_place_and_none_of_our_secrets() -> None:
+def test_a_rank_finds_its_place_and_not_the_secret() -> None:
     step = {
         "PATH": "/bin",
         "UNDERSTUDY_LAUNCH_SECRET": "x",
@@ -264,15 +266,15 @@ def test_a_rank_finds_its_place_and_none_of_our_secrets() -> None:
     assert "UNDERSTUDY_LAUNCH_SECRET" not in found
 
 
-def test_a_restore_point_of_an_earlier_launch_is_not_told_again() -> None:
+def test_a_restore_point_of_an_earlier_launch_is_not_given_again() -> None:
     step = {"UNDERSTUDY_RESTORE_STEP": "40", "UNDERSTUDY_RESTORE_PATH": "/c/40"}
     assert rank_environment(step, part(0), 0)["UNDERSTUDY_RESTORE_STEP"] == "40"
     assert not rank_environment(step, part(1), 0).keys() & step.keys()
-    told = rank_environment(step, Part(1, MEETING, torchrun=False, node_list="a,b", restore=[60, "/c/60"]), 0)
-    assert (told["UNDERSTUDY_RESTORE_STEP"], told["UNDERSTUDY_RESTORE_PATH"]) == ("60", "/c/60")
+    found = rank_environment(step, Part(1, MEETING, torchrun=False, node_list="a,b", restore=[60, "/c/60"]), 0)
+    assert (found["UNDERSTUDY_RESTORE_STEP"], found["UNDERSTUDY_RESTORE_PATH"]) == ("60", "/c/60")
 
 
-def test_torchrun_is_not_told_to_be_a_rank() -> None:
+def test_torchrun_does_not_get_the_variables_of_a_rank() -> None:
     found = rank_environment({"RANK": "9"}, part(0, torchrun=True), 0)
     assert not found.keys() & {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
     assert (found["NODE_RANK"], found["SLURM_PROCID"], found["SLURM_NTASKS"]) == ("2", "2", "4")
@@ -297,7 +299,7 @@ def test_options_that_make_no_sense_are_refused(line: str, says: str) -> None:
         parse(line.split())
 
 
-def test_options_before_the_command_are_ours_and_those_after_it_its_own() -> None:
+def test_options_before_the_command_are_the_launchers_and_those_after_it_the_commands() -> None:
     options = parse(
         [
             "--nodes",
@@ -356,8 +358,8 @@ def test_a_warm_interpreter_becomes_the_program_it_was_started_for(tmp_path: Pat
     os.close(ready_write)
     os.close(go_read)
     with os.fdopen(ready_read) as ready:
-        said = json.loads(ready.readline())
-    assert said["failed"] == ["no_such_one (ModuleNotFoundError: No module named 'no_such_one')"]
+        report = json.loads(ready.readline())
+    assert report["failed"] == ["no_such_one (ModuleNotFoundError: No module named 'no_such_one')"]
     os.write(go_write, json.dumps({**os.environ, "RANK": "3"}).encode() + b"\n")
     os.close(go_write)
     output, _ = program.communicate(timeout=20)

@@ -13,7 +13,7 @@ EIGHT = dict.fromkeys(SEATS, 8)
 ALL_THERE = SeatingSample(SEATS, age_seconds=0.5, gpus=EIGHT, answered=True)
 B_ABSENT = replace(ALL_THERE, gpus={"a": 8, "c": 8}, absent=("b",))
 SPARE_ABSENT = replace(ALL_THERE, absent=("spare",))
-NOBODY = SeatingSample(SEATS, age_seconds=0.5, absent=SEATS)
+NO_SEATS = SeatingSample(SEATS, age_seconds=0.5, absent=SEATS)
 XID = {"b": "Xid 79"}
 NO_SEAT = {"b": "no seat there after 9.0 s"}
 
@@ -30,9 +30,9 @@ NO_SEAT = {"b": "no seat there after 9.0 s"}
         (SPARE_ABSENT, Outcome(Next.WAIT)),
         (replace(SPARE_ABSENT, age_seconds=9.0), Outcome(Next.AGAIN, barred=("spare",))),
         (replace(SPARE_ABSENT, srun_status=1), Outcome(Next.AGAIN, barred=("spare",))),
-        (replace(NOBODY, srun_status=1), Outcome(Next.WAIT)),
-        (replace(NOBODY, srun_status=1, age_seconds=2.1), Outcome(Next.STEP_FAILED)),
-        (replace(NOBODY, srun_status=1, age_seconds=2.1, bad=XID), Outcome(Next.REPLACE, XID)),
+        (replace(NO_SEATS, srun_status=1), Outcome(Next.WAIT)),
+        (replace(NO_SEATS, srun_status=1, age_seconds=2.1), Outcome(Next.STEP_FAILED)),
+        (replace(NO_SEATS, srun_status=1, age_seconds=2.1, bad=XID), Outcome(Next.REPLACE, XID)),
     ],
     ids=[
         "all are there",
