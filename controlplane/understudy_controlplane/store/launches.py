@@ -49,8 +49,8 @@ class LaunchStore:
             return EarlierAllocations(without, connection.execute(best).scalar())
 
     def black_holes_since(self, since: float) -> dict[str, list[BlackHole]]:
-        """By node: by which jobs' launchers it was blamed for failing first again and again. Where the failure went
-        with the rank to another node afterwards, the node had no part in it.
+        """By node: the jobs whose launchers blamed it because ranks failed first there, again and again. Where the failure
+        followed the rank to another node afterwards, the node is not blamed.
         """
         end, job = tables.launch_end, tables.job
         later = tables.launch_end.alias()
@@ -88,7 +88,7 @@ class LaunchStore:
         return found
 
     def replacements(self, cluster: str) -> dict[tuple[JobKey, int], dict[str, tuple[int, float]]]:
-        """Of running jobs, by job and restart count: nodes that a launcher took for bad, of which launch last, and when
+        """Of running jobs, by job and restart count: nodes that a launcher blamed, in which launch last, and when
         that ended.
         """
         end, job = tables.launch_end, tables.job
