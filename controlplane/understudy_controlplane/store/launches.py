@@ -49,8 +49,8 @@ class LaunchStore:
             return EarlierAllocations(without, connection.execute(best).scalar())
 
     def black_holes_since(self, since: float) -> dict[str, list[BlackHole]]:
-        """By node: the jobs whose launchers blamed it because ranks failed first there, again and again. Where the failure
-        followed the rank to another node afterwards, the node is not blamed.
+        """By node: the jobs whose launchers blamed it because ranks failed first there, again and again. Where the
+        failure followed the rank to another node afterwards, the node is not blamed.
         """
         end, job = tables.launch_end, tables.job
         later = tables.launch_end.alias()
