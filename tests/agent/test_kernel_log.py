@@ -174,6 +174,7 @@ def test_a_device_that_fails_is_reported_and_opened_again() -> None:
         source.close()
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="needs a readable /dev/kmsg")
 def test_the_log_of_this_kernel_is_read_without_malformed_lines() -> None:
     source = open_source(Path("/dev/kmsg"))

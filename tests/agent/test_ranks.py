@@ -128,6 +128,7 @@ def test_a_process_started_now_is_known_to_have_started_now() -> None:
         clock.started_at(pid)
 
 
+@pytest.mark.integration
 def test_a_notice_is_acknowledged_only_after_the_control_plane_has_it(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         rank = await stage.connect()
