@@ -1,11 +1,10 @@
 """What training code imports: `from understudy import Monitor`.
 
-Belongs here: step times, checkpoint notices, the last collective entered and the question where to go on, for the
-node agent on this machine. Must not: any import outside the standard library, or of another package of this
-repository: users get this directory alone, under the name `understudy`. Must not either: anything that could raise
-into the training or hold it up. Where no agent is, nothing happens, and that is said once.
+Reports step times, checkpoints and the last collective to the node agent on this machine, and asks it for the restore
+point. Imports the standard library only, and no other package of this repository, because users install this package
+alone. Nothing here raises into the training or delays it. Where no agent runs, nothing happens, and one line is logged.
 
-`lightning`, `huggingface` and `ddp` import their framework and are imported by its users only.
+`lightning`, `huggingface` and `ddp` import their framework; only users of that framework import them.
 """
 
 from .identity import RELEASE

@@ -1,7 +1,7 @@
-"""Values that a training should not have: NaN, and jumps of loss or gradient norm.
+"""Loss and gradient norm that are NaN or jump.
 
-Told as facts, with the step they began and, where things became as before, the first step of that. What they mean is
-not judged here: a fault in the data or the program makes them as well as a GPU that computes wrong.
+They are reported with the step at which they began and, once values are as before, the first such step. The control
+plane judges what they mean: the data, the program or a GPU that computes wrong results can be the cause.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections import deque
 from typing import Any
 
 JUMP_RATIO = 5.0
-"""Times the median of what was seen before, and twice the largest of it."""
+"""A jump is larger than the median of the values before it times this, and larger than twice the largest of them."""
 
 SEEN = 64
 SEEN_MIN = 16
-CALM_STEPS = 20
-"""So many values as usual, one after the other, end it."""
+NORMAL_STEPS = 20
+"""This many consecutive values as before end an anomaly."""
 
-TOLD_MAX = 64
-"""In the life of this process: one that begins again and again is known by then."""
+REPORTED_MAX = 64
+"""Anomalies of one value that are reported in the life of this process."""
 
 
 class Series:
@@ -30,18 +30,18 @@ class Series:
         self._name = name
         self._seen: deque[float] = deque(maxlen=SEEN)
         self._open: dict[str, Any] | None = None
-        self._calm_since = 0
-        self._calm = 0
-        self._told = 0
+        self._normal_since = 0
+        self._normal = 0
+        self._reported = 0
 
-    def see(self, step: int, value: float) -> dict[str, Any] | None:
-        """A notice, when something begins or is over."""
-        what = self._what(value)
+    def add(self, step: int, value: float) -> dict[str, Any] | None:
+        """A notice where an anomaly begins or ends."""
+        what = self._classify(value)
         if self._open is None:
             if not what:
                 self._seen.append(value)
-            elif self._told < TOLD_MAX:
-                self._told += 1
+            elif self._reported < REPORTED_MAX:
+                self._reported += 1
                 usual = self._usual()
                 self._open = {
                     "type": "anomaly",
@@ -50,20 +50,20 @@ class Series:
                     "value": repr(value)[:32],
                     "usual": usual if usual is not None else 0.0,
                 }
-                self._calm = 0
+                self._normal = 0
                 return {**self._open, "at": time.time()}
             return None
         if what:
-            self._calm = 0
+            self._normal = 0
             return None
-        self._calm_since = self._calm_since if self._calm else step
-        self._calm += 1
-        if self._calm < CALM_STEPS:
+        self._normal_since = self._normal_since if self._normal else step
+        self._normal += 1
+        if self._normal < NORMAL_STEPS:
             return None
         over, self._open = self._open, None
-        return {**over, "until": self._calm_since, "at": time.time()}
+        return {**over, "until": self._normal_since, "at": time.time()}
 
-    def _what(self, value: float) -> str:
+    def _classify(self, value: float) -> str:
         if not math.isfinite(value):
             return "nan"
         usual = self._usual()
@@ -83,9 +83,9 @@ class AnomalyWatch:
         self._loss = Series("loss")
         self._grad_norm = Series("grad_norm")
 
-    def see(self, step: int, loss: float | None, grad_norm: float | None) -> list[dict[str, Any]]:
+    def add(self, step: int, loss: float | None, grad_norm: float | None) -> list[dict[str, Any]]:
         notices = [
-            self._loss.see(step, loss) if loss is not None else None,
-            self._grad_norm.see(step, grad_norm) if grad_norm is not None else None,
+            self._loss.add(step, loss) if loss is not None else None,
+            self._grad_norm.add(step, grad_norm) if grad_norm is not None else None,
         ]
         return [notice for notice in notices if notice is not None]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
+from typing import SupportsInt
 
 
 class WaitingClock:
@@ -55,19 +56,19 @@ class WaitingClock:
 
 
 class StepTimer:
-    """Times one step and hands it on. A step that ends in an exception does not count."""
+    """Times one step. A step that ends in an exception does not count."""
 
     __slots__ = ("_begin", "_done", "_end", "_number", "_started", "_waiting")
 
     def __init__(
         self,
-        number: int,
+        number: SupportsInt,
         waiting: WaitingClock,
-        begin: Callable[[int], None],
+        begin: Callable[[SupportsInt], None],
         end: Callable[[], None],
-        done: Callable[[int, float, float], None],
+        done: Callable[[SupportsInt, float, float], None],
     ) -> None:
-        """`begin` is called with the number at the start, `end` at the end whatever it is, `done` if it counts."""
+        """Calls `begin` with the number at the start, `end` at every end, `done` with the times if the step counts."""
         self._number = number
         self._waiting = waiting
         self._begin = begin

@@ -1,4 +1,4 @@
-"""The last collective that this rank entered: what a rank that hangs is found in."""
+"""The last collective that this rank entered: where it waits if it hangs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Collective(ContextDecorator):
 
 
 class NoCollective(ContextDecorator):
-    """Where nobody listens."""
+    """For a monitor that is not active."""
 
     def __enter__(self) -> None:
         pass

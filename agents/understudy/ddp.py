@@ -1,10 +1,9 @@
-"""Waiting in PyTorch's collectives: DistributedDataParallel's own, and those that a program calls itself.
+"""Waiting in PyTorch's collectives: those of DistributedDataParallel, and those that a program calls itself.
 
-`watch_ddp` measures from the end of this rank's own backward pass until its gradients are those of all ranks. It needs
-no communication hook, so the gradients are summed as they would be without it. On the CPU (gloo) that is the time in
-which the backward pass blocks. On a GPU (NCCL) nothing blocks: two CUDA events on the stream tell the same, read when
-they are done, and nothing is synchronised for them. What runs beside the backward pass is waited for by nobody, so it
-does not count.
+`watch_ddp` measures from the end of this rank's own backward pass until the gradients of all ranks are reduced. It uses
+no communication hook, so the reduction is the same as without it. On the CPU (gloo) this is the time for which the
+backward pass blocks. On a GPU (NCCL) nothing blocks: two CUDA events on the stream measure it. They are read when they
+are done, and nothing is synchronised for them. A reduction that overlaps the backward pass is no waiting.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from torch import nn
 from torch.autograd import Variable
 
 from .monitor import Monitor
-from .never_raise import complain_once, quiet
+from .never_raise import never_raise, warn_once
 
 GRADIENTS = "ddp_gradients"
-"""The name by which DDP's reduction of one backward pass is told."""
+"""The name under which DDP's reduction of one backward pass is reported."""
 
 PENDING_MAX = 64
 
@@ -49,7 +48,7 @@ COLLECTIVES = (
 
 
 class Watch:
-    """What watch_ddp() began; remove() ends it."""
+    """The hooks that watch_ddp() registered; remove() removes them."""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
@@ -63,7 +62,7 @@ class Watch:
 
 
 def watch_ddp(monitor: Monitor, model: nn.Module) -> Watch:
-    """From now on the waiting at the end of each backward pass through `model` counts as waiting.
+    """From now on the time for which each backward pass through `model` waits for other ranks counts as waiting.
 
     `model` is a DistributedDataParallel, or the module in one. A backward pass that gives neither the first nor the
     last of its parameters a gradient is not measured; neither is FSDP, nor a pass that is captured in a CUDA graph.
@@ -78,17 +77,17 @@ def watch_ddp(monitor: Monitor, model: nn.Module) -> Watch:
         mark = _EndOfBackward(wait, model).mark
         for parameter in {id(one): one for one in (parameters[0], parameters[-1])}.values():
             watch.keep(parameter.register_hook(mark))  # type: ignore[no-untyped-call]  # torch ships it untyped
-    except Exception as error:  # noqa: BLE001 - torch may have changed; the training has not
-        complain_once("watch_ddp", "the waiting of DDP is not measured: %r", error)
+    except Exception as error:  # noqa: BLE001 - a new torch must not end the training
+        warn_once("watch_ddp", "time spent waiting in DDP is not measured: %r", error)
     return watch
 
 
 @contextlib.contextmanager
 def watch_collectives(monitor: Monitor) -> Iterator[None]:
-    """Within, every call of `torch.distributed.all_reduce` and its like is timed and noted.
+    """Within this block, every call of `torch.distributed.all_reduce` and the other collectives is timed and recorded.
 
-    What was imported by name before (`from torch.distributed import barrier`) is not. Of a call that does not block,
-    with `async_op=True` or on NCCL, only the entering is true; the time is that of handing it over.
+    Functions that were imported by name before (`from torch.distributed import barrier`) are not. For a call that does
+    not block, with `async_op=True` or on NCCL, the time is only that of starting it.
     """
     originals = {name: getattr(dist, name) for name in COLLECTIVES if monitor.active and hasattr(dist, name)}
     for name, original in originals.items():
@@ -108,7 +107,7 @@ class _CpuWait:
         self._inside = False
 
     def begin(self) -> None:
-        self.end()  # of a backward pass that failed
+        self.end()  # the last backward pass failed
         self._inside = True
         self._collective.__enter__()
 
@@ -134,7 +133,7 @@ class _GpuWait:
         monitor.watch(self.settle)
 
     def begin(self) -> None:
-        if self._begun is not None:  # of a backward pass that failed
+        if self._begun is not None:  # the last backward pass failed
             self._monitor.note_left()
             self._begun = None
         if self._capturing():
@@ -153,9 +152,9 @@ class _GpuWait:
             self._pending.append((self._begun, done))
             self._begun = None
 
-    @quiet
+    @never_raise
     def settle(self) -> None:
-        """At the end of a step. What the GPU has not done yet counts in the step after: the host runs ahead of it."""
+        """At the end of a step. What the GPU has not finished counts in a later step: the host runs ahead."""
         while self._pending and self._pending[0][1].query():
             begun, done = self._pending.popleft()
             self._monitor.note_left()
@@ -187,7 +186,7 @@ class _EndOfBackward:
         self._model = model
         self._pass = -1
 
-    @quiet
+    @never_raise
     def mark(self, _gradient: torch.Tensor) -> None:
         current: int = torch._C._current_graph_task_id()
         if current != self._pass:
@@ -195,15 +194,15 @@ class _EndOfBackward:
             if getattr(self._model, "require_backward_grad_sync", True):  # not so within DDP's no_sync()
                 _queue(self._begin)
 
-    @quiet
+    @never_raise
     def _begin(self) -> None:
         _queue(self._end)
         self._wait.begin()
 
-    @quiet
+    @never_raise
     def _end(self) -> None:
         self._wait.end()
 
 
 def _queue(callback: Any) -> None:
-    Variable._execution_engine.queue_callback(callback)  # what FSDP does, too
+    Variable._execution_engine.queue_callback(callback)  # as FSDP does

@@ -18,40 +18,40 @@ from transformers.training_args import TrainingArguments
 
 from .ddp import Watch, watch_ddp
 from .monitor import Monitor
-from .never_raise import complain_once, quiet
+from .never_raise import never_raise, warn_once
 
 
 class UnderstudyCallback(TrainerCallback):
-    """Times optimizer steps, announces checkpoints when they are written, and knows where to go on.
+    """Times optimizer steps, announces checkpoints when they are written, and asks for the restore point.
 
     A step is what the Trainer calls one: all the batches that it accumulates, and the optimizer's update. Loading
     data, evaluation, logging and the writing of checkpoints are not in it.
     """
 
     def __init__(self, monitor: Monitor | None = None) -> None:
-        """Make it early: the gang is known to be starting from then on."""
+        """Create it early: the agent then knows that this rank is starting."""
         self._monitor = monitor or Monitor()
         self._step: AbstractContextManager[None] | None = None
         self._watch: Watch | None = None
 
-    @quiet
+    @never_raise
     def resume_from_checkpoint(self, otherwise: str | bool | None = None) -> str | bool | None:
-        """For Trainer.train: the checkpoint to go on from, None to begin at the beginning. The same for every rank.
+        """For Trainer.train: the checkpoint to continue from; None to start from the beginning. The same on every rank.
 
-        `otherwise` is what to do when nobody tells, as outside of a Slurm job: a path, True for the last checkpoint
-        in the output directory (there must be one), or the beginning.
+        `otherwise` is the result when no restore point is known, as outside of a Slurm job: a path, True for the last
+        checkpoint in the output directory (there must be one), or None for the beginning.
         """
         point = self._monitor.restore_point()
         if point is None:
             return otherwise
         if point.path and not os.path.exists(point.path):  # noqa: PTH110
-            complain_once("resume", "the checkpoint %s is not there any more; going on with %r", *(point, otherwise))
+            warn_once("resume", "the checkpoint %s does not exist any more; continuing with %r", *(point, otherwise))
             return otherwise
         return point.path or None
 
-    # -- what the Trainer calls --------------------------------------------------------------------------------
+    # -- called by the Trainer ---------------------------------------------------------------------------------
 
-    @quiet
+    @never_raise
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -60,7 +60,7 @@ class UnderstudyCallback(TrainerCallback):
         if model is not None and in_ddp:
             self._watch = watch_ddp(self._monitor, model)
 
-    @quiet
+    @never_raise
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -69,7 +69,7 @@ class UnderstudyCallback(TrainerCallback):
             self._watch.remove()
             self._watch = None
 
-    @quiet
+    @never_raise
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -77,24 +77,24 @@ class UnderstudyCallback(TrainerCallback):
         step.__enter__()
         self._step = step
 
-    @quiet
+    @never_raise
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(None, None, None)
 
-    @quiet
+    @never_raise
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs = kwargs.get("logs") or {}
         if "grad_norm" in logs:  # of training, not of evaluation
             self._monitor.observe(logs.get("loss"), logs["grad_norm"])
 
-    @quiet
+    @never_raise
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called on every rank when it has written its part; the Trainer's own state is rank 0's last file."""
         path = Path(args.output_dir or ".").absolute() / f"checkpoint-{state.global_step}"
         if args.save_only_model or args.save_on_each_node:
-            complain_once("save", "checkpoints without optimizer, or one on each node, are not announced: %s", path)
+            warn_once("save", "checkpoints without optimizer, or with a copy on each node, are not announced: %s", path)
             return
         if args.process_index == 0:
             file = "trainer_state.json"

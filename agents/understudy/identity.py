@@ -1,4 +1,4 @@
-"""Which rank of which job this process is, from the environment that torchrun or Slurm made."""
+"""Which rank of which job this process is, from the environment that torchrun or Slurm sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Identity(NamedTuple):
 
 
 class IdentityError(Exception):
-    """The environment does not say which rank this is; the message names what is missing."""
+    """The environment does not name the rank; the message lists what is missing."""
 
 
 def read_identity(environment: Mapping[str, str]) -> Identity:
@@ -33,10 +33,10 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
     )
 
 
-def told_by_launcher(environment: Mapping[str, str]) -> tuple[int, str] | None:
-    """Step and path that a launcher gave this launch because no control plane answers. None: it is to be asked.
+def launcher_restore_point(environment: Mapping[str, str]) -> tuple[int, str] | None:
+    """Step and path that the launcher set for this launch because no control plane answers; None: ask the agent.
 
-    In launch 0 the same variables may be there, from Slurm's TaskProlog: then the control plane answers.
+    In launch 0 the same variables may be set by Slurm's TaskProlog. Then a control plane answers.
     """
     step, path = environment.get("UNDERSTUDY_RESTORE_STEP", ""), environment.get("UNDERSTUDY_RESTORE_PATH", "")
     if environment.get("UNDERSTUDY_LAUNCH", "0") == "0" or not path or not step.isdecimal():

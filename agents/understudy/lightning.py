@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .ddp import Watch, watch_ddp
 from .monitor import Monitor
-from .never_raise import complain_once, quiet
+from .never_raise import never_raise, warn_once
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -32,63 +32,64 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class UnderstudyCallback(Callback):
-    """Times optimizer steps, announces checkpoints when they are written, and knows where to go on.
+    """Times optimizer steps, announces checkpoints when they are written, and asks for the restore point.
 
     A step goes from the start of its first batch to the end of its last; loading data, validation and the writing of
     checkpoints are not in it.
     """
 
     def __init__(self, monitor: Monitor | None = None) -> None:
-        """Make it early: the gang is known to be starting from then on."""
+        """Create it early: the agent then knows that this rank is starting."""
         self._monitor = monitor or Monitor()
         self._step: AbstractContextManager[None] | None = None
         self._number = 0
         self._watch: Watch | None = None
         self._own_save = False
 
-    @quiet
+    @never_raise
     def ckpt_path(self, otherwise: str | None = None) -> str | None:
-        """For Trainer.fit: the checkpoint to go on from, None to begin at the beginning. The same for every rank.
+        """For Trainer.fit: the checkpoint to continue from; None to start from the beginning. The same on every rank.
 
-        `otherwise` is what to do when nobody tells, as outside of a Slurm job: a path, "last", or the beginning.
+        `otherwise` is the result when no restore point is known, as outside of a Slurm job: a path, "last", or None for
+        the beginning.
         """
         point = self._monitor.restore_point()
         if point is None:
             return otherwise
         if point.path and not os.path.exists(point.path):  # noqa: PTH110
-            complain_once("ckpt_path", "the checkpoint %s is not there any more; going on with %r", *(point, otherwise))
+            warn_once("ckpt_path", "the checkpoint %s does not exist any more; continuing with %r", *(point, otherwise))
             return otherwise
         return point.path or None
 
-    # -- what Lightning calls ----------------------------------------------------------------------------------
+    # -- called by Lightning -----------------------------------------------------------------------------------
 
-    @quiet
+    @never_raise
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit" and self._monitor.active and not self._own_save:
-            # Lightning tells callbacks before a checkpoint is written, and not after.
+            # Lightning calls callbacks before it writes a checkpoint, and not after.
             trainer.save_checkpoint = self._announcing(trainer, trainer.save_checkpoint)
             self._own_save = True
 
-    @quiet
+    @never_raise
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self._own_save:
             self._own_save = False
             del trainer.save_checkpoint
 
-    @quiet
+    @never_raise
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         model = trainer.strategy.model
         if isinstance(model, DistributedDataParallel):
             self._watch = watch_ddp(self._monitor, model)
 
-    @quiet
+    @never_raise
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._step = None
         if self._watch is not None:
             self._watch.remove()
             self._watch = None
 
-    @quiet
+    @never_raise
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if self._step is None:
             self._number = trainer.global_step
@@ -96,7 +97,7 @@ class UnderstudyCallback(Callback):
             step.__enter__()
             self._step = step
 
-    @quiet
+    @never_raise
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._step is not None and trainer.global_step > self._number:  # else more batches are accumulated
             step, self._step = self._step, None
@@ -116,16 +117,16 @@ class UnderstudyCallback(Callback):
 
         return save_checkpoint
 
-    @quiet
+    @never_raise
     def _is_there(self, filepath: Any) -> bool:
         return Path(filepath).exists()
 
-    @quiet
+    @never_raise
     def _announce(self, trainer: Any, filepath: Any, written_over: bool | None) -> None:
         path = Path(filepath).absolute()
         rank = trainer.global_rank
         if any("Async" in kind.__name__ for kind in type(trainer.strategy.checkpoint_io).__mro__):
-            complain_once("async", "checkpoints that are written in the background are not announced: %s", path)
+            warn_once("async", "checkpoints that are written in the background are not announced: %s", path)
             return
         if path.is_dir():  # a sharded strategy: torch's distributed checkpoint names its shards so
             shard = f"__{rank}_0.distcp"
@@ -133,10 +134,10 @@ class UnderstudyCallback(Callback):
         elif rank != 0:
             file = None
         elif written_over or path.stem == "last":
-            complain_once("over", "%s is written over and over: it is not announced", path)
+            warn_once("over", "%s is overwritten each time: it is not announced", path)
             return
         elif not path.exists():
-            complain_once("late", "%s is not there when Lightning has saved it: it is not announced", path)
+            warn_once("late", "%s does not exist after Lightning saved it: it is not announced", path)
             return
         else:
             file = "."

@@ -1,8 +1,7 @@
-"""The connection to the node's agent: a daemon thread that sends what is in the outbox and takes the answers
-in.
+"""The connection to the node's agent: a daemon thread that sends what is in the outbox and reads the answers.
 
-It connects again whenever the agent was away, says hello anew and repeats every notice that was not
-acknowledged. Nothing that happens here reaches the training. What an older agent does not know it is not told again.
+It reconnects after the agent was away, sends hello again and repeats every notice that was not acknowledged. No error
+here reaches the training. Message types that an older agent does not know are not sent to it again.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CONNECT_AGAIN_SECONDS = (0.25, 0.5, 1.0, 2.0)
 ANSWER_BYTES_MAX = 65_536
 
 UNKNOWN_TYPE = re.compile(r"Invalid value '(\w+)' - at `\$\.type`")
-"""In the answer of an agent that is older than what it was told, and hangs up then. Newer ones leave it out."""
+"""In the answer of an agent older than 0.2.0, which closes the connection then. Newer ones ignore such a message."""
 
 
 class Link:
@@ -44,76 +43,76 @@ class Link:
         self._socket: socket.socket | None = None
         self._received = b""
         self._sent_at: dict[int, float] = {}
-        self._collective_told: tuple[int, bool] | None = None
+        self._collective_sent: tuple[int, bool] | None = None
         self._failures = 0
         self._connect_at = 0.0
-        self._complained: set[str] = set()
+        self._warned: set[str] = set()
         self._unknown: set[str] = set()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
         self._closing = threading.Event()
         self.connected = threading.Event()
-        """Set once an agent was there, and from then on."""
+        """Set since the first connection to an agent."""
         self._thread = threading.Thread(target=self._run, name="understudy-link", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def wake(self) -> None:
-        """There is something to send that should not wait for the next round."""
-        with contextlib.suppress(OSError):  # full: it is awake already; closed: it is gone
+        """Sends at once instead of at the next interval."""
+        with contextlib.suppress(OSError):  # full: the thread is awake already; closed: it has ended
             self._waker.send(b"\0")
 
     def close(self, timeout_seconds: float) -> None:
-        """Send what is there to send and end."""
+        """Sends what is in the outbox, then ends the thread."""
         self._closing.set()
         self.wake()
         self._thread.join(timeout_seconds)
 
     def abandon(self) -> None:
-        """In the child of a fork: the thread is not there, and the connection is the parent's."""
+        """In the child of a fork: the thread does not exist there, and the connection belongs to the parent."""
         self._disconnect()
         self._woken.close()
         self._waker.close()
 
-    def complain(self, topic: str, message: str, *arguments: object) -> None:
+    def warn_once(self, topic: str, message: str, *arguments: object) -> None:
         """One warning for each topic in the life of this process: training logs are long enough."""
-        if topic not in self._complained:
-            self._complained.add(topic)
+        if topic not in self._warned:
+            self._warned.add(topic)
             log.warning("understudy: " + message, *arguments)
 
     def _run(self) -> None:
         try:
-            self._talk()
+            self._exchange()
         finally:
             self._disconnect()
             self._woken.close()
             self._waker.close()
 
-    def _talk(self) -> None:
+    def _exchange(self) -> None:
         while True:
             closing = self._closing.is_set()
             try:
-                self._turn(wait_seconds=0.0 if closing else SEND_EVERY_SECONDS)
+                self._send_and_receive(wait_seconds=0.0 if closing else SEND_EVERY_SECONDS)
             except OSError as error:
-                self._lose(error)
+                self._connection_lost(error)
                 if not closing:
                     self._sleep(SEND_EVERY_SECONDS)
-            except Exception as error:  # noqa: BLE001 - a fault of ours must not end what the training relies on
-                self.complain("bug", "the link to the agent stumbled and goes on: %r", error)
-                self._lose(error)
+            except Exception as error:  # noqa: BLE001 - a fault in the hook must not end the link
+                self.warn_once("bug", "the link to the agent failed and reconnects: %r", error)
+                self._connection_lost(error)
             if closing:
                 return
 
-    def _turn(self, wait_seconds: float) -> None:
+    def _send_and_receive(self, wait_seconds: float) -> None:
         if self._socket is None:
             if time.monotonic() < self._connect_at:
                 self._sleep(wait_seconds)
                 return
             self._socket = self._connect()
         connection = self._socket
-        self._outbox.look_at_values()
+        self._outbox.check_values()
         for message in self._outbox.take_steps():
             _send(connection, message)
         self._send_collective(connection)
@@ -141,14 +140,14 @@ class Link:
             raise
         self._received = b""
         self._sent_at.clear()
-        self._collective_told = None
+        self._collective_sent = None
         self._failures = 0
         self.connected.set()
         return connection
 
-    def _lose(self, error: Exception) -> None:
+    def _connection_lost(self, error: Exception) -> None:
         if not self.connected.is_set():
-            self.complain("absent", "no agent at %s (%s): nothing is reported until there is one", self._path, error)
+            self.warn_once("absent", "no agent at %s (%s): nothing is reported until one runs", self._path, error)
         self._disconnect()
         pause_seconds = CONNECT_AGAIN_SECONDS[min(self._failures, len(CONNECT_AGAIN_SECONDS) - 1)]
         self._failures += 1
@@ -160,12 +159,12 @@ class Link:
             self._socket = None
 
     def _send_collective(self, connection: socket.socket) -> None:
-        """The last one entered, if it is another than told, or was left since."""
+        """The last one entered, if it changed or was left since it was sent."""
         entered = self._outbox.collectives.latest()
         if "collective" in self._unknown:
             return
-        if entered is not None and (entered.sequence, entered.inside) != self._collective_told:
-            self._collective_told = (entered.sequence, entered.inside)
+        if entered is not None and (entered.sequence, entered.inside) != self._collective_sent:
+            self._collective_sent = (entered.sequence, entered.inside)
             _send(connection, collective_message(entered))
 
     def _send_notices(self, connection: socket.socket) -> None:
@@ -182,21 +181,21 @@ class Link:
     def _receive(self, connection: socket.socket) -> None:
         chunk = connection.recv(ANSWER_BYTES_MAX)
         if not chunk:
-            raise ConnectionResetError("the agent hung up")
+            raise ConnectionResetError("the agent closed the connection")
         *lines, self._received = (self._received + chunk).split(b"\n")
         if len(self._received) > ANSWER_BYTES_MAX:
-            raise ConnectionError("the agent's answer has no end")
+            raise ConnectionError("the agent's answer is too long")
         for line in lines:
             answer = json.loads(line)
             unknown = UNKNOWN_TYPE.search(str(answer.get("error"))) if answer.get("id") is None else None
             if unknown is not None:
                 self._unknown.add(unknown[1])
-                words = "the agent is older than this hook and knows no %r: such messages are left out"
-                self.complain(f"unknown {unknown[1]}", words, unknown[1])
+                text = "the agent is older than this hook and does not know %r: such messages are not sent"
+                self.warn_once(f"unknown {unknown[1]}", text, unknown[1])
             elif answer.get("id") is None and answer.get("type") != "error":
-                self.complain("newer", "an answer of type %s is ignored; only newer hooks know it", answer.get("type"))
+                self.warn_once("newer", "an answer of type %s is ignored; only newer hooks know it", answer.get("type"))
             elif answer.get("id") is None:
-                self.complain("refused", "the agent refuses what this rank says: %s", answer.get("error"))
+                self.warn_once("refused", "the agent refuses a message of this rank: %s", answer.get("error"))
             else:
                 self._sent_at.pop(answer["id"], None)
                 self._on_answer(answer)

@@ -1,4 +1,4 @@
-"""The hook's face to training code.
+"""The class that training code uses.
 
 monitor = Monitor()
 for n in monitor.steps(range(start, total)):
@@ -20,24 +20,28 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat, SupportsInt, TypeVar
 
 from .clocks import StepTimer, WaitingClock
 from .collectives import Collective, NoCollective
-from .identity import IdentityError, read_identity, socket_path, told_by_launcher
+from .identity import IdentityError, launcher_restore_point, read_identity, socket_path
 from .link import Link, hello_message
-from .never_raise import log, quiet
+from .never_raise import log, never_raise
 from .outbox import TEXT_CHARACTERS_MAX, Outbox, describe_file, step_number
 
 AGENT_WAIT_SECONDS = 10.0
-"""How long an agent may be away, because it is being started again, before there is taken to be none."""
+"""How long to wait for an agent that may be restarting."""
 ASK_AGAIN_SECONDS = 1.0
 EXIT_SECONDS_MAX = 5.0
-"""For what is announced and not acknowledged when the process ends without close()."""
+"""How long a process that ends without close() waits for acknowledgements."""
+
+
+Number = TypeVar("Number", bound=SupportsInt)
+"""A step's: an int, or a scalar of NumPy or torch."""
 
 
 class RestorePoint(NamedTuple):
-    """Where training goes on: step 0 and an empty path mean from the beginning."""
+    """Where training continues: step 0 and an empty path mean from the beginning."""
 
     step: int
     path: str
@@ -46,17 +50,17 @@ class RestorePoint(NamedTuple):
 class Monitor:
     """Reports this rank to its node's agent. One per process; in the child of a fork it does nothing.
 
-    No method raises, or holds up the training but for the time asked for. A process that is no rank of a Slurm job,
-    or that has no agent, trains on unobserved; that is logged once.
+    No method raises, and none delays the training for longer than the caller asks for. In a process that is no rank of
+    a Slurm job, or has no agent, every method does nothing; one line is logged.
     """
 
     _link: Link | None
-    """None: nobody listens."""
+    """None: not active."""
 
     def __init__(self, gpu_index: int | None = None, role: str = "", socket: str | None = None) -> None:
         """`gpu_index` is the GPU's index on this node as NVML counts; `role` such as "stage0": ranks are
-        compared with ranks of the same role only; `socket` is the agent's, if UNDERSTUDY_SOCKET does not say
-        it."""
+        compared with ranks of the same role only; `socket` is the agent's socket, if it is not in
+        UNDERSTUDY_SOCKET."""
         self._prepare()
         try:
             identity = read_identity(os.environ)
@@ -65,18 +69,18 @@ class Monitor:
             link.start()
         except IdentityError as error:
             log.warning("understudy: this process is no rank of a Slurm job (%s): nothing is reported", error)
-        except (OSError, RuntimeError) as error:  # no file or thread left to have
+        except (OSError, RuntimeError) as error:  # no more files or threads
             log.warning("understudy: the hook cannot run here: nothing is reported: %r", error)
         else:
             self._link = link
             _monitors.add(self)
 
     def _prepare(self) -> None:
-        """All there is, and nobody to tell it to."""
+        """Everything but the link."""
         self._waiting = WaitingClock()
         self._outbox = Outbox()
         self._first_step_open = True
-        self._number: int | None = None
+        self._number: SupportsInt | None = None
         self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._shards: queue.SimpleQueue[tuple[int, str, str] | None] = queue.SimpleQueue()
         self._shard_reader: threading.Thread | None = None
@@ -87,33 +91,34 @@ class Monitor:
         return self
 
     def __reduce__(self) -> tuple[Callable[[], Monitor], tuple[()]]:
-        """In the process that it is sent to it is no rank: the environment there says nothing of which."""
-        return (_nobody, ())
+        """A copy in another process is not active: that process is no rank."""
+        return (_inactive_monitor, ())
 
     @property
     def active(self) -> bool:
-        """Somebody may be listening: this is a rank of a Slurm job, and it is not closed."""
+        """This is a rank of a Slurm job, and the monitor is not closed. An agent may still be absent."""
         return self._link is not None
 
-    @quiet
+    @never_raise
     def restore_point(self, timeout_seconds: float = 60.0) -> RestorePoint | None:
-        """Where this attempt of the job goes on, the same for all its ranks. None when nobody answers in
-        time.
+        """Where this attempt of the job continues, the same for all its ranks. None when no answer comes in time.
 
-        While no control plane answers, the ranks of a launcher's gang are told by it: the newest checkpoint that it
-        knows to be complete, at once and without asking.
+        While no control plane answers, the ranks of a launcher's gang get the newest checkpoint that the launcher knows
+        to be complete, at once and without asking.
         """
         link = self._link
         if link is None:
             return None
-        told = told_by_launcher(os.environ)
-        if told is not None:
-            if os.path.exists(told[1]):  # noqa: PTH110
-                link.complain(
-                    "told", "no control plane answers: going on from step %d, %s, as the launcher says", *told
+        known = launcher_restore_point(os.environ)
+        if known is not None:
+            if os.path.exists(known[1]):  # noqa: PTH110
+                link.warn_once(
+                    "launcher",
+                    "no control plane answers: continuing from step %d, %s, named by the launcher",
+                    *known,
                 )
-                return RestorePoint(*told)
-            link.complain("told", "%s, which the launcher named, is gone; the control plane is asked", told[1])
+                return RestorePoint(*known)
+            link.warn_once("launcher", "%s, which the launcher named, is gone; asking the control plane", known[1])
         deadline = time.monotonic() + timeout_seconds
         if not link.connected.wait(min(timeout_seconds, AGENT_WAIT_SECONDS)):
             return None
@@ -126,44 +131,44 @@ class Monitor:
                 return RestorePoint(int(answer["step"]), str(answer["path"]))
             reason = str(answer.get("error"))
             time.sleep(max(0.0, min(ASK_AGAIN_SECONDS, deadline - time.monotonic())))
-        link.complain("restore_point", "no restore point within %g s: %s", timeout_seconds, reason)
+        link.warn_once("restore_point", "no restore point within %g s: %s", timeout_seconds, reason)
         return None
 
-    def steps(self, numbers: Iterable[int]) -> Iterator[int]:
-        """The numbers, each timed as a step from when it is handed out until the next one is asked for.
+    def steps(self, numbers: Iterable[Number]) -> Iterator[Number]:
+        """Yields the numbers and times the body of the loop as one step for each.
 
-        That is the whole body of the loop, with checkpoints and logging if they are in it, and without what
-        `numbers` itself takes to find the next. `continue` ends a step as the end of the body does. A step that is
-        left with `break`, `return` or an exception may be half done and does not count.
+        Checkpoints and logging count if they are in the body; the time that `numbers` takes to yield the next one does
+        not. `continue` ends a step as the end of the body does. A step that is left with `break`, `return` or an
+        exception may be incomplete and does not count.
         """
         for number in numbers:
             with self.step(number):
                 yield number
 
-    def step(self, number: int) -> AbstractContextManager[None]:
-        """Times one training step. A few microseconds. One that ends in an exception does not count."""
+    def step(self, number: SupportsInt) -> AbstractContextManager[None]:
+        """Times one training step; costs a few microseconds. A step that ends in an exception does not count."""
         if self._link is None:
             return contextlib.nullcontext()
         return StepTimer(number, self._waiting, self._begin_step, self._end_step, self._finish_step)
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Time spent waiting for other ranks: it is not this rank's own."""
+        """Within this block the rank waits for other ranks: the time does not count as its own."""
         return self._waiting
 
     def collective(self, name: str) -> Collective | NoCollective:
-        """Around a collective, or its decorator: the time in it is waiting, and it is the last one entered, which
-        is what a hang is explained with.
+        """Around a collective, or as a decorator: its time counts as waiting. The last one that was entered explains a
+        hang.
         """
         if self._link is None:
             return NoCollective()
         return Collective(name, self._outbox.collectives, self._waiting)
 
-    @quiet
-    def observe(self, loss: float | None = None, grad_norm: float | None = None) -> None:
-        """Loss and gradient norm of the step under way, or of the last one: call it each step, on each rank.
+    @never_raise
+    def observe(self, loss: SupportsFloat | None = None, grad_norm: SupportsFloat | None = None) -> None:
+        """Loss and gradient norm of this step, or of the last one. Call it in each step, on each rank.
 
-        NaN, and a jump to five times what is usual, make checkpoints suspect that are taken from that step on. Give
-        numbers that are on the host already: a GPU's tensor is waited for, as item() would.
+        NaN, or a jump to five times the usual value, make checkpoints suspect that are written from that step on. Pass
+        numbers that are on the host already: a tensor on a GPU is waited for, as item() does.
         """
         if self._link is not None:
             self._outbox.values.append(
@@ -174,12 +179,13 @@ class Monitor:
                 )
             )
 
-    @quiet
-    def checkpoint_saved(self, step: int, path: str | os.PathLike[str], file: str | None = ".") -> None:
-        """This rank's part of a checkpoint is written. Complete it is when every rank has said so of the same `path`.
+    @never_raise
+    def checkpoint_saved(self, step: SupportsInt, path: str | os.PathLike[str], file: str | None = ".") -> None:
+        """Announces that this rank's part of a checkpoint is written. The checkpoint is complete when every rank has
+        announced its part of the same `path`.
 
         `path` is a directory that all ranks share, and `file` this rank's shard in it; or `path` is a checkpoint of
-        one file, which this rank wrote ("."). None: other ranks wrote this one's part.
+        one file, which this rank wrote ("."). None: other ranks wrote this rank's part.
         Training continues with `step` after a restore. Size and checksum are read in the background, so the
         file must not change any more.
         """
@@ -188,9 +194,9 @@ class Monitor:
             return
         directory, name, number = os.path.abspath(path), str(file or ""), step_number(step)  # noqa: PTH100
         if number is None or max(len(directory), len(name)) > TEXT_CHARACTERS_MAX:
-            link.complain("checkpoint", "the checkpoint of step %.50r in %.200s is not announced", step, directory)
+            link.warn_once("checkpoint", "the checkpoint of step %.50r in %.200s is not announced", step, directory)
             return
-        self._outbox.look_at_values()  # what is wrong with it is told before it
+        self._outbox.check_values()  # anomalies are reported before the checkpoint
         shard = {"step": number, "path": directory, "file": name}
         identifier = self._outbox.add_notice({"type": "shard", **shard, "at": time.time()})
         self._shards.put((identifier, directory, name))
@@ -200,22 +206,22 @@ class Monitor:
             )
             self._shard_reader.start()
 
-    @quiet
+    @never_raise
     def close(self, timeout_seconds: float = 10.0) -> None:
-        """Waits until everything announced is acknowledged, as long as there is an agent to do so.
+        """Waits until the control plane has acknowledged every announcement, if there is an agent.
 
-        A process that ends without it closes for itself, with less patience.
+        A process that ends without it does the same, for at most EXIT_SECONDS_MAX.
         """
         link, self._link = self._link, None
         if link is None:
             return
         deadline = time.monotonic() + timeout_seconds
-        self._outbox.look_at_values()
+        self._outbox.check_values()
         link.wake()
         if link.connected.wait(min(1.0, timeout_seconds)):
             left_seconds = max(0.0, deadline - time.monotonic())
             if not self._outbox.wait_until_settled(left_seconds):
-                link.complain("close", "announcements were not acknowledged within %g s", timeout_seconds)
+                link.warn_once("close", "announcements were not acknowledged within %g s", timeout_seconds)
         self._shards.put(None)
         link.close(max(0.1, deadline - time.monotonic()))
 
@@ -224,23 +230,23 @@ class Monitor:
             self._watches.remove(settle)
 
     def watch(self, settle: Callable[[], None]) -> None:
-        """`settle` is called at the end of every step, to note waiting that was measured elsewhere with waited(). It
-        must not raise.
+        """Calls `settle` at the end of every step, which adds time that was measured elsewhere with waited(). It must
+        not raise.
         """
         self._watches.append(settle)
 
     def waited(self, seconds: float) -> None:
-        """Waiting that was measured elsewhere: in the step under way."""
+        """Adds time of this step spent waiting for other ranks, measured elsewhere."""
         self._waiting.add(seconds)
 
     def note_entered(self, name: str) -> None:
-        """A collective that does not block this thread was entered; note_left() when it is known to be done."""
+        """Records a collective that does not block this thread; call note_left() when it is done."""
         self._outbox.collectives.enter(name)
 
     def note_left(self) -> None:
         self._outbox.collectives.leave()
 
-    def _begin_step(self, number: int) -> None:
+    def _begin_step(self, number: SupportsInt) -> None:
         self._outbox.collectives.step = self._number = number
 
     def _end_step(self) -> None:
@@ -249,7 +255,7 @@ class Monitor:
             settle()
 
     def _after_fork(self) -> None:
-        """A data loader's worker, say: it is no rank, and must not speak on its parent's connection."""
+        """The child, such as a data loader's worker, is no rank and must not use its parent's connection."""
         link, self._link = self._link, None
         self._waiting.after_fork()
         self._outbox.after_fork()
@@ -263,7 +269,7 @@ class Monitor:
         if link is not None:
             self.close(EXIT_SECONDS_MAX if link.connected.is_set() else 0.1)
 
-    def _finish_step(self, number: int, self_seconds: float, wall_seconds: float) -> None:
+    def _finish_step(self, number: SupportsInt, self_seconds: float, wall_seconds: float) -> None:
         self._outbox.steps.append((number, self_seconds, wall_seconds))
         if self._first_step_open and (step := step_number(number)) is not None:
             self._first_step_open = False
@@ -291,7 +297,7 @@ class Monitor:
             return
         notice = self._outbox.settle(answer["id"])
         if answer.get("type") == "error" and notice is not None:
-            log.warning("understudy: the control plane refuses %s: %s", notice, answer.get("error"))
+            log.warning("understudy: the control plane refused %s: %s", notice, answer.get("error"))
 
     def _read_shards(self, link: Link) -> None:
         while (shard := self._shards.get()) is not None:
@@ -304,8 +310,8 @@ class Monitor:
             link.wake()
 
 
-def _nobody() -> Monitor:
-    log.warning("understudy: the monitor was sent here by another process: nothing is reported from this one")
+def _inactive_monitor() -> Monitor:
+    log.warning("understudy: the monitor came from another process: nothing is reported from this one")
     monitor = Monitor.__new__(Monitor)
     monitor._prepare()
     return monitor

@@ -1,4 +1,4 @@
-"""What keeps a fault of ours out of the training: it is logged once and the method does nothing."""
+"""Keeps the hook's own faults out of the training: a fault is logged once, and the method returns None."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ log = logging.getLogger("understudy.train")
 
 Result = TypeVar("Result")
 
-_complained: set[tuple[str, str]] = set()
+_warned: set[tuple[str, str]] = set()
 
 
-def complain_once(topic: str, message: str, *arguments: object) -> None:
+def warn_once(topic: str, message: str, *arguments: object) -> None:
     """One warning for each topic and wording in the life of this process: training logs are long enough."""
-    if (topic, message) not in _complained:
-        _complained.add((topic, message))
+    if (topic, message) not in _warned:
+        _warned.add((topic, message))
         log.warning("understudy: " + message, *arguments)
 
 
-def quiet(method: Callable[Given, Result]) -> Callable[Given, Result | None]:
-    """The method, but None where it would raise."""
+def never_raise(method: Callable[Given, Result]) -> Callable[Given, Result | None]:
+    """The method; it returns None where it would raise."""
 
     @functools.wraps(method)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Result | None:
         try:
             return method(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not end what the training relies on
-            complain_once(method.__qualname__, "%s stumbled, and the training goes on: %r", method.__qualname__, error)
+        except Exception as error:  # noqa: BLE001 - a fault in the hook must not end the training
+            warn_once(method.__qualname__, "%s failed, and the training continues: %r", method.__qualname__, error)
             return None
 
     return call

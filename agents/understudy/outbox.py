@@ -1,7 +1,6 @@
-"""What waits to be told to the agent: finished steps, which may be lost, and notices, which may not.
+"""What waits to be sent to the agent: finished steps, which may be lost, and notices, which may not.
 
-Filled by the training thread, emptied by the link's thread. Bounded: steps beyond the limit push out the
-oldest.
+The training thread fills it, the link's thread empties it. It is bounded: beyond the limit the oldest steps are lost.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, SupportsInt
 
 from .anomalies import AnomalyWatch
 from .collectives import CollectiveLog, Entered
-from .never_raise import complain_once
+from .never_raise import warn_once
 
 STEPS_HELD_MAX = 4096
 STEPS_PER_MESSAGE_MAX = 512  # what the agent takes in one line
@@ -32,10 +31,10 @@ Step = tuple[int, float, float]
 class Outbox:
     def __init__(self) -> None:
         self.collectives = CollectiveLog()
-        self.steps: deque[Step] = deque(maxlen=STEPS_HELD_MAX)
+        self.steps: deque[tuple[SupportsInt, float, float]] = deque(maxlen=STEPS_HELD_MAX)
         """Appending to a deque needs no lock, and the training thread takes none."""
         self.values: deque[tuple[Any, float | None, float | None]] = deque(maxlen=VALUES_HELD_MAX)
-        """Step, loss and gradient norm, as they were told."""
+        """Step, loss and gradient norm, as the training passed them."""
         self._watch = AnomalyWatch()
         self._watch_lock = threading.Lock()
         self._lock = threading.Lock()
@@ -44,7 +43,7 @@ class Outbox:
         self._empty = threading.Condition(self._lock)
 
     def add_notice(self, notice: dict[str, Any]) -> int:
-        """Returns the id that the agent's answer will carry. Beyond the limit the oldest notice goes."""
+        """Returns the id that the agent's answer will have. Beyond the limit the oldest notice is removed."""
         with self._lock:
             if len(self._notices) >= NOTICES_HELD_MAX:
                 del self._notices[next(iter(self._notices))]
@@ -52,13 +51,13 @@ class Outbox:
             self._notices[self._last_id] = notice | {"id": self._last_id}
             return self._last_id
 
-    def look_at_values(self) -> None:
-        """What should not be among those told since the last time becomes a notice. Not the training thread's work."""
+    def check_values(self) -> None:
+        """Turns anomalies among the values since the last call into notices. Takes too long for the training thread."""
         with self._watch_lock:
             while self.values:
                 number, loss, grad_norm = self.values.popleft()
                 step = step_number(number)
-                for notice in self._watch.see(step, loss, grad_norm) if step is not None else ():
+                for notice in self._watch.add(step, loss, grad_norm) if step is not None else ():
                     self.add_notice(notice)
 
     def complete_notice(self, identifier: int, more: dict[str, Any]) -> None:
@@ -74,7 +73,7 @@ class Outbox:
             return notice
 
     def ready_notices(self) -> list[dict[str, Any]]:
-        """In the order they were added; shards whose file is still being read are left out."""
+        """In the order in which they were added, without shards whose file is still being read."""
         with self._lock:
             return [notice for notice in self._notices.values() if notice["type"] != "shard" or "sha256" in notice]
 
@@ -83,7 +82,7 @@ class Outbox:
             return self._empty.wait_for(lambda: not self._notices, timeout_seconds)
 
     def after_fork(self) -> None:
-        """In the child the lock may be held by a thread that is not there."""
+        """In the child the lock may be held by a thread that does not exist there."""
         self._lock = threading.Lock()
         self._empty = threading.Condition(self._lock)
         self._watch_lock = threading.Lock()
@@ -94,10 +93,10 @@ class Outbox:
         run: list[Step] = []
         while self.steps:
             number, own, wall = self.steps.popleft()
-            # The number may come as a tensor: turning it into an int is not the training thread's work.
+            # The number may be a tensor, and converting it takes too long for the training thread.
             known = step_number(number)
             if known is None:
-                complain_once("step", "steps are to be numbered from 0: %.50r is not reported", number)
+                warn_once("step", "steps must be numbered from 0: %.50r is not reported", number)
                 continue
             step = (known, own, wall)
             if run and (step[0] != run[-1][0] + 1 or len(run) == STEPS_PER_MESSAGE_MAX):
@@ -120,7 +119,7 @@ def describe_file(path: str, file: str) -> dict[str, Any]:
 
 
 def step_number(value: Any) -> int | None:
-    """None for what the agent would not take."""
+    """None for a number that the agent would refuse."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,13 +1,13 @@
-"""Going on in the same process when the gang is started again (`understudy run --in-process`).
+"""Continuing in the same process when the gang is restarted (`understudy run --in-process`).
 
     restartable(train)
 
-calls `train()`, and calls it again whenever the gang of this launch is over and this rank is to be of the next one:
-with RANK, MASTER_ADDR, MASTER_PORT, UNDERSTUDY_LAUNCH and the others set anew. `train` joins the gang, restores the
-newest checkpoint and trains. What took long before it (imports, the GPU's context, data) is still there.
+calls `train()`, and calls it again whenever the gang of this launch has ended and this rank belongs to the next one,
+with new values of RANK, MASTER_ADDR, MASTER_PORT, UNDERSTUDY_LAUNCH and the others. `train` joins the gang, restores
+the newest checkpoint and trains. What took long before it (imports, the GPU's context, data) is kept.
 
-Belongs here: this process' side of it, over the connection that the launcher's seat left open for it. Must not: any
-import outside the standard library; torch is spoken to where the training has imported it.
+The launcher's seat left a connection open for this. Imports the standard library only; torch is used where the training
+has imported it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .never_raise import log
 Result = TypeVar("Result")
 
 DESCRIPTOR_VARIABLE = "UNDERSTUDY_RESTART_FD"
-EXIT_ALONE = 1
+EXIT_WITHOUT_LAUNCHER = 1
 
 
 def restartable(train: Callable[[], Result], leave: Callable[[], None] | None = None) -> Result:
-    """What `train` returns, or raises where nobody can start it again. `leave` is called after each `train` that
-    failed, to let go of the old gang; by default torch's process groups are destroyed.
+    """Returns what `train` returns. Raises what it raises where no launcher can restart it. Calls `leave` after each
+    `train` that failed, to leave the old gang; by default it destroys torch's process groups.
 
-    A rank leaves the old gang by the exception that it gets from a collective whose peers are gone, and TCP connections
-    that were opened within `train` are cut then: so the next one gets its exception, too. One that gets none in time is
-    ended by its seat, and another process takes its place.
+    A rank leaves the old gang by the exception from a collective whose peers are gone. TCP connections that were opened
+    within `train` are closed then, so that its peers get an exception too. The seat ends a rank that gets no exception
+    in time, and another process takes its place.
     """
     seat = _connect()
     if seat is None:
@@ -48,26 +48,26 @@ def restartable(train: Callable[[], Result], leave: Callable[[], None] | None = 
         try:
             return train()
         except Exception as error:
-            if not seat.tell_stumbled():
+            if not seat.report_out_of_gang():
                 raise
-            log.warning("understudy: this rank leaves its gang, and waits for the next: %r", error)
+            log.warning("understudy: this rank left its gang and waits for the next: %r", error)
             traceback.print_exc()
-        # Destroyed process groups of gloo keep their connections, and peers would wait on them.
-        _cut(_sockets().keys() - before.keys())
+        # Gloo's process groups keep their connections when they are destroyed, and peers would wait on them.
+        _close(_sockets().keys() - before.keys())
         (leave or leave_torch)()
-        gc.collect()  # what the failed call still held: its model, above all
-        os.environ.update(seat.next_part())
+        gc.collect()  # the model of the failed call, above all
+        os.environ.update(seat.next_environment())
 
 
 def leave_torch() -> None:
-    """Never fails: of a gang that is broken little can be destroyed in good order."""
+    """Never raises: the process groups of a broken gang often cannot be destroyed cleanly."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     try:
         distributed.destroy_process_group()
-    except Exception as error:  # noqa: BLE001 - whatever the backend makes of it
-        log.warning("understudy: the old process group was not destroyed in good order: %r", error)
+    except Exception as error:  # noqa: BLE001 - each backend raises its own
+        log.warning("understudy: the old process group was not destroyed cleanly: %r", error)
 
 
 def _sockets() -> dict[str, int]:
@@ -81,15 +81,15 @@ def _sockets() -> dict[str, int]:
     return found
 
 
-def _cut(numbers: Iterable[str]) -> None:
-    """Both directions of the TCP connections among them. Their owners find them closed."""
+def _close(numbers: Iterable[str]) -> None:
+    """Shuts down the TCP connections among them, in both directions."""
     descriptors = _sockets()
     for number in numbers:
-        with contextlib.suppress(OSError, KeyError):  # closed meanwhile, or connected to nobody
+        with contextlib.suppress(OSError, KeyError):  # closed meanwhile, or not connected
             connection = socket.socket(fileno=os.dup(descriptors[number]))
             with connection:
                 if connection.family in (socket.AF_INET, socket.AF_INET6):
-                    connection.getpeername()  # one that only listens has none, and its owner may not stand its end
+                    connection.getpeername()  # raises for a listening socket, which stays open
                     connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -98,39 +98,39 @@ class _Seat:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._parts: queue.SimpleQueue[dict[str, str] | None] = queue.SimpleQueue()
-        self._say("restartable")
+        self._environments: queue.SimpleQueue[dict[str, str] | None] = queue.SimpleQueue()
+        self._send("restartable")
         threading.Thread(target=self._listen, name="understudy-restart", daemon=True).start()
 
-    def tell_stumbled(self) -> bool:
-        """This rank is out of its gang, and waits. False: nobody is there to be told."""
+    def report_out_of_gang(self) -> bool:
+        """This rank has left its gang and waits. False: the seat is gone."""
         try:
-            self._say("waiting")
+            self._send("waiting")
         except OSError:
             return False
         return True
 
-    def next_part(self) -> dict[str, str]:
-        """Waits as long as there is a seat: it, or the launcher, ends this process when there is no next launch."""
-        part = self._parts.get()
-        if part is None:
-            log.warning("understudy: the launcher is gone: this rank ends")
-            os._exit(EXIT_ALONE)
-        return part
+    def next_environment(self) -> dict[str, str]:
+        """Waits for the next launch. Seat or launcher end this process where there is none."""
+        environment = self._environments.get()
+        if environment is None:
+            log.warning("understudy: the launcher is gone: this process exits")
+            os._exit(EXIT_WITHOUT_LAUNCHER)
+        return environment
 
-    def _say(self, what: str) -> None:
+    def _send(self, what: str) -> None:
         self._connection.sendall(json.dumps({"what": what}).encode() + b"\n")
 
     def _listen(self) -> None:
         with self._connection.makefile("rb") as lines:
             for line in lines:
-                self._parts.put(json.loads(line)["environment"])
-        self._parts.put(None)
+                self._environments.put(json.loads(line)["environment"])
+        self._environments.put(None)
 
 
 def _connect() -> _Seat | None:
-    """None: not started by a launcher that starts in processes."""
-    descriptor = os.environ.pop(DESCRIPTOR_VARIABLE, "")  # not for this process' children
+    """None: not started by `understudy run --in-process`."""
+    descriptor = os.environ.pop(DESCRIPTOR_VARIABLE, "")  # children of this process must not use it
     if not descriptor.isdecimal():
         return None
     try:
@@ -138,5 +138,5 @@ def _connect() -> _Seat | None:
         connection.set_inheritable(False)
         return _Seat(connection)
     except OSError as error:
-        log.warning("understudy: restarts in this process are not possible: %r", error)
+        log.warning("understudy: this process cannot be restarted in place: %r", error)
         return None

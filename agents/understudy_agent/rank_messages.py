@@ -1,8 +1,7 @@
-"""What a rank says to its node's agent, and what it is answered: one JSON object a line, told apart by
-`type`.
+"""Messages between the ranks and launchers of a node and its agent: one JSON object in each line, with its `type`.
 
-The hook in `understudy` (to its users `understudy`) speaks the other side without importing this. Unknown
-fields and unknown types are ignored, so that an older agent understands a newer hook.
+The hook (`understudy`) and the launcher write and read them without importing this. Unknown fields and types are
+ignored, so that an older agent works with a newer hook.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     restart_count: Count
     rank: Count
     world_size: Annotated[int, Meta(ge=1, le=2**31 - 1)]
-    pid: Count = 0  # for the log; the kernel is asked for the true one
+    pid: Count = 0  # for the log; the agent takes the pid from the kernel
     gpu_index: Count | None = None
     role: Text = ""
     launch: Count = 0  # UNDERSTUDY_LAUNCH, where a launcher starts the gang several times within an allocation
@@ -55,7 +54,7 @@ class Steps(msgspec.Struct, frozen=True, tag="steps"):
 
 
 class CollectiveEntered(msgspec.Struct, frozen=True, tag="collective"):
-    """The last one; told when it is another than before, or the rank came out of it."""
+    """The last one; sent when it changes, and when the rank leaves it."""
 
     name: Annotated[str, Meta(min_length=1, max_length=COLLECTIVE_CHARACTERS_MAX)]
     sequence: Size
@@ -81,7 +80,7 @@ class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
 
 
 class AnomalyNotice(msgspec.Struct, frozen=True, tag="anomaly"):
-    """Loss or gradient norm is not what it should be; with `until`: it is as before since that step."""
+    """Loss or gradient norm is NaN or jumped; with `until`: it is as before since that step."""
 
     id: Size
     kind: AnomalyKind
@@ -97,7 +96,7 @@ class RestorePointQuestion(msgspec.Struct, frozen=True, tag="restore_point"):
 
 
 class JobRestorePointQuestion(msgspec.Struct, frozen=True, tag="job_restore_point"):
-    """Needs no hello: the TaskProlog is no rank. A job that did not ask for us gets a plain no."""
+    """Needs no hello: the TaskProlog is no rank. For a job that is not managed the answer has `managed` false."""
 
     id: Size
     job_id: Count
@@ -137,7 +136,7 @@ class RestorePointAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="r
     id: int
     step: int
     path: str
-    managed: bool = True  # False: the job did not ask for us
+    managed: bool = True  # False: the job is not managed
 
 
 class ControlPlaneSilent(msgspec.Struct, frozen=True, tag="silent"):
@@ -152,7 +151,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
-    """With an id: that one failed. Without: the agent hangs up after this line."""
+    """With an id: that message failed. Without: the agent closes the connection after this line."""
 
     error: str
     id: int | None = None
@@ -161,21 +160,27 @@ class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
 Answer = Acknowledged | RestorePointAnswer | LauncherAnswer | ControlPlaneSilent | Progress | ErrorAnswer
 
 
+class UnknownFact(msgspec.Struct, frozen=True):
+    type: NonEmpty
+
+
 class UnknownMessage(msgspec.Struct, frozen=True):
-    """Of a hook or launcher that is newer than this agent."""
+    """From a hook or launcher that is newer than this agent."""
 
     type: NonEmpty
     id: Size | None = None
+    fact: UnknownFact | None = None  # in a LaunchNotice
 
 
 _TYPES = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Message))
+_FACT_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in (LaunchStarted, LaunchEnded))
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _unknown_decoder = msgspec.json.Decoder(UnknownMessage)
 _encoder = msgspec.json.Encoder()
 
 
 def decode(line: bytes) -> Message | UnknownMessage:
-    """Raises msgspec.MsgspecError, whose text says what is wrong."""
+    """Raises msgspec.MsgspecError; its text names the cause."""
     try:
         return _decode(line)
     except (UnicodeDecodeError, RecursionError) as error:
@@ -187,6 +192,8 @@ def _decode(line: bytes) -> Message | UnknownMessage:
         return _decoder.decode(line)
     except msgspec.ValidationError:
         unknown = _unknown_decoder.decode(line)
+        if unknown.fact is not None and unknown.fact.type not in _FACT_TYPES:
+            return unknown
         if unknown.type in _TYPES:
             raise
         return unknown

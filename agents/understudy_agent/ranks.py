@@ -1,8 +1,7 @@
-"""The local socket: ranks on this node say hello, report step times, announce checkpoints, ask where to go
-on.
+"""The local socket: ranks on this node connect, report step times, announce checkpoints and ask for the restore point.
 
-Any user's rank may connect, so everything is bounded and nothing a rank sends can do more than end its own
-connection. What is said here is passed on; the one thing checked is who speaks, which the kernel tells
+A rank of any user may connect, so everything is bounded, and nothing that a rank sends can do more than end its own
+connection. The agent passes messages on. It checks only the user of the sender, which it takes from the kernel
 (SO_PEERCRED).
 """
 
@@ -65,7 +64,7 @@ ANSWER_BYTES_UNREAD_MAX = 262_144
 QUESTIONS_OPEN_MAX = 16
 """Of one connection. A rank has one."""
 
-UNKNOWN_TYPES_TOLD_MAX = 8
+UNKNOWN_TYPES_LOGGED_MAX = 8
 """In the log, of one connection."""
 
 UNKNOWN_NAMES_MAX = 64
@@ -80,11 +79,11 @@ class SocketInUseError(Exception):
 
 
 class RefusedError(Exception):
-    """A rank said something that cannot be; the message goes back to it and its connection ends."""
+    """A rank sent something impossible; it gets this text, and its connection ends."""
 
 
 class RankServer:
-    """Everything of one event loop; `on_fact` is called after a fact was put into the queue."""
+    """Belongs to one event loop; calls `on_fact` after it put a fact into the queue."""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class RankServer:
         on_fact: Callable[[], None],
         launchers: Launchers | None = None,
     ) -> None:
-        """Without `launchers` none is listened to."""
+        """Without `launchers`, launchers are refused."""
         self._path = path
         self.facts = facts
         self.windows = windows
@@ -125,7 +124,7 @@ class RankServer:
         self._path.unlink(missing_ok=True)
 
     def forget(self, job_id: int, before: float) -> None:
-        """The job has left this node. What of it connected before then and still holds on is cut off."""
+        """The job has left this node: closes its connections that were opened before then."""
         for rank in list(self._ranks):
             if rank.job_id == job_id and rank.connected_at < before:
                 log.warning("rank_cut_off", extra=fields(pid=rank.pid, reason=f"job {job_id} is gone"))
@@ -143,7 +142,7 @@ class RankServer:
             log.warning("rank_refused", extra=fields(pid=rank.pid, error=error))
             rank.answer(ErrorAnswer(error=str(error)))
         except (ConnectionError, asyncio.CancelledError):
-            pass  # the rank ended, or the agent does: both are ordinary
+            pass  # the rank ended, or the agent stops
         finally:
             self._ranks.discard(rank)
             rank.close()
@@ -173,32 +172,32 @@ class RankConnection:
         self._hello: Hello | None = None
         self._launcher: LauncherLine | None = None
         self._questions: set[asyncio.Task[None]] = set()
-        self._left_out: set[str] = set()
+        self._ignored: set[str] = set()
         self.connected_at = time.time()
         self.pid, self.user_id = peer(writer.get_extra_info("socket"))
 
     async def listen(self, reader: asyncio.StreamReader) -> None:
-        """Until the rank hangs up. Raises RefusedError and ConnectionError."""
+        """Until the rank closes the connection. Raises RefusedError and ConnectionError."""
         while True:
             try:
                 line = await reader.readline()
             except ValueError as error:
                 raise RefusedError(f"a line may have at most {LINE_BYTES_MAX} bytes") from error
             if not line.endswith(b"\n"):
-                return  # end of file; half a line is nobody's word
+                return  # end of file; an incomplete line is ignored
             try:
                 message = decode(line)
             except msgspec.MsgspecError as error:
-                raise RefusedError(f"not understood: {error}") from error
+                raise RefusedError(f"the message cannot be decoded: {error}") from error
             if isinstance(message, UnknownMessage):
-                self._leave_out(message)
+                self._ignore(message)
                 continue
             self._take(message)
             if self._hello is None or self._hello.release != RELEASE:
                 self._server.note_unknown(unknown_content(line))
 
     def answer(self, answer: Answer) -> None:
-        """Dropped when the rank is gone. A rank that reads none of its answers is cut off."""
+        """Dropped when the rank is gone. Closes the connection of a rank that does not read its answers."""
         if self._writer.is_closing():
             return
         self._writer.write(encode(answer))
@@ -208,7 +207,7 @@ class RankConnection:
 
     @property
     def job_id(self) -> int | None:
-        """Of which job this is a rank; None before its hello."""
+        """The rank's job; None before its hello."""
         return self._hello.job_id if self._hello is not None else None
 
     def cut_off(self) -> None:
@@ -237,7 +236,7 @@ class RankConnection:
             return
         hello = self._hello
         if hello is None:
-            raise RefusedError("say hello first")
+            raise RefusedError("send hello first")
         if isinstance(message, Steps):
             if len(message.self_seconds) != len(message.wall_seconds):
                 raise RefusedError("self_seconds and wall_seconds must have the same length")
@@ -255,13 +254,15 @@ class RankConnection:
         else:
             self._announce(_fact(hello, message, self.user_id), message.id)
 
-    def _leave_out(self, message: UnknownMessage) -> None:
-        """What is asked for an answer gets one, so that it is not said again and again."""
-        if message.type not in self._left_out and len(self._left_out) < UNKNOWN_TYPES_TOLD_MAX:
-            self._left_out.add(message.type)
+    def _ignore(self, message: UnknownMessage) -> None:
+        """A message with an id is answered, so that the sender does not repeat it."""
+        if message.type not in self._ignored and len(self._ignored) < UNKNOWN_TYPES_LOGGED_MAX:
+            self._ignored.add(message.type)
             log.warning("rank_message_unknown", extra=fields(pid=self.pid, type=message.type))
         if message.id is not None:
-            self.answer(ErrorAnswer(error=f"this agent is older and knows no {message.type!r}", id=message.id))
+            unknown = message.fact.type if message.fact is not None else message.type
+            error = f"release {RELEASE} of the agent does not know {unknown!r}"
+            self.answer(ErrorAnswer(error=error, id=message.id))
 
     def _take_hello(self, hello: Hello) -> None:
         if hello.rank >= hello.world_size:
@@ -270,8 +271,7 @@ class RankConnection:
         try:
             started_at = self._server.processes.started_at(self.pid)
         except ProcessLookupError as error:
-            # The rank runs in a process namespace of its own: it started a moment ago, more is not to be
-            # known.
+            # The rank runs in a process namespace of its own. Its start is unknown, but it was a moment ago.
             log.warning("rank_start_unknown", extra=fields(job=hello.job_id, rank=hello.rank, error=error))
             started_at = time.time()
         self._announce(
@@ -290,7 +290,7 @@ class RankConnection:
 
     def _take_launcher(self, message: LauncherMessage) -> None:
         if self._server.launchers is None:
-            raise RefusedError("this agent listens to no launchers")
+            raise RefusedError("this agent serves no launchers")
         if isinstance(message, LaunchNotice):
             if self._launcher is None:
                 raise RefusedError("report the state of the gang first")

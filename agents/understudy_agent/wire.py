@@ -1,11 +1,10 @@
-"""THE SHARED WORDS: everything that travels between a node agent and the control plane.
+"""The messages between a node agent and the control plane: their types, version and limits, without behaviour.
 
-Belongs here: the message types, their version, their limits. Must not: behaviour.
-The control plane imports this module and nothing else of `agents`.
+The control plane imports this module and `wire_unknown`, and nothing else of the agent.
 
 Two kinds of content travel in one `Report`:
 
-* **telemetry** (`gpus`, `ports`, `host`, `ranks`): the newest picture; may be lost, the next report replaces it;
+* **telemetry** (`gpus`, `ports`, `host`, `ranks`): the newest sample; may be lost, because the next report replaces it;
 * **facts** (`facts`): things that happened once. The agent repeats a fact until a report that carried it was
   acknowledged with HTTP 200; the control plane acknowledges only what its database holds, and knows a repeated
   fact by its key. So every fact arrives at least once and counts exactly once.
@@ -126,7 +125,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     ecc_corrected: int | None = None
     remapped_rows_uncorrectable: int | None = None
     sram_threshold_exceeded: bool | None = None  # the driver's own flag: this GPU is worn out
-    slowed_share_recent: float | None = None  # of the pictures taken, with a slowdown that hardware asked for (0 to 1)
+    slowed_share_recent: float | None = None  # of the samples, with a slowdown that hardware asked for (0 to 1)
     power_violation_seconds: float | None = None  # how long clocks were held down by the power limit
     thermal_violation_seconds: float | None = None  # ... and by temperature
     pcie_replays: int | None = None
@@ -138,7 +137,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     fabric_state: int | None = None  # nvmlGpuFabricState; 3 = registered
     fabric_status: int | None = None  # nvmlReturn of that registration; 0 = it went well
     fabric_health: int | None = None  # bit mask, NVML_GPU_FABRIC_HEALTH_MASK_*
-    missing_seconds: float = 0.0  # for so long NVML has not listed it
+    missing_seconds: float = 0.0  # since NVML listed it last
     replaced_uuid: str = ""  # another GPU that had this bus address earlier in this boot
     board_part_number: str = ""  # what a spare part is ordered by
 
@@ -153,7 +152,7 @@ class Port(msgspec.Struct, frozen=True, omit_defaults=True):
     physical_state: str = ""  # "LinkUp", "Polling", "Disabled", ...
     rate_gbps: float | None = None
     rate_gbps_max: float | None = None  # the highest seen in this boot
-    was_active: bool = False  # in this boot: a port that nobody ever used is no loss
+    was_active: bool = False  # in this boot: the loss of a port that was never used does not matter
     down_seconds: float | None = None  # since it was last seen active; None: it is
     link_downed: int | None = None
     link_downed_recent: int | None = None
@@ -183,7 +182,7 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_available_bytes: Size | None = None
     memory_errors_corrected: int | None = None  # EDAC, of all memory controllers, since boot
     memory_errors_uncorrected: int | None = None
-    clock_synchronised: bool | None = None  # as the kernel thinks of its own clock
+    clock_synchronised: bool | None = None  # by the kernel's own judgement
     clock_error_seconds: float | None = None  # the kernel's bound on how far it is off
     cpu_pressure_percent: float | None = None  # of the last minute, in which some task waited for a processor
     io_pressure_percent: float | None = None  # ... in which all tasks that had work waited for storage
@@ -202,16 +201,16 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True):
     sequence: Size  # counts the collectives that this rank's process entered; the first is 1
     entered_at: Annotated[float, Meta(ge=0, le=1e11)]
     step: Step | None = None  # the step that the rank was in; None between steps
-    inside: bool = False  # it had not come out when this was told
+    inside: bool = False  # it had not left it when the rank reported this
 
 
 class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The training steps that one rank finished since the agent's last report: none, where it is only told again in
-    which collective the rank is.
+    """The training steps that one rank finished since the agent's last report; none where only its last collective is
+    reported again.
 
     Steps are consecutive: the i-th entry of each list belongs to step `first_step + i`.
-    `self_seconds` is the step's duration less the time spent waiting in collectives: what this rank itself
-    took. In a synchronous job the wall time is equal on all ranks and names nobody; self time does.
+    `self_seconds` is the step's duration less the time spent waiting in collectives: the rank's own
+    time. In a synchronous job the wall time is equal on all ranks; the self time shows the slow one.
     """
 
     job_id: Count
@@ -225,7 +224,7 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     self_seconds: list[float] = []
     wall_seconds: list[float] = []
     launch: Count = 0  # of the gang within this allocation, as its launcher counts
-    collective: Collective | None = None  # None: none was told
+    collective: Collective | None = None  # None: none was reported
 
 
 class KernelEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="kernel"):
@@ -244,7 +243,7 @@ class KernelEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="kernel")
 
 
 class RankStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="rank_started"):
-    """A rank of a gang said hello to its node's agent. Key: (job, restart_count, launch, rank, started_at)."""
+    """A rank of a gang connected to its node's agent. Key: (job, restart_count, launch, rank, started_at)."""
 
     job_id: Count
     restart_count: Count
@@ -274,7 +273,7 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
 
     A checkpoint is complete when all `world_size` shards of one attempt are in. `path` is what all of its shards
     share: a directory, and `file` the shard within it; or a checkpoint that is one file, and `file` is "." from the
-    rank that wrote it. A rank that has no file to name, because others wrote its part, says so with an empty `file`.
+    rank that wrote it. A rank that has no file to name, because others wrote its part, sends an empty `file`.
     """
 
     job_id: Count
@@ -300,8 +299,8 @@ class AnomalyKind(WireEnum):
 
 
 class Anomaly(msgspec.Struct, frozen=True, omit_defaults=True, tag="anomaly"):
-    """A rank's loss or gradient norm was NaN or infinite, or jumped to several times what was usual, at this step; told
-    again with `until` when it was as before from that step on. Key: (job, restart_count, launch, rank, kind, step,
+    """A rank's loss or gradient norm was NaN or infinite, or jumped to several times the usual value, at this step;
+    sent again with `until` when it was as before from that step on. Key: (job, restart_count, launch, rank, kind, step,
     until).
     """
 
@@ -320,13 +319,13 @@ class Anomaly(msgspec.Struct, frozen=True, omit_defaults=True, tag="anomaly"):
 
 
 class JobRefused(msgspec.Struct, frozen=True, omit_defaults=True, tag="job_refused"):
-    """Our Prolog kept a job off this node, because the control plane's last word was that it is unfit.
+    """Understudy's Prolog kept a job off this node, because the control plane's last verdict was that it is unfit.
     Key: (node, job_id, at).
     """
 
     job_id: Count
     at: float
-    reason: Text = ""  # the control plane's own words, as the Prolog read them
+    reason: Text = ""  # the control plane's reason, as the Prolog read it
     restart_count: Count | None = None  # of the attempt that was kept off; None where Slurm does not tell its Prolog
 
 
@@ -337,7 +336,7 @@ class HardwareKind(WireEnum):
 
     PORT_OUTAGE = "port_outage"  # a port of the fabric was down for `seconds` and came back [link_downed since]; 0:
     # it did so between two looks, as link_downed tells
-    NVML_XID = "nvml_xid"  # an Xid that NVML told of and the kernel log did not [Xid]
+    NVML_XID = "nvml_xid"  # an Xid that NVML reported and the kernel log did not [Xid]
     NVML_UNAVAILABLE = "nvml_unavailable"  # the GPU became unavailable
     NVML_RECOVERY_ACTION = "nvml_recovery_action"  # the driver's recovery action changed [action]
     NVML_MEMORY_STORM = "nvml_memory_storm"  # a storm of corrected memory errors
@@ -346,7 +345,7 @@ class HardwareKind(WireEnum):
 
 
 class HardwareEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="hardware"):
-    """Something happened to a part of this node, and the kernel log was not what told of it.
+    """Something happened to a part of this node, and the kernel log did not report it.
     Key: (node, boot_id, kind, part, at).
     """
 
@@ -432,14 +431,12 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     gpus: list[Gpu] = []
     ranks: list[RankWindow] = []
     facts: list[Fact] = []
-    problems: list[str] = []  # what the agent could not read, in words
+    problems: list[str] = []  # what the agent could not read, as text
     ports: list[Port] = []
     host: Host | None = None
-    nvml_silent_seconds: float = 0.0  # for so long NVML has owed the agent an answer; 0: less than it may take
+    nvml_silent_seconds: float = 0.0  # since the question that NVML has not answered; 0: not too long
     nvml_unkillable: bool = False  # the process that asks NVML was killed and does not end: it hangs inside the kernel
-    ports_silent_seconds: float = (
-        0.0  # for so long reading the ports has taken, and they are left out; 0: they are read
-    )
+    ports_silent_seconds: float = 0.0  # since reading the ports began, which are left out; 0: they are read
     host_silent_seconds: float = 0.0  # the same of the host
     release: Text = ""  # of the agent; empty before 0.2.0
 
@@ -448,7 +445,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
     """Answer to a report: all of its facts are in the database, but for those named in `dropped`."""
 
     facts: int
-    dropped: list[str] = []  # what was not believed, and why
+    dropped: list[str] = []  # what was not accepted, and why
     unfit: str = ""  # why no new job may start on this node now; empty: no objection
 
 
@@ -464,7 +461,7 @@ class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
     step: Step
     path: str
     launch: Count = 0
-    managed: bool = True  # False: the job did not ask for us; nothing is to be restored, and nothing was settled
+    managed: bool = True  # False: the job is not managed; there is nothing to restore, and nothing was decided
 
 
 class LauncherPhase(WireEnum):

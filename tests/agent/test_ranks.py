@@ -94,7 +94,7 @@ async def until(condition: Callable[[], object]) -> None:
         if condition():
             return
         await asyncio.sleep(0.005)
-    raise AssertionError("not so within 5 s")
+    raise AssertionError("not true within 5 s")
 
 
 def test_hello_becomes_a_fact_with_the_pid_and_start_that_the_kernel_tells(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_notice_is_acknowledged_only_after_the_control_plane_has_it(tmp_path: 
     on_stage(tmp_path, play)
 
 
-def test_a_fact_outlives_the_rank_that_told_it(tmp_path: Path) -> None:
+def test_a_fact_outlives_the_rank_that_sent_it(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         rank = await stage.connect()
         await rank.say(HELLO, SHARD)
@@ -167,7 +167,7 @@ def test_step_times_are_kept_for_the_next_report(tmp_path: Path) -> None:
         times = {"self_seconds": [0.1, 0.2], "wall_seconds": [0.3, 0.3]}
         await rank.say(HELLO | {"role": "stage1"}, {"type": "steps", "first_step": 31} | times)
         await rank.say({"type": "restore_point", "id": 1})
-        await rank.hear()  # what was said before it is taken in by now
+        await rank.hear()  # the agent has read the lines before it by now
         [window] = stage.windows.take()
         assert (window.first_step, window.self_seconds, window.gpu_index) == (31, [0.1, 0.2], 3)
         assert window.role == "stage1"
@@ -200,7 +200,7 @@ def test_the_last_collective_goes_with_the_step_times_and_alone_only_rarely(tmp_
         [news] = stage.windows.take()
         assert news.collective == Collective("all_reduce", 4, 99.5, 12)
         await rank.close()
-        await until(lambda: not stage.windows._collectives)  # who has hung up hangs in nothing
+        await until(lambda: not stage.windows._collectives)  # a rank that has left hangs in nothing
 
     on_stage(tmp_path, play)
 
@@ -213,7 +213,7 @@ def test_the_collectives_of_too_many_ranks_are_not_all_kept() -> None:
     assert [window.rank for window in windows.take()] == [2, 3]
 
 
-def test_a_rank_is_told_where_to_go_on_or_why_not(tmp_path: Path) -> None:
+def test_a_rank_gets_the_restore_point_or_the_reason_for_none(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         rank = await stage.connect()
         await rank.say(HELLO, {"type": "restore_point", "id": 1})
@@ -225,7 +225,7 @@ def test_a_rank_is_told_where_to_go_on_or_why_not(tmp_path: Path) -> None:
     on_stage(tmp_path, play)
 
 
-def test_a_task_prolog_is_told_without_a_hello_and_who_asks_is_told_on(tmp_path: Path) -> None:
+def test_a_task_prolog_is_answered_without_a_hello_and_its_user_is_passed_on(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         question = {"type": "job_restore_point", "id": 1, "job_id": 7, "restart_count": 2}
         task = await stage.connect()
@@ -279,16 +279,16 @@ def test_a_connection_that_asks_without_end_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"rubbish\n", "not understood"),
-        (b"\xff\xfe\n", "not understood"),
-        (b'{"tape":"steps"}\n', "not understood"),
-        (b'{"type":"restore_point","id":1}\n', "say hello first"),
-        (b'{"type":"collective","name":"","sequence":1,"entered_at":1.0}\n', "not understood"),
-        (b'{"type":"collective","name":"barrier","sequence":-1,"entered_at":1.0}\n', "not understood"),
-        (b'{"type":"collective","name":"barrier","sequence":1,"entered_at":1e99}\n', "not understood"),
+        (b"rubbish\n", "cannot be decoded"),
+        (b"\xff\xfe\n", "cannot be decoded"),
+        (b'{"tape":"steps"}\n', "cannot be decoded"),
+        (b'{"type":"restore_point","id":1}\n', "send hello first"),
+        (b'{"type":"collective","name":"","sequence":1,"entered_at":1.0}\n', "cannot be decoded"),
+        (b'{"type":"collective","name":"barrier","sequence":-1,"entered_at":1.0}\n', "cannot be decoded"),
+        (b'{"type":"collective","name":"barrier","sequence":1,"entered_at":1e99}\n', "cannot be decoded"),
         (json.dumps(HELLO | {"rank": 4}).encode() + b"\n", "cannot be in a world of 4"),
         (json.dumps(HELLO | {"rank": -1}).encode() + b"\n", "rank"),
-        (json.dumps(HELLO | {"job_id": 2**70}).encode() + b"\n", "not understood"),
+        (json.dumps(HELLO | {"job_id": 2**70}).encode() + b"\n", "cannot be decoded"),
         (b"x" * (LINE_BYTES_MAX + 100), "at most"),
     ],
 )
@@ -318,7 +318,7 @@ def test_what_only_a_newer_hook_says_is_left_out_and_answered_and_the_rank_goes_
         )
         answers = [await rank.hear() or {} for _ in range(2)]
         assert {answer["id"]: answer["type"] for answer in answers} == {4: "error", 5: "restore_point"}
-        assert "knows no 'dance'" in next(answer["error"] for answer in answers if answer["id"] == 4)
+        assert "does not know 'dance'" in next(answer["error"] for answer in answers if answer["id"] == 4)
         await rank.close()
 
     on_stage(tmp_path, play)
@@ -341,6 +341,20 @@ def test_what_a_newer_hook_adds_to_known_messages_is_ignored_and_logged_once(
     on_stage(tmp_path, play)
     logged = [vars(record)["fields"]["what"] for record in caplog.records if record.msg == "rank_unknown_content"]
     assert logged == ["field Hello.mood", "field ShardNotice.mood", "value AnomalyNotice.kind=throughput_drop"]
+
+
+def test_a_fact_that_only_a_newer_launcher_sends_is_answered_and_its_connection_stays(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        launcher = await stage.connect()
+        await launcher.say({"type": "launch", "id": 3, "fact": {"type": "launch_paused", "launch": 1}})
+        answer = await launcher.hear() or {}
+        assert (answer["type"], answer["id"]) == ("error", 3)
+        assert "does not know 'launch_paused'" in answer["error"]
+        await launcher.say(HELLO, {"type": "restore_point", "id": 4})
+        assert (await launcher.hear() or {})["id"] == 4
+        await launcher.close()
+
+    on_stage(tmp_path, play)
 
 
 @pytest.mark.parametrize(

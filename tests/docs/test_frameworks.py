@@ -11,7 +11,7 @@ import pytest
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
-from tests.hook.training_site import JOB, Desk, shards, steps, windows
+from tests.hook.training_site import JOB, TrainingSite, shards, steps, windows
 from understudy_agent.config import Config
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard
 
@@ -38,8 +38,8 @@ def config(tmp_path: Path, plane: FakeControlPlane) -> Config:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def site(tmp_path: Path) -> TrainingSite:
+    return TrainingSite(tmp_path)
 
 
 class Page(NamedTuple):
@@ -63,44 +63,44 @@ def test_every_page_has_a_script_that_is_run() -> None:
 
 
 @pytest.mark.parametrize("page", SCRIPTS, ids=lambda page: page.name)
-def test_a_script_is_timed_its_checkpoints_are_announced_and_it_goes_on_where_it_is_told(
-    page: Page, plane: FakeControlPlane, config: Config, desk: Desk
+def test_a_script_is_timed_its_checkpoints_are_announced_and_it_continues_from_the_restore_point(
+    page: Page, plane: FakeControlPlane, config: Config, site: TrainingSite
 ) -> None:
     name, world, total, every = page
     script = script_of(name)
     ranks = range(world)
     plane.restore_points[JOB, 0] = (0, "")
     with running_agent(config):
-        desk.train(script, world, config.socket)
+        site.train(script, world, config.socket)
         plane.wait_for(lambda plane: all(steps(plane, 0, rank) == list(range(total)) for rank in ranks))
         announced = shards(plane, 0, every)
         assert [shard.rank for shard in announced] == list(ranks)
         assert len({shard.path for shard in announced}) == 1
         assert announced[0].size_bytes > 0
-        assert Path(announced[0].path).is_relative_to(desk.checkpoints)
+        assert Path(announced[0].path).is_relative_to(site.checkpoints)
         assert [shard.rank for shard in shards(plane, 0, total)] == list(ranks)
         if world > 1:
             names = {window.collective.name for window in windows(plane, 0) if window.collective}
             assert names & {"ddp_gradients", "mean_loss"}
 
         plane.restore_points[JOB, 1] = (every, announced[0].path)
-        desk.train(script, world, config.socket, attempt=1)
+        site.train(script, world, config.socket, attempt=1)
         plane.wait_for(lambda plane: all(steps(plane, 1, rank) == list(range(every, total)) for rank in ranks))
 
 
 @pytest.mark.parametrize("page", ["plain", "lightning", "huggingface"])
-def test_a_script_runs_on_a_workstation_and_says_once_that_nothing_is_reported(page: str, desk: Desk) -> None:
-    log = desk.train_alone(script_of(page))
+def test_a_script_runs_on_a_workstation_and_says_once_that_nothing_is_reported(page: str, site: TrainingSite) -> None:
+    log = site.train_alone(script_of(page))
     assert log.count("understudy:") == 1
     assert "nothing is reported" in log
 
 
-def test_lightning_under_its_older_name_is_served_too(plane: FakeControlPlane, config: Config, desk: Desk) -> None:
+def test_lightning_under_its_older_name_works_too(plane: FakeControlPlane, config: Config, site: TrainingSite) -> None:
     script = script_of("lightning").replace("lightning.pytorch", "pytorch_lightning")
     assert "pytorch_lightning" in script
     plane.restore_points[JOB, 0] = (0, "")
     with running_agent(config):
-        desk.train(script, 1, config.socket)
+        site.train(script, 1, config.socket)
         plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
     assert len(shards(plane, 0, 20)) == 1
 
@@ -113,47 +113,49 @@ def test_lightning_under_its_older_name_is_served_too(plane: FakeControlPlane, c
     ],
 )
 def test_accumulated_batches_are_one_step(
-    page: str, before: str, after: str, plane: FakeControlPlane, config: Config, desk: Desk
+    page: str, before: str, after: str, plane: FakeControlPlane, config: Config, site: TrainingSite
 ) -> None:
     script = script_of(page).replace(before, after)
     assert after in script
     plane.restore_points[JOB, 0] = (0, "")
     with running_agent(config):
-        desk.train(script, 1, config.socket)
+        site.train(script, 1, config.socket)
         plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
     assert [len(shards(plane, 0, step)) for step in (10, 20)] == [1, 1]
 
 
 def test_what_lightning_cannot_safely_go_on_from_is_not_announced(
-    plane: FakeControlPlane, config: Config, desk: Desk
+    plane: FakeControlPlane, config: Config, site: TrainingSite
 ) -> None:
-    """Weights alone, and files that are written over."""
+    """Weights alone, and files that are overwritten."""
     kept = "ModelCheckpoint(sys.argv[1], every_n_train_steps=10, save_top_k=-1)"
     weights = "ModelCheckpoint(sys.argv[1], 'weights-{step}', every_n_train_steps=20, save_weights_only=True)"
     same = "ModelCheckpoint(sys.argv[1], 'same', every_n_train_steps=5, enable_version_counter=False, save_last=True)"
     script = script_of("lightning").replace(kept, f"{kept}, {weights}, {same}")
     plane.restore_points[JOB, 0] = (0, "")
     with running_agent(config):
-        desk.train(script, 1, config.socket)
+        site.train(script, 1, config.socket)
         plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
-    written = {path.name for path in desk.checkpoints.iterdir()}
+    written = {path.name for path in site.checkpoints.iterdir()}
     announced = {Path(fact.path).name for fact in plane.facts if isinstance(fact, CheckpointShard)}
     assert {"last.ckpt", "same.ckpt", "weights-step=20.ckpt"} <= written
     assert announced == {"epoch=0-step=10.ckpt", "epoch=0-step=20.ckpt", "same.ckpt"}
     assert len([fact for fact in plane.facts if isinstance(fact, CheckpointShard) and "same" in fact.path]) == 1
 
 
-def test_what_lightning_is_still_writing_is_not_announced(plane: FakeControlPlane, config: Config, desk: Desk) -> None:
+def test_a_checkpoint_that_lightning_is_writing_is_not_announced(
+    plane: FakeControlPlane, config: Config, site: TrainingSite
+) -> None:
     script = script_of("lightning").replace("logger=False,", "logger=False, plugins=[AsyncCheckpointIO()],")
     plane.restore_points[JOB, 0] = (0, "")
     with running_agent(config):
-        desk.train(f"from lightning.pytorch.plugins import AsyncCheckpointIO\n{script}", 1, config.socket)
+        site.train(f"from lightning.pytorch.plugins import AsyncCheckpointIO\n{script}", 1, config.socket)
         plane.wait_for(lambda plane: steps(plane, 0, 0) == list(range(20)))
-    assert len(list(desk.checkpoints.iterdir())) == 2
+    assert len(list(site.checkpoints.iterdir())) == 2
     assert [fact for fact in plane.facts if isinstance(fact, CheckpointShard)] == []
 
 
-def test_the_trainers_nan_is_told_with_its_step(plane: FakeControlPlane, config: Config, desk: Desk) -> None:
+def test_the_nan_of_the_trainer_is_reported(plane: FakeControlPlane, config: Config, site: TrainingSite) -> None:
     script = script_of("huggingface").replace(
         "max_steps=20", "max_steps=20, logging_steps=1, logging_nan_inf_filter=False"
     )
@@ -166,14 +168,14 @@ def test_the_trainers_nan_is_told_with_its_step(plane: FakeControlPlane, config:
     )
     plane.restore_points[JOB, 0] = (0, "")
     with running_agent(config):
-        desk.train(spoil + script.replace("callbacks=[callback]", "callbacks=[callback, Spoil()]"), 1, config.socket)
+        site.train(spoil + script.replace("callbacks=[callback]", "callbacks=[callback, Spoil()]"), 1, config.socket)
         plane.wait_for(lambda plane: any(isinstance(fact, Anomaly) for fact in plane.facts))
     seen = {fact.kind: fact.step for fact in plane.facts if isinstance(fact, Anomaly)}
     assert seen[AnomalyKind.LOSS_NAN] == 12
 
 
-def test_a_checkpoint_that_is_gone_is_not_gone_on_from(plane: FakeControlPlane, config: Config, desk: Desk) -> None:
-    plane.restore_points[JOB, 0] = (10, str(desk.checkpoints / "gone.ckpt"))
+def test_a_missing_checkpoint_is_not_restored(plane: FakeControlPlane, config: Config, site: TrainingSite) -> None:
+    plane.restore_points[JOB, 0] = (10, str(site.checkpoints / "gone.ckpt"))
     script = (
         "from understudy.{0} import UnderstudyCallback\n"
         "callback = UnderstudyCallback()\n"
@@ -181,4 +183,4 @@ def test_a_checkpoint_that_is_gone_is_not_gone_on_from(plane: FakeControlPlane, 
     )
     with running_agent(config):
         for page, method in (("lightning", "ckpt_path"), ("huggingface", "resume_from_checkpoint")):
-            desk.train(script.format(page, method), 1, config.socket)
+            site.train(script.format(page, method), 1, config.socket)

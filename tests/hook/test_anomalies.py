@@ -1,4 +1,4 @@
-"""NaN and jumps of loss and gradient norm: found by the hook, told once, told again when it is over."""
+"""NaN and jumps of loss and gradient norm: found by the hook, reported once, and again when it is over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from understudy import Monitor
-from understudy.anomalies import CALM_STEPS, TOLD_MAX, AnomalyWatch, Series
+from understudy.anomalies import NORMAL_STEPS, REPORTED_MAX, AnomalyWatch, Series
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard
 
 
@@ -39,54 +39,54 @@ def rank_of_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UNDERSTUDY_SOCKET", str(tmp_path / "%n.sock"))
 
 
-def told(values: list[float], name: str = "loss") -> list[tuple[str, int, int | None]]:
+def reported(values: list[float], name: str = "loss") -> list[tuple[str, int, int | None]]:
     series = Series(name)
-    notices = [series.see(step, value) for step, value in enumerate(values)]
+    notices = [series.add(step, value) for step, value in enumerate(values)]
     return [(one["kind"], one["step"], one.get("until")) for one in notices if one is not None]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_value_that_is_no_number_is_told_at_once_and_once(value: float) -> None:
-    assert told([2.0, 2.0, value, value, value]) == [("loss_nan", 2, None)]
+def test_a_value_that_is_no_number_is_reported_at_once_and_once(value: float) -> None:
+    assert reported([2.0, 2.0, value, value, value]) == [("loss_nan", 2, None)]
 
 
-def test_a_jump_to_five_times_what_is_usual_is_told() -> None:
-    assert told([2.0] * 20 + [10.5] * 5) == [("loss_jump", 20, None)]
-    assert told([2.0] * 20 + [9.5] * 5) == []
+def test_a_jump_to_five_times_what_is_usual_is_reported() -> None:
+    assert reported([2.0] * 20 + [10.5] * 5) == [("loss_jump", 20, None)]
+    assert reported([2.0] * 20 + [9.5] * 5) == []
 
 
 def test_before_enough_was_seen_nothing_is_a_jump() -> None:
-    assert told([1.0] * 8 + [100.0] * 8) == []
+    assert reported([1.0] * 8 + [100.0] * 8) == []
 
 
 def test_a_series_that_always_jumps_is_used_to_it() -> None:
-    assert told([1.0, 1.0, 1.0, 20.0] * 30) == [] or told([1.0, 1.0, 1.0, 20.0] * 30)[0][1] < 16
+    assert reported([1.0, 1.0, 1.0, 20.0] * 30) == [] or reported([1.0, 1.0, 1.0, 20.0] * 30)[0][1] < 16
 
 
 def test_a_loss_that_falls_as_it_should_is_no_jump() -> None:
     rng = np.random.default_rng(1)
     falling = [10 * math.exp(-step / 300) * rng.lognormal(0, 0.3) + 0.01 for step in range(2000)]
-    assert told(falling) == []
+    assert reported(falling) == []
 
 
-def test_when_it_is_as_before_that_is_told_with_the_first_good_step() -> None:
-    values = [2.0] * 20 + [math.nan] * 3 + [2.0] * CALM_STEPS
-    assert told(values) == [("loss_nan", 20, None), ("loss_nan", 20, 23)]
+def test_when_it_is_as_before_that_is_reported_with_the_first_good_step() -> None:
+    values = [2.0] * 20 + [math.nan] * 3 + [2.0] * NORMAL_STEPS
+    assert reported(values) == [("loss_nan", 20, None), ("loss_nan", 20, 23)]
 
 
-def test_a_relapse_begins_the_wait_anew() -> None:
-    values = [2.0] * 20 + [math.nan] + [2.0] * 5 + [math.nan] + [2.0] * CALM_STEPS
-    assert told(values) == [("loss_nan", 20, None), ("loss_nan", 20, 27)]
+def test_a_relapse_restarts_the_wait() -> None:
+    values = [2.0] * 20 + [math.nan] + [2.0] * 5 + [math.nan] + [2.0] * NORMAL_STEPS
+    assert reported(values) == [("loss_nan", 20, None), ("loss_nan", 20, 27)]
 
 
-def test_what_begins_again_and_again_is_told_so_often_and_no_more() -> None:
-    values = ([2.0] * CALM_STEPS + [math.nan]) * (TOLD_MAX + 50)
-    assert len([one for one in told(values) if one[2] is None]) == TOLD_MAX
+def test_reports_of_a_repeated_anomaly_are_limited() -> None:
+    values = ([2.0] * NORMAL_STEPS + [math.nan]) * (REPORTED_MAX + 50)
+    assert len([one for one in reported(values) if one[2] is None]) == REPORTED_MAX
 
 
 def test_loss_and_gradient_norm_are_watched_apart() -> None:
     watch = AnomalyWatch()
-    kinds = [one["kind"] for step in range(30) for one in watch.see(step, 1.0, math.nan if step == 25 else 0.5)]
+    kinds = [one["kind"] for step in range(30) for one in watch.add(step, 1.0, math.nan if step == 25 else 0.5)]
     assert kinds == ["grad_norm_nan"]
 
 

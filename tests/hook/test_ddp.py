@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
-from tests.hook.training_site import Desk, windows
+from tests.hook.training_site import TrainingSite, windows
 from understudy import Monitor
 from understudy.ddp import GRADIENTS, PENDING_MAX, _GpuWait, watch_collectives, watch_ddp
 from understudy_agent.config import Config
@@ -81,11 +81,11 @@ def median_seconds(plane: FakeControlPlane, rank: int) -> tuple[float, float]:
     return own, statistics.median(seconds for window in mine for seconds in window.wall_seconds)
 
 
-def test_the_rank_that_the_others_wait_for_is_told_by_its_own_time(
+def test_the_rank_that_the_others_wait_for_shows_in_its_own_time(
     plane: FakeControlPlane, config: Config, tmp_path: Path
 ) -> None:
     with running_agent(config):
-        Desk(tmp_path).train(f"{SCRIPT}train(True, {SLOW_SECONDS})\nmonitor.close()\n", 2, config.socket)
+        TrainingSite(tmp_path).train(f"{SCRIPT}train(True, {SLOW_SECONDS})\nmonitor.close()\n", 2, config.socket)
         plane.wait_for(lambda plane: len(windows(plane, 0)) >= 2)
     (own, wall), (own_of_slow, wall_of_slow) = median_seconds(plane, 0), median_seconds(plane, 1)
     assert wall > SLOW_SECONDS
@@ -102,26 +102,26 @@ def test_gradients_are_to_the_last_bit_what_they_are_without_the_watch(
         for options in ({}, {"hook": "fp16_compress_hook"}, {"hook": "allreduce_hook"}, {"unused": True})
     )
     with running_agent(config):
-        Desk(tmp_path).train(SCRIPT + check, 2, config.socket)
+        TrainingSite(tmp_path).train(SCRIPT + check, 2, config.socket)
 
 
-def test_a_rank_that_stands_still_is_told_by_the_collective_that_it_never_entered(
+def test_a_rank_that_hangs_shows_in_the_collective_that_it_never_entered(
     plane: FakeControlPlane, config: Config, tmp_path: Path
 ) -> None:
     def last(rank: int) -> Collective | None:
-        told = [window.collective for window in windows(plane, 0) if window.rank == rank and window.collective]
-        return told[-1] if told else None
+        reported = [window.collective for window in windows(plane, 0) if window.rank == rank and window.collective]
+        return reported[-1] if reported else None
 
     def hangs(_: FakeControlPlane) -> bool:
         waiting, missing = last(0), last(1)
         return waiting is not None and missing is not None and waiting.inside and waiting.sequence > missing.sequence
 
-    with running_agent(config), Desk(tmp_path).training(f"{SCRIPT}train(True, stop_at=10)\n", 2, config.socket):
+    with running_agent(config), TrainingSite(tmp_path).training(f"{SCRIPT}train(True, stop_at=10)\n", 2, config.socket):
         plane.wait_for(hangs, timeout_seconds=60)
-        told_before = len([window for window in windows(plane, 0) if window.collective == last(0)])
-        # It is told again without any news, in case a report was lost.
+        reported_before = len([window for window in windows(plane, 0) if window.collective == last(0)])
+        # It is reported again unchanged, in case a report was lost.
         plane.wait_for(
-            lambda plane: len([one for one in windows(plane, 0) if one.collective == last(0)]) > told_before,
+            lambda plane: len([one for one in windows(plane, 0) if one.collective == last(0)]) > reported_before,
             timeout_seconds=10,
         )
     waiting, missing = last(0), last(1)
@@ -198,8 +198,8 @@ class Listener:
 class GpuStage:
     def __init__(self) -> None:
         self.gpu = Gpu()
-        self.told = Listener()
-        self.wait = _GpuWait(cast(Monitor, self.told), self.gpu.event, lambda: self.gpu.capturing)
+        self.reported = Listener()
+        self.wait = _GpuWait(cast(Monitor, self.reported), self.gpu.event, lambda: self.gpu.capturing)
 
     def backward(self, waiting_ms: float) -> None:
         self.wait.begin()
@@ -210,17 +210,17 @@ class GpuStage:
 def test_on_a_gpu_waiting_counts_at_the_end_of_the_step_in_which_the_gpu_is_done_with_it() -> None:
     stage = GpuStage()
     stage.backward(300.0)
-    stage.told.settle()
-    assert stage.told.waits == []
-    assert (stage.told.entered, stage.told.left) == (1, 0)
+    stage.reported.settle()
+    assert stage.reported.waits == []
+    assert (stage.reported.entered, stage.reported.left) == (1, 0)
     stage.gpu.done_ms = stage.gpu.now_ms
     stage.backward(500.0)
-    stage.told.settle()
-    assert stage.told.waits == [0.3]
+    stage.reported.settle()
+    assert stage.reported.waits == [0.3]
     stage.gpu.done_ms = stage.gpu.now_ms
-    stage.told.settle()
-    assert stage.told.waits == [0.3, 0.5]
-    assert (stage.told.entered, stage.told.left) == (2, 2)
+    stage.reported.settle()
+    assert stage.reported.waits == [0.3, 0.5]
+    assert (stage.reported.entered, stage.reported.left) == (2, 2)
     stage.backward(1.0)
     assert stage.gpu.events_made == 4  # used again
 
@@ -230,9 +230,9 @@ def test_a_gpu_that_never_answers_leaves_a_bounded_pile() -> None:
     stage.gpu.now_ms = 1.0
     for _ in range(3 * PENDING_MAX):
         stage.backward(1.0)
-    stage.told.settle()
-    assert stage.told.waits == []
-    assert stage.told.entered - stage.told.left == PENDING_MAX
+    stage.reported.settle()
+    assert stage.reported.waits == []
+    assert stage.reported.entered - stage.reported.left == PENDING_MAX
 
 
 def test_a_backward_pass_that_failed_on_a_gpu_is_not_measured() -> None:
@@ -240,17 +240,17 @@ def test_a_backward_pass_that_failed_on_a_gpu_is_not_measured() -> None:
     stage.wait.begin()
     stage.backward(7.0)
     stage.gpu.done_ms = stage.gpu.now_ms
-    stage.told.settle()
-    assert stage.told.waits == [0.007]
-    assert (stage.told.entered, stage.told.left) == (2, 2)
+    stage.reported.settle()
+    assert stage.reported.waits == [0.007]
+    assert (stage.reported.entered, stage.reported.left) == (2, 2)
 
 
 def test_nothing_is_recorded_into_a_cuda_graph() -> None:
     stage = GpuStage()
     stage.gpu.capturing = True
     stage.backward(1.0)
-    stage.told.settle()
-    assert (stage.told.entered, stage.told.waits) == (0, [])
+    stage.reported.settle()
+    assert (stage.reported.entered, stage.reported.waits) == (0, [])
 
 
 @pytest.fixture
@@ -269,11 +269,11 @@ def test_collectives_are_noted_within_and_let_go_after(heard: Monitor, plane: Fa
     assert dist.all_reduce is before
     plane.wait_for(lambda plane: any(window.collective for window in windows(plane, 0)))
     heard.close()
-    told = [window.collective for window in windows(plane, 0) if window.collective][-1]
-    assert (told.name, told.sequence, told.step, told.inside) == ("all_reduce", 2, 3, False)
+    reported = [window.collective for window in windows(plane, 0) if window.collective][-1]
+    assert (reported.name, reported.sequence, reported.step, reported.inside) == ("all_reduce", 2, 3, False)
 
 
-def test_a_model_without_anybody_to_tell_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_not_watched_without_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     model = torch.nn.Linear(2, 2)
     before = dist.all_reduce

@@ -68,7 +68,7 @@ def windows(plane: FakeControlPlane) -> list[RankWindow]:
     return [window for report in list(plane.reports) for window in report.ranks]
 
 
-def steps_told(plane: FakeControlPlane) -> list[int]:
+def reported_steps(plane: FakeControlPlane) -> list[int]:
     return [window.first_step + i for window in windows(plane) for i in range(len(window.self_seconds))]
 
 
@@ -88,7 +88,7 @@ def test_a_training_run_is_seen_from_its_first_step_to_its_checkpoint(
         (tmp_path / "rank2.pt").write_bytes(b"weights")
         monitor.checkpoint_saved(40, tmp_path, "rank2.pt")
         monitor.close()
-        plane.wait_for(lambda plane: len(steps_told(plane)) == 10)
+        plane.wait_for(lambda plane: len(reported_steps(plane)) == 10)
     [started] = of_kind(plane, RankStarted)
     assert isinstance(started, RankStarted)
     assert (started.job_id, started.restart_count, started.rank, started.world_size) == (7, 0, 2, 4)
@@ -96,7 +96,7 @@ def test_a_training_run_is_seen_from_its_first_step_to_its_checkpoint(
     assert isinstance(first, FirstStep)
     assert first.step == 30
     assert ended_at - 1 < first.at < ended_at
-    assert steps_told(plane) == list(range(30, 40))
+    assert reported_steps(plane) == list(range(30, 40))
     assert {(window.rank, window.gpu_index, window.role) for window in windows(plane)} == {(2, 3, "stage0")}
     own = statistics.median(seconds for window in windows(plane) for seconds in window.self_seconds)
     wall = statistics.median(seconds for window in windows(plane) for seconds in window.wall_seconds)
@@ -111,7 +111,7 @@ def test_a_training_run_is_seen_from_its_first_step_to_its_checkpoint(
 def test_where_to_go_on_is_the_launchers_word_while_no_control_plane_answers(
     plane: FakeControlPlane, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same for all ranks, and at once: whoever waited for another time than the others would go on elsewhere."""
+    """The same for all ranks, and at once: a rank that waited longer than the others could continue elsewhere."""
     checkpoint = tmp_path / "40"
     checkpoint.mkdir()
     monkeypatch.setenv("UNDERSTUDY_RESTORE_STEP", "40")
@@ -147,7 +147,7 @@ def test_close_waits_until_the_control_plane_has_the_checkpoint(
         assert len(of_kind(plane, CheckpointShard)) == 1
 
 
-def test_a_checkpoint_is_announced_again_to_an_agent_that_was_started_anew(
+def test_a_checkpoint_is_announced_again_to_an_agent_that_was_restarted(
     plane: FakeControlPlane, config: Config, tmp_path: Path
 ) -> None:
     with running_agent(config):
@@ -163,10 +163,10 @@ def test_a_checkpoint_is_announced_again_to_an_agent_that_was_started_anew(
     with running_agent(config):
         plane.wait_for(lambda plane: of_kind(plane, CheckpointShard) and of_kind(plane, FirstStep))
         monitor.close()
-    assert len(of_kind(plane, RankStarted)) >= 2  # it said hello anew
+    assert len(of_kind(plane, RankStarted)) >= 2  # it sent hello again
 
 
-def test_without_an_agent_training_goes_on_and_it_is_said_once(
+def test_without_an_agent_training_continues_and_that_is_logged_once(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     with caplog.at_level(logging.WARNING, "understudy.train"):
@@ -211,8 +211,8 @@ def test_a_failing_step_raises_as_it_would_without_us_and_does_not_count(
         with monitor.step(2):
             pass
         monitor.close()
-        plane.wait_for(steps_told)
-    assert steps_told(plane) == [2]
+        plane.wait_for(reported_steps)
+    assert reported_steps(plane) == [2]
 
 
 def test_a_checkpoint_whose_file_is_missing_is_not_announced(
@@ -237,13 +237,13 @@ def test_an_agent_that_talks_rubbish_does_not_reach_the_training(tmp_path: Path)
             connection.sendall(b"rubbish\n[]\n")
             with monitor.step(1):
                 pass
-            again, _ = listener.accept()  # it hung up and tries anew
+            again, _ = listener.accept()  # it closed the connection and tries again
             again.close()
         monitor.close(timeout_seconds=0.5)
 
 
 @pytest.mark.parametrize("unknown", ["anomaly", "collective"])
-def test_what_an_older_agent_does_not_know_keeps_nothing_else_from_it_and_is_said_once(
+def test_an_older_agent_gets_everything_that_it_knows_and_the_rest_is_logged_once(
     plane: FakeControlPlane,
     config: Config,
     tmp_path: Path,
@@ -266,9 +266,9 @@ def test_what_an_older_agent_does_not_know_keeps_nothing_else_from_it_and_is_sai
         monitor.checkpoint_saved(3, shard)
         monitor.close(timeout_seconds=10)
         plane.wait_for(lambda plane: of_kind(plane, CheckpointShard) and of_kind(plane, FirstStep))
-    said = [record.getMessage() for record in caplog.records if "knows no" in record.getMessage()]
-    assert said == [
-        f"understudy: the agent is older than this hook and knows no '{unknown}': such messages are left out"
+    logged = [record.getMessage() for record in caplog.records if "does not know" in record.getMessage()]
+    assert logged == [
+        f"understudy: the agent is older than this hook and does not know '{unknown}': such messages are not sent"
     ]
 
 
@@ -279,12 +279,12 @@ def test_an_agent_that_dies_in_the_middle_is_found_again_when_it_is_back(
     numbers = iter(monitor.steps(range(60)))
     with running_agent(config):
         assert [next(numbers) for _ in range(5)] == [0, 1, 2, 3, 4]
-        plane.wait_for(steps_told)
+        plane.wait_for(reported_steps)
     for _ in range(10):
         next(numbers)
     with running_agent(config):
         list(numbers)
-        plane.wait_for(lambda plane: 59 in steps_told(plane), timeout_seconds=10)
+        plane.wait_for(lambda plane: 59 in reported_steps(plane), timeout_seconds=10)
     monitor.close()
 
 
@@ -309,7 +309,7 @@ def test_a_restore_point_that_is_none_is_no_restore_point(tmp_path: Path, caplog
         assert monitor.restore_point(timeout_seconds=5) is None
         monitor.close(timeout_seconds=0.5)
         answering.join(5)
-    assert "stumbled" in caplog.text
+    assert "failed, and the training continues" in caplog.text
 
 
 def test_a_process_that_has_no_file_descriptor_left_trains_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -331,7 +331,7 @@ def test_a_process_that_has_no_file_descriptor_left_trains_on(caplog: pytest.Log
     assert "nothing is reported" in caplog.text
 
 
-def test_what_cannot_be_told_is_not_told_and_nothing_is_raised(plane: FakeControlPlane, config: Config) -> None:
+def test_invalid_values_are_not_reported_and_nothing_is_raised(plane: FakeControlPlane, config: Config) -> None:
     with running_agent(config):
         monitor: Any = Monitor()
         for number in ("five", None, object(), -3, 4.0, True):
@@ -345,7 +345,7 @@ def test_what_cannot_be_told_is_not_told_and_nothing_is_raised(plane: FakeContro
             pass
         with monitor.step(6):
             pass
-        plane.wait_for(lambda plane: 6 in steps_told(plane))
+        plane.wait_for(lambda plane: 6 in reported_steps(plane))
         monitor.close()
     assert len(of_kind(plane, RankStarted)) == 1  # none of it cost the connection
 
@@ -371,12 +371,12 @@ def test_a_forked_child_is_no_rank_and_leaves_its_parent_alone(plane: FakeContro
         assert os.waitstatus_to_exitcode(status) == 0
         with monitor.step(1):
             pass
-        plane.wait_for(lambda plane: steps_told(plane) == [0, 1])
+        plane.wait_for(lambda plane: reported_steps(plane) == [0, 1])
         monitor.close()
     assert len(of_kind(plane, RankStarted)) == 1
 
 
-def test_a_monitor_can_be_sent_to_another_process_and_is_nobody_there(plane: FakeControlPlane, config: Config) -> None:
+def test_a_monitor_sent_to_another_process_is_not_active_there(plane: FakeControlPlane, config: Config) -> None:
     """As with strategies that start ranks by copying the whole training."""
     with running_agent(config):
         monitor = Monitor()
@@ -404,8 +404,8 @@ def test_a_loop_of_steps_times_its_body_and_nothing_else(plane: FakeControlPlane
                 continue
             time.sleep(0.01)
         monitor.close()
-        plane.wait_for(lambda plane: len(steps_told(plane)) == 4)
-    assert seen == steps_told(plane) == [10, 11, 12, 13]
+        plane.wait_for(lambda plane: len(reported_steps(plane)) == 4)
+    assert seen == reported_steps(plane) == [10, 11, 12, 13]
     walls = [seconds for window in windows(plane) for seconds in window.wall_seconds]
     assert walls[1] < 0.01
     assert all(0.01 < seconds < 0.04 for seconds in (walls[0], walls[2], walls[3]))
@@ -432,8 +432,8 @@ def test_a_step_that_is_broken_off_does_not_count(plane: FakeControlPlane, confi
                     raise ZeroDivisionError
         assert stop(monitor) == "early"
         monitor.close()
-        plane.wait_for(lambda plane: 4 in steps_told(plane))
-    assert steps_told(plane) == [0, 1, 2, 3, 4]
+        plane.wait_for(lambda plane: 4 in reported_steps(plane))
+    assert reported_steps(plane) == [0, 1, 2, 3, 4]
 
 
 def test_a_loop_goes_on_when_the_monitor_is_closed_in_it(plane: FakeControlPlane, config: Config) -> None:
@@ -466,7 +466,7 @@ def test_a_checkpoint_of_one_file_is_announced_by_its_writer_and_by_those_who_wr
     assert shards[0].sha256 == hashlib.sha256(b"weights").hexdigest()
 
 
-def test_the_last_collective_entered_is_told_and_its_time_is_waiting(plane: FakeControlPlane, config: Config) -> None:
+def test_the_last_collective_is_reported_and_its_time_is_waiting(plane: FakeControlPlane, config: Config) -> None:
     with running_agent(config):
         monitor = Monitor()
 
@@ -491,9 +491,9 @@ def test_the_last_collective_entered_is_told_and_its_time_is_waiting(plane: Fake
                 )
             )
         monitor.close()
-        plane.wait_for(lambda plane: 2 in steps_told(plane))
-    told = [window.collective for window in windows(plane) if window.collective]
-    inside = next(one for one in told if one.inside and one.sequence == 3)
+        plane.wait_for(lambda plane: 2 in reported_steps(plane))
+    reported = [window.collective for window in windows(plane) if window.collective]
+    inside = next(one for one in reported if one.inside and one.sequence == 3)
     assert (inside.name, inside.step) == ("all_gather", 2)
     assert entered_from < inside.entered_at < time.time()
     own = [seconds for window in windows(plane) for seconds in window.self_seconds]
@@ -512,7 +512,7 @@ def test_a_process_that_ends_without_close_tells_what_is_left(
     )
     with running_agent(config):
         subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=30)
-        plane.wait_for(lambda plane: of_kind(plane, CheckpointShard) and len(steps_told(plane)) == 3)
+        plane.wait_for(lambda plane: of_kind(plane, CheckpointShard) and len(reported_steps(plane)) == 3)
 
 
 @pytest.mark.timed

@@ -91,7 +91,7 @@ def test_a_rank_that_waits_ends_with_its_seat(channel: Channel) -> None:
     with start(channel) as rank:
         wait_until_waiting(channel)
         channel.seat_end.close()
-        assert rank.wait(timeout=20) == restart.EXIT_ALONE
+        assert rank.wait(timeout=20) == restart.EXIT_WITHOUT_LAUNCHER
 
 
 def test_an_exit_is_an_exit(channel: Channel) -> None:

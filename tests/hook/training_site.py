@@ -1,4 +1,4 @@
-"""A user at a desk: starts training scripts as ranks of a job with the exported hook, and what was told of them."""
+"""A user's training scripts, run as ranks of a job with the exported hook, and what their agent reported."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ JOB = 7
 RUN_SECONDS_MAX = 120
 
 
-class Desk:
-    """A user's: a script, a directory for checkpoints, and the exported hook on the PYTHONPATH."""
+class TrainingSite:
+    """A script, a directory for checkpoints, and the exported hook on the PYTHONPATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Desk:
             outputs = [process.communicate(timeout=RUN_SECONDS_MAX)[0] for process in processes]
         for process, output in zip(processes, outputs, strict=True):
             assert process.returncode == 0, output
-            assert "stumbled" not in output
+            assert "failed, and the training" not in output
         return outputs
 
     @contextmanager
@@ -101,8 +101,8 @@ class Desk:
 
 
 def windows(plane: FakeControlPlane, attempt: int) -> list[RankWindow]:
-    told = [window for report in list(plane.reports) for window in report.ranks]
-    return [window for window in told if window.restart_count == attempt]
+    reported = [window for report in list(plane.reports) for window in report.ranks]
+    return [window for window in reported if window.restart_count == attempt]
 
 
 def steps(plane: FakeControlPlane, attempt: int, rank: int) -> list[int]:
