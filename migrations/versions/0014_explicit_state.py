@@ -1,4 +1,4 @@
-"""What the numbers of rows told of a node until now is written in columns: why it is suspected, what it was before its
+"""What row numbers meant for a node until now becomes columns: why it is suspected, what it was before its
 validation, whether a drained node's jobs go on; and of a decision, which states it led from and to. The state, the
 repair and the recovery that were called "hands" are called "manual_repair".
 

@@ -102,8 +102,8 @@ class TestTable:
 
     @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING])
     def test_a_node_that_we_took_out_goes_back_to_work_or_to_a_person_whatever_fails(self, state: NodeState) -> None:
-        """By our own rows alone, none of which waits for anybody's word."""
-        ours = {
+        """By the repair cycle's own rows alone, none of which waits for an operator."""
+        drained = {
             Signal.REPAIR_DUE,
             Signal.VALIDATION_DUE,
             Signal.MANUAL_REPAIR_DUE,
@@ -114,7 +114,7 @@ class TestTable:
             Signal.VALIDATION_FAILED,
             Signal.PROBATION_OVER,
         }
-        ways = {signal: row.to for row in TABLE for signal in row.signals if signal in ours and state in row.states}
+        ways = {signal: row.to for row in TABLE for signal in row.signals if signal in drained and state in row.states}
         good = {Signal.REPAIRED, Signal.VALIDATED, Signal.VALIDATION_DUE}
         bad = {Signal.REPAIR_FAILED, Signal.VALIDATION_FAILED, Signal.MANUAL_REPAIR_DUE}
         assert good & set(ways), "when all goes well"
@@ -124,7 +124,7 @@ class TestTable:
         lifted = {state for row in TABLE if Signal.DRAIN_LIFTED in row.signals for state in row.states}
         assert lifted == OUT_OF_SERVICE | {NodeState.FOREIGN_DRAIN}
 
-    def test_nothing_condemns_a_node_that_is_in_our_hands_but_its_own_test(self) -> None:
+    def test_only_its_own_validation_condemns_a_node_under_repair(self) -> None:
         """What we do to it ourselves, such as a reboot, is no fault of its."""
         accused = [row for row in TABLE if NodeState.REPAIRING in row.states and ACCUSING & set(row.signals)]
         assert accused == []
@@ -151,7 +151,7 @@ class TestQuarantine:
         assert len({decision.plan for decision in decisions}) == 1
         assert swap_of(decisions[0]).seats == ("n1", "n4", "n6", "n7")
 
-    def test_a_job_that_is_not_ours_is_not_moved(self) -> None:
+    def test_a_job_that_is_not_managed_is_not_moved(self) -> None:
         decision = only(decided(b.snapshot(broken("n2"), jobs=[b.job(managed=False)], spares=SPARES)))
         assert plan_of(decision).kind is RecoveryKind.QUARANTINE
 
@@ -218,7 +218,7 @@ class TestStranded:
         dead = dataclasses.replace(self.node, slurmd_silent_since=b.NOW - 9)
         assert swap_of(only(decided(b.snapshot(dead, jobs=[b.job()], spares=SPARES)))).dead_nodes == ("n2",)
 
-    def test_somebody_elses_job_stays(self) -> None:
+    def test_a_job_that_is_not_managed_stays(self) -> None:
         assert decided(b.snapshot(self.node, jobs=[b.job(managed=False)], spares=SPARES)) == []
 
 
@@ -245,13 +245,13 @@ class TestSpares:
         other = b.job(managed=False, job_id=8, nodes=("n3",))
         decision = only(decided(b.snapshot(dead, jobs=[b.job(), other], spares=SPARES)))
         assert plan_of(decision).kind is RecoveryKind.QUARANTINE
-        assert "not ours" in decision.reason
+        assert "not managed" in decision.reason
 
-    def test_a_second_failure_after_the_gang_started_anew_gives_up_the_new_attempt(self) -> None:
+    def test_a_second_failure_after_the_gang_restarted_gives_up_the_new_attempt(self) -> None:
         first = swap_of(only(decided(b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES))))
         awaiting = Recovery(41, first, RecoveryStatus.RUNNING, b.NOW - 30, ())
-        anew = b.slurm_job(restart_count=1, submit_at=900, nodes=("n1", "n3", "n4", "n6"))
-        running = dataclasses.replace(b.job(), slurm=anew)
+        requeued = b.slurm_job(restart_count=1, submit_at=900, nodes=("n1", "n3", "n4", "n6"))
+        running = dataclasses.replace(b.job(), slurm=requeued)
         snapshot = b.snapshot(
             broken("n2", NodeState.QUARANTINED), broken("n3"), jobs=[running], spares=SPARES[1:], recoveries=(awaiting,)
         )
@@ -262,7 +262,7 @@ class TestSpares:
 class TestNothing:
     """Nothing, because …"""
 
-    def test_a_node_somebody_else_drained_is_not_touched(self) -> None:
+    def test_a_foreign_drain_is_left_alone(self) -> None:
         drained = b.slurm_node("n2", flags=["DRAIN"], reason="NHC: bad disk", user="root")
         snapshot = b.snapshot(broken("n2", slurm=drained), jobs=[b.job()], spares=SPARES)
         decision = only(decided(snapshot))
@@ -275,7 +275,7 @@ class TestNothing:
         decision = only(decided(b.snapshot(faulty, jobs=[b.job()], spares=SPARES)))
         assert (decision.row, decision.action, decision.to_state) == (60, Action.NOTHING, None)
 
-    def test_silence_alone_moves_nobody(self) -> None:
+    def test_silence_alone_moves_no_gang(self) -> None:
         decision = only(decided(b.snapshot(b.node("n2", heard_at=b.NOW - 99), jobs=[b.job()], spares=SPARES)))
         assert (decision.to_state, decision.plan) == (NodeState.UNKNOWN, None)
 
@@ -331,7 +331,7 @@ class TestPool:
         fill = next(one for one in decided(b.snapshot(broken("n8")), config) if one.subject == "fleet")
         assert filling(fill) == ("n5", "n6", "n7")
 
-    def test_a_spare_that_somebody_drained_is_replaced(self) -> None:
+    def test_a_spare_that_an_administrator_drained_is_replaced(self) -> None:
         away = b.node(
             "n6", NodeState.FOREIGN_DRAIN, slurm=b.slurm_node("n6", flags=["DRAIN"], reason="NHC: x"), is_spare=True
         )
@@ -342,9 +342,9 @@ class TestPool:
         decisions = decided(b.snapshot(silent, spares=SPARES), self.config)
         assert [one for one in decisions if one.subject == "fleet"] == []
 
-    def test_somebody_elses_pool_of_our_name_is_left_alone(self) -> None:
-        theirs = SlurmReservation("understudy_spares", ("n8",), ("alice",), frozenset())
-        decision = only(decided(b.snapshot(reservations={theirs.name: theirs}), self.config))
+    def test_a_foreign_pool_of_the_same_name_is_left_alone(self) -> None:
+        foreign = SlurmReservation("understudy_spares", ("n8",), ("alice",), frozenset())
+        decision = only(decided(b.snapshot(reservations={foreign.name: foreign}), self.config))
         assert (decision.because, decision.plan) == (Because.FOREIGN_POOL, None)
 
     def test_nodes_with_work_never_join_the_pool(self) -> None:
@@ -375,8 +375,8 @@ class TestDrainAtJobEnd:
     def drained(self, name: str, *codes: int) -> NodeView:
         record = NodeRecord(name, NodeState.QUARANTINED, drain_kind=DrainKind.AT_JOB_END, drained_at=b.NOW - 50)
         events = tuple(b.xid_event(name, code, sequence=code) for code in (63, *codes))
-        ours = b.slurm_node(name, "ALLOCATED", flags=["DRAIN"], reason="understudy: xid.63", user="root")
-        return b.node(name, record=record, slurm=ours, events=events)
+        drained = b.slurm_node(name, "ALLOCATED", flags=["DRAIN"], reason="understudy: xid.63", user="root")
+        return b.node(name, record=record, slurm=drained, events=events)
 
     def test_the_gang_stays_and_the_node_is_drained(self) -> None:
         decision = only(decided(b.snapshot(self.later("n2"), jobs=[b.job()], spares=SPARES)))
@@ -428,8 +428,8 @@ class TestDrainAtJobEnd:
         assert {one.subject: one.because for one in decisions} == {"n2": Because.FLEET_BUDGET, "n3": Because.RULE}
 
     def test_a_node_that_others_drained_is_left_alone(self) -> None:
-        theirs = b.slurm_node("n2", flags=["DRAIN"], reason="NHC: disk", user="root")
-        decision = only(decided(b.snapshot(self.later("n2", NodeState.FOREIGN_DRAIN, slurm=theirs))))
+        foreign = b.slurm_node("n2", flags=["DRAIN"], reason="NHC: disk", user="root")
+        decision = only(decided(b.snapshot(self.later("n2", NodeState.FOREIGN_DRAIN, slurm=foreign))))
         assert (decision.row, decision.action) == (131, Action.NOTHING)
 
 
@@ -467,7 +467,7 @@ class TestReleases:
         return b.snapshot(jobs=[job], refusals=(Refusal("n1", 7, 0, 499.0, 499.5, "unfit"),))
 
     @pytest.mark.parametrize("reason", ["launch_failed_requeued_held", "launch failed requeued held"])
-    def test_a_job_that_our_prolog_refused_is_released_whoever_it_belongs_to(self, reason: str) -> None:
+    def test_a_job_that_the_prolog_refused_is_released_for_every_user(self, reason: str) -> None:
         decision = only(decided(self.held(reason)))
         assert (decision.row, decision.subject, decision.action) == (90, "job 7", Action.RELEASE_JOB)
         assert plan_of(decision).steps == (StepName.RELEASE_JOB,)
@@ -505,7 +505,7 @@ class TestHealth:
     def suspect(self, name: str = "n2", **changes: Any) -> NodeView:
         return b.node(name, NodeState.SUSPECT, **{"gpus": (b.gpu(0, nvlinks=17, nvlinks_max=18),)} | changes)
 
-    def test_a_suspect_that_nobody_uses_is_tested(self) -> None:
+    def test_an_idle_suspect_is_validated(self) -> None:
         decision = only(decided(b.snapshot(self.suspect()), self.PROBING))
         assert (decision.row, decision.action, decision.to_state) == (255, Action.VALIDATE, NodeState.VALIDATING)
         assert StepName.RUN_VALIDATION in plan_of(decision).steps

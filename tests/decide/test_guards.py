@@ -112,7 +112,7 @@ def test_a_fleet_that_is_mostly_out_of_service_bears_fewer() -> None:
     assert len(quarantined(decided(snapshot_of(whole), config))) == 10
 
 
-def test_a_rule_that_only_observes_drains_nobody_and_says_so() -> None:
+def test_a_rule_that_only_observes_drains_no_node_and_is_recorded() -> None:
     config = b.config(guards={"observe_rules": ["xid.7"]})
     (decision,) = decided(b.snapshot(broken("n2")), config)
     assert (decision.action, decision.because) == (Action.NOTHING, Because.RULE_DRY_RUN)
@@ -209,18 +209,18 @@ class TestTestsOfNodesInService:
 
     @pytest.mark.parametrize("kept", [{"paused": "maintenance"}, {"breaker": "eight at once"}])
     def test_a_new_node_is_burnt_in_when_nothing_keeps_us_from_acting(self, kept: dict[str, Any]) -> None:
-        ours = Request(1, "n2", Verb.BURN_IN, "new", OURSELVES, b.NOW - 10)
-        for request, because in ((ours, Because.RULE), (replace(ours, by="alice"), Because.RULE)):
+        drained = Request(1, "n2", Verb.BURN_IN, "new", OURSELVES, b.NOW - 10)
+        for request, because in ((drained, Because.RULE), (replace(drained, by="alice"), Because.RULE)):
             (decision,) = decided(b.snapshot(requests={"n2": request}), b.config(**TESTED))
             assert (decision.action, decision.because) == (Action.VALIDATE, because)
-        (held,) = decided(b.snapshot(requests={"n2": ours}, **kept), b.config(**TESTED))
+        (held,) = decided(b.snapshot(requests={"n2": drained}, **kept), b.config(**TESTED))
         assert held.because in (Because.PAUSED, Because.BREAKER)
-        alices = replace(ours, by="alice")
+        alices = replace(drained, by="alice")
         (decision,) = decided(b.snapshot(requests={"n2": alices}, **kept), b.config(**TESTED))
         assert decision.action is Action.VALIDATE, "people know what they ask for"
 
     @pytest.mark.parametrize(("verb", "waits"), [(Verb.TEST, 7 * 24), (Verb.BURN_IN, 7 * 24), (Verb.HOLD, 1)])
-    def test_what_was_asked_for_too_long_ago_is_given_up_and_said(self, verb: Verb, waits: int) -> None:
+    def test_what_was_asked_for_too_long_ago_is_given_up_and_recorded(self, verb: Verb, waits: int) -> None:
         for hours, row in ((waits - 0.1, {Verb.HOLD: 250}.get(verb, 254)), (waits + 0.1, 256)):
             request = Request(7, "n2", verb, "new", "alice", b.NOW - hours * 3600)
             (decision,) = decided(b.snapshot(requests={"n2": request}), b.config(**TESTED))
@@ -372,7 +372,7 @@ class TestAFailedTestOfANodeInService:
         assert held.because is (Because.HOURLY_BUDGET if origin is IN_SERVICE else Because.RULE)
 
     def test_a_node_that_can_still_do_harm_goes_first(self) -> None:
-        """Nobody can use one that is tested."""
+        """No job can use one in validation."""
         snapshot = self.failed(1)
         snapshot = replace(snapshot, nodes={**snapshot.nodes, "n9": broken("n9")})
         config = b.config(guards={"quarantines_per_hour_max": 1}, **TESTED)

@@ -51,7 +51,7 @@ def test_it_is_raised_before_the_node_is_given_up_to_jobs_and_what_it_was_is_in_
     assert (plan.weight, plan.weight_before) == (LAST, 7)
 
 
-def test_a_spare_an_operators_release_and_a_node_that_is_last_already_keep_theirs() -> None:
+def test_a_spare_an_operators_release_and_a_node_that_is_last_already_keep_their_weight() -> None:
     for plan in (
         returned(node(), spares={"count": 1}),
         returned(node(), on_probation=False),
@@ -71,7 +71,7 @@ WORKED_ON = {NodeState.PROBATION, NodeState.REPAIRING, NodeState.VALIDATING, Nod
 
 
 @pytest.mark.parametrize("state", list(NodeState))
-def test_it_is_put_back_in_every_state_after_probation_but_under_our_hands_and_others(state: NodeState) -> None:
+def test_it_is_put_back_in_every_state_after_probation_except_under_repair_and_foreign_drain(state: NodeState) -> None:
     found = decided(node(LAST, state, weight=LAST, weight_before=7))
     assert [(one.row, one.plan and one.plan.kind) for one in found] == (
         [] if state in WORKED_ON else [(231, RecoveryKind.RESTORE_WEIGHT)]

@@ -45,7 +45,7 @@ def test_a_program_error_is_an_application_fault(code: int) -> None:
     assert signals(b.snapshot(b.node("n2", events=(b.xid_event("n2", code),)))) == {("n2", Signal.APPLICATION_FAULT)}
 
 
-def test_an_unlisted_xid_is_recorded_and_condemns_nobody() -> None:
+def test_an_unlisted_xid_is_recorded_and_condemns_no_node() -> None:
     assert signals(b.snapshot(b.node("n2", events=(b.xid_event("n2", 999),)))) == {("n2", Signal.RECORDED)}
 
 
@@ -163,11 +163,11 @@ class TestSilence:
         silent = b.node("n3", heard_at=b.NOW - 30, slurmd_silent_since=b.NOW - 25)
         assert signals(b.snapshot(silent, jobs=[b.job()], tables={b.job().key: table})) == {("n3", Signal.SILENT)}
 
-    def test_many_silent_at_once_means_our_own_fault(self) -> None:
+    def test_many_silent_at_once_are_no_dead_nodes(self) -> None:
         silent = [b.node(f"n{i}", heard_at=b.NOW - 60, slurmd_silent_since=b.NOW - 50) for i in range(1, 5)]
         assert {signal for _, signal in signals(b.snapshot(*silent))} == {Signal.SILENT}
 
-    def test_a_fresh_control_plane_waits_before_it_calls_anybody_silent(self) -> None:
+    def test_a_new_control_plane_waits_before_it_calls_a_node_silent(self) -> None:
         snapshot = b.snapshot(b.node("n3", heard_at=None), started_at=b.NOW - 1)
         assert found(snapshot) == []
 
@@ -176,17 +176,17 @@ class TestSilence:
 
 
 class TestAdministration:
-    def test_a_drain_of_somebody_else_is_seen(self) -> None:
+    def test_a_foreign_drain_is_found(self) -> None:
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="NHC: disk full", user="root")
         (finding,) = found(b.snapshot(b.node("n3", slurm=drained)))
         assert finding.signal is Signal.DRAINED_BY_OTHERS
         assert finding.evidence.shown()["reason"] == "NHC: disk full"
 
-    def test_a_node_that_somebody_else_set_down_is_theirs(self) -> None:
+    def test_a_node_that_an_administrator_set_down_is_a_foreign_drain(self) -> None:
         down = b.slurm_node("n3", "DOWN", reason="board swap", user="alice")
         assert signals(b.snapshot(b.node("n3", slurm=down))) == {("n3", Signal.DRAINED_BY_OTHERS)}
 
-    def test_a_drain_of_ours_is_no_news(self) -> None:
+    def test_a_drain_by_understudy_is_no_finding(self) -> None:
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost")
         assert found(b.snapshot(b.node("n3", NodeState.QUARANTINED, slurm=drained))) == []
 
@@ -194,17 +194,17 @@ class TestAdministration:
         record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW - 100)
         assert signals(b.snapshot(b.node("n3", record=record))) == {("n3", Signal.DRAIN_LIFTED)}
 
-    def test_an_old_reason_of_ours_under_somebody_elses_drain_makes_it_not_ours(self) -> None:
-        """Some versions of Slurm leave a reason standing when a node is resumed, and keep it when they drain it."""
+    def test_a_foreign_drain_with_an_old_reason_of_understudy_is_foreign(self) -> None:
+        """Some versions of Slurm keep a reason when a node is resumed, and when it is drained again."""
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
         assert signals(b.snapshot(b.node("n3", slurm=drained))) == {("n3", Signal.DRAINED_BY_OTHERS)}
 
-    def test_our_reason_written_by_somebody_else_is_theirs_and_stays_out_of_service(self) -> None:
+    def test_understudys_reason_written_by_another_user_is_a_foreign_drain(self) -> None:
         record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW - 9, drain_user="root", drain_reason_at=1000)
-        ours = replace(b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root"))
-        assert record.owns(replace(ours, reason_at=1000))
-        assert not record.owns(replace(ours, reason_at=1007))
-        assert not record.owns(replace(ours, reason_at=1000, reason_user="alice"))
+        drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root"))
+        assert record.owns(replace(drained, reason_at=1000))
+        assert not record.owns(replace(drained, reason_at=1007))
+        assert not record.owns(replace(drained, reason_at=1000, reason_user="alice"))
 
     def test_a_drain_not_yet_carried_out_is_not_taken_for_lifted(self) -> None:
         assert signals(b.snapshot(b.node("n3", NodeState.QUARANTINED))) == {("n3", Signal.UNDRAINED)}
@@ -247,7 +247,7 @@ class TestStraggler:
         assert finding.evidence.shown()["cause"] == cause
         assert f"cause {cause}" in finding.summary
 
-    def test_a_rank_in_doubt_accuses_nobody_and_clears_nobody(self) -> None:
+    def test_a_rank_in_doubt_accuses_no_node_and_clears_none(self) -> None:
         times = np.random.default_rng(5).lognormal(np.log(0.1), 0.01, size=(8, 80))
         times[6:] *= 1.3
         tables = {b.job().key: b.step_table(times.tolist())}
@@ -269,7 +269,7 @@ class TestStraggler:
         table = b.step_table([[0.1] * 40] * 3 + [[0.3] * 40] * 3, roles=["first"] * 3 + ["last"] * 3)
         assert slow_ranks(table, Straggler()) == []
 
-    def test_two_ranks_accuse_nobody(self) -> None:
+    def test_two_ranks_accuse_no_node(self) -> None:
         assert slow_ranks(b.step_table([[0.1] * 40, [0.3] * 40]), Straggler()) == []
 
     def test_steps_that_were_never_reported_do_not_make_a_straggler(self) -> None:

@@ -24,16 +24,16 @@ INSIDE, CAME_OUT = (120, True), (119, False)
 
 
 def table(places: Sequence[Place], still_seconds: float = 100, pause_seconds: float = 2, **changes: Any) -> StepTable:
-    """A gang that has finished twenty steps, the last of them so long ago."""
+    """A gang that has finished twenty steps, the last of them `still_seconds` ago."""
     usual = b.step_table([[0.1] * 20] * len(places), advanced_at=b.NOW - still_seconds)
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "heard_since": b.NOW - 900,
         "longest_pause_seconds": pause_seconds,
         "sequences": np.array([sequence for sequence, _ in places], dtype=np.int64),
         "inside": np.array([inside for _, inside in places]),
         "furthest_collective": "all_reduce",
     }
-    return replace(usual, **(told | changes))
+    return replace(usual, **(values | changes))
 
 
 def found(steps: StepTable, **changes: Any) -> list[Finding]:
@@ -66,15 +66,22 @@ def test_several_nodes_that_never_came_are_each_named() -> None:
     ("places", "why"),
     [
         ([INSIDE] * 4, "the network"),
-        ([(-1, False)] * 4, "do not tell"),
-        ([INSIDE, INSIDE, (-1, False), CAME_OUT], "some of its ranks do not tell"),
+        ([(-1, False)] * 4, "do not report"),
+        ([INSIDE, INSIDE, (-1, False), CAME_OUT], "some of its ranks do not report"),
         ([INSIDE, CAME_OUT, CAME_OUT, CAME_OUT], "no few"),
         ([INSIDE, INSIDE, (119, True), INSIDE], "the network"),
         ([CAME_OUT] * 4, "no few"),
     ],
-    ids=["all inside", "nobody tells", "one does not tell", "most are behind", "still in the last one", "all outside"],
+    ids=[
+        "all inside",
+        "none reports",
+        "one does not report",
+        "most are behind",
+        "still in the last one",
+        "all outside",
+    ],
 )
-def test_nobody_is_named_without_evidence_and_nothing_done_where_ranks_may_just_be_busy(
+def test_no_rank_is_named_without_evidence_and_nothing_follows_where_ranks_may_be_busy(
     places: list[Place], why: str
 ) -> None:
     (finding,) = found(table(places))
@@ -86,7 +93,7 @@ def test_nobody_is_named_without_evidence_and_nothing_done_where_ranks_may_just_
     assert why in finding.summary
 
 
-def test_a_table_without_collectives_names_nobody() -> None:
+def test_a_table_without_collectives_names_no_rank() -> None:
     steps = b.step_table([[0.1] * 20] * 4, advanced_at=b.NOW - 2000)
     (finding,) = found(steps, started_at=b.NOW - 5000)
     assert finding.evidence.shown()["named"] is False

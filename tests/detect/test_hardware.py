@@ -26,7 +26,7 @@ def found(snapshot: Snapshot, **policy: Any) -> list[Finding]:
     return detect(snapshot, b.config(hardware=policy))
 
 
-def said(snapshot: Snapshot, **policy: Any) -> list[tuple[str, Signal, str]]:
+def findings(snapshot: Snapshot, **policy: Any) -> list[tuple[str, Signal, str]]:
     return [(finding.node, finding.signal, finding.rule) for finding in found(snapshot, **policy)]
 
 
@@ -58,10 +58,10 @@ def outage(ago: float, seconds: float = 40.0, part: str = "mlx5_0/1", number: in
 class TestGpuSet:
     def test_a_gpu_that_stays_away_is_a_hardware_fault(self) -> None:
         snapshot = with_gpu(status=GpuStatus.MISSING, missing_seconds=61.0)
-        assert said(snapshot) == [("n3", Signal.HARDWARE_FAULT, "gpus.missing")]
+        assert findings(snapshot) == [("n3", Signal.HARDWARE_FAULT, "gpus.missing")]
 
     def test_a_gpu_that_is_being_reset_is_none(self) -> None:
-        assert said(with_gpu(status=GpuStatus.MISSING, missing_seconds=20.0)) == []
+        assert findings(with_gpu(status=GpuStatus.MISSING, missing_seconds=20.0)) == []
 
     def test_another_gpu_in_its_place_makes_the_node_suspect_and_names_both(self) -> None:
         (finding,) = found(with_gpu(replaced_uuid="GPU-old"))
@@ -71,11 +71,11 @@ class TestGpuSet:
     def test_fewer_gpus_than_slurm_has_make_the_node_suspect(self) -> None:
         slurm = b.slurm_node("n3")
         node = b.node("n3", slurm=replace(slurm, gres="gpu:h100:8(S:0-1)"), gpus=tuple(b.gpu(i) for i in range(7)))
-        assert said(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "gpus.too_few")]
-        assert said(b.snapshot(node), gpus_per_node=7) == []
+        assert findings(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "gpus.too_few")]
+        assert findings(b.snapshot(node), gpus_per_node=7) == []
 
     def test_a_node_whose_driver_lists_none_is_not_judged_by_it(self) -> None:
-        assert said(b.snapshot(b.node("n3")), gpus_per_node=8) == []
+        assert findings(b.snapshot(b.node("n3")), gpus_per_node=8) == []
 
     @pytest.mark.parametrize(
         ("gres", "count"),
@@ -96,25 +96,25 @@ class TestGpuSet:
 
 
 class TestMemory:
-    def test_a_worn_out_sram_is_a_fault_for_hands(self) -> None:
+    def test_a_worn_out_sram_needs_manual_repair(self) -> None:
         (finding,) = found(with_gpu(sram_threshold_exceeded=True))
         assert (finding.signal, finding.rule) == (Signal.HARDWARE_FAULT, "memory.sram_threshold")
         assert finding.evidence.shown()["repair"] == "manual_repair"
 
     def test_a_remap_that_failed_is_one_fault_whatever_else_is_pending(self) -> None:
         snapshot = with_gpu(remapped_rows_failed=True, remapped_rows_pending=True)
-        assert [signal for _, signal, _ in said(snapshot)] == [Signal.HARDWARE_FAULT]
+        assert [signal for _, signal, _ in findings(snapshot)] == [Signal.HARDWARE_FAULT]
 
     def test_a_pending_remap_waits_for_the_end_of_the_job(self) -> None:
         (finding,) = found(with_gpu(remapped_rows_pending=True))
         assert (finding.signal, finding.evidence.shown()["repair"]) == (Signal.DRAIN_AT_JOB_END, "reset_gpu")
 
     def test_corrected_errors_mean_nothing_by_their_number(self) -> None:
-        assert said(with_gpu(ecc_corrected=10**9, remapped_rows_uncorrectable=400)) == []
+        assert findings(with_gpu(ecc_corrected=10**9, remapped_rows_uncorrectable=400)) == []
 
     def test_uncorrectable_errors_of_the_host_make_it_suspect(self) -> None:
         node = b.node("n3", host=Host(memory_errors_uncorrected=1, memory_errors_corrected=10_000))
-        assert said(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "memory.host_uncorrected")]
+        assert findings(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "memory.host_uncorrected")]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ class TestMemory:
     ],
 )
 def test_what_may_be_wrong_makes_a_node_suspect(values: dict[str, Any], rule: str) -> None:
-    assert said(with_gpu(**values)) == [("n3", Signal.HEALTH_SUSPECTED, rule)]
+    assert findings(with_gpu(**values)) == [("n3", Signal.HEALTH_SUSPECTED, rule)]
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_what_may_be_wrong_makes_a_node_suspect(values: dict[str, Any], rule: st
         {"pcie_generation": 1, "pcie_generation_max": 5},
     ],
 )
-def test_what_is_usual_makes_nobody_suspect(values: dict[str, Any]) -> None:
-    assert said(with_gpu(**values)) == []
+def test_what_is_usual_makes_no_node_suspect(values: dict[str, Any]) -> None:
+    assert findings(with_gpu(**values)) == []
 
 
 def stopped(seconds_ago: float) -> dict[str, Any]:
@@ -157,8 +157,8 @@ def stopped(seconds_ago: float) -> dict[str, Any]:
 class TestDriver:
     def test_a_silent_driver_makes_its_node_suspect_and_no_more(self) -> None:
         node = b.node("n2", nvml_silent_seconds=500.0, nvml_unkillable=True)
-        assert said(b.snapshot(node)) == [("n2", Signal.HEALTH_SUSPECTED, "driver.silent")]
-        assert said(b.snapshot(node, **stopped(0.5))) == [("n2", Signal.HEALTH_SUSPECTED, "driver.silent")]
+        assert findings(b.snapshot(node)) == [("n2", Signal.HEALTH_SUSPECTED, "driver.silent")]
+        assert findings(b.snapshot(node, **stopped(0.5))) == [("n2", Signal.HEALTH_SUSPECTED, "driver.silent")]
 
     def test_with_its_gang_standing_still_it_is_at_fault(self) -> None:
         (finding,) = found(b.snapshot(b.node("n2", nvml_silent_seconds=70.0), **stopped(65.0)))
@@ -168,30 +168,30 @@ class TestDriver:
 
     def test_a_gang_that_stood_still_long_before_is_no_second_signal(self) -> None:
         snapshot = b.snapshot(b.node("n2", nvml_silent_seconds=70.0), **stopped(600.0))
-        assert said(snapshot) == [("n2", Signal.HEALTH_SUSPECTED, "driver.silent")]
+        assert findings(snapshot) == [("n2", Signal.HEALTH_SUSPECTED, "driver.silent")]
 
     def test_a_gang_elsewhere_is_none_either(self) -> None:
         snapshot = b.snapshot(b.node("n7", nvml_silent_seconds=70.0), **stopped(65.0))
-        assert said(snapshot) == [("n7", Signal.HEALTH_SUSPECTED, "driver.silent")]
+        assert findings(snapshot) == [("n7", Signal.HEALTH_SUSPECTED, "driver.silent")]
 
     def test_silent_on_many_nodes_at_once_condemns_none(self) -> None:
         nodes = [b.node(f"n{i}", nvml_silent_seconds=70.0) for i in range(1, 5)]
-        assert {signal for _, signal, _ in said(b.snapshot(*nodes, **stopped(65.0)))} == {Signal.RECORDED}
+        assert {signal for _, signal, _ in findings(b.snapshot(*nodes, **stopped(65.0)))} == {Signal.RECORDED}
 
     def test_those_silent_for_long_or_out_of_service_do_not_make_it_many(self) -> None:
         fresh = b.node("n2", nvml_silent_seconds=70.0)
         for state in WAITING:
             others = [b.node(f"n{i}", state, nvml_silent_seconds=70.0) for i in range(3, 8)]
-            assert ("n2", Signal.HARDWARE_FAULT, "driver.silent_and_stalled") in said(
+            assert ("n2", Signal.HARDWARE_FAULT, "driver.silent_and_stalled") in findings(
                 b.snapshot(fresh, *others, **stopped(65.0))
             )
         long_ago = [b.node(f"n{i}", nvml_silent_seconds=9000.0) for i in range(3, 8)]
-        assert ("n2", Signal.HARDWARE_FAULT, "driver.silent_and_stalled") in said(
+        assert ("n2", Signal.HARDWARE_FAULT, "driver.silent_and_stalled") in findings(
             b.snapshot(fresh, *long_ago, **stopped(65.0))
         )
 
     def test_a_driver_that_takes_its_time_is_not_silent(self) -> None:
-        assert said(b.snapshot(b.node("n2", nvml_silent_seconds=12.0))) == []
+        assert findings(b.snapshot(b.node("n2", nvml_silent_seconds=12.0))) == []
 
 
 class TestPorts:
@@ -202,30 +202,30 @@ class TestPorts:
 
     def test_sooner_when_its_gang_stands_still(self) -> None:
         node = b.node("n2", ports=(down(30.0),))
-        assert said(b.snapshot(node)) == []
-        assert said(b.snapshot(node, **stopped(0.5))) == []
-        assert said(b.snapshot(node, **stopped(28.0))) == [("n2", Signal.HARDWARE_FAULT, "infiniband.port_down")]
+        assert findings(b.snapshot(node)) == []
+        assert findings(b.snapshot(node, **stopped(0.5))) == []
+        assert findings(b.snapshot(node, **stopped(28.0))) == [("n2", Signal.HARDWARE_FAULT, "infiniband.port_down")]
 
     def test_a_port_that_was_never_in_use_is_no_loss(self) -> None:
         node = b.node("n2", ports=(down(9000.0, was_active=False),))
-        assert said(b.snapshot(node, **stopped(28.0))) == []
+        assert findings(b.snapshot(node, **stopped(28.0))) == []
 
     def test_ports_of_many_nodes_down_at_once_are_a_switch(self) -> None:
         nodes = [b.node(f"n{i}", ports=(down(300.0),)) for i in range(1, 5)]
-        assert {signal for _, signal, _ in said(b.snapshot(*nodes))} == {Signal.RECORDED}
-        assert {signal for _, signal, _ in said(b.snapshot(*nodes), together_nodes=5)} == {Signal.HARDWARE_FAULT}
+        assert {signal for _, signal, _ in findings(b.snapshot(*nodes))} == {Signal.RECORDED}
+        assert {signal for _, signal, _ in findings(b.snapshot(*nodes), together_nodes=5)} == {Signal.HARDWARE_FAULT}
 
     @pytest.mark.parametrize("state", WAITING)
     def test_bad_cables_that_wait_for_their_repair_are_no_switch(self, state: NodeState) -> None:
         waiting = [b.node(f"n{i}", state, ports=(down(300.0),)) for i in range(3, 8)]
         snapshot = b.snapshot(b.node("n2", ports=(down(250.0),)), *waiting)
-        assert ("n2", Signal.HARDWARE_FAULT, "infiniband.port_down") in said(snapshot)
+        assert ("n2", Signal.HARDWARE_FAULT, "infiniband.port_down") in findings(snapshot)
 
     def test_drops_of_other_days_are_no_switch_and_those_of_a_minute_are(self) -> None:
         days = [b.node(f"n{i}", ports=(down(i * 9000.0), port(2))) for i in range(2, 8)]
-        assert {signal for _, signal, _ in said(b.snapshot(*days))} == {Signal.HARDWARE_FAULT}
+        assert {signal for _, signal, _ in findings(b.snapshot(*days))} == {Signal.HARDWARE_FAULT}
         minute = [b.node(f"n{i}", ports=(down(240.0 + i * 15), down(245.0, number=2))) for i in range(2, 6)]
-        assert {signal for _, signal, _ in said(b.snapshot(*days[4:], *minute))} == {
+        assert {signal for _, signal, _ in findings(b.snapshot(*days[4:], *minute))} == {
             Signal.HARDWARE_FAULT,
             Signal.RECORDED,
         }
@@ -233,7 +233,7 @@ class TestPorts:
     def test_a_switch_is_known_by_ports_that_are_not_down_for_long_yet(self) -> None:
         late = [b.node(f"n{i}", ports=(down(20.0),)) for i in range(3, 6)]
         snapshot = b.snapshot(b.node("n2", ports=(down(28.0),)), *late, **stopped(27.0))
-        assert said(snapshot) == [("n2", Signal.RECORDED, "infiniband.port_down")]
+        assert findings(snapshot) == [("n2", Signal.RECORDED, "infiniband.port_down")]
 
     def test_three_outages_within_half_a_day_are_a_flap_though_the_port_is_up(self) -> None:
         events = tuple(outage(ago, number=i) for i, ago in enumerate((30_000, 20_000, 100)))
@@ -251,7 +251,7 @@ class TestPorts:
         ],
     )
     def test_fewer_older_ones_and_those_of_another_port_are_none(self, events: list[StoredHardwareEvent]) -> None:
-        assert said(b.snapshot(b.node("n2", hardware_events=tuple(events)))) == []
+        assert findings(b.snapshot(b.node("n2", hardware_events=tuple(events)))) == []
 
     def test_as_many_that_were_too_short_make_a_suspect(self) -> None:
         def node(*seconds: float) -> Snapshot:
@@ -259,28 +259,28 @@ class TestPorts:
             return b.snapshot(b.node("n2", ports=(port(),), hardware_events=events))
 
         unsteady = [("n2", Signal.HEALTH_SUSPECTED, "infiniband.port_unsteady")]
-        assert said(node(0.0, 0.0, 0.0)) == said(node(40.0, 15.0, 0.0)) == unsteady
-        assert said(node(0.0, 0.0)) == []
-        assert said(node(40.0, 40.0, 40.0, 0.0)) == [("n2", Signal.HARDWARE_FAULT, "infiniband.port_flaps")]
+        assert findings(node(0.0, 0.0, 0.0)) == findings(node(40.0, 15.0, 0.0)) == unsteady
+        assert findings(node(0.0, 0.0)) == []
+        assert findings(node(40.0, 40.0, 40.0, 0.0)) == [("n2", Signal.HARDWARE_FAULT, "infiniband.port_flaps")]
 
     def test_ports_that_were_dead_before_the_node_booted_are_missed_where_the_site_says_how_many(self) -> None:
         dead = port(2, state="DOWN", physical_state="Polling", was_active=False)
         node = b.node("n2", gpus=(b.gpu(),), ports=(port(), dead))
-        assert said(b.snapshot(node)) == []
-        assert said(b.snapshot(node), ports_per_node=1) == []
+        assert findings(b.snapshot(node)) == []
+        assert findings(b.snapshot(node), ports_per_node=1) == []
         (finding,) = found(b.snapshot(node), ports_per_node=2)
         assert (finding.signal, finding.rule) == (Signal.HEALTH_SUSPECTED, "infiniband.too_few_ports")
         assert finding.evidence.shown()["not_active"] == ["mlx5_0/2"]
         no_adapter = b.node("n2", gpus=(b.gpu(),))
-        assert said(b.snapshot(no_adapter), ports_per_node=2) == [
+        assert findings(b.snapshot(no_adapter), ports_per_node=2) == [
             ("n2", Signal.HEALTH_SUSPECTED, "infiniband.too_few_ports")
         ]
         for unknown in (replace(no_adapter, ports_silent_seconds=0.4), replace(no_adapter, gpus=())):
-            assert said(b.snapshot(unknown), ports_per_node=2) == []
+            assert findings(b.snapshot(unknown), ports_per_node=2) == []
 
-    def test_a_port_that_goes_down_under_our_eyes_is_not_missed_twice(self) -> None:
+    def test_a_port_that_goes_down_while_the_node_runs_is_found_once(self) -> None:
         node = b.node("n2", gpus=(b.gpu(),), ports=(port(), down(20.0, number=2)))
-        assert said(b.snapshot(node), ports_per_node=2) == []
+        assert findings(b.snapshot(node), ports_per_node=2) == []
 
 
 def test_events_of_nvml_are_recorded_for_this_boot_only() -> None:
@@ -291,7 +291,7 @@ def test_events_of_nvml_are_recorded_for_this_boot_only() -> None:
     (finding,) = found(b.snapshot(stored(b.BOOT)))
     assert (finding.signal, finding.rule) == (Signal.RECORDED, "event.nvml_xid")
     assert "79" in finding.summary
-    assert said(b.snapshot(stored("an earlier boot"))) == []
+    assert findings(b.snapshot(stored("an earlier boot"))) == []
 
 
 class TestHost:
@@ -306,16 +306,18 @@ class TestHost:
         ],
     )
     def test_a_disk_that_is_full_or_read_only_makes_the_node_suspect(self, disk: Disk) -> None:
-        assert said(b.snapshot(b.node("n2", host=Host(disks=[disk])))) == [("n2", Signal.HEALTH_SUSPECTED, "host.disk")]
+        assert findings(b.snapshot(b.node("n2", host=Host(disks=[disk])))) == [
+            ("n2", Signal.HEALTH_SUSPECTED, "host.disk")
+        ]
 
     def test_room_enough_is_well(self) -> None:
-        assert said(b.snapshot(b.node("n2", host=Host(disks=[Disk("/", 100 * GiB, 5 * GiB, 0.4)])))) == []
+        assert findings(b.snapshot(b.node("n2", host=Host(disks=[Disk("/", 100 * GiB, 5 * GiB, 0.4)])))) == []
 
     @pytest.mark.parametrize("what", ["ports_silent_seconds", "host_silent_seconds"])
     def test_one_that_its_agent_cannot_look_at_is_suspect(self, what: str) -> None:
         def silent(seconds: float) -> list[tuple[str, Signal, str]]:
             values: dict[str, Any] = {what: seconds}
-            return said(b.snapshot(b.node("n2", **values)))
+            return findings(b.snapshot(b.node("n2", **values)))
 
         assert silent(40.0) == [("n2", Signal.HEALTH_SUSPECTED, "host.silent")]
         assert silent(2.0) == []
@@ -323,7 +325,7 @@ class TestHost:
     @pytest.mark.parametrize(("ahead", "recorded"), [(60.0, True), (-60.0, True), (-2.0, False)])
     def test_a_clock_that_is_off_is_recorded(self, ahead: float, recorded: bool) -> None:
         expected = [("n2", Signal.RECORDED, "host.clock")] if recorded else []
-        assert said(b.snapshot(b.node("n2", clock_ahead_seconds=ahead))) == expected
+        assert findings(b.snapshot(b.node("n2", clock_ahead_seconds=ahead))) == expected
 
 
 class TestCauses:
@@ -369,11 +371,11 @@ class TestCauses:
         assert second_signals(node, 0) == []
 
 
-def test_what_a_good_part_of_the_fleet_shows_alike_makes_nobody_suspect() -> None:
+def test_what_a_good_part_of_the_fleet_shows_alike_makes_no_node_suspect() -> None:
     def fleet(full: int) -> Snapshot:
         disks = [Disk("/", 100 * GiB, 0)]
         return b.snapshot(*(b.node(f"n{i}", host=Host(disks=disks)) for i in range(1, full + 1)))
 
-    assert {signal for _, signal, _ in said(fleet(3))} == {Signal.HEALTH_SUSPECTED}
-    assert {signal for _, signal, _ in said(fleet(4))} == {Signal.RECORDED}
-    assert {signal for _, signal, _ in said(fleet(4), together_share=0.6)} == {Signal.HEALTH_SUSPECTED}
+    assert {signal for _, signal, _ in findings(fleet(3))} == {Signal.HEALTH_SUSPECTED}
+    assert {signal for _, signal, _ in findings(fleet(4))} == {Signal.RECORDED}
+    assert {signal for _, signal, _ in findings(fleet(4), together_share=0.6)} == {Signal.HEALTH_SUSPECTED}

@@ -15,13 +15,13 @@ from understudy_controlplane.detect.kernel_line import Form, KernelLine, decode
 FORMS: list[tuple[str, dict[str, object]]] = [
     (
         "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-        {"code": 79, "bus_id": "0000:05:00.0", "pid": None, "process": "", "said": "GPU has fallen off the bus."},
+        {"code": 79, "bus_id": "0000:05:00.0", "pid": None, "process": "", "message": "GPU has fallen off the bus."},
     ),
     (
         "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate.",
         {"code": 63, "bus_id": "0000:10:1c.0", "pid": 1896, "process": ""},
     ),
-    ("NVRM: Xid (0000:03:00): 14, Channel 00000001", {"bus_id": "0000:03:00.0", "said": "Channel 00000001"}),
+    ("NVRM: Xid (0000:03:00): 14, Channel 00000001", {"bus_id": "0000:03:00.0", "message": "Channel 00000001"}),
     (
         "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No",
         {"code": 94, "instance": "GPU-I:05", "unit": "CE User Channel", "reset": False, "drain_reset": False},
@@ -85,7 +85,7 @@ FORMS: list[tuple[str, dict[str, object]]] = [
         "DRAM:1, LTC:0, MMU:0, PCIE:2",
         {"counts": (("DRAM", 1), ("LTC", 0), ("MMU", 0), ("PCIE", 2))},
     ),
-    ("NVRM: Xid (PCI:0000:07:00): 110, SEC_FAULT: something", {"code": 110, "said": "SEC_FAULT: something"}),
+    ("NVRM: Xid (PCI:0000:07:00): 110, SEC_FAULT: something", {"code": 110, "message": "SEC_FAULT: something"}),
     (
         "NVRM: Xid (PCI:0000:cb:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 7, TPC 2, "
         "SM 0): Illegal Instruction Parameter",
@@ -95,7 +95,7 @@ FORMS: list[tuple[str, dict[str, object]]] = [
         "NVRM: Xid (PCI:0000:05:00): 45, pid=12, name=python, channel 0x00000008 caused by previous Xid 94",
         {"caused_by": 94},
     ),
-    ("NVRM: Xid (PCI:0000:91:00): 43", {"code": 43, "said": ""}),
+    ("NVRM: Xid (PCI:0000:91:00): 43", {"code": 43, "message": ""}),
     ("NVRM: Xid (PCI:00000000:9D:00.0): 48, DBE", {"bus_id": "0000:9d:00.0"}),
 ]  # fmt: skip
 
@@ -152,7 +152,7 @@ OTHERS: list[tuple[str, Form, dict[str, object]]] = [
         Form.GSP_HISTORY,
         {},
     ),
-    ("NVRM: Xid in a shape nobody has seen", Form.OTHER, {"said": "NVRM: Xid in a shape nobody has seen"}),
+    ("NVRM: Xid in an unknown shape", Form.OTHER, {"message": "NVRM: Xid in an unknown shape"}),
 ]
 
 ALL = [(text, Form.XID, fields) for text, fields in FORMS] + SWITCH + OTHERS
@@ -179,11 +179,11 @@ def test_the_agent_sends_every_form_with_the_same_number_and_address(
         assert (event.xid, event.bus_id) == (None, line.bus_id)
 
 
-def test_what_is_told_can_be_shown_as_it_is() -> None:
-    told = decode(FORMS[11][0]).told()
-    assert told["words"] == ["0x021425c6", "0x00000000", "0x00000001", "0x00000002"]
-    assert told["unit"] == "NETIR_LINK_EVT"
-    assert "form" not in told
+def test_details_are_json() -> None:
+    details = decode(FORMS[11][0]).details()
+    assert details["words"] == ["0x021425c6", "0x00000000", "0x00000001", "0x00000002"]
+    assert details["unit"] == "NETIR_LINK_EVT"
+    assert "form" not in details
 
 
 def test_a_storm_that_differs_in_pids_only_is_of_one_kind() -> None:
@@ -196,11 +196,11 @@ def test_a_storm_that_differs_in_pids_only_is_of_one_kind() -> None:
 def test_no_text_raises_and_none_is_lost(text: str) -> None:
     line = decode(text)
     assert isinstance(line, KernelLine)
-    assert line.form is not Form.OTHER or line.said == _unescaped(text)
+    assert line.form is not Form.OTHER or line.message == _unescaped(text)
 
 
 def _unescaped(text: str) -> str:
-    return decode(text).said if "\\x" in text else text.strip()
+    return decode(text).message if "\\x" in text else text.strip()
 
 
 @pytest.mark.parametrize("seed", range(40))

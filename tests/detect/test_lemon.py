@@ -56,7 +56,7 @@ def test_no_signal_but_faults_makes_one_by_itself(signals: LemonSignals) -> None
 
 
 def test_what_the_whole_fleet_shows_is_no_nodes_own() -> None:
-    """An update that stopped every agent three times, and one node that has a fault besides."""
+    """An update that stopped every agent three times, and one node that also has a fault."""
     everywhere = {f"n{i}": LemonSignals(agent_losses=3) for i in range(1, 9)}
     everywhere["n3"] = LemonSignals(agent_losses=3, faults=1, outages=1)
     assert scores(everywhere, 8)["n1"] == 0
@@ -64,13 +64,13 @@ def test_what_the_whole_fleet_shows_is_no_nodes_own() -> None:
     assert called(n3=LemonSignals(agent_losses=3, faults=1, outages=1)) == {"n3"}
 
 
-def test_a_lemon_is_told_to_a_person_and_nothing_is_done() -> None:
+def test_a_lemon_is_recorded_and_nothing_else_follows() -> None:
     seen = snapshot(n3=LemonSignals(faults=3, xid_kinds=2))
     (finding,) = [one for one in detect(seen, b.config()) if one.signal is Signal.LEMON]
     assert finding.evidence.shown()["faults"] == 3
     (decision,) = decide(seen, [finding], b.config())
     assert (decision.row, decision.subject, decision.to_state, decision.plan) == (151, "n3", None, None)
-    assert "a person should look" in decision.reason
+    assert "an administrator should look" in decision.reason
 
 
 def test_lemons_are_the_last_to_be_taken_as_spares() -> None:
@@ -78,7 +78,7 @@ def test_lemons_are_the_last_to_be_taken_as_spares() -> None:
     assert free_spares(b.snapshot(spares=["n6", "n7", "n8"], lemon_signals=signals), b.config()) == ["n7", "n8", "n6"]
 
 
-def test_lemons_join_the_pool_when_there_is_nobody_else() -> None:
+def test_lemons_join_the_pool_when_there_is_no_other_node() -> None:
     signals = {"n8": LemonSignals(faults=5)}
     seen = b.snapshot(lemon_signals=signals)
     assert set(joining_pool(seen, (), b.config(spares={"count": 2}))) == {"n6", "n7"}
@@ -92,7 +92,7 @@ def test_users_that_keep_off_a_node_are_counted_once_each() -> None:
 
 def test_a_real_year_of_faults() -> None:
     """400 servers, 584 faults. Every 28 days the nodes that are lemons by the faults of the last 28 days, and whether
-    they fail again within the next 28: more often than others, far from always. So a lemon is told, never acted on.
+    they fail again within the next 28: more often than others, far from always. So a lemon is only recorded.
     """
     faults: defaultdict[str, list[float]] = defaultdict(list)
     for event in json.loads(gzip.decompress(TRACE.read_bytes())):

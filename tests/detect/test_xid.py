@@ -28,9 +28,9 @@ def line(text: str, sequence: int = 1, at: float = START, node: str = "n1", **ma
 
 
 def code(
-    number: int, sequence: int = 1, at: float = START, bus: str = "01", said: str = "x", **marks: Any
+    number: int, sequence: int = 1, at: float = START, bus: str = "01", message: str = "x", **marks: Any
 ) -> StoredKernelEvent:
-    return line(f"NVRM: Xid (PCI:0000:{bus}:00): {number}, pid=1, name=python, {said}", sequence, at, **marks)
+    return line(f"NVRM: Xid (PCI:0000:{bus}:00): {number}, pid=1, name=python, {message}", sequence, at, **marks)
 
 
 def remembered(*events: StoredKernelEvent, name: str = "n1", **values: Any) -> NodeView:
@@ -59,7 +59,7 @@ class TestLines:
     """What one line means, taken for itself."""
 
     @pytest.mark.parametrize(
-        ("said", "signal", "repair"),
+        ("message", "signal", "repair"),
         [
             ("Contained: SM (0x1). RST: No, D-RST: No", Signal.APPLICATION_FAULT, "restart_app"),
             ("Contained: SM (0x1). RST: No, D-RST: Yes", Signal.DRAIN_AT_JOB_END, "reset_gpu"),
@@ -67,11 +67,11 @@ class TestLines:
             ("Contained: SM (0x1)", Signal.DRAIN_AT_JOB_END, "reset_gpu"),
         ],
     )
-    def test_the_flags_of_a_memory_error_decide(self, said: str, signal: Signal, repair: str) -> None:
-        assert of(code(94, said=said)) == [("xid.94", signal, repair)]
+    def test_the_flags_of_a_memory_error_decide(self, message: str, signal: Signal, repair: str) -> None:
+        assert of(code(94, message=message)) == [("xid.94", signal, repair)]
 
     def test_an_uncontained_memory_error_without_flags_evicts(self) -> None:
-        assert of(code(95, said="Uncontained: SM (0x1)")) == [("xid.95", Signal.HARDWARE_FAULT, "reset_gpu")]
+        assert of(code(95, message="Uncontained: SM (0x1)")) == [("xid.95", Signal.HARDWARE_FAULT, "reset_gpu")]
 
     @pytest.mark.parametrize(
         ("words", "signal", "repair"),
@@ -84,13 +84,13 @@ class TestLines:
             ("0x3 0x0 0x1 0x0 0x0 0x0 0x0", Signal.HARDWARE_FAULT, "reset_gpu"),
         ],
     )
-    def test_of_an_nvlink_errors_registers_the_gravest_bit_counts(
+    def test_of_an_nvlink_errors_registers_the_most_serious_bit_counts(
         self, words: str, signal: Signal, repair: str
     ) -> None:
-        assert of(code(74, said=f"NVLink: fatal error detected on link 6({words})")) == [("xid.74", signal, repair)]
+        assert of(code(74, message=f"NVLink: fatal error detected on link 6({words})")) == [("xid.74", signal, repair)]
 
     @pytest.mark.parametrize(
-        ("number", "said", "signal"),
+        ("number", "message", "signal"),
         [
             (144, "SAW_MVB Fatal XC0 i0 Link 01 (0x00000021 0x00000010 0x0 0x0)", Signal.HARDWARE_FAULT),
             (144, "SAW_MVB Nonfatal XC0 i0 Link 01 (0x00000021 0x00000004 0x0 0x0)", Signal.RECORDED),
@@ -108,17 +108,17 @@ class TestLines:
             (146, "SOMETHING_NEW Fatal XC0 i0 Link 1 (0xffffffff 0x0)", Signal.APPLICATION_FAULT),
         ],
     )
-    def test_nvlink5_is_decoded_by_unit_and_status(self, number: int, said: str, signal: Signal) -> None:
-        assert [(rule, found) for rule, found, _ in of(code(number, said=said))] == [(f"xid.{number}", signal)]
+    def test_nvlink5_is_decoded_by_unit_and_status(self, number: int, message: str, signal: Signal) -> None:
+        assert [(rule, found) for rule, found, _ in of(code(number, message=message))] == [(f"xid.{number}", signal)]
 
     def test_a_unit_of_a_name_not_known_is_found_by_its_subcode_in_either_layout(self) -> None:
-        old = code(145, said="WHAT_IS_IT Fatal XC0 i0 Link 01 (0x000000a2 0x00000002 0x0)")
-        new = code(145, said="WHAT_IS_IT Fatal XC0 i0 Link 01 (0x00000005 0x00000002 0x0)")
+        old = code(145, message="WHAT_IS_IT Fatal XC0 i0 Link 01 (0x000000a2 0x00000002 0x0)")
+        new = code(145, message="WHAT_IS_IT Fatal XC0 i0 Link 01 (0x00000005 0x00000002 0x0)")
         assert [of(old)[0][1], of(new)[0][1]] == [Signal.HARDWARE_FAULT] * 2
         assert of(new, driver_version="550.54.15")[0][1] is Signal.APPLICATION_FAULT  # subcode 0: no such unit
 
-    def test_it_is_read_by_the_driver_that_said_it_and_not_by_that_of_now(self) -> None:
-        new = code(145, said="WHAT_IS_IT Fatal XC0 i0 Link 01 (0x00000005 0x00000002 0x0)")
+    def test_it_is_read_by_the_rules_of_the_driver_that_wrote_it(self) -> None:
+        new = code(145, message="WHAT_IS_IT Fatal XC0 i0 Link 01 (0x00000005 0x00000002 0x0)")
         then = replace(new, generation=Generation("550.54.15"))
         assert of(then, driver_version="595.45.04")[0][1] is Signal.APPLICATION_FAULT
 
@@ -159,7 +159,7 @@ class TestLines:
         assert found.evidence.shown()["repair"] == "reboot"
 
     def test_a_line_in_a_form_not_known_is_shown(self) -> None:
-        (found,) = judged(remembered(line("NVRM: Xid in a shape nobody has seen")))
+        (found,) = judged(remembered(line("NVRM: Xid in an unknown shape")))
         assert (found.rule, found.signal) == ("xid.unread", Signal.RECORDED)
 
     def test_which_gpu_it_is_stands_in_the_evidence(self) -> None:
@@ -168,8 +168,8 @@ class TestLines:
 
 
 def action(number: int, sequence: int, at: float = START, bus: str = "01", before: int = 0) -> StoredKernelEvent:
-    said = f"GPU recovery action changed from {before:#x} (words) to {number:#x} (other words)"
-    return code(154, sequence, at, bus, said)
+    message = f"GPU recovery action changed from {before:#x} (words) to {number:#x} (other words)"
+    return code(154, sequence, at, bus, message)
 
 
 class TestTheDriversOwnAction:
@@ -185,7 +185,7 @@ class TestTheDriversOwnAction:
     def test_alone_it_speaks_for_itself(self) -> None:
         assert of(action(2, 1)) == [("xid.154", Signal.HARDWARE_FAULT, "reboot")]
 
-    def test_an_error_that_it_is_not_told_for_keeps_its_row(self) -> None:
+    def test_an_error_without_a_recovery_action_keeps_its_row(self) -> None:
         assert of(code(46), action(3, 2))[0] == ("xid.46", Signal.HARDWARE_FAULT, "reset_gpu")
 
     def test_zero_clears_what_was_before_on_that_gpu(self) -> None:
@@ -220,9 +220,9 @@ class TestTheDriversOwnAction:
         assert of(code(48), gpus=(b.gpu(0, recovery_action=4),))[0][1] is Signal.DRAIN_AT_JOB_END
         assert of(code(48), gpus=(b.gpu(0, recovery_action=0),))[0][1] is Signal.HARDWARE_FAULT
 
-    @pytest.mark.parametrize("said", ["in new words", "GPU recovery action changed from 0x0 (None) to 0x63 (New)"])
-    def test_an_action_not_known_here_is_recorded(self, said: str) -> None:
-        assert of(code(154, said=said)) == [("xid.154", Signal.RECORDED, "none")]
+    @pytest.mark.parametrize("message", ["in new words", "GPU recovery action changed from 0x0 (None) to 0x63 (New)"])
+    def test_an_action_not_known_here_is_recorded(self, message: str) -> None:
+        assert of(code(154, message=message)) == [("xid.154", Signal.RECORDED, "none")]
 
 
 class TestBursts:
@@ -271,7 +271,7 @@ class TestBursts:
         found = of(code(79, 1, START, "05"), code(74, 2, START + 0.1, "06"), action(1, 3, START + 0.2, "06"))
         assert ("xid.74", Signal.HARDWARE_FAULT, "reset_gpu") in found
 
-    def test_the_same_fall_told_twice_is_one(self) -> None:
+    def test_the_same_fall_logged_twice_is_one(self) -> None:
         found = of(line("NVRM: GPU 0000:05:00.0: GPU has fallen off the bus."), code(79, 2, bus="05"))
         assert [(rule, signal) for rule, signal, _ in found] == [
             ("gpu.lost", Signal.RECORDED),
@@ -301,7 +301,7 @@ class TestBursts:
         assert found == {(group[0], group[-1], len(group)) for group in expected}
 
     def test_nothing_is_found_otherwise_when_events_come_again_in_another_order(self) -> None:
-        events = [code(45, i, START + i, said=f"channel {i}") for i in range(1, 50)]
+        events = [code(45, i, START + i, message=f"channel {i}") for i in range(1, 50)]
         ahead, back = remembered(*events), remembered(*reversed(events))
         assert (ahead.events[0].count, ahead.events[0].begun_at) == (49, START + 1)
         assert ahead.events == back.events
@@ -323,12 +323,12 @@ class TestRepetition:
     def test_on_another_gpu_it_is_another_matter(self) -> None:
         assert of(code(44, 1, START, "01"), code(44, 2, START + 400, "02"))[-1][1] is Signal.RECORDED
 
-    def test_a_gpu_lost_again_after_a_reboot_needs_hands(self) -> None:
+    def test_a_gpu_lost_again_after_a_reboot_needs_manual_repair(self) -> None:
         before = code(79, 1, b.NOW - 100_000, boot_id="boot-0")
         record = NodeRecord("n1", cleared_at=b.NOW - 90_000)
         assert of(before, code(79, 2), record=record) == [("xid.79", Signal.HARDWARE_FAULT, "manual_repair")]
 
-    def test_what_was_recorded_before_somebody_vouched_for_the_node_counts_no_more(self) -> None:
+    def test_what_was_recorded_before_the_node_was_cleared_no_longer_counts(self) -> None:
         before = code(44, 1, b.NOW - 9000, boot_id="boot-0")
         record = NodeRecord("n1", cleared_at=b.NOW - 8000)
         assert of(before, code(44, 2), record=record) == [("xid.44", Signal.RECORDED, "none")]
@@ -350,15 +350,15 @@ class TestTheProgramOrTheHardware:
         elsewhere = remembered(code(31, jobs=(JobThere(3, 1, "bob"),)), name="n2")
         assert {one.signal for one in judged(here, elsewhere)} == {Signal.APPLICATION_FAULT}
 
-    def test_one_users_jobs_accuse_no_gpu_unless_the_site_says_so(self) -> None:
+    def test_one_users_jobs_accuse_no_gpu_unless_the_site_configures_it(self) -> None:
         events = [code(31, 1, jobs=(ALICE,)), code(31, 2, START + 900, jobs=(JobThere(9, 900, "alice"),))]
         assert {signal for _, signal, _ in of(*events)} == {Signal.APPLICATION_FAULT}
         assert of(*events, config={"suspect_users_min": 1})[-1][1] is Signal.HEALTH_SUSPECTED
 
     def test_errors_at_different_places_of_a_gpu_do_not_add_up(self) -> None:
         def at(place: int, sequence: int, job: JobThere) -> StoredKernelEvent:
-            said = f"Graphics SM Warp Exception on (GPC 1, TPC {place}, SM 0): Out Of Range Address"
-            return code(13, sequence, START + sequence * 900, said=said, jobs=(job,))
+            message = f"Graphics SM Warp Exception on (GPC 1, TPC {place}, SM 0): Out Of Range Address"
+            return code(13, sequence, START + sequence * 900, message=message, jobs=(job,))
 
         assert of(at(2, 1, ALICE), at(2, 2, BOB))[-1][1] is Signal.HEALTH_SUSPECTED
         assert of(at(2, 1, ALICE), at(3, 2, BOB))[-1][1] is Signal.APPLICATION_FAULT
@@ -368,7 +368,7 @@ class TestTheProgramOrTheHardware:
         assert {signal for _, signal, _ in of(*events)} == {Signal.APPLICATION_FAULT}
 
     @pytest.mark.parametrize("jobs", [(), (ALICE, BOB)])
-    def test_without_one_certain_job_nobody_is_accused(self, jobs: tuple[JobThere, ...]) -> None:
+    def test_without_one_certain_job_no_gpu_is_accused(self, jobs: tuple[JobThere, ...]) -> None:
         events = [code(31, 1, jobs=jobs), code(31, 2, START + 900, jobs=jobs)]
         assert {signal for _, signal, _ in of(*events)} == {Signal.APPLICATION_FAULT}
 
@@ -387,7 +387,7 @@ class TestTheProgramOrTheHardware:
 class TestOverrides:
     def test_a_site_changes_a_row(self) -> None:
         row = {"policy": {"94": {"class": "hardware", "repair": "manual_repair", "reason": "we had enough of them"}}}
-        (found,) = judged(remembered(code(94, said="Contained: SM (0x1). RST: No, D-RST: No")), config=row)
+        (found,) = judged(remembered(code(94, message="Contained: SM (0x1). RST: No, D-RST: No")), config=row)
         assert (found.signal, found.evidence.shown()["repair"]) == (Signal.HARDWARE_FAULT, "manual_repair")
         assert "changed by this site" in str(found.evidence.shown()["policy"])
         assert "we had enough of them" in found.summary

@@ -1,4 +1,4 @@
-"""Gangs that hang, on a virtual cluster: started anew while they get further. What finds a hang is played here."""
+"""Gangs that hang, on a virtual cluster: restarted while they make progress. The findings of a hang are made here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
 
 @pytest.fixture
 def hang(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> Hang:
-    """The gang hangs from now on until its next attempt or launch; the node named, or None for nobody."""
+    """The gang hangs from now on until its next attempt or launch; the node named, or None."""
     real = detect_all
     hanging: list[tuple[str | None, object]] = []
 
@@ -93,7 +93,7 @@ def test_after_three_restarts_without_progress_it_is_left_to_a_person(rehearsal:
     assert any("restart_budget" in key for key in rehearsal.decisions())
 
 
-def test_a_launcher_starts_its_gang_anew_without_the_named_node(rehearsal: Rehearsal, hang: Hang) -> None:
+def test_a_launcher_restarts_its_gang_without_the_named_node(rehearsal: Rehearsal, hang: Hang) -> None:
     launcher = ObedientLauncher(rehearsal)
     rehearsal.each_tick = launcher.turn
     rehearsal.run(1)

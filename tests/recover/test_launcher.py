@@ -103,10 +103,12 @@ def test_a_fault_is_dealt_with_within_the_allocation(rehearsal: Rehearsal, launc
     assert rehearsal.line.effects == {"drain_node n2": 1}
     assert rehearsal.state_of("n2") is NodeState.QUARANTINED
     rehearsal.run(30)
-    assert len(moves(rehearsal)) == 1, "a node that the gang left strands nobody"
+    assert len(moves(rehearsal)) == 1, "a node that the gang left strands no gang"
 
 
-def test_the_drain_is_there_before_the_launcher_is_told(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+def test_the_drain_is_there_before_the_launcher_gets_its_order(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
     def say_no(name: str) -> None:
         if name == "drain_node":
             assert all("n2" not in orders.bad for orders in launcher.orders)
@@ -118,7 +120,7 @@ def test_the_drain_is_there_before_the_launcher_is_told(rehearsal: Rehearsal, la
     assert "xid.79" in launcher.orders[-1].bad["n2"]
 
 
-def test_a_bad_spare_is_told_and_nobody_is_moved(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+def test_a_bad_spare_is_reported_and_no_gang_is_moved(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
     rehearsal.fail("n4")
     rehearsal.run_until(lambda: all_ended(rehearsal))
     (recovery,) = moves(rehearsal)
@@ -141,7 +143,7 @@ def test_without_a_spare_of_its_own_the_whole_allocation_moves(
 
 
 @pytest.mark.parametrize("speaks", [True, False])
-def test_a_launcher_that_does_not_do_as_told_is_not_waited_for(
+def test_a_launcher_that_does_not_follow_its_orders_is_not_waited_for(
     rehearsal: Rehearsal, launcher: ObedientLauncher, speaks: bool
 ) -> None:
     launcher.obeys = False
@@ -164,7 +166,7 @@ def test_a_launcher_that_is_not_heard_is_not_asked(rehearsal: Rehearsal, launche
     assert [one.plan.kind for one in moves(rehearsal)] == [RecoveryKind.POOL_SWAP]
 
 
-def test_in_mode_observe_launchers_are_told_nothing(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+def test_in_mode_observe_launchers_get_no_orders(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
     rehearsal.restart_control_plane(mode="observe")
     launcher.orders.clear()
     rehearsal.run(3)
@@ -328,7 +330,7 @@ def test_time_is_credited_for_a_dead_node_that_the_launcher_replaced_first(tmp_p
     assert time_limit(rehearsal) == 604
 
 
-def test_a_limit_that_somebody_has_lowered_since_is_left_so(tmp_path: Path) -> None:
+def test_a_limit_that_a_user_has_lowered_since_stays(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path, recovery={"time_credit_minutes_max": 60})
     launcher = ObedientLauncher(rehearsal)
     rehearsal.each_tick = launcher.turn

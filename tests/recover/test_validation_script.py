@@ -13,10 +13,10 @@ from understudy_agent.sample.gpus import RELEASE_FILE
 from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.recover.steps.script import (
     NOTHING_CHECKED,
-    last_words,
+    last_output,
     reset_script,
     validation_script,
-    with_last_words,
+    with_last_output,
 )
 
 pytestmark = pytest.mark.integration
@@ -52,21 +52,21 @@ def run(
 
 
 def test_a_test_in_which_nothing_could_be_looked_at_does_not_pass(programs: Path) -> None:
-    code, said = run(programs, gres="gpu:8")
+    code, output = run(programs, gres="gpu:8")
     assert code == NOTHING_CHECKED
     for name in ("understudy-x", "nvidia-smi", "all_reduce_perf", "dcgmi"):
-        assert f"== {name}: not installed here, left out" in said
+        assert f"== {name}: not installed here, skipped" in output
 
 
 def test_all_parts_are_run_also_after_one_that_failed(programs: Path) -> None:
     program(programs, "understudy-x", "echo checksum differs; exit 1")
     program(programs, "dcgmi", 'echo "diag $*"')
-    code, said = run(programs, gres="gpu:8", command="echo ours; exit 7", dcgm_level=3)
+    code, output = run(programs, gres="gpu:8", command="echo site; exit 7", dcgm_level=3)
     assert code == 1
-    assert "checksum differs" in said
-    assert "diag diag -r 3\n== passed" in said
-    assert "ours\n== FAILED with exit code 7" in said
-    assert "== 3 checks, 2 failed: understudy-x selfcheck --gpus 8; echo ours; exit 7\n" in said
+    assert "checksum differs" in output
+    assert "diag diag -r 3\n== passed" in output
+    assert "site\n== FAILED with exit code 7" in output
+    assert "== 3 checks, 2 failed: understudy-x selfcheck --gpus 8; echo site; exit 7\n" in output
 
 
 def test_a_selfcheck_that_could_not_run_is_no_pass_and_no_failure(programs: Path) -> None:
@@ -91,9 +91,9 @@ def test_gpus_that_the_driver_lists_but_that_nothing_has_computed_on_prove_nothi
     """The driver is loaded and CUDA cannot be used: nvidia-smi lists them all the same."""
     list_gpus(programs, 8)
     program(programs, "understudy-x", "exit 2")
-    code, said = run(programs, gres="gpu:8")
+    code, output = run(programs, gres="gpu:8")
     assert code == NOTHING_CHECKED
-    assert "== 0 checks, 0 failed" in said
+    assert "== 0 checks, 0 failed" in output
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_gpus_that_the_driver_lists_but_that_nothing_has_computed_on_prove_nothi
         ("gpu:1g.10gb:7", "", False, "selfcheck"),
     ],
 )
-def test_the_selfcheck_is_told_how_many_gpus_there_must_be_and_how_slow_a_suspect_may_be(
+def test_the_selfcheck_gets_the_number_of_gpus_and_the_limit_for_slow_suspects(
     programs: Path, gres: str, given: str, suspect: bool, asked: str
 ) -> None:
     program(programs, "understudy-x", 'echo "asked: $*"')
@@ -143,28 +143,28 @@ def links_of(*gpus: int) -> str:
 )
 def test_an_nvlink_that_is_not_up_fails_the_node(programs: Path, up: tuple[int, int], least: int, code: int) -> None:
     list_gpus(programs, 2, links_of(*up))
-    done, said = run(programs, gres="gpu:2", command="true", nvlinks_active_min=least)
+    done, output = run(programs, gres="gpu:2", command="true", nvlinks_active_min=least)
     assert done == code
     if code:
-        assert f"GPU 1: {up[1]} of {least or max(up)} NVLinks are up" in said
+        assert f"GPU 1: {up[1]} of {least or max(up)} NVLinks are up" in output
 
 
 @pytest.mark.parametrize(
-    ("told", "least", "code"), [("448.212", 400, 0), ("48.6", 400, 1), ("48.6", 0, 0), ("", 400, 1), ("", 0, 0)]
+    ("measured", "least", "code"), [("448.212", 400, 0), ("48.6", 400, 1), ("48.6", 0, 0), ("", 400, 1), ("", 0, 0)]
 )
-def test_gpus_that_exchange_too_slowly_fail_the_node(programs: Path, told: str, least: float, code: int) -> None:
-    end = f"echo '# Avg bus bandwidth    : {told} '; echo '#'" if told else "true"
+def test_gpus_that_exchange_too_slowly_fail_the_node(programs: Path, measured: str, least: float, code: int) -> None:
+    end = f"echo '# Avg bus bandwidth    : {measured} '; echo '#'" if measured else "true"
     program(programs, "all_reduce_perf", f"echo '# Out of bounds values : 0 OK'; {end}")
-    done, said = run(programs, gres="gpu:8", all_reduce_gbps_min=least)
+    done, output = run(programs, gres="gpu:8", all_reduce_gbps_min=least)
     assert done == code
-    if told and code:
-        assert "bandwidth of 48.6 GB/s, less than 400" in said
+    if measured and code:
+        assert "bandwidth of 48.6 GB/s, less than 400" in output
 
 
 def test_an_exchange_that_ends_badly_fails_the_node_whatever_its_speed(programs: Path) -> None:
     program(programs, "all_reduce_perf", "echo '# Avg bus bandwidth    : 448.2 '; exit 3")
-    code, said = run(programs, gres="gpu:8", all_reduce_gbps_min=400)
-    assert (code, "FAILED with exit code 3" in said) == (1, True)
+    code, output = run(programs, gres="gpu:8", all_reduce_gbps_min=400)
+    assert (code, "FAILED with exit code 3" in output) == (1, True)
 
 
 def test_one_gpu_alone_exchanges_nothing_and_is_not_held_to_a_speed(programs: Path) -> None:
@@ -178,15 +178,15 @@ def test_a_port_that_is_not_up_fails_the_node(programs: Path, tmp_path: Path, le
         file = tmp_path / f"infiniband/mlx5_{number}/ports/1/state"
         file.parent.mkdir(parents=True)
         file.write_text(f"{state}\n")
-    done, said = run(programs, gres="gpu:8", command="true", ports_active_min=least, sys_class=tmp_path)
+    done, output = run(programs, gres="gpu:8", command="true", ports_active_min=least, sys_class=tmp_path)
     assert done == code
     if code:
-        assert "2 ports are active, of 3 that should be" in said
+        assert "2 ports are active, of 3 that should be" in output
 
 
 def test_a_command_with_quotes_and_dollars_is_run_as_it_was_written(programs: Path) -> None:
-    code, said = run(programs, command="""x='a b'; echo "[$x]" "it's"; test "$x" = 'a b'""")
-    assert (code, "[a b] it's" in said) == (0, True)
+    code, output = run(programs, command="""x='a b'; echo "[$x]" "it's"; test "$x" = 'a b'""")
+    assert (code, "[a b] it's" in output) == (0, True)
 
 
 def test_a_burn_in_repeats_the_test_until_its_time_is_over_or_a_round_fails(programs: Path, tmp_path: Path) -> None:
@@ -216,10 +216,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("code", [0, 7])
 def test_nvml_is_let_go_of_for_the_reset_and_no_longer_however_it_ends(tmp_path: Path, code: int) -> None:
     (tmp_path / "n1").mkdir()
-    done, said = reset(
+    done, output = reset(
         tmp_path, reset_command=f"ls {tmp_path}/n1; exit {code}", evidence_command=f"ls -A {tmp_path}/n1"
     )
-    assert (done, said) == (code, f"{RELEASE_FILE}\n"), "told before, while the agent still had it"
+    assert (done, output) == (code, f"{RELEASE_FILE}\n"), "measured before, while the agent still had it"
     assert list((tmp_path / "n1").iterdir()) == []
 
 
@@ -237,28 +237,28 @@ def test_the_reset_knows_which_gpu_and_tells_first_what_it_would_wipe_out(tmp_pa
 
 @pytest.mark.usefixtures("quick")
 def test_evidence_that_does_not_come_keeps_no_gpu_from_its_reset(tmp_path: Path) -> None:
-    done, said = reset(tmp_path, reset_command="echo reset", evidence_command="sleep 60", reset_timeout_seconds=2)
-    assert (done, said) == (0, "reset\n")
+    done, output = reset(tmp_path, reset_command="echo reset", evidence_command="sleep 60", reset_timeout_seconds=2)
+    assert (done, output) == (0, "reset\n")
 
 
-@pytest.mark.parametrize("words", ["resetting\nthis is understudy's; it is ours = 1", "x" * 5000 + "end", ""])
-def test_the_last_words_of_a_job_come_back_in_its_comment_with_its_exit_code(
+@pytest.mark.parametrize("words", ["resetting\nthis is understudy's; it is managed = 1", "x" * 5000 + "end", ""])
+def test_the_last_output_of_a_job_come_back_in_its_comment_with_its_exit_code(
     programs: Path, tmp_path: Path, words: str
 ) -> None:
-    said = tmp_path / "said"
-    said.write_text(words)
+    output = tmp_path / "output"
+    output.write_text(words)
     program(programs, "scontrol", f'echo "$@" > {tmp_path}/asked')
     environment = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
-    script = with_last_words(f"#!/bin/sh\ncat {said}\nexit 3\n")
+    script = with_last_output(f"#!/bin/sh\ncat {output}\nexit 3\n")
     done = subprocess.run(["/bin/bash", "-s"], input=script, env=environment, text=True, check=False)
     assert done.returncode == 3
     _, job, update = (tmp_path / "asked").read_text().split()
     comment = update.removeprefix("Comment=")
-    assert (job, last_words(comment)) == ("JobId=7", words[-700:])
+    assert (job, last_output(comment)) == ("JobId=7", words[-700:])
     assert len(comment) < 1000
     assert not opted_in(comment, "understudy")
 
 
-@pytest.mark.parametrize("comment", ["", "a researcher's", "said:", "said:x", "team understudy said:eA=="])
-def test_a_comment_of_somebody_elses_is_no_last_word(comment: str) -> None:
-    assert last_words(comment) == ""
+@pytest.mark.parametrize("comment", ["", "a researcher's", "output:", "output:x", "team understudy output:eA=="])
+def test_another_comment_is_no_output(comment: str) -> None:
+    assert last_output(comment) == ""

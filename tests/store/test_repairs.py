@@ -47,7 +47,7 @@ def record(repairs: RepairStore, seen: dict[str, list[Gpu]], now: float) -> list
 
 
 class TestGpus:
-    def test_a_gpu_that_appears_in_another_node_is_told_with_its_past(
+    def test_a_gpu_that_appears_in_another_node_is_reported_with_its_past(
         self, repairs: RepairStore, engine: Engine
     ) -> None:
         assert record(repairs, {"n1": [b.gpu(0, serial="4711"), b.gpu(1)], "n2": []}, b.NOW) == []
@@ -55,7 +55,7 @@ class TestGpus:
         assert record(repairs, {"n1": [b.gpu(1)]}, b.NOW + 10) == []
         (moved,) = record(repairs, {"n2": [b.gpu(0, serial="4711")]}, b.NOW + 20)
         assert (moved.serial, moved.node, moved.from_node, moved.faults) == ("4711", "n2", "n1", 1)
-        assert record(repairs, {"n2": [b.gpu(0, serial="4711")]}, b.NOW + 30) == [], "said once"
+        assert record(repairs, {"n2": [b.gpu(0, serial="4711")]}, b.NOW + 30) == [], "recorded once"
         seats = {(one["uuid"], one["node"]): one for one in repairs.gpus(10)}
         assert seats["GPU-0", "n1"]["last_seen_at"] == b.NOW
         assert seats["GPU-0", "n2"]["last_seen_at"] == b.NOW + 30
@@ -70,7 +70,7 @@ class TestGpus:
         write_round(engine, [fault("n2", HardwareDetail(uuid="GPU-0"))], b.NOW + 10)
         (moved,) = record(repairs, {"n1": [b.gpu(0)]}, b.NOW + 20)
         assert (moved.node, moved.from_node, moved.faults) == ("n1", "n2", 2)
-        assert record(repairs, {"n1": [b.gpu(0)]}, b.NOW + 30) == [], "said once"
+        assert record(repairs, {"n1": [b.gpu(0)]}, b.NOW + 30) == [], "recorded once"
         seats = {one["node"]: (one["first_seen_at"], one["last_seen_at"]) for one in repairs.gpus(10)}
         assert seats == {"n1": (b.NOW, b.NOW + 30), "n2": (b.NOW + 10, b.NOW + 10)}
 
@@ -89,7 +89,7 @@ class TestGpus:
         write_round(engine, [fault("n1", HardwareDetail(uuid="GPU-1"))], b.NOW)
         assert {one["uuid"]: one["faults"] for one in repairs.gpus(10)} == {"GPU-0": 0, "GPU-1": 1, "GPU-2": 0}
 
-    def test_a_gpu_without_a_uuid_is_nobody(self, repairs: RepairStore) -> None:
+    def test_a_gpu_without_a_uuid_is_not_recorded(self, repairs: RepairStore) -> None:
         repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
         assert record(repairs, {"n2": [Gpu(0, GpuStatus.LOST)]}, b.NOW) == []
         assert len(repairs.gpus(10)) == 1
@@ -157,8 +157,8 @@ class TestIncidents:
         write_round(engine, [fault("n1")], b.NOW)
         assert repairs.history("n1")["incident"] is not None
         journal.close_incidents(journal.open_incidents().values(), "over", b.NOW + 1)
-        told = repairs.history("n1")
-        assert (told["incident"], told["findings"]) == (None, [])
+        found = repairs.history("n1")
+        assert (found["incident"], found["findings"]) == (None, [])
 
 
 class TestTickets:
@@ -173,9 +173,9 @@ class TestTickets:
 
     def test_its_evidence_is_what_was_found_decided_and_logged(self, repairs: RepairStore, engine: Engine) -> None:
         write_round(engine, [fault("n1", HardwareDetail(part="0000:01:00.0")), fault("n2")], b.NOW)
-        told = repairs.history("n1")
-        assert told["incident"]["rule"] == "xid.79"
-        assert [one["table_row"] for one in told["decisions"]] == [10]
+        found = repairs.history("n1")
+        assert found["incident"]["rule"] == "xid.79"
+        assert [one["table_row"] for one in found["decisions"]] == [10]
         assert repairs.history("n9") == {
             "incident": None,
             "findings": [],

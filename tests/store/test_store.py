@@ -149,7 +149,7 @@ class TestCheckpoints:
         assert [one.path for one in CheckpointStore(engine).complete_checkpoints(JOB.key)] == ["/d/20"]
 
 
-def test_a_restore_point_once_told_stands_for_its_launch(engine: Engine, job_row: int) -> None:
+def test_a_restore_point_stays_for_its_launch(engine: Engine, job_row: int) -> None:
     fleet = FleetStore(engine)
     first, second = Attempt(1), Attempt(1, 1)
     assert fleet.restore_point(job_row, first) is None
@@ -162,14 +162,14 @@ def test_a_restore_point_once_told_stands_for_its_launch(engine: Engine, job_row
     assert fleet.restore_point(job_row, first) == (20, "/c/20")
 
 
-def test_what_ranks_of_a_later_launch_say_counts_anew(engine: Engine, job_row: int) -> None:
+def test_what_ranks_of_a_later_launch_report_counts_again(engine: Engine, job_row: int) -> None:
     launches, number = LaunchStore(engine), JOB.key.job_id
     record(engine, job_row, *(RankStarted(number, 1, rank, 2, b.NOW + rank, 10 + rank) for rank in range(2)))
     record(engine, job_row, *(FirstStep(number, 1, rank, 2, 20, b.NOW + rank) for rank in range(2)))
     assert launches.processes(JOB.key, 1) == (2, 2, b.NOW + 1)
     record(engine, job_row, RankStarted(number, 1, 0, 2, b.NOW + 9, 30, launch=1))
     assert launches.processes(JOB.key, 1) == (1, 2, b.NOW + 9)
-    assert launches.first_step_at(JOB.key, 1) == (20, b.NOW + 1), "nobody of the later launch has come so far"
+    assert launches.first_step_at(JOB.key, 1) == (20, b.NOW + 1), "no rank of the later launch is that far"
     record(engine, job_row, FirstStep(number, 1, 0, 2, 40, b.NOW + 10, launch=1))
     assert launches.first_step_at(JOB.key, 1) is None
     record(engine, job_row, FirstStep(number, 1, 1, 2, 40, b.NOW + 11, launch=1))
@@ -347,7 +347,7 @@ def test_the_progress_of_many_attempts_is_written_at_once(engine: Engine) -> Non
     assert [queries.last_step(row, 0) for row in rows] == [41, 7]
 
 
-def test_a_hardware_event_is_stored_once_and_read_as_it_was_told(engine: Engine) -> None:
+def test_a_hardware_event_is_stored_once_and_read_as_it_was_sent(engine: Engine) -> None:
     facts = FactStore(engine)
     event = HardwareEvent("boot-1", 5.5, HardwareKind.PORT_OUTAGE, "mlx5_0/1", 3, 40.0, "words")
     for now in (10.0, 11.0):

@@ -148,7 +148,7 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     ]
     if others:
         # A dead node has to be declared down before the gang can be requeued, and that would end these as well.
-        words = f"job {others[0]}, which is not ours, has the dead node too: left to Slurm's own timeout"
+        words = f"job {others[0]}, which is not managed, has the dead node too: left to Slurm's own timeout"
         return Move(None, Because.RULE, words)
     chosen = free[:needed]
     plan = plans.swap_plan(snapshot, job, findings, seats, chosen, gone=gone)

@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 HOUR_SECONDS = 3600.0
 
 STARTUP_GRACE_SECONDS = 10.0
-"""After a start nothing is done before every usable node was heard, or this has passed: whoever happens to report
+"""After a start nothing is done before every usable node was heard, or this has passed: the nodes that happen to report
 first would be taken for all there is."""
 
 
@@ -95,7 +95,7 @@ def object_to_operator(snapshot: Snapshot) -> Objection | None:
 
 
 def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
-    """Of a node in service: nobody's work is waited for in a reservation, and no gang is on its way there."""
+    """Of a node in service: it is not reserved while a job runs, and no gang is on its way there."""
     if not config.validation.enabled:
         return Objection(Because.RULE, "no test is configured ([validation])")
     slurm = snapshot.nodes[name].slurm
@@ -103,7 +103,7 @@ def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection |
     promised = any(name in one.plan.claimed for one in snapshot.recoveries)
     if free and not promised and not snapshot.holders_of(name):
         return None
-    return Objection(Because.BUSY, "it is not free: it is tested once nobody uses it, or is on the way there")
+    return Objection(Because.BUSY, "it is not idle: validation waits until it is")
 
 
 def object_to_repair(
@@ -126,7 +126,7 @@ def object_to_probe(
     snapshot: Snapshot, config: Config, finding: Finding, tried: Sequence[RepairAttempt], already: Collection[str]
 ) -> Objection | None:
     """To testing a suspect. It may end in quarantine, so there has to be room for that: for it, and for those that are
-    tested already. Tests that people asked for are theirs to count.
+    tested already. Validations that operators asked for do not count.
     """
     under_test = {*already, *(name for name, node in snapshot.nodes.items() if _is_probed(node))}
     limit = config.validation.suspects_at_once_max

@@ -1,4 +1,4 @@
-"""Gangs that hang: started anew, as often as they get any further."""
+"""Gangs that hang: restarted as long as they make progress."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 
 def restarts_without_progress(steps: Sequence[int | None], now_at: int | None) -> int:
-    """How often running a gang was started anew without having got further than before. `steps` are how far it was
-    each time, oldest first; None: no step was finished, or none was told.
+    """How many times in a row a gang was restarted without progress. `steps` are the furthest steps, oldest first;
+    None: no step was finished, or none was reported.
     """
     furthest, count = -1, 0
     for step in [*(-1 if one is None else one for one in steps)]:
@@ -24,7 +24,7 @@ def restarts_without_progress(steps: Sequence[int | None], now_at: int | None) -
 
 
 def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
-    """Why it is not started anew once more; empty: it is."""
+    """Why it is not restarted once more; empty: it is."""
     table = snapshot.tables.get(job.key)
     now_at = int(table.last_step.max(initial=-1)) if table else None
     steps = [step for key, step in snapshot.hangs if key == job.key]
@@ -33,13 +33,13 @@ def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
         return ""
     where = f"step {now_at}" if now_at is not None and now_at >= 0 else "its first step"
     return (
-        f"job {job.key.job_id} was started anew {count} times because it hung, and got no further than {where}: "
-        "that is no node's fault, or one that nobody sees; left to a person (scontrol requeue, or scancel)"
+        f"job {job.key.job_id} was restarted {count} times because it hung, without progress beyond {where}: "
+        "no node is at fault, or it is not known which; left to its user (scontrol requeue, or scancel)"
     )
 
 
 def still_coming_up(snapshot: Snapshot, job: Job) -> bool:
-    """It is being moved or started anew already, and its processes are not there yet."""
+    """It is being moved or restarted already, and its processes have not started yet."""
     recovery: Recovery | None = snapshot.recovery_of(job.key)
     processes = recovery.step(StepName.AWAIT_PROCESSES) if recovery is not None else None
     return recovery is not None and (processes is None or processes.status is not StepStatus.DONE)
@@ -55,7 +55,7 @@ def restart(
     named = [finding for finding in findings if finding.signal is Signal.GANG_HUNG]
     if job.key in snapshot.gangs and not allocation_swap.why_not(snapshot, job, (), bad):
         inside = plans.allocation_plan(snapshot, job, snapshot.gangs[job.key], findings, config, hang=why)
-        return inside, f"the launcher of job {number} starts it anew"
+        return inside, f"the launcher of job {number} restarts it"
     suiting = [
         name for name in free if named and spares.suits(snapshot.nodes[name], job, snapshot.nodes[named[0].node])
     ]

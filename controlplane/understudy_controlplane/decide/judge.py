@@ -33,7 +33,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         if own is None:
             continue
         decisions += _remarks(node, own)
-        chosen = _gravest(node, own)
+        chosen = _most_urgent(node, own)
         if chosen is None:
             continue
         row, finding = chosen
@@ -74,7 +74,7 @@ def _remarks(node: NodeView, findings: Iterable[Finding]) -> list[Decision]:
     return [_plain(row, finding) for row, finding in rows if row is not None]
 
 
-def _gravest(node: NodeView, findings: Iterable[Finding]) -> tuple[Row, Finding] | None:
+def _most_urgent(node: NodeView, findings: Iterable[Finding]) -> tuple[Row, Finding] | None:
     entered = [
         (row, finding)
         for finding in findings

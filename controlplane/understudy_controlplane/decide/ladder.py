@@ -64,5 +64,5 @@ def _most(rung: Rung, policy: Repair) -> int:
 
 
 def died(incident: OpenIncident | None) -> bool:
-    """The node answered nobody: it can be told nothing, a reboot included."""
+    """The node does not answer, so it cannot be rebooted."""
     return incident is not None and incident.signal == Signal.NODE_DEAD

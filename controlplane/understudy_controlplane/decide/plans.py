@@ -55,7 +55,7 @@ def drain_reason(finding: Finding) -> str:
 
 
 def quarantine_plan(finding: Finding, node: NodeView) -> QuarantinePlan:
-    """The node leaves service; nobody is moved."""
+    """The node leaves service; no gang is moved."""
     known = node.record.drain_reason  # what it was drained for before Slurm forgot
     again = finding.signal is Signal.UNDRAINED and known.startswith(REASON_PREFIX)
     return QuarantinePlan(
@@ -125,14 +125,14 @@ ALLOCATION_STEPS = (
     StepName.AWAIT_PROCESSES,
     StepName.AWAIT_FIRST_STEP,
 )
-"""The drain comes first: the node keeps the job, and Slurm gives it to nobody else. A dead node is not declared down:
+"""The drain comes first: the node keeps the job, and Slurm gives it to no other. A dead node is not declared down:
 its job is the launcher's to keep, and down would end a job that was asked for without --no-kill."""
 
 
 def allocation_plan(
     snapshot: Snapshot, job: Job, gang: Gang, findings: Sequence[Finding], config: Config, hang: str = ""
 ) -> AllocationSwapPlan:
-    """The gang's launcher is told that the nodes of `findings` are bad, or with `hang` that it is to start anew."""
+    """The gang's launcher is ordered not to use the nodes of `findings`, or with `hang` to restart the gang."""
     superseded = snapshot.recovery_of(job.key)
     earlier = superseded.swap if superseded else None
     failed = () if hang else tuple(dict.fromkeys(finding.node for finding in findings))
@@ -216,15 +216,16 @@ def release_plan(job: Job) -> ReleaseJobPlan:
 
 
 def repair_plan(node: NodeView, due: RepairDetail, label: str, incident: OpenIncident | None) -> RepairPlan:
-    """A drained node runs no job: for one of ours it is resumed, in a reservation that nobody else can use.
+    """A drained node runs no job: for the control plane's job it is resumed, in a reservation that no other job can
+    use.
 
     After a reboot Slurm has it DOWN; where ReturnToService is 2 that does not keep it out of service for long.
     """
     rung = due.rung
     text = f"{REASON_PREFIX} {rung.value} {label}: {due.fault}".replace("'", "").replace('"', "")
-    ours = (StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RESET_GPU)
+    job_steps = (StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RESET_GPU)
     return RepairPlan(
-        steps=(StepName.REBOOT_NODE, StepName.DRAIN_NODES) if rung is Rung.REBOOT else ours,
+        steps=(StepName.REBOOT_NODE, StepName.DRAIN_NODES) if rung is Rung.REBOOT else job_steps,
         nodes=(node.name,),
         drain_reason=" ".join(text.split())[:150],
         rung=rung,
@@ -262,7 +263,8 @@ def manual_repair_plan(node: NodeView, finding: Finding, label: str) -> ManualRe
 def take_back_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> TakeBackPlan:
     """Drained first, and only then no longer reserved: no other job starts in between.
 
-    Where Slurm has drained it by itself meanwhile, the drain is given our reason: otherwise it would not count as ours.
+    Where Slurm has drained it by itself meanwhile, the drain is given our reason: otherwise it would not count as
+    job_steps.
     """
     return TakeBackPlan(
         steps=(StepName.DRAIN_NODES, StepName.RELEASE_NODE),
@@ -286,7 +288,7 @@ def hold_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> Q
 def return_plan(
     snapshot: Snapshot, node: NodeView, config: Config, under_way: Recovery | None, *, on_probation: bool
 ) -> ReturnPlan:
-    """Into the spare pool, where that is short of one, before anybody else can have it; else, on probation, as the last
+    """Into the spare pool, where that is short of one, before any job can have it; else, on probation, as the last
     that Slurm gives to a job, where the site wants that.
     """
     joins = takes_into_pool(snapshot, node, config.spares)

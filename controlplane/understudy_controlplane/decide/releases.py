@@ -33,7 +33,7 @@ def releases(snapshot: Snapshot, config: Config) -> list[Decision]:
 
 
 def refused(job: Job, refusal: Refusal) -> bool:
-    """Whether this refusal of ours is why Slurm holds the job: the same job, and the attempt just before."""
+    """Whether this refusal is why Slurm holds the job: the same job, and the attempt just before."""
     if refusal.job_id != job.key.job_id:
         return False
     if refusal.restart_count is not None and refusal.restart_count != job.slurm.restart_count - 1:

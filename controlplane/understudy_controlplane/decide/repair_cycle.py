@@ -34,16 +34,16 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 HOUR_SECONDS = 3600.0
 
 HEARD_AGAIN_SECONDS = 120.0
-"""So long the agent of a node that has passed its test may take to be heard again."""
+"""How long the agent of a node that has passed its validation may take to report again."""
 
 REQUEST_WAITS_SECONDS = HOUR_SECONDS
 """An operator's request that could not be answered within this is not answered behind their back later."""
 
 TEST_WAITS_SECONDS = 7 * 24 * HOUR_SECONDS
-"""A test is asked for to be made once nobody uses the node, and jobs take days."""
+"""A requested validation begins when the node is idle, and jobs take days."""
 
 TESTED_AGAIN_SECONDS = HOUR_SECONDS
-"""A suspect that has passed its test, or could not be tested, is left alone for so long at least."""
+"""A suspect that has passed its validation, or could not be validated, is left alone for at least this time."""
 
 ASKED = {
     Verb.HOLD: Signal.HOLD_ASKED,
@@ -88,7 +88,7 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
             and not _tested_lately(snapshot, tried.get(name, ()), config)
             and guards.object_to_test(snapshot, name, config) is None
         ):
-            words = "it is suspect, and nobody uses it now"
+            words = "it is suspect, and idle now"
             yield _finding(snapshot, node, Signal.PROBE_DUE, "validation.suspect", words)
 
 
@@ -117,15 +117,15 @@ def _left_over(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
 
 
 def _weight_left(snapshot: Snapshot, node: NodeView) -> bool:
-    """Also where somebody has given it another weight since: then nothing of ours is left, and that is written down."""
+    """Also where an administrator has changed its weight since: then nothing is restored, which is recorded."""
     if node.record.weight is None or node.slurm is None:
         return False
     return not any(node.name in one.plan.nodes for one in snapshot.recoveries)
 
 
 def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
-    """Those of a week; of a node in our hands also what brought it there, however long a person or a budget lets it
-    wait: a test that it failed does not become one of which nothing is known.
+    """Those of a week; of a node under repair also what brought it there, however long an administrator or a budget
+    lets it wait: a test that it failed does not become one of which nothing is known.
     """
     found: dict[str, list[RepairAttempt]] = {}
     for attempt in snapshot.attempts:
@@ -228,7 +228,9 @@ def _outcome(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt],
 
 
 def _never_began(attempt: RepairAttempt | None) -> bool:
-    """Nothing of ours ran on the node. What Slurm refuses us, or others took from us, is no fault of its."""
+    """No job of the control plane ran on the node. When Slurm refuses it, or an administrator takes the node, the node
+    is not at fault.
+    """
     if attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
         return True
     return attempt.status is RecoveryStatus.FAILED and attempt.never_began

@@ -29,8 +29,8 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
 
 
 def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) -> list[SlurmReservation]:
-    """Those that others made, but for the one that the job itself runs in. Ours are made over them (OVERLAP), so it is
-    for us to keep off their nodes.
+    """Those of other users, except the one that the job itself runs in. Understudy's are created over them (OVERLAP),
+    so it is for us to keep off their nodes.
     """
     own = {config.spares.reservation}
     if job is not None:
@@ -51,8 +51,8 @@ def is_in_the_way(reservation: SlurmReservation, job: Job, now: float) -> bool:
 
 
 def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
-    """Spares fit to take a gang's seat now, best first; those on probation and lemons last. What somebody else has
-    reserved, now or later, is theirs.
+    """Spares fit to take a gang's seat now, best first; those on probation and lemons last. Nodes that
+    another user has reserved, now or later, are left out.
     """
     taken = {spare for recovery in snapshot.recoveries for spare in _promised(recovery)}
     taken |= {node for one in foreign_reservations(snapshot, None, config) for node in one.nodes}
@@ -95,7 +95,7 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     A spare that is merely silent or suspect counts as held: it comes back by itself, and the pool would only grow.
 
     Only idle nodes join: those on probation first, then last by name first, so that the pool stays together; lemons
-    when there is nobody else.
+    when there is no other node.
     """
     policy = config.spares
     missing = policy.count - _held(snapshot)
@@ -125,10 +125,10 @@ def _on_probation(snapshot: Snapshot, name: str) -> bool:
 def takes_into_pool(snapshot: Snapshot, node: NodeView, policy: Spares) -> bool:
     """Whether a node that is reserved for us can join the pool right away."""
     pool = snapshot.reservations.get(policy.reservation)
-    ours = pool is None or pool.made_for(POOL_USER)
+    owned = pool is None or pool.made_for(POOL_USER)
     busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
     fits = not policy.partition or (node.slurm is not None and policy.partition in node.slurm.partitions)
-    return policy.count > _held(snapshot) and ours and not busy and fits
+    return policy.count > _held(snapshot) and owned and not busy and fits
 
 
 def _held(snapshot: Snapshot) -> int:

@@ -81,7 +81,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.STRAGGLER_CONFIRMED,),
         QUARANTINED,
         Action.QUARANTINE,
-        "slow by its own time, and its GPU says so too: the whole gang runs at its pace",
+        "slow by its own time, and its GPU shows the reason: the whole gang runs at its pace",
     ),
     Row(
         13,
@@ -504,7 +504,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.REQUEST_GIVEN_UP,),
         None,
         Action.NOTHING,
-        "what was asked for long ago is not done behind anybody's back",
+        "a request that is too old is not carried out unexpectedly",
     ),
     Row(
         257,

@@ -104,7 +104,7 @@ def _suspicions(record: NodeRecord, decision: Decision, to: NodeState, now: floa
 
 
 def _weight(record: NodeRecord, decision: Decision) -> NodeRecord:
-    """Known from the plan on, so before Slurm is told: a weight that is to be given back is never forgotten."""
+    """Known from the plan on, so before Slurm changes it: a weight that is to be given back is never forgotten."""
     plan = decision.plan
     if not isinstance(plan, ReturnPlan | RestoreWeightPlan) or plan.weight is None:
         return record
@@ -134,7 +134,7 @@ def violations(record: NodeRecord) -> list[str]:
             "a quarantine has a drain kind, and nothing else has",
             (state is NodeState.QUARANTINED) == (record.drain_kind is not None),
         ),
-        ("only a node out of service has a drain of ours", record.drained_at is None or state in OUT_OF_SERVICE),
+        ("only a node out of service has a drain of Understudy", record.drained_at is None or state in OUT_OF_SERVICE),
         ("what was read of a drain has a time", record.drained_at is not None or drain == ("", "", 0, False)),
         ("only a repair or validation ends a boot", not record.past_boot_id or state in IN_REPAIR),
         ("a changed weight has the weight before it", (record.weight is None) == (record.weight_before is None)),

@@ -1,4 +1,4 @@
-"""What people and other tools did to nodes in Slurm: drains that are not ours, and drains of ours that they lifted."""
+"""What administrators and other tools did to nodes in Slurm: foreign drains, and lifted drains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Recovery, R
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 CLOCKS_APART_SECONDS = 2.0
-"""slurmctld's start is told in whole seconds of its host's clock."""
+"""slurmctld reports its start in whole seconds of its host's clock."""
 
 
 def administration(snapshot: Snapshot) -> Iterator[Finding]:
@@ -32,50 +32,52 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
     }
     for node in snapshot.nodes.values():
         if node.name in returning or snapshot.slurm_read_at <= node.record.since:
-            continue  # this reading is older than what we have begun since
-        if refusal_behind(snapshot, node) is None:  # else the drain is ours, whatever Slurm calls it
+            continue  # this reading is older than the last change of the record
+        if refusal_behind(snapshot, node) is None:  # otherwise Understudy owns the drain, whatever its reason in Slurm
             kept = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations
-            theirs = node.state in IN_REPAIR and not kept and _was_kept(snapshot.recovery_on(node.name), snapshot)
-            yield from _judge(node, snapshot.slurm_read_at, snapshot.slurmctld_started_at, kept, theirs)
+            reservation_deleted = (
+                node.state in IN_REPAIR and not kept and _was_kept(snapshot.recovery_on(node.name), snapshot)
+            )
+            yield from _judge(node, snapshot.slurm_read_at, snapshot.slurmctld_started_at, kept, reservation_deleted)
 
 
 def _judge(
-    node: NodeView, read_at: float, slurmctld_started_at: float | None, kept: bool, theirs: bool
+    node: NodeView, read_at: float, slurmctld_started_at: float | None, kept: bool, reservation_deleted: bool
 ) -> Iterator[Finding]:
-    """`kept`: it is reserved for us alone, and so need not be drained while we work on it; `theirs`: it was, and
-    somebody has deleted the reservation.
+    """`kept`: Understudy has reserved the node for its repair, so it need not be drained; `reservation_deleted`: it
+    had, and an administrator has deleted the reservation.
     """
     slurm, record = node.slurm, node.record
     if slurm is None:
         return
-    in_hands = node.state in IN_REPAIR
-    ours = record.owns(slurm) or (in_hands and slurm.reboot_given_up)
+    in_repair = node.state in IN_REPAIR
+    owned = record.owns(slurm) or (in_repair and slurm.reboot_given_up)
     out_of_service = slurm.draining or (slurm.down and not slurm.lost)
-    if out_of_service and not ours:
-        if in_hands and slurm.out_by_slurm:
-            # Nobody took it from us: it is what the repair or the test has come to.
+    if out_of_service and not owned:
+        if in_repair and slurm.out_by_slurm:
+            # No administrator did this: it is the result of the repair or the validation.
             yield Finding(
                 Signal.VALIDATION_FAILED if node.state is NodeState.VALIDATING else Signal.REPAIR_FAILED,
                 "administration.slurm_drain",
                 node.name,
                 read_at,
-                f"Slurm itself took it out of service while it was in our hands: {slurm.reason}",
+                f"Slurm itself took it out of service during its repair: {slurm.reason}",
                 Evidence({"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at}),
             )
-        elif node.state is not NodeState.FOREIGN_DRAIN and (in_hands or node.state not in OUT_OF_SERVICE):
+        elif node.state is not NodeState.FOREIGN_DRAIN and (in_repair or node.state not in OUT_OF_SERVICE):
             yield Finding(
                 Signal.DRAINED_BY_OTHERS,
                 "administration.foreign_drain",
                 node.name,
                 read_at,
-                f"drained by {slurm.reason_user or 'somebody else'}: {slurm.reason or 'no reason given'}",
+                f"drained by {slurm.reason_user or 'an unknown user'}: {slurm.reason or 'no reason given'}",
                 Evidence({"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at}),
             )
     elif (
         not slurm.draining
         and not slurm.down
-        and (node.state is NodeState.FOREIGN_DRAIN or _was_drained(node, read_at) or theirs)
-        and not (in_hands and kept)
+        and (node.state is NodeState.FOREIGN_DRAIN or _was_drained(node, read_at) or reservation_deleted)
+        and not (in_repair and kept)
         and not _may_be_forgotten(node, slurmctld_started_at)
     ):
         yield Finding(
@@ -89,7 +91,7 @@ def _judge(
 
 
 def _was_kept(recovery: Recovery | None, snapshot: Snapshot) -> bool:
-    """Our reservation was there, and this reading of Slurm is younger."""
+    """The node was reserved, and this reading of Slurm is newer."""
     if recovery is None:
         return True  # it was the first step of what has ended since
     step = recovery.step(StepName.HOLD_NODE)
@@ -98,15 +100,13 @@ def _was_kept(recovery: Recovery | None, snapshot: Snapshot) -> bool:
 
 
 def _was_drained(node: NodeView, read_at: float) -> bool:
-    """Our drain was carried out, and this reading of Slurm is younger."""
+    """Understudy's drain was carried out, and this reading of Slurm is newer."""
     at = node.record.drained_at
     return node.state in OUT_OF_SERVICE and at is not None and read_at > at
 
 
 def _may_be_forgotten(node: NodeView, slurmctld_started_at: float | None) -> bool:
-    """slurmctld was started again before our drain had stood for so long that it was surely saved. Then its being gone
-    is nobody's doing.
-    """
+    """slurmctld was restarted before it had surely saved Understudy's drain. Then no administrator lifted the drain."""
     record, at = node.record, node.record.drained_at
     if node.state not in OUT_OF_SERVICE or at is None or record.drain_settled or slurmctld_started_at is None:
         return False
@@ -114,8 +114,8 @@ def _may_be_forgotten(node: NodeView, slurmctld_started_at: float | None) -> boo
 
 
 def undrained(snapshot: Snapshot) -> Iterator[Finding]:
-    """Nodes that we took out of service, and that Slurm offers to jobs: the drain was refused, or a slurmctld that
-    crashed has forgotten it. It is made again.
+    """Nodes that are out of service here, and that Slurm offers to jobs: the drain was refused, or slurmctld lost it in
+    a crash. It is drained again.
     """
     under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.nodes}
     draining = {name for recovery in snapshot.recoveries if _drains(recovery) for name in recovery.plan.nodes}

@@ -1,5 +1,5 @@
 """Bursts: Xids on a node until it is silent are one incident. One fault in it is to blame; what followed from it is an
-echo, and an echo condemns nobody. Pure.
+echo, and an echo condemns no node. Pure.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _with_echo(reading: Reading, group: list[Reading], blamed: Reading | None, e
 
 
 def _cause(reading: Reading, group: list[Reading]) -> str:
-    """By the driver's own words: "caused by previous Xid"; or the same fall off the bus told with its number."""
+    """According to the driver: "caused by previous Xid"; or the same fall off the bus, reported with its number."""
     line = reading.line
     if line.form is Form.LOST:
         return next((_named(one) for one in group if one.line.code == 79 and one.line.bus_id == line.bus_id), "")
@@ -131,7 +131,7 @@ def _by_rule(reading: Reading, group: list[Reading], blamed: Reading | None, ech
 
 
 def _of_peer(reading: Reading, blamed: Reading | None, echo_seconds: float) -> str:
-    """A link has two ends, and what happens to one device is told of all that it was connected with."""
+    """A link has two ends: an error of one device is reported for all devices that it was connected with."""
     if blamed is None or blamed.line.bus_id == reading.line.bus_id:
         return ""
     before = blamed.stored.begun_at - reading.stored.event.at

@@ -43,8 +43,8 @@ def suspected(snapshot: Snapshot) -> dict[str, list[FirstNan]]:
 
 
 def _independent(node: NodeView, seen: list[FirstNan]) -> list[FirstNan]:
-    """Of those since somebody vouched for the node. The same rank of the same job at the same step again is what a
-    fault in the program does: it counts once.
+    """Those since the node was last cleared. The same rank of the same job at the same step again is the sign of a
+    fault in the program: it counts once.
     """
     counted: dict[tuple[object, ...], FirstNan] = {}
     for one in seen:

@@ -1,10 +1,10 @@
 """The fabric of a node: its InfiniBand or RoCE ports, its NVLinks, its GPUs' registration with the NVSwitches.
 
-A port counts when it was in use since the node booted; a port that nobody ever plugged in is no loss, unless the site
-says how many there should be. A *drop* is a port that stays down, a *flap* one that goes down and comes back again and
-again: the latter is up most of the time one looks, so it is judged by its outages, and only a person's word clears it.
-Outages that are too short for that make a suspect. A switch takes the ports of many nodes with it at once, for which
-none of them is to blame.
+A port counts when it was in use since the node booted; a port that was never connected is no loss, unless the site
+sets how many there must be. A *drop* is a port that stays down, a *flap* one that goes down and comes back
+repeatedly: it is up in most samples, so it is judged by its outages, and only an administrator clears it. Outages that
+are too short for that make the node suspect. When a switch fails, the ports of many nodes go down at once, and none of
+these nodes is to blame.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import groupby
 from understudy_agent.wire import Gpu, HardwareEvent, HardwareKind, Port
 from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.common_cause import nodes_alike
-from understudy_controlplane.detect.gpu_finding import of_gpu
+from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.detect.standstill import stands_still
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
@@ -174,16 +174,20 @@ def too_few_ports(node: NodeView, policy: Hardware) -> Iterator[Finding]:
 def gpu_fabric(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
     if gpu.nvlinks is not None and gpu.nvlinks_max is not None and gpu.nvlinks < gpu.nvlinks_max:
         what = f"has {gpu.nvlinks} NVLinks up of {gpu.nvlinks_max}"
-        yield of_gpu(node, gpu, Signal.HEALTH_SUSPECTED, "nvlink.down", what, Repair.RESET_GPU, nvlinks=gpu.nvlinks)
+        yield gpu_finding(
+            node, gpu, Signal.HEALTH_SUSPECTED, "nvlink.down", what, Repair.RESET_GPU, nvlinks=gpu.nvlinks
+        )
     wrong = fabric_wrong(gpu.fabric_health or 0)
     if wrong:
         what = f"is not well with the fabric: {wrong}"
         health = gpu.fabric_health
-        yield of_gpu(node, gpu, Signal.HEALTH_SUSPECTED, "fabric.unhealthy", what, Repair.REBOOT, fabric_health=health)
+        yield gpu_finding(
+            node, gpu, Signal.HEALTH_SUSPECTED, "fabric.unhealthy", what, Repair.REBOOT, fabric_health=health
+        )
     registered = gpu.fabric_state == FABRIC_COMPLETED
     if gpu.fabric_state in (FABRIC_NOT_STARTED, FABRIC_IN_PROGRESS) or (registered and gpu.fabric_status):
         what = f"is not registered with the fabric (state {gpu.fabric_state}, status {gpu.fabric_status})"
-        yield of_gpu(
+        yield gpu_finding(
             node,
             gpu,
             Signal.HEALTH_SUSPECTED,

@@ -9,10 +9,10 @@ from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.xid_policy import Repair
 
 
-def of_gpu(  # the parts of a sentence: where, what it means, why, and what helps
+def gpu_finding(  # where, what it means, why, and which repair
     node: NodeView, gpu: Gpu, signal: Signal, rule: str, what: str, repair: Repair = Repair.NONE, **more: Json
 ) -> Finding:
-    """`repair` is what is thought to help."""
+    """`repair` is the first rung of the repair ladder that may help."""
     return Finding(
         signal=signal,
         rule=rule,

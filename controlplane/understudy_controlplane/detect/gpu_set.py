@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.config import Hardware
-from understudy_controlplane.detect.gpu_finding import of_gpu
+from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
@@ -21,10 +21,10 @@ from understudy_controlplane.xid_policy import Repair
 def gpu_in_set(node: NodeView, gpu: Gpu, policy: Hardware) -> Iterator[Finding]:
     if gpu.status is GpuStatus.MISSING and gpu.missing_seconds >= policy.gpu_missing_seconds:
         what = f"is missing for {gpu.missing_seconds:.0f} s: NVML listed it earlier in this boot"
-        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "gpus.missing", what, Repair.REBOOT)
+        yield gpu_finding(node, gpu, Signal.HARDWARE_FAULT, "gpus.missing", what, Repair.REBOOT)
     if gpu.replaced_uuid:
         what = f"sits where {gpu.replaced_uuid} sat earlier in this boot"
-        yield of_gpu(
+        yield gpu_finding(
             node,
             gpu,
             Signal.HEALTH_SUSPECTED,

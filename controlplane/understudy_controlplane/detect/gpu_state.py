@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from understudy_agent.wire import Gpu, GpuStatus
-from understudy_controlplane.detect.gpu_finding import of_gpu
+from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -26,9 +26,9 @@ def _judge(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
     # NVML field 230; the same numbers as in Xid 154, and the same policy.
     action = default_policy().recovery_action.get(gpu.recovery_action or 0)
     if gpu.status is GpuStatus.LOST:
-        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "nvml.lost", "is lost to NVML", Repair.REBOOT)
+        yield gpu_finding(node, gpu, Signal.HARDWARE_FAULT, "nvml.lost", "is lost to NVML", Repair.REBOOT)
     elif gpu.status is GpuStatus.RESET_REQUIRED:
-        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "nvml.reset_required", "must be reset", Repair.RESET_GPU)
+        yield gpu_finding(node, gpu, Signal.HARDWARE_FAULT, "nvml.reset_required", "must be reset", Repair.RESET_GPU)
     elif action is not None and action.fault in SIGNALS:
         what = f"asks for a repair: {action.meaning}"
-        yield of_gpu(node, gpu, SIGNALS[action.fault], "nvml.recovery_action", what, action.repair)
+        yield gpu_finding(node, gpu, SIGNALS[action.fault], "nvml.recovery_action", what, action.repair)

@@ -1,8 +1,9 @@
-"""Hangs: a gang that finishes no step any more, and who of it has not arrived where the others wait.
+"""Hangs: a gang that finishes no step any more, and which ranks have not entered the collective in which others wait.
 
-How long is too long is learnt from the gang's own pauses between steps, checkpoints in them. Silence with another cause
-is no hang: agents that do not report, a control plane just started. Whose ranks have not entered the collective
-that their peers wait in, is named; where all have entered it, it is the network or all of them, and nobody is.
+The time limit is learnt from the gang's own pauses between steps, including checkpoints. Other reasons for missing
+steps are no hang: agents that do not report, a control plane that has just started. Ranks that have not entered the
+collective in which their peers wait are named; when all have entered it, the cause is the network or the program, and
+none is named.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def patience_seconds(table: StepTable, policy: Hang) -> float:
 
 
 def not_arrived(table: StepTable) -> list[int]:
-    """Ranks that have left a collective and not entered the one that peers of their role wait in. Empty: nobody can be
-    named, for all wait in the same one, or it is not told of all where they are.
+    """Ranks that have left a collective and not entered the one that peers of their role wait in. Empty: no rank can
+    be named, because all wait in the same collective, or the collective of some is not known.
     """
     sequences, inside = table.sequences, table.inside
     if len(sequences) == 0 or (sequences < 0).any():
@@ -51,14 +52,14 @@ def not_arrived(table: StepTable) -> list[int]:
     for role in dict.fromkeys(table.roles):
         ranks = np.flatnonzero(roles == role)
         behind = sequences[ranks] < sequences[ranks].max()
-        # Who is still inside an earlier one waits, too: it came there, and what it waits for did not reach it.
+        # A rank inside an earlier collective waits, too: it arrived there, and what it waits for did not reach it.
         found += [int(rank) for rank in ranks[behind & ~inside[ranks]]]
-    # The others are many and in one place: that is waiting. A few ahead of many are no evidence against the many.
+    # Many ranks in one collective wait. A few ranks ahead of many are no evidence against the many.
     return sorted(found) if 2 * len(found) <= len(sequences) else []
 
 
 def _heard(nodes: Sequence[str], snapshot: Snapshot, silence: Silence) -> bool:
-    """All agents of the gang: without one, steps may go on that nobody tells, or the node is what `silence` finds."""
+    """Whether all agents of the gang report: otherwise steps may continue unreported, or `silence` finds the node."""
     views = [snapshot.nodes.get(name) for name in nodes]
     return all(
         view is not None and view.heard_at is not None and snapshot.now - view.heard_at <= silence.silent_after_seconds
@@ -77,7 +78,7 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
         "longest_pause_seconds": round(table.longest_pause_seconds, 3),
         "collective": table.furthest_collective,
         "sequence": furthest,
-        "ranks_told": int((table.sequences >= 0).sum()),
+        "ranks_known": int((table.sequences >= 0).sum()),
         "ranks_inside": int(table.inside.sum()),
         "world_size": len(table.nodes),
     }
@@ -89,7 +90,7 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
             "hang.unexplained" if waits else "hang.still",
             nodes[0],
             since,
-            f"{stands}; who is to blame cannot be told: {_why_nobody(table)}",
+            f"{stands}; the cause is not known: {_why_none_named(table)}",
             Evidence(evidence),
             job=table.job,
         )
@@ -113,13 +114,13 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
         )
 
 
-def _why_nobody(table: StepTable) -> str:
+def _why_none_named(table: StepTable) -> str:
     if len(table.sequences) == 0 or (table.sequences < 0).all():
-        return "its ranks do not tell their collectives"
+        return "its ranks do not report their collectives"
     if (table.sequences < 0).any():
-        return "some of its ranks do not tell where they are"
+        return "some of its ranks do not report their collectives"
     if table.inside.all():
-        return "every rank is inside a collective, so it is the network, or all of them"
+        return "every rank is inside a collective, so the network or the program is the cause"
     return "no few of its ranks are behind the others"
 
 

@@ -1,4 +1,4 @@
-"""One pass over all nodes' pictures for what is judged of a node or GPU by itself."""
+"""One pass over the samples of all nodes, for faults that one node or GPU shows by itself."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ FABRIC_AS_IT_SHOULD_BE = (None, 0, FABRIC_COMPLETED)
 
 
 def hardware(snapshot: Snapshot, policy: Hardware) -> list[Finding]:
-    """What a good part of the fleet shows alike makes nobody suspect: it is how the site is, or what was installed
-    everywhere, or our own clock, and a fleet of suspects has no spare left. It is told once, of the first of them.
+    """A sign that many nodes show makes no node suspect: it is a property of the site, of an update, or of the control
+    plane's clock, and a fleet of suspects has no spare left. It is recorded once, for the first of them.
     """
     found = list(_all(snapshot, policy))
     nodes: dict[str, dict[str, None]] = {}
@@ -66,7 +66,7 @@ def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         yield from too_few_ports(node, policy)
         if node.hardware_events:
             yield from unsteady_ports(snapshot.now, node, policy)
-            yield from _told_by_nvml(node)
+            yield from _nvml_events(node)
 
 
 def _well(gpu: Gpu, policy: Hardware) -> bool:
@@ -87,8 +87,8 @@ def _well(gpu: Gpu, policy: Hardware) -> bool:
     )
 
 
-def _told_by_nvml(node: NodeView) -> Iterator[Finding]:
-    """Events of NVML's own, of this boot. What condemns a GPU stands in its picture too, or in the kernel log."""
+def _nvml_events(node: NodeView) -> Iterator[Finding]:
+    """NVML's events of this boot. A fault of a GPU is in its sample too, or in the kernel log."""
     for stored in node.hardware_events:
         event = stored.event
         if event.kind is HardwareKind.PORT_OUTAGE or event.boot_id != node.boot_id:

@@ -1,5 +1,5 @@
-"""The host under the GPUs: disks that are full, turned read-only or away, a clock that is off; and a host that nobody
-can look at, because a file system hangs, or an adapter's firmware stands still.
+"""The host under the GPUs: disks that are full, read-only or missing, a wrong clock; and a host that cannot be read,
+because a file system or an adapter's firmware hangs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def host(node: NodeView, policy: Hardware) -> Iterator[Finding]:
             "host.clock",
             node.name,
             node.heard_at or 0.0,
-            f"its clock is about {abs(node.clock_ahead_seconds):.0f} s {way} ours",
+            f"its clock is about {abs(node.clock_ahead_seconds):.0f} s {way} the control plane's",
             Evidence(
                 {
                     "ahead_seconds": round(node.clock_ahead_seconds, 1),

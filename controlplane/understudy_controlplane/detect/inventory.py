@@ -10,7 +10,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 
 def inventory(snapshot: Snapshot) -> Iterator[Finding]:
-    """Worth a line, and no more: a GPU may well have been repaired. Whoever reads the next fault wants to know."""
+    """Recorded, and no more: a GPU may have been repaired. It helps an administrator to understand its next fault."""
     for moved in snapshot.moved_gpus:
         past = f", where it failed {moved.faults} times" if moved.faults else ""
         yield Finding(

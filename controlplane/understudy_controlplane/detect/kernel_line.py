@@ -22,7 +22,7 @@ from understudy_controlplane.fleet.evidence import Json
 class Form(StrEnum):
     XID = "xid"
     SXID = "sxid"  # of an NVSwitch
-    LOST = "lost"  # a GPU has fallen off the bus, told without a number
+    LOST = "lost"  # a GPU has fallen off the bus, reported without a number
     GPU_NAMED = "gpu_named"  # names the GPU that the lines after it are about
     IDENTITY = "identity"  # which UUID is at which address
     SERIAL = "serial"
@@ -37,7 +37,7 @@ JUDGED = frozenset({Form.XID, Form.SXID, Form.LOST})
 
 @dataclass(frozen=True, slots=True)
 class KernelLine:
-    """What one text says. A field that its form does not have, or the driver left out, is None or empty."""
+    """One parsed text. A field that its form does not have, or the driver left out, is None or empty."""
 
     form: Form
     code: int | None = None  # of an Xid or SXid
@@ -45,7 +45,7 @@ class KernelLine:
     instance: str = ""  # of a GPU that is shared (MIG): "GPU-I:05 GPU-CI:00"
     pid: int | None = None
     process: str = ""
-    said: str = ""  # what the driver says, without number and process
+    message: str = ""  # the driver's text, without number and process
     caused_by: int | None = None  # "caused by previous Xid"
     location: str = ""  # Xid 13: "GPC 0 TPC 1"
     unit: str = ""  # the part that failed
@@ -69,7 +69,7 @@ class KernelLine:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Lines of one kind say the same of the same device: of a storm of them one is as good as all."""
+        """Lines of one kind report the same about the same device: of many, one is enough."""
         status = self.words[:2] if self.code is not None and 144 <= self.code <= 150 else self.words
         return (
             self.form,
@@ -88,12 +88,12 @@ class KernelLine:
             self.serial,
         )
 
-    def told(self) -> dict[str, Json]:
-        """What is known, by name; for evidence and JSON. Form, code and address have fields of their own there."""
+    def details(self) -> dict[str, Json]:
+        """The fields that are known, by name; for evidence and JSON. Form, code and address are left out."""
         found: dict[str, Json] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in ("form", "code", "bus_id", "said") or value is None or value in ("", ()):
+            if field.name in ("form", "code", "bus_id", "message") or value is None or value in ("", ()):
                 continue
             if field.name == "words":
                 found["words"] = [f"0x{word:08x}" for word in value]
@@ -161,7 +161,7 @@ def decode(text: str) -> KernelLine:
     found = _SXID.match(text)
     if found is not None:
         return _sxid(found)
-    return next(_without_number(text), KernelLine(Form.OTHER, said=text))
+    return next(_without_number(text), KernelLine(Form.OTHER, message=text))
 
 
 def normal_bus_id(text: str) -> str:
@@ -172,18 +172,18 @@ def normal_bus_id(text: str) -> str:
 
 
 def _xid(found: re.Match[str]) -> KernelLine:
-    said = (found["rest"] or "").strip()
-    process = _PROCESS.match(said)
+    message = (found["rest"] or "").strip()
+    process = _PROCESS.match(message)
     line = KernelLine(
         Form.XID, code=int(found["code"]), bus_id=normal_bus_id(found["bus"]), instance=found["instance"].strip()
     )
     if process is not None:
-        said = said[process.end() :]
+        message = message[process.end() :]
         name = (process["name"] or "").strip()
         pid = int(process["pid"]) if process["pid"] else None
         line = replace(line, pid=pid, process="" if name == "<unknown>" else name)
-    caused_by = _CAUSED_BY.search(said)
-    line = replace(line, said=said, caused_by=int(caused_by[1]) if caused_by else None)
+    caused_by = _CAUSED_BY.search(message)
+    line = replace(line, message=message, caused_by=int(caused_by[1]) if caused_by else None)
     return _more_of_xid(line)
 
 
@@ -196,31 +196,31 @@ def _more_of_xid(line: KernelLine) -> KernelLine:
 
 
 def _location(line: KernelLine) -> KernelLine:
-    at = _LOCATION.search(line.said)
+    at = _LOCATION.search(line.message)
     return replace(line, location=f"GPC {int(at[1])} TPC {int(at[2])}") if at else line
 
 
 def _row(line: KernelLine) -> KernelLine:
-    row = _ROW.search(line.said)
+    row = _ROW.search(line.message)
     return replace(line, address=row[1]) if row else line
 
 
 def _asked(line: KernelLine) -> KernelLine:
-    function = _FUNCTION.search(line.said)
+    function = _FUNCTION.search(line.message)
     return replace(line, function=f"{function[1]} {function[2]}") if function else line
 
 
 def _counts(line: KernelLine) -> KernelLine:
-    return replace(line, counts=tuple((name, int(count)) for name, count in _COUNT.findall(line.said)))
+    return replace(line, counts=tuple((name, int(count)) for name, count in _COUNT.findall(line.message)))
 
 
 def _recovery_action(line: KernelLine) -> KernelLine:
-    actions = _ACTION.findall(line.said)
+    actions = _ACTION.findall(line.message)
     return replace(line, action_before=int(actions[-1][0], 16), action=int(actions[-1][1], 16)) if actions else line
 
 
 def _memory_error(line: KernelLine) -> KernelLine:
-    flags, unit, address = _FLAGS.findall(line.said), _CONTAINED.search(line.said), _PHYSICAL.search(line.said)
+    flags, unit, address = _FLAGS.findall(line.message), _CONTAINED.search(line.message), _PHYSICAL.search(line.message)
     return replace(
         line,
         unit=unit[1].strip() if unit else "",
@@ -244,19 +244,19 @@ _MORE: dict[int, Callable[[KernelLine], KernelLine]] = {
 
 
 def _nvlink(line: KernelLine) -> KernelLine:
-    said = line.said
+    message = line.message
     if line.code in (74, 136):
-        link, remote, words = _LINK.search(said), _REMOTE.search(said), _WORDS.search(said)
+        link, remote, words = _LINK.search(message), _REMOTE.search(message), _WORDS.search(message)
         return replace(
             line,
             link=int(link[1]) if link else None,
             remote_bus_id=normal_bus_id(remote["bus"]) if remote else "",
-            fatal=True if "fatal error" in said else None,
+            fatal=True if "fatal error" in message else None,
             words=_hexadecimal(words[1]) if words else (),
         )
-    whole = _NVLINK5.match(said)
+    whole = _NVLINK5.match(message)
     if whole is None:
-        part = _NVLINK5_UNIT.match(said)
+        part = _NVLINK5_UNIT.match(message)
         return replace(line, unit=part["unit"], fatal=part["severity"] == "Fatal") if part else line
     return replace(
         line,
@@ -270,18 +270,18 @@ def _nvlink(line: KernelLine) -> KernelLine:
 
 
 def _sxid(found: re.Match[str]) -> KernelLine:
-    said = found["rest"].strip()
-    severity = _SEVERITY.match(said)
-    follows = severity is None and said.startswith(("Severity ", "Data {"))
+    message = found["rest"].strip()
+    severity = _SEVERITY.match(message)
+    follows = severity is None and message.startswith(("Severity ", "Data {"))
     return KernelLine(
         Form.SWITCH_DATA if follows else Form.SXID,
         code=int(found["code"]),
         bus_id=normal_bus_id(found["bus"]),
-        said=said,
+        message=message,
         switch=int(found["switch"]),
         severity=severity[1].lower() if severity else "",
         link=int(severity[2]) if severity and severity[2] else None,
-        words=_hexadecimal(said) if follows else (),
+        words=_hexadecimal(message) if follows else (),
     )
 
 
@@ -289,22 +289,22 @@ def _without_number(text: str) -> Iterator[KernelLine]:
     """Readings of a line that has no code, best first."""
     identity = _IDENTITY.match(text)
     if identity is not None:
-        yield KernelLine(Form.IDENTITY, bus_id=normal_bus_id(identity["bus"]), said=text, uuid=identity["uuid"])
+        yield KernelLine(Form.IDENTITY, bus_id=normal_bus_id(identity["bus"]), message=text, uuid=identity["uuid"])
     serial = _BOARD_SERIAL.match(text)
     if serial is not None:
-        yield KernelLine(Form.SERIAL, said=text, serial=serial["serial"])
+        yield KernelLine(Form.SERIAL, message=text, serial=serial["serial"])
     gpu = _GPU.match(text)
     if gpu is not None:
         form = Form.LOST if gpu["lost"] else Form.SERIAL
-        yield KernelLine(form, bus_id=normal_bus_id(gpu["bus"]), said=text, serial=gpu["serial"] or "")
+        yield KernelLine(form, bus_id=normal_bus_id(gpu["bus"]), message=text, serial=gpu["serial"] or "")
     named = _NAMED.match(text)
     bus_id = normal_bus_id(named["bus"]) if named else ""
     if _LOST.search(text) and text.startswith("NVRM:"):
-        yield KernelLine(Form.LOST, bus_id=bus_id, said=text)
+        yield KernelLine(Form.LOST, bus_id=bus_id, message=text)
     if named is not None or _PCI_ID.match(text):
-        yield KernelLine(Form.GPU_NAMED, bus_id=bus_id, said=text)
+        yield KernelLine(Form.GPU_NAMED, bus_id=bus_id, message=text)
     if _GSP_HISTORY.match(text):
-        yield KernelLine(Form.GSP_HISTORY, said=text)
+        yield KernelLine(Form.GSP_HISTORY, message=text)
 
 
 def _hexadecimal(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What launchers and hangs say against nodes: two users that blame the same one, and for how long a suspicion lasts."""
+"""Nodes blamed by launchers and hangs: two users that blame the same one, and how long a suspicion lasts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 USERS_MIN = 2
-"""One user's program may have its own reasons for failing first on the same node, and is submitted again and again; a
-launcher is a user's process besides.
+"""One user's program may have its own reasons for failing first on the same node, and is submitted repeatedly; and a
+launcher is a user's process.
 """
 
 SUSPECT_SECONDS = 3600.0

@@ -1,9 +1,9 @@
-"""Lemons: nodes that come back again and again. A score of what is remembered of a node, over 28 days.
+"""Lemons: nodes that fail repeatedly. A score of a node's faults over 28 days.
 
-The signals are those that Meta has published for its clusters; how much each weighs there was not. What the fleet as a
-whole shows (an update that restarts every agent) is no node's own and is taken off: its median. A lemon is told to a
-person and is the last to be taken as a spare. Nothing else follows: a node flagged for its past faults is well for the
-next 28 days more often than not (docs/adr/0019).
+The signals are those that Meta has published for its clusters; their weights were not published. What the whole fleet
+shows (an update that restarts every agent) is subtracted: its median. A lemon is recorded for an administrator and is
+the last to be taken as a spare. Nothing else follows: a node flagged for its past faults is well for the next 28 days
+more often than not (docs/adr/0019).
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ NAMES = tuple(field.name for field in fields(LemonSignals))
 def lemon(snapshot: Snapshot, policy: Lemon) -> Iterator[Finding]:
     for name, score in scores(snapshot.lemon_signals, len(snapshot.nodes)).items():
         if score >= policy.score_min and name in snapshot.nodes:
-            told = {key: round(value, 2) for key, value in asdict(signals_of(snapshot, name)).items() if value}
-            counts = ", ".join(f"{key.replace('_', ' ')} {value:g}" for key, value in told.items())
+            values = {key: round(value, 2) for key, value in asdict(signals_of(snapshot, name)).items() if value}
+            counts = ", ".join(f"{key.replace('_', ' ')} {value:g}" for key, value in values.items())
             words = f"score {score:.1f} in {policy.days:g} days ({counts})"
             yield Finding(
                 Signal.LEMON,
                 "lemon.score",
                 name,
                 snapshot.now,
-                f"comes back again and again: {words}; a person should look",
-                Evidence({"score": round(score, 2), **told}),
+                f"fails repeatedly: {words}; an administrator should look at it",
+                Evidence({"score": round(score, 2), **values}),
             )
 
 

@@ -73,7 +73,7 @@ def _severity(line: KernelLine, row: PolicyRow, _policy: Policy, _branch: int | 
 
 
 def _nvlink4(line: KernelLine, row: PolicyRow, policy: Policy, _branch: int | None) -> Verdict:
-    """Of all bits that are set the gravest counts."""
+    """Of all bits that are set, the most serious counts."""
     verdict_of = {(one.word, bit): one.verdict for one in policy.nvlink4 for bit in one.bits}
     found = {
         verdict_of.get((position, bit), "error")
@@ -86,10 +86,10 @@ def _nvlink4(line: KernelLine, row: PolicyRow, policy: Policy, _branch: int | No
     if not found or "error" in found:
         return Verdict(row.fault, row.repair)
     if "go_on" in found:
-        return Verdict(FaultClass.RECORD, Repair.NONE, "its registers tell of a passed threshold only")
+        return Verdict(FaultClass.RECORD, Repair.NONE, "its registers show only a passed threshold")
     if "secondary" in found:
         return Verdict(FaultClass.RECORD, Repair.NONE, "its registers point at the other end of the link")
-    return Verdict(FaultClass.RECORD, Repair.NONE, "its registers tell of nothing that matters")
+    return Verdict(FaultClass.RECORD, Repair.NONE, "its registers show no error")
 
 
 def _nvlink5(line: KernelLine, row: PolicyRow, policy: Policy, branch: int | None) -> Verdict:
@@ -108,15 +108,15 @@ def _nvlink5(line: KernelLine, row: PolicyRow, policy: Policy, branch: int | Non
             return Verdict(row.fault, row.repair, f"{named}: reason {value} is not known here")
     else:
         value = line.words[1] if len(line.words) > 1 else 0
-    gate = bool(line.words[0] >> (10 if first else 7) & 1) or not unit.reset_if
-    return _nvlink5_outcome(named, unit, value, gate, row)
+    enabled = bool(line.words[0] >> (10 if first else 7) & 1) or not unit.reset_if
+    return _nvlink5_outcome(named, unit, value, enabled, row)
 
 
-def _nvlink5_outcome(named: str, unit: NvlinkUnit, value: int, gate: bool, row: PolicyRow) -> Verdict:
+def _nvlink5_outcome(named: str, unit: NvlinkUnit, value: int, enabled: bool, row: PolicyRow) -> Verdict:
     def tells(values: tuple[int, ...]) -> bool:
         return value in values or (unit.by == "status" and any(bit & value for bit in values))
 
-    if unit.always == "reset" or (tells(unit.reset) and gate):
+    if unit.always == "reset" or (tells(unit.reset) and enabled):
         fault = row.fault if row.fault in (FaultClass.HARDWARE, FaultClass.DRAIN) else FaultClass.HARDWARE
         return Verdict(fault, Repair.RESET_GPU, f"{named}: its status {value:#x} needs a reset of the GPU")
     if tells(unit.follow):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from understudy_agent.wire import Gpu
-from understudy_controlplane.detect.gpu_finding import of_gpu
+from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
@@ -19,13 +19,13 @@ from understudy_controlplane.xid_policy import Repair
 def gpu_memory(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
     if gpu.remapped_rows_failed:
         what = "could not remap a memory row: it has no spare ones left there"
-        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "memory.row_remap_failed", what, Repair.MANUAL_REPAIR)
+        yield gpu_finding(node, gpu, Signal.HARDWARE_FAULT, "memory.row_remap_failed", what, Repair.MANUAL_REPAIR)
     elif gpu.remapped_rows_pending:
         what = "has a memory row to remap, which its next reset does"
-        yield of_gpu(node, gpu, Signal.DRAIN_AT_JOB_END, "memory.row_remap_pending", what, Repair.RESET_GPU)
+        yield gpu_finding(node, gpu, Signal.DRAIN_AT_JOB_END, "memory.row_remap_pending", what, Repair.RESET_GPU)
     if gpu.sram_threshold_exceeded:
         what = "had more uncorrectable errors in its SRAM than the driver lets pass"
-        yield of_gpu(node, gpu, Signal.HARDWARE_FAULT, "memory.sram_threshold", what, Repair.MANUAL_REPAIR)
+        yield gpu_finding(node, gpu, Signal.HARDWARE_FAULT, "memory.sram_threshold", what, Repair.MANUAL_REPAIR)
 
 
 def host_memory(node: NodeView) -> Iterator[Finding]:

@@ -58,13 +58,13 @@ class NodeLog:
 
 
 def read(stored: StoredKernelEvent) -> KernelLine:
-    """What the event says. Where its text does not say which GPU, or says it in a form not known here, what the agent
-    read of it, or what an earlier line said, counts.
+    """The event's text, parsed. When the text does not name the GPU, or has an unknown form, the agent's fields count,
+    or those of an earlier line.
     """
     event = stored.event
     line = decode(event.text)
     if line.form is Form.OTHER and event.xid is not None:
-        return KernelLine(Form.XID, code=event.xid, bus_id=event.bus_id, said=line.said)
+        return KernelLine(Form.XID, code=event.xid, bus_id=event.bus_id, message=line.message)
     return replace(line, bus_id=event.bus_id) if event.bus_id and not line.bus_id else line
 
 

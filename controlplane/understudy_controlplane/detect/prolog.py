@@ -27,13 +27,15 @@ def drained_for_us(snapshot: Snapshot) -> Iterator[Finding]:
                 "prolog.drained_for_us",
                 node.name,
                 refusal.at,
-                f"our Prolog kept job {refusal.job_id} off it ({refusal.reason})",
+                f"Understudy's Prolog kept job {refusal.job_id} off it ({refusal.reason})",
                 Evidence({"job": refusal.job_id, "at": refusal.at}),
             )
 
 
 def refusal_behind(snapshot: Snapshot, node: NodeView) -> Refusal | None:
-    """The refusal of ours for which Slurm drained the node; None when it is not drained, or for something else."""
+    """The refusal by Understudy's Prolog for which Slurm drained the node; None: it is not drained, or for another
+    reason.
+    """
     slurm = node.slurm
     if slurm is None or not slurm.draining or slurm.reason != PROLOG_ERROR:
         return None

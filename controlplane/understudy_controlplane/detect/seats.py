@@ -1,7 +1,7 @@
-"""Seats that a gang was promised and cannot have any more, because somebody took the node meanwhile.
+"""Seats that were planned for a gang and are no longer available, because an administrator took the node meanwhile.
 
 An administrator may drain a spare, reboot it or put it into maintenance while a recovery is on its way to it. The node
-is theirs; the gang needs another one, or it would wait for this seat until its recovery gives up.
+is left to the administrator; the gang needs another one, or its recovery would wait for this seat until it gives up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Silence: an agent that stops reporting is unknown, not bad.
 
-A node is dead only when Slurm agrees (nobody answers at its slurmd's port, or Slurm says so) *and* no job there goes
-on. Many silent at once is our own fault or the network's: then nothing is concluded.
+A node is dead only when Slurm agrees (its slurmd's port does not answer, or Slurm reports it down) *and* no job there
+makes progress. Many silent at once: the cause is the network or the control plane, and nothing is concluded.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
     for name, node in snapshot.nodes.items():
         at = at_of[name]
         if name in quiet:
-            # However long ago: who fell silent together may have one cause, and it may be ours.
+            # However long ago: agents that stopped together may have one cause, and it may be the control plane.
             together = bisect_left(silent, at + TOGETHER_SECONDS) - bisect_right(silent, at - TOGETHER_SECONDS)
             mass = is_mass_silence(together, watched, policy)
             yield _dead_or_silent(node, snapshot, policy, mass, advanced_at.get(name, 0.0))
@@ -108,24 +108,24 @@ def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: b
 def _why_not_dead(
     node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, since: float | None, goes_on: bool
 ) -> str:
-    """Why silence is not taken for death; empty: it is."""
+    """Why a silent node is not taken for dead; empty: it is."""
     slurm = node.slurm
     silent_for = snapshot.now - (since or snapshot.started_at)
     slurmd_silent_for = snapshot.now - node.slurmd_silent_since if node.slurmd_silent_since is not None else 0.0
-    # Where its slurmd's port was never open to us, Slurm's own word must do, and last.
+    # When its slurmd's port was never reachable from here, Slurm's own state decides, after a longer time.
     can_ask = node.record.slurmd_seen_at is not None
-    slurm_says_so = not can_ask and slurm is not None and slurm.lost
+    slurm_reports_it = not can_ask and slurm is not None and slurm.lost
     patience = policy.dead_after_seconds * (1 if node.heard_at is not None and can_ask else 3)
     reasons = (
-        (mass, "so do many others: taken for a fault of ours or of the network"),
+        (mass, "so are many others: the network or the control plane is taken for the cause"),
         (since is None, "it never had an agent"),
         (slurm is None or slurm.on_leave, "Slurm has it off, rebooting or in maintenance"),
-        (silent_for <= patience, "not for long enough to mean anything"),
+        (silent_for <= patience, "not for long enough"),
         (
-            slurmd_silent_for < policy.slurmd_silent_seconds and not slurm_says_so,
+            slurmd_silent_for < policy.slurmd_silent_seconds and not slurm_reports_it,
             "its slurmd answers, or did so a moment ago",
         ),
-        (goes_on, "its job goes on"),
+        (goes_on, "its job makes progress"),
     )
     return next((words for holds, words in reasons if holds), "")
 

@@ -1,6 +1,6 @@
 """Stragglers: a rank whose *self time* stands out from its peers of the same role, window after window.
 
-Wall step time is the same on every rank of a synchronous job and names nobody. A verdict from statistics alone is a
+Wall step time is the same on every rank of a synchronous job and names none. A verdict from statistics alone is a
 suspicion; it is confirmed only by a second signal from the node's own hardware, which names the reason, too.
 """
 
@@ -24,14 +24,14 @@ UNKNOWN_CAUSE = "unknown"
 
 
 def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterator[Finding]:
-    """`probed`: suspects are tested once nobody uses them, so the end of their job does not clear them."""
+    """`probed`: suspects are validated as soon as they are idle, so the end of their job does not clear them."""
     slow_nodes: set[str] = set()
     tables = list(snapshot.tables.values())
     for table, found in zip(tables, judge_all(tables, policy), strict=True):
         for slow in found:
             host = table.nodes[slow.rank]
             if host in snapshot.nodes:
-                slow_nodes.add(host)  # a rank in doubt accuses nobody; its node is not called well for that
+                slow_nodes.add(host)  # a rank in doubt does not accuse its node, and does not clear it
                 if not slow.doubt:
                     yield _finding(snapshot, table, slow)
     for name, node in snapshot.nodes.items():
@@ -61,7 +61,7 @@ def _why_clean(snapshot: Snapshot, node: NodeView, suspicion: Suspicion, policy:
 
 def _is_judged(table: StepTable, node: NodeView, suspicion: Suspicion, policy: Straggler) -> bool:
     """Enough is known of a rank there to call it slow, if it were, and of steps that were not known when the node
-    became suspect: as well as can be told from how long they take.
+    became suspect: as far as the length of steps shows it.
     """
     steps_since = (table.advanced_at - suspicion.since) / max(step_seconds(table), SELF_SECONDS_MIN)
     ranks = judged_ranks(table, policy) if steps_since >= policy.window_steps else []

@@ -1,11 +1,11 @@
-"""Gangs of ours that still run on a node which we took out of service.
+"""Managed gangs that still run on a node which Understudy took out of service.
 
-So it is when there was no spare at that moment, when a job slipped onto the node before the drain, or when its
+This happens when there was no spare at that moment, when a job slipped onto the node before the drain, or when its
 recovery failed half-way: whatever the reason, the gang is to be moved as soon as it can be. On a node that was drained
 for later it stays, unless it has to leave another of its nodes: then it leaves this one as well.
 
-A job with --no-kill whose batch host goes down is not ended by Slurm: it loses the node, is shown as running on the
-others, and nothing of it runs any more.
+A job with --no-kill whose batch host goes down is not ended by Slurm: it loses the node, Slurm shows it as running on
+the others, although none of its processes runs any more.
 """
 
 from __future__ import annotations

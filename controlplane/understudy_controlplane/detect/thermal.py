@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.config import Hardware
-from understudy_controlplane.detect.gpu_finding import of_gpu
+from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeView
 
@@ -19,7 +19,7 @@ def held_back(node: NodeView, gpu: Gpu, policy: Hardware) -> Iterator[Finding]:
     share = gpu.slowed_share_recent
     if share is not None and share >= policy.slowed_share:
         what = f"was slowed down by its hardware for {share:.0%} of the last ten minutes"
-        yield of_gpu(
+        yield gpu_finding(
             node,
             gpu,
             Signal.HEALTH_SUSPECTED,

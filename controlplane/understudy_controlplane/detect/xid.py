@@ -1,8 +1,8 @@
 """Xids and SXids: from the kernel log of each node to findings.
 
-In this order: what the line says by the policy, what the driver itself asks for, whether it is an echo, whether it came
-too often, whether it is the program's doing. The policy is data (`xid_policy`). What is in no row is
-recorded and condemns nobody.
+In this order: the policy's row for the line, the driver's own recovery action, whether it is an echo, whether it came
+too often, whether the program is the cause. The policy is data (`xid_policy`). A code without a row is recorded and
+condemns no node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import FaultClass, Policy, Repair, driver_branch
 
 TOGETHER_SECONDS = 1.0
-"""The driver tells its recovery action with the error that it is for, not always after it."""
+"""The driver logs its recovery action together with the error that it is for, not always after it."""
 
 SIGNALS = {
     FaultClass.HARDWARE: Signal.HARDWARE_FAULT,
@@ -35,7 +35,7 @@ SIGNALS = {
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An event with all that is to be said of it."""
+    """An event with its judgement."""
 
     reading: Reading
     burst: Burst
@@ -59,7 +59,7 @@ def judge_logs(snapshot: Snapshot, policy: Xid) -> dict[str, list[Judged]]:
     talking = [node for node in snapshot.nodes.values() if node.events]
     if not talking:
         return {}
-    # Errors of a program are looked for on all nodes: also on those that have booted anew since.
+    # Errors of a program are looked for on all nodes: also on those that have booted again since.
     remembered = {
         node.name: _readings(node, node.history or node.events, policy.rows)
         for node in snapshot.nodes.values()
@@ -92,7 +92,7 @@ def _judge_node(
 
 
 def _readings(node: NodeView, events: Iterable[StoredKernelEvent], policy: Policy) -> list[Reading]:
-    """Those that tell of a fault, each taken for itself."""
+    """The events about a fault, each judged by itself."""
     lines = [(stored, read(stored)) for stored in events]
     found = []
     for stored, line in lines:
@@ -103,15 +103,15 @@ def _readings(node: NodeView, events: Iterable[StoredKernelEvent], policy: Polic
 
 
 def _branch(node: NodeView, stored: StoredKernelEvent) -> int | None:
-    """Of the driver that said it, which may have been another one than that of now."""
+    """The branch of the driver that wrote the event, which may differ from the present one."""
     return driver_branch(stored.generation.driver_version or node.driver_version)
 
 
 def _by_driver(node: NodeView, readings: list[Reading], policy: Policy) -> list[Reading]:
-    """The driver's own recovery action, where it tells one, goes before the row of the error that it tells it for.
+    """The driver's own recovery action, if it logs one, goes before the row of the error that it belongs to.
 
-    Per GPU and boot: the latest Xid 154, or else what NVML says now. An action of 0 means that what was before is over:
-    a reset, most often. It speaks for no error that came with it or later, nor for a storm that goes on: these count by
+    Per GPU and boot: the latest Xid 154, or else NVML's present value. An action of 0 means that earlier errors are
+    over, mostly by a reset. It clears no error that came with it or later, nor a storm that continues: these count by
     their rows. NVML's 0 may be older than an error and clears nothing.
     """
     latest: dict[str, Reading] = {}
@@ -124,46 +124,50 @@ def _by_driver(node: NodeView, readings: list[Reading], policy: Policy) -> list[
     taken: set[str] = set()
     found: list[Reading] = []
     for reading in readings:
-        told = latest.get(reading.line.bus_id)
-        if told is not None and told is not reading and told.line.action == 0 and _before(reading, told):
-            found.append(replace(reading, verdict=replace(RECORD, why="the driver has said since: nothing to be done")))
+        newest = latest.get(reading.line.bus_id)
+        if newest is not None and newest is not reading and newest.line.action == 0 and _before(reading, newest):
+            found.append(
+                replace(reading, verdict=replace(RECORD, why="the driver has since reported: nothing to be done"))
+            )
         elif not _linked(reading, _branch(node, reading.stored), policy):
             found.append(reading)
         elif (
-            told is not None and told.line.action and reading.stored.begun_at <= told.stored.event.at + TOGETHER_SECONDS
+            newest is not None
+            and newest.line.action
+            and reading.stored.begun_at <= newest.stored.event.at + TOGETHER_SECONDS
         ):
             taken.add(reading.line.bus_id)
-            found.append(replace(reading, verdict=told.verdict, by_driver=True))
-        elif told is None and (action := policy.recovery_action.get(nvml.get(reading.line.bus_id, 0) or -1)):
-            why = f"NVML says of the GPU: {action.meaning}"
+            found.append(replace(reading, verdict=newest.verdict, by_driver=True))
+        elif newest is None and (action := policy.recovery_action.get(nvml.get(reading.line.bus_id, 0) or -1)):
+            why = f"NVML reports: {action.meaning}"
             found.append(replace(reading, verdict=Verdict(action.fault, action.repair, why), by_driver=True))
         else:
             found.append(reading)
-    return [_told_with_another(one, taken, latest) for one in found]
+    return [_counted_with_another(one, taken, latest) for one in found]
 
 
 def _linked(reading: Reading, branch: int | None, policy: Policy) -> bool:
-    """Whether this driver tells its recovery action with such an error. A row of the site's own stands as it is."""
+    """Whether this driver logs its recovery action with such an error. A row that the site has set applies as it is."""
     since = reading.row.action_since if reading.row else None
     if since is None or reading.line.form is Form.SXID or ("xid", reading.line.code) in policy.overridden:
         return False
     return branch is None or branch >= since
 
 
-def _told_with_another(reading: Reading, taken: set[str], latest: dict[str, Reading]) -> Reading:
+def _counted_with_another(reading: Reading, taken: set[str], latest: dict[str, Reading]) -> Reading:
     """An Xid 154 that speaks for another error, or that a later one has replaced, is no fault of its own."""
     if reading.line.code != RECOVERY_ACTION or reading.line.form is not Form.XID or reading.line.action is None:
         return reading
     newest = latest[reading.line.bus_id]
     if newest.stored is not reading.stored:
-        return replace(reading, verdict=replace(RECORD, why="the driver has said otherwise since"))
+        return replace(reading, verdict=replace(RECORD, why="the driver has since reported another action"))
     if reading.line.bus_id in taken and reading.verdict.fault is not FaultClass.RECORD:
         return replace(reading, verdict=replace(RECORD, why=f"{reading.verdict.why}; counted with the error it is for"))
     return reading
 
 
-def _before(reading: Reading, told: Reading) -> bool:
-    return reading.stored.event.sequence < told.stored.event.sequence
+def _before(reading: Reading, newest: Reading) -> bool:
+    return reading.stored.event.sequence < newest.stored.event.sequence
 
 
 def _alike(readings: Iterable[Reading]) -> dict[tuple[int | None, str], list[Reading]]:
@@ -175,13 +179,13 @@ def _alike(readings: Iterable[Reading]) -> dict[tuple[int | None, str], list[Rea
 
 
 def _repeated(reading: Reading, alike: dict[tuple[int | None, str], list[Reading]], silence_seconds: float) -> Reading:
-    """So often on the same GPU that it is more than it looks.
+    """The same error so many times on the same GPU that it counts as more.
 
-    That a node was repaired or vouched for makes a fault that comes back graver, so for faults all are `alike`; what
-    condemns nobody by itself counts from when somebody last vouched for the node.
+    A fault that comes back after a repair is more serious, so for faults all are `alike`; an error that condemns no
+    node by itself counts from the time when the node was last cleared.
     """
     rule = reading.row.repeat if reading.row else None
-    over = reading.verdict.fault is FaultClass.RECORD and reading.verdict.why  # an echo, or the driver's own word
+    over = reading.verdict.fault is FaultClass.RECORD and reading.verdict.why  # an echo, or by the driver's own verdict
     if rule is None or over:
         return reading
     since = reading.stored.event.at - rule.hours * HOUR_SECONDS
@@ -200,7 +204,7 @@ def _repeated(reading: Reading, alike: dict[tuple[int | None, str], list[Reading
 
 
 def _spread(reading: Reading, snapshot: Snapshot, sightings: Sightings, policy: Xid) -> Reading:
-    """What a program can do as well as the hardware: on several nodes of one job at once it was the program."""
+    """Errors that a program can cause, too: on several nodes of one job at once the program is the cause."""
     row, verdict = reading.row, reading.verdict
     may_be_program = verdict.fault is FaultClass.APPLICATION or (row is not None and row.spread)
     if not may_be_program or reading.echo_of or reading.by_driver:
@@ -208,11 +212,11 @@ def _spread(reading: Reading, snapshot: Snapshot, sightings: Sightings, policy: 
     nodes = sightings.nodes_of_job(reading, policy.burst_silence_seconds)
     if nodes >= policy.spread_nodes_min:
         job = reading.stored.jobs[0]
-        why = f"{nodes} nodes of job {job.job_id} of {job.user} had it: the program's doing"
+        why = f"{nodes} nodes of job {job.job_id} of {job.user} had it: the program is the cause"
         return replace(reading, verdict=Verdict(FaultClass.APPLICATION, Repair.RESTART_APP, why))
     waited = snapshot.now - reading.stored.received_at >= policy.spread_wait_seconds
     if verdict.fault in CONDEMNING and not waited:
-        return replace(reading, verdict=replace(RECORD, why="the other nodes of its job are waited for"))
+        return replace(reading, verdict=replace(RECORD, why="waits for reports of the other nodes of its job"))
     return reading
 
 
@@ -220,7 +224,7 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
     stored, line, verdict = reading.stored, reading.line, reading.verdict
     event = stored.event
     meaning = reading.meaning
-    said = [meaning, *(words for words in (verdict.why, suspect) if words and words != meaning)]
+    summary = [meaning, *(words for words in (verdict.why, suspect) if words and words != meaning)]
     gpu = next((gpu for gpu in node.gpus if gpu.bus_id and gpu.bus_id == line.bus_id), None)
     kind = "sxid" if line.form is Form.SXID else "xid"
     evidence: dict[str, Json] = {
@@ -233,7 +237,7 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
         "repair": verdict.repair.value,
         "why": verdict.why or meaning,
         "count": stored.count,
-        "told": line.told(),
+        "details": line.details(),
         "policy": policy.version + (", changed by this site" if (kind, line.code) in policy.overridden else ""),
         "burst": burst_shown(burst),
     }
@@ -250,7 +254,7 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
         rule="gpu.lost" if line.form is Form.LOST else f"{kind}.{line.code}",
         node=stored.node,
         at=stored.begun_at,
-        summary=f"{reading.name} on {reading.device}: {'; '.join(said)}",
+        summary=f"{reading.name} on {reading.device}: {'; '.join(summary)}",
         evidence=Evidence(evidence),
         detail=HardwareDetail(
             repair=verdict.repair,
@@ -273,7 +277,7 @@ def burst_shown(burst: Burst) -> dict[str, Json]:
 
 
 def _unread(node: NodeView) -> Iterator[Finding]:
-    """What the driver says of an Xid in a form that is not known here: for people to look at."""
+    """Lines of the driver about an Xid in a form that is not known here: for people to look at."""
     for stored in node.events:
         if stored.event.xid is None and read(stored).form is Form.OTHER and "Xid" in stored.event.text:
             yield Finding(
@@ -281,7 +285,7 @@ def _unread(node: NodeView) -> Iterator[Finding]:
                 "xid.unread",
                 node.name,
                 stored.event.at,
-                "the driver tells of an Xid in a form not known here",
+                "the driver reports an Xid in an unknown form",
                 Evidence(
                     {
                         "boot_id": stored.event.boot_id,

@@ -39,7 +39,7 @@ TAKES_OUT = (Action.QUARANTINE, Action.DRAIN)
 class Because(StrEnum):
     """Why an action is, or is not, taken now. Part of what makes two decisions the same."""
 
-    RULE = "rule"  # the table says so
+    RULE = "rule"  # the table alone decides
     DRY_RUN = "dry_run"
     PAUSED = "paused"
     SLURM_UNREADABLE = "slurm_unreadable"

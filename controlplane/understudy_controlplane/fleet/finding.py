@@ -34,8 +34,8 @@ class Signal(StrEnum):
     BLACK_HOLE = "black_hole"  # launchers of several users blame it
     RECORDED = "recorded"  # worth keeping, nothing follows
     DRAINED_BY_OTHERS = "drained_by_others"
-    GANG_STRANDED = "gang_stranded"  # a gang of ours runs on a node that we took out of service
-    SEAT_LOST = "seat_lost"  # somebody took a node that a gang of ours was on its way to
+    GANG_STRANDED = "gang_stranded"  # a managed gang runs on a node that was taken out of service
+    SEAT_LOST = "seat_lost"  # an administrator took a node that a managed gang was on its way to
     UNDRAINED = "undrained"  # our drain was refused
     DRAINED_FOR_US = "drained_for_us"  # by Slurm, because our Prolog kept a job off it
     DRAIN_LIFTED = "drain_lifted"  # a drain is gone that we did not lift
@@ -44,9 +44,9 @@ class Signal(StrEnum):
     REPAIR_DUE = "repair_due"  # out of service, empty, and a rung of the repair ladder is left
     REPAIRED = "repaired"  # the rung was carried out
     REPAIR_FAILED = "repair_failed"  # it was not
-    MANUAL_REPAIR_DUE = "manual_repair_due"  # nothing is left for us to try
-    VALIDATION_DUE = "validation_due"  # it needs no repair, or an operator says so
-    PROBE_DUE = "probe_due"  # a suspect that nobody uses: its test will tell
+    MANUAL_REPAIR_DUE = "manual_repair_due"  # no rung of the repair ladder is left but manual repair
+    VALIDATION_DUE = "validation_due"  # it needs no repair, or an operator released it
+    PROBE_DUE = "probe_due"  # an idle suspect: validation decides about it
     VALIDATED = "validated"  # the test was passed
     VALIDATION_FAILED = "validation_failed"
     TEST_NOT_BEGUN = "test_not_begun"  # of a node in service: so nothing is known of it that was not before
@@ -121,7 +121,7 @@ class Finding:
     summary: str  # for people, one line
     evidence: Evidence = NO_EVIDENCE
     job: JobKey | None = None
-    dead: bool = False  # the node answers nobody: Slurm has to be told
+    dead: bool = False  # the node does not answer: it has to be set down in Slurm
     suspicion: SuspicionCause | None = None  # of the signal CLEAN: the suspicion that ends
     detail: Detail | None = None  # what code needs to know of it
 

@@ -34,7 +34,7 @@ class NodeState(StrEnum):
     )
     VALIDATING = "validating"  # reserved for the control plane alone while it is validated
     PROBATION = "probation"  # it works again and passed its test; as a spare it is taken last
-    MANUAL_REPAIR = "manual_repair"  # out of service, and a person has the ticket
+    MANUAL_REPAIR = "manual_repair"  # out of service, and an administrator has the ticket
     OPERATOR_HOLD = "operator_hold"  # out of service at an operator's request, until released
     RETIRED = "retired"  # out of service for good
 
@@ -89,7 +89,7 @@ class NodeRecord:
     )
     drain_user: str = ""
     drain_reason_at: int = 0
-    drain_settled: bool = False  # it was seen to stand for so long that slurmctld has saved it
+    drain_settled: bool = False  # it was seen for long enough that slurmctld has saved it
     agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
     slurmd_seen_at: float | None = None  # when its slurmd's port first answered
     past_boot_id: str = ""  # the boot that a recovery ends: reports of it no longer count
@@ -121,8 +121,8 @@ class NodeRecord:
     def owns(self, slurm: SlurmNode) -> bool:
         """Whether the node is out of service for the very reason that the control plane gave.
 
-        Slurm keeps no owner: whoever writes a reason last has the node. Some versions leave an old reason standing when
-        a node is resumed, so the prefix alone proves nothing; time and user of what was read back do.
+        Slurm keeps no owner: the last one to write a reason has the node. Some versions leave an old reason standing
+        when a node is resumed, so the prefix alone proves nothing; time and user of what was read back do.
         """
         if self.state not in OUT_OF_SERVICE or not slurm.reason.startswith(REASON_PREFIX):
             return False

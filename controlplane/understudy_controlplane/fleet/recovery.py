@@ -24,21 +24,21 @@ class Rung(StrEnum):
     RESTART_APP = "restart_app"  # the gang was moved; the node itself needs nothing
     RESET_GPU = "reset_gpu"
     REBOOT = "reboot"
-    MANUAL_REPAIR = "manual_repair"  # a person's
+    MANUAL_REPAIR = "manual_repair"  # by an administrator
 
 
 class RecoveryKind(StrEnum):
     POOL_SWAP = "pool"  # the gang moves to a spare from the pool
     ALLOCATION_SWAP = "allocation"  # its launcher moves the gang to a spare of its own allocation
-    QUARANTINE = "quarantine"  # nodes leave service; no gang of ours is moved
+    QUARANTINE = "quarantine"  # nodes leave service; no managed gang is moved
     FILL_POOL = "fill_pool"  # nodes join the spare pool
     RELEASE_JOB = "release_job"  # a job that our Prolog kept off a node goes on elsewhere
     REPAIR = "repair"  # a rung of the repair ladder is tried on a node
     VALIDATE = "validate"  # a node is tested before it returns
-    MANUAL_REPAIR = "manual_repair"  # a person is asked to look after a node
+    MANUAL_REPAIR = "manual_repair"  # an administrator is asked to repair a node
     RETURN = "return"  # a node that is well goes back to work
-    TAKE_BACK = "take_back"  # a node that we had in hands is drained, and its reservation given up
-    LET_GO = "let_go"  # somebody took a node from us: what we still hold of it is given up
+    TAKE_BACK = "take_back"  # a node under repair is drained, and its reservation deleted
+    LET_GO = "let_go"  # an administrator took a node: what is still held of it is released
     RESTORE_WEIGHT = "restore_weight"  # probation is over: the node's weight in Slurm is what it was before
 
 
@@ -71,7 +71,7 @@ class StepName(StrEnum):
 
 
 JOBS_ON_A_NODE = frozenset({StepName.RESET_GPU, StepName.RUN_VALIDATION})
-"""Steps that are a job of ours on the node. What their plans have before them only prepares it."""
+"""Steps that are a job of the control plane on the node. The steps before them only prepare it."""
 
 
 class StepStatus(StrEnum):

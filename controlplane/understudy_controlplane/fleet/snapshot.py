@@ -32,11 +32,11 @@ from understudy_controlplane.fleet.steps import StepTable
 @dataclass(frozen=True)
 class Snapshot:
     now: float
-    started_at: float  # of this control-plane process: nobody can have been heard before
+    started_at: float  # of this control-plane process: no report can be older
     mode: Mode
     paused: str  # by whom and why; empty: not paused
     slurm_read_at: float | None  # when the Slurm part was read; None: never yet
-    slurmctld_started_at: float | None  # None: not told
+    slurmctld_started_at: float | None  # None: not known
     slurm_error: str  # of the latest attempt to read Slurm; empty: it went well
     nodes: Mapping[str, NodeView]
     jobs: Mapping[JobKey, Job]
@@ -48,11 +48,13 @@ class Snapshot:
     refusals: tuple[Refusal, ...] = ()  # of the last day: jobs that our Prolog kept off a node
     first_nans: tuple[FirstNan, ...] = ()  # of the last days: attempts that showed NaN, and where first
     lemon_signals: Mapping[str, LemonSignals] = field(default_factory=dict)  # by node; those without any are left out
-    gangs: Mapping[JobKey, Gang] = field(default_factory=dict)  # of running jobs of ours that a launcher drives
-    disobeyed: frozenset[tuple[JobKey, int]] = frozenset()  # job and restart count: its launcher did not do as told
+    gangs: Mapping[JobKey, Gang] = field(default_factory=dict)  # of running managed jobs that a launcher drives
+    disobeyed: frozenset[tuple[JobKey, int]] = (
+        frozenset()
+    )  # job and restart count: its launcher did not follow its orders
     limits: Mapping[tuple[JobKey, int], int] = field(default_factory=dict)
     """Job and restart count → its time limit in minutes before any of it was credited for a fault."""
-    hangs: tuple[tuple[JobKey, int | None], ...] = ()  # gangs started anew for a hang, oldest first: how far they came
+    hangs: tuple[tuple[JobKey, int | None], ...] = ()  # gangs restarted for a hang, oldest first: their furthest step
     black_holes: Mapping[str, Sequence[BlackHole]] = field(default_factory=dict)  # by the node that was blamed
     replaced: Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]] = field(default_factory=dict)
     """Job and restart count → nodes that its launcher took for bad → of which launch last, and when that ended."""
@@ -100,7 +102,7 @@ class Snapshot:
 
     @cached_property
     def well(self) -> int:
-        """How many nodes are not out of service by our hand, but for a test of theirs."""
+        """How many nodes Understudy has not taken out of service, except for a validation."""
         return sum(node.state not in OUT_OF_SERVICE or node.record.tested_in_service for node in self.nodes.values())
 
     @cached_property
@@ -129,7 +131,7 @@ class Snapshot:
         return next((one for one in self.recoveries if isinstance(one.plan, kinds) and node in one.plan.nodes), None)
 
     def recovery_of(self, job: JobKey) -> Recovery | None:
-        """The one that moves it. Releasing a job from Slurm's hold moves nobody."""
+        """The one that moves it. Releasing a job from Slurm's hold moves no gang."""
         return next((one for one in self.recoveries if one.swap is not None and one.swap.job == job), None)
 
 

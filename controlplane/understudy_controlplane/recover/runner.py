@@ -55,10 +55,10 @@ ON_A_NODE = frozenset(
 
 TICKET_AGAIN_SECONDS = 15.0
 TICKET_SECONDS = 24 * 3600.0
-"""So long a ticket is sent again to a webhook that does not take it."""
+"""How long a ticket is sent again to a webhook that does not accept it."""
 
 WRITE_REASONS = frozenset({StepName.DRAIN_NODES, StepName.DOWN_NODES, StepName.REQUEUE_JOB, StepName.REBOOT_NODE})
-"""Steps that may have given Slurm a reason: what was read back after them is the proof that it is ours."""
+"""Steps that may have set a reason in Slurm: the reason that is read back after them proves Understudy's ownership."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Hands:
     """What steps work with."""
 
     slurm: Slurm
-    answers: Callable[[SlurmNode], bool]  # whether anybody is at this node's slurmd's port
+    answers: Callable[[SlurmNode], bool]  # whether this node's slurmd answers at its port
     launchers: Launchers
     courier: Courier  # of tickets
 
@@ -135,8 +135,8 @@ class Runner:
             log.warning("step_undone", recovery=recovery.id, step=undone.name.value, needed_by=step.name.value)
             return True
         if step.name in ON_A_NODE and step.attempts >= TRIES_MAX:
-            said = self._refusals.get((recovery.id, step.position), "its effect is not seen")
-            why = f"tried {step.attempts} times: {said}"
+            reason = self._refusals.get((recovery.id, step.position), "its effect is not seen")
+            why = f"tried {step.attempts} times: {reason}"
             self._fail(recovery, step, why, never_began=step.name in JOBS_ON_A_NODE)
             return True
         return self._act(recovery, step, world)
@@ -149,7 +149,7 @@ class Runner:
         except SlurmUnavailable:
             raise
         except SlurmError as error:
-            # Refused, or carried out by somebody else first: what counts is what is read back next time.
+            # Refused, or another did it first: what Slurm shows next time counts.
             self._refusals[recovery.id, step.position] = str(error)
             log.warning("step_refused", recovery=recovery.id, step=step.name.value, error=str(error))
             return False
@@ -183,7 +183,7 @@ class Runner:
         status = RecoveryStatus.FAILED if failed else RecoveryStatus.SUCCEEDED
         outcome = f"{failed[0].name.value}: {failed[0].detail}" if failed else ""
         self._stores.journal.end(recovery.id, status, outcome, self._clock.now())
-        self._refusals = {key: said for key, said in self._refusals.items() if key[0] != recovery.id}
+        self._refusals = {key: reason for key, reason in self._refusals.items() if key[0] != recovery.id}
         log.info("recovery_ended", recovery=recovery.id, status=status.value, outcome=outcome)
 
     def _late(self, recovery: Recovery, step: RecoveryStep, observation: Observation) -> bool:

@@ -30,9 +30,9 @@ PlanT = TypeVar("PlanT", bound=PlanBase)
 
 @dataclass(frozen=True, slots=True)
 class GangFacts:
-    """What the ranks of the job's present attempt have told."""
+    """What the ranks of the job's present attempt have reported."""
 
-    hook_was_used: bool  # by any attempt of the job: if not, nobody will say hello now either
+    hook_was_used: bool  # by any attempt of the job: if not, no rank will connect now either
     ranks_started: int = 0
     world_size: int = 0
     last_started_at: float | None = None
@@ -61,7 +61,7 @@ class World:
     slurm: SlurmView
     records: Mapping[str, NodeRecord]  # of the plan's nodes
     gang: Callable[[int], GangFacts]  # by restart count; asks the database
-    answers: Callable[[SlurmNode], bool]  # whether anybody is at its slurmd's port
+    answers: Callable[[SlurmNode], bool]  # whether its slurmd answers at its port
     config: Config
     now: float
     desk: Desk
@@ -90,19 +90,19 @@ class World:
         return job
 
     def others_hold(self, node: SlurmNode) -> bool:
-        """Somebody else took the node out of service, or made our reason theirs: theirs to deal with."""
+        """Whether an administrator took the node out of service, or took over Understudy's drain."""
         if not node.draining and not (node.down and not node.lost):
             return False
         record = self.records.get(node.name)
         return node.reason != self.plan_as(DrainPlan).drain_reason and not (record is not None and record.owns(node))
 
     def mute(self, names: Iterable[str]) -> list[str]:
-        """Those of the nodes whose slurmd answers nobody."""
+        """Those of the nodes whose slurmd does not answer."""
         nodes = [node for name in names if (node := self.slurm.nodes.get(name)) is not None and not node.down]
         return [node.name for node in nodes if not self.answers(node)]
 
     def shared(self, names: Iterable[str]) -> list[int]:
-        """Jobs on these nodes that are not ours."""
+        """Jobs on these nodes that are not managed."""
         nodes = set(names)
         word = self.config.jobs.opt_in_word
         return [
@@ -133,25 +133,25 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Todo:
-    """The effect is not there and nothing is on its way: act."""
+    """The effect is missing and not on its way: act."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """On its way, or somebody else's move."""
+    """The effect is on its way, or another has to act."""
 
     why: str
-    for_people: bool = False  # theirs, and people take their time
+    for_people: bool = False  # an administrator or user has to act, which may take long
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It cannot come about any more."""
+    """The effect is no longer possible."""
 
     why: str
-    never_began: bool = False  # a job of ours on the node that did not run there
+    never_began: bool = False  # the control plane's job on the node never started
 
 
 Observation = Done | Todo | Wait | Failed

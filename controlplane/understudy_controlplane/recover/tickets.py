@@ -1,4 +1,4 @@
-"""The desk: tickets for people, with all that is known, and the ends of our own jobs' output."""
+"""Tickets for administrators, with all that is known, and the end of the output of the control plane's jobs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ END_BYTES = 4000
 
 
 class Courier(Protocol):
-    """Brings tickets to a URL; nobody waits for it."""
+    """Brings tickets to a URL; the loop does not wait for it."""
 
     def send(self, url: str, body: Mapping[str, Json]) -> None: ...
 
     def take_answer(self, label: str) -> str | None:
-        """Once: why the ticket was not taken, in words; empty: it was. None: there is no answer, or not yet."""
+        """Once: why the ticket was not accepted; empty: it was. None: there is no answer, or not yet."""
         ...
 
 

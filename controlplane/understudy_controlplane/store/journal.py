@@ -153,12 +153,12 @@ class Journal:
         return _recovery(row, steps.get(recovery_id, ()))
 
     def swaps_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
-        """Gangs moved or started anew, from the pool or within their allocation."""
+        """Gangs moved or restarted, from the pool or within their allocation."""
         inside = [(at, plan.job) for at, plan in self._plans_since(since, AllocationSwapPlan) if plan.launch >= 0]
         return (*((at, plan.job) for at, plan in self._plans_since(since, PoolSwapPlan)), *inside)
 
     def hangs_since(self, since: float) -> tuple[tuple[JobKey, int | None], ...]:
-        """Gangs started anew because they hung, oldest first: the job, and the furthest step it had finished."""
+        """Gangs restarted because they hung, oldest first: the job, and the furthest step it had finished."""
         both = [*self._plans_since(since, PoolSwapPlan), *self._plans_since(since, AllocationSwapPlan)]
         hung = sorted(((at, plan) for at, plan in both if plan.hang), key=lambda one: one[0])
         return tuple((plan.job, plan.last_step) for _, plan in hung)
@@ -172,7 +172,7 @@ class Journal:
         return found
 
     def disobeyed_since(self, since: float) -> frozenset[tuple[JobKey, int]]:
-        """Job and restart count of launchers that did not do as they were told."""
+        """Job and restart count of launchers that did not follow their orders."""
         failed = self._plans_since(since, AllocationSwapPlan, RecoveryStatus.FAILED)
         return frozenset((plan.job, plan.restart_count) for _, plan in failed)
 

@@ -54,7 +54,7 @@ class Queries:
 
     @staticmethod
     def _launches(connection: Connection, jobs: list[int]) -> dict[int, list[Record]]:
-        """Job row → what launchers told of it: each launch with its seats, and how it ended."""
+        """Job row → its launches as launchers reported them: each launch with its seats, and how it ended."""
         start, end = tables.launch_start, tables.launch_end
         of_launch = and_(
             end.c.job == start.c.job, end.c.restart_count == start.c.restart_count, end.c.launch == start.c.launch

@@ -321,16 +321,16 @@ def _seat(node: str, gpu: Gpu, now: float) -> dict[str, Any]:
     return {
         "uuid": gpu.uuid,
         "node": node,
-        **{name: getattr(gpu, name) for name in _TOLD},
+        **{name: getattr(gpu, name) for name in _IDENTITY},
         "first_seen_at": now,
         "last_seen_at": now,
     }
 
 
-_TOLD = ("serial", "name", "bus_id", "board_part_number")
+_IDENTITY = ("serial", "name", "bus_id", "board_part_number")
 
 
 def _news(row: Row[Any], gpu: Gpu) -> dict[str, str]:
-    """What this GPU did not tell before, or tells otherwise, as in another slot. Of one that fails little is told."""
-    told = {name: str(getattr(gpu, name)) for name in _TOLD}
-    return {name: text for name, text in told.items() if text and text != getattr(row, name)}
+    """Identity of this GPU that is new or changed, as in another slot. A GPU that fails reports little of it."""
+    known = {name: str(getattr(gpu, name)) for name in _IDENTITY}
+    return {name: text for name, text in known.items() if text and text != getattr(row, name)}

@@ -90,7 +90,7 @@ attempt = Table(
     Column("nodes", JSON, nullable=False, default=list),
     Column("running_at", Double),  # first seen running in Slurm
     Column("ended_at", Double),  # first seen not running any more
-    Column("restore_step", BigInteger),  # None: nobody asked
+    Column("restore_step", BigInteger),  # None: not asked for
     Column("restore_path", Text, nullable=False, default=""),
     Column("restore_at", Double),
     Column("restore_why", Text, nullable=False, server_default=""),  # what speaks against newer checkpoints
@@ -174,7 +174,7 @@ anomaly = Table(
 anomaly_clearance = Table(
     "anomaly_clearance",
     metadata,
-    # Somebody answers for a job's checkpoints: what was received up to here makes none of them suspect.
+    # A user trusts a job's checkpoints: nothing received up to here makes them suspect.
     Column("id", Integer, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
     Column("at", Double, nullable=False),
@@ -235,7 +235,7 @@ kernel_event = Table(
     Column("bus_id", String(32), nullable=False),
     Column("text", Text, nullable=False),
     Column("jobs", JSON, nullable=False, server_default="[]"),  # those on the node then: id, submit time, user
-    # Which machine told it, beside its boot: fleet.node.Generation. Empty: not known.
+    # The machine that reported it, in addition to its boot: fleet.node.Generation. Empty: not known.
     Column("driver_version", String(64), nullable=False, server_default=""),
     Column("gpu_set", String(16), nullable=False, server_default=""),
     UniqueConstraint("node", "boot_id", "sequence"),
@@ -245,7 +245,7 @@ kernel_event = Table(
 hardware_event = Table(
     "hardware_event",
     metadata,
-    # What happened to a part of a node, as told by others than its kernel log.
+    # What happened to a part of a node, from other sources than its kernel log.
     Column("id", Integer, primary_key=True),
     Column("node", String(255), nullable=False),
     Column("boot_id", String(64), nullable=False),
@@ -256,7 +256,7 @@ hardware_event = Table(
     Column("number", BigInteger),
     Column("seconds", Double, nullable=False),
     Column("text", Text, nullable=False),
-    # Which machine told it, beside its boot: fleet.node.Generation. Empty: not known.
+    # The machine that reported it, in addition to its boot: fleet.node.Generation. Empty: not known.
     Column("driver_version", String(64), nullable=False, server_default=""),
     Column("gpu_set", String(16), nullable=False, server_default=""),
     UniqueConstraint("node", "boot_id", "kind", "part", "at"),
@@ -378,7 +378,7 @@ decision = Table(
 operator_intent = Table(
     "operator_intent",
     metadata,
-    # What people told the control plane, newest last; never changed but for the time of the answer.
+    # Requests of operators, newest last; never changed but for the time of the answer.
     Column("id", Integer, primary_key=True),
     Column("at", Double, nullable=False),
     Column("verb", String(32), nullable=False),

@@ -1,6 +1,6 @@
 """The job's time limit: what a fault took of it is given back, within the bound that the site has set.
 
-Only within an allocation: a requeue begins the job's time anew.
+Only within an allocation: a requeue starts the job's time again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def observe_credited(world: World) -> Observation:
     if limit is None or plan.time_limit_minutes is None or target is None:
         return Done("there is no limit, or nothing is known of what was lost")
     if limit < plan.time_limit_minutes:
-        return Done(f"somebody has lowered the limit to {limit} minutes since: left so")
+        return Done(f"a user has lowered the limit to {limit} minutes since: not changed")
     if limit >= target:
         return Done(f"{limit} minutes, of which {limit - plan.time_limit_minutes} are for this fault")
     return Todo(f"{limit} minutes, {target} with what was lost")

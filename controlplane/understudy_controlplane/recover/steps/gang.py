@@ -34,7 +34,7 @@ def observe_processes(world: World) -> Observation:
         if gang.world_size and gang.ranks_started >= gang.world_size:
             return Done(f"{gang.ranks_started} ranks", at=gang.last_started_at)
     expected = _no_word_expected(world)
-    return expected or Wait("not all ranks have said hello")
+    return expected or Wait("not all ranks have connected")
 
 
 def observe_first_step(world: World) -> Observation:

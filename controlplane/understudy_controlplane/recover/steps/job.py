@@ -32,10 +32,10 @@ def observe_requeued(world: World) -> Observation:
     if over or job is None:
         return over or Failed("Slurm no longer knows the job")
     dead = sorted(set(job.nodes) & set(plan.dead_nodes))
-    theirs = _held_by_others(world, dead)
-    if theirs:
+    held = _held_by_others(world, dead)
+    if held:
         return Wait(
-            f"{theirs}: declaring the node down, which requeues the job, is for them, or for Slurm's own timeout",
+            f"{held}: declaring the node down, which requeues the job, is left to them, or to Slurm's own timeout",
             for_people=True,
         )
     if dead:
@@ -64,12 +64,14 @@ def requeue(world: World, slurm: Slurm) -> None:
     plan = world.plan_as(PoolSwapPlan)
     assert world.job is not None
     dead = world.mute(name for name in world.job.nodes if name in plan.nodes)
-    theirs = _held_by_others(world, dead)
-    if theirs:
-        raise SlurmError(f"{theirs}: left to them")
+    held = _held_by_others(world, dead)
+    if held:
+        raise SlurmError(f"{held}: left to their administrator")
     others = world.shared(dead)
     if others:
-        raise SlurmError(f"{', '.join(dead)} does not answer and job {others[0]}, which is not ours, is on it as well")
+        raise SlurmError(
+            f"{', '.join(dead)} does not answer and job {others[0]}, which is not managed, is on it as well"
+        )
     for name in dead:
         slurm.down_node(name, plan.drain_reason)
     if not dead:
@@ -98,7 +100,7 @@ def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait | Failed:
     if job.pending and job.priority == 0 and not job.held:
         return Failed(f"Slurm finds no nodes that the job may run on ({job.reason})")
     if job.held:
-        return Wait(f"the job is held ({job.reason}): whoever holds it has to release it", for_people=True)
+        return Wait(f"the job is held ({job.reason}): its user or an administrator has to release it", for_people=True)
     if not job.pending:
         return Wait(f"the job is {job.state}")  # a start time set now would be lost
     if now < job.submit_at + SAME_SECOND_MARGIN_SECONDS:

@@ -20,8 +20,8 @@ def _open(node: SlurmNode) -> bool:
 
 
 def _misnamed(node: SlurmNode, world: World) -> bool:
-    """Out of service by Slurm, for our Prolog that refused or for what it saw while the node was in our hands: a drain
-    of ours, under Slurm's name for it.
+    """Drained by Slurm, because Understudy's Prolog refused a job or because of an error during the repair: it becomes
+    Understudy's drain, which still has Slurm's reason.
     """
     by_slurm = (node.draining and node.reason == PROLOG_ERROR) or node.out_by_slurm
     renamed = world.plan.renamed_nodes if isinstance(world.plan, QuarantinePlan | TakeBackPlan) else ()
@@ -29,10 +29,10 @@ def _misnamed(node: SlurmNode, world: World) -> bool:
 
 
 def observe_drained(world: World) -> Observation:
-    """A node that somebody else drained or downed meanwhile is out of service as well: their reason stays."""
+    """A node that an administrator drained or set down meanwhile is out of service as well: that reason stays."""
     todo = _open_for_work(world)
     if todo:
-        return Todo(f"{', '.join(node.name for node in todo)} without our drain")
+        return Todo(f"{', '.join(node.name for node in todo)} without Understudy's drain")
     reasons = [f"{name}: {node.reason}" for name in world.plan.nodes if (node := world.slurm.nodes.get(name))]
     return Done("; ".join(reasons))
 
@@ -52,13 +52,13 @@ def _shared(world: World) -> list[int]:
 
 
 def observe_down(world: World) -> Observation:
-    """Slurm waits SlurmdTimeout for a dead node unless it is told. Down kills and requeues the job on it at once.
+    """Slurm waits SlurmdTimeout for a dead node unless it is set down, which kills and requeues the job on it at once.
 
-    A node that somebody else drained meanwhile is left to them: declaring it down would write our reason over theirs.
+    A node that an administrator drained meanwhile is left alone: setting it down would overwrite that reason.
     """
     todo, others = _not_down(world), _shared(world)
     if others:
-        words = f"job {others[0]}, which is not ours, is on {', '.join(todo)} as well: left to Slurm's own timeout"
+        words = f"job {others[0]}, which is not managed, is on {', '.join(todo)} as well: left to Slurm's own timeout"
         return Wait(words, for_people=True)
     if todo:
         return Todo(f"{', '.join(todo)} not down in Slurm")

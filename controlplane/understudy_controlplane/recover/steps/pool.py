@@ -1,4 +1,4 @@
-"""The spare pool: a reservation of ours that no job can use."""
+"""The spare pool: a reservation that no job can use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ def _pool(world: World) -> SlurmReservation | None:
 
 
 def _foreign(world: World) -> Failed | None:
-    """A reservation with our name that somebody else made: theirs."""
+    """A reservation with the pool's name that another user created: it is not changed."""
     pool = _pool(world)
     if pool is None or pool.made_for(POOL_USER):
         return None
-    return Failed(f"reservation {pool.name} is not ours (users {', '.join(pool.users)}): rename ours in [spares]")
+    return Failed(
+        f"reservation {pool.name} was created for users {', '.join(pool.users)}: choose another name in [spares]"
+    )
 
 
 def _to_take(world: World) -> set[str]:

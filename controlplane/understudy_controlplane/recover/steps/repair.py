@@ -1,4 +1,4 @@
-"""One node in our hands: kept for us alone, resumed, repaired, tested, given back."""
+"""Repair of one node: reserved, resumed, repaired, validated, given back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from understudy_controlplane.fleet.recovery import ManualRepairPlan, RepairPlan,
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
 from understudy_controlplane.recover.steps.pool import POOL_MINUTES
-from understudy_controlplane.recover.steps.script import last_words, reset_script, validation_script, with_last_words
+from understudy_controlplane.recover.steps.script import last_output, reset_script, validation_script, with_last_output
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable
 
 START_SECONDS = 300.0
-"""So long a job of ours on a node may take to start: an Epilog may be at work there. One that has not started by then
-may not run there at all, or waits for somebody else's job: that says nothing about the node."""
+"""How long the control plane's job on a node may take to start: an Epilog may run there. A job that has not started by
+then cannot run there, or waits for another job: that is no verdict on the node."""
 
 PARTITIONS_TRIED_MAX = 4
 
@@ -24,22 +24,22 @@ def _node(world: World) -> SlurmNode | None:
     return world.slurm.nodes.get(world.node_name)
 
 
-# -- kept for us -----------------------------------------------------------------------------------------------------
+# -- reserved -------------------------------------------------------------------------------------------------------
 
 
 def observe_held(world: World) -> Observation:
     held = world.slurm.reservations.get(world.hold_name)
     if held is None:
-        return Todo(f"{world.node_name} is not kept for us")
+        return Todo(f"{world.node_name} is not reserved")
     if not held.made_for(world.config.validation.user):
-        return Failed(f"reservation {held.name} is not ours (users {', '.join(held.users)})")
+        return Failed(f"reservation {held.name} was created for users {', '.join(held.users)}")
     if held.nodes != (world.node_name,):
         return Failed(f"reservation {held.name} was changed: it has {', '.join(held.nodes)}")
     return Done(held.name)
 
 
 def hold(world: World, slurm: Slurm) -> None:
-    """Without an end: should nobody of us be there, nobody gets a node that was not tested."""
+    """Without an end: if the control plane is gone, no job gets a node that was not validated."""
     slurm.create_reservation(world.hold_name, [world.node_name], world.config.validation.user, POOL_MINUTES)
 
 
@@ -47,11 +47,11 @@ def observe_released(world: World) -> Observation:
     held = world.slurm.reservations.get(world.hold_name)
     if held is None or not held.made_for(world.config.validation.user):
         return Done()
-    return Todo(f"{world.node_name} is still kept for us")
+    return Todo(f"{world.node_name} is still reserved")
 
 
 def release(world: World, slurm: Slurm) -> None:
-    """Slurm deletes no reservation that a job uses, and only ours can use it."""
+    """Slurm deletes no reservation that a job uses, and only the control plane's jobs can use it."""
     left = [job for job in world.slurm.jobs.values() if job.reservation == world.hold_name and not job.ended]
     for job in left:
         slurm.cancel_job(job.job_id)
@@ -68,9 +68,9 @@ def observe_resumed(world: World) -> Observation:
         return Failed("Slurm no longer knows the node")
     if not node.draining and not node.down and not node.on_leave:
         return Done()
-    ours = node.reason.startswith(REASON_PREFIX) or node.reboot_given_up
-    if not ours and not node.lost:
-        return Failed(f"{node.name} is out of service for {node.reason_user} ({node.reason}): theirs")
+    owned = node.reason.startswith(REASON_PREFIX) or node.reboot_given_up
+    if not owned and not node.lost:
+        return Failed(f"{node.name} is out of service for {node.reason_user} ({node.reason}): left alone")
     return Todo(f"{node.name} is drained by us")
 
 
@@ -82,13 +82,13 @@ def resume(world: World, slurm: Slurm) -> None:
 
 
 def observe_rebooted(world: World) -> Observation:
-    """Slurm's own word: the node's slurmd registered anew, with an uptime that is shorter than the wait for it."""
+    """According to Slurm: the node's slurmd registered again, with an uptime that is shorter than the wait for it."""
     node, reason = _node(world), world.plan_as(RepairPlan).drain_reason
     if node is not None and node.on_leave:
         return Wait("the reboot is under way")
     if node is not None and node.reason.startswith(reason) and "reboot complete" in node.reason:
         return Done(node.reason)
-    if node is not None and node.reboot_given_up:  # its ResumeTimeout may be shorter than what we allow
+    if node is not None and node.reboot_given_up:  # its ResumeTimeout may be shorter than the control plane's limit
         back = node.responding and world.answers(node)  # Slurm takes a while to notice that it does not
         return Done(f"it answers; {node.reason}") if back else Wait(f"not back yet: {node.reason}")
     words = _not_to_be_rebooted(node)
@@ -99,9 +99,9 @@ def _not_to_be_rebooted(node: SlurmNode | None) -> str:
     if node is None:
         return "Slurm no longer knows the node"
     if not node.draining and not node.down:
-        return "somebody resumed the node meanwhile"
+        return "an administrator resumed the node meanwhile"
     if not node.reason.startswith(REASON_PREFIX) and not node.lost:
-        return f"{node.name} is out of service for {node.reason_user} ({node.reason}): theirs"
+        return f"{node.name} is out of service for {node.reason_user} ({node.reason}): left alone"
     return ""
 
 
@@ -109,7 +109,7 @@ def reboot(world: World, slurm: Slurm) -> None:
     slurm.reboot_node(world.node_name, world.plan_as(RepairPlan).drain_reason)
 
 
-# -- jobs of ours ----------------------------------------------------------------------------------------------------
+# -- jobs on the node --------------------------------------------------------------------------------------------------
 
 
 def _reset_job(plan: RepairPlan) -> str:
@@ -121,7 +121,7 @@ def _validation_job(plan: ValidationPlan) -> str:
 
 
 def _job(world: World, name: str) -> SlurmJob | None:
-    """By name and reservation: nobody but us can use that. Of several, when an answer was lost, the first."""
+    """By name and reservation, which only the control plane can use. Of several, when an answer was lost, the first."""
     jobs = [job for job in world.slurm.jobs.values() if job.name == name and job.reservation == world.hold_name]
     return min(jobs, key=lambda job: job.job_id, default=None)
 
@@ -140,7 +140,7 @@ def _observe_job(world: World, name: str) -> Observation:
     if not job.ended:
         return Wait(f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}")
     kept = world.config.validation.output_directory
-    end = world.desk.read_end(_output(world, name)) if kept else last_words(job.comment)
+    end = world.desk.read_end(_output(world, name)) if kept else last_output(job.comment)
     words = f"job {job.job_id} {job.state}{f': {end}' if end else ''}"
     return Done(words) if job.state == "COMPLETED" else Failed(words)
 
@@ -155,7 +155,7 @@ def _submit(world: World, slurm: Slurm, name: str, script: str, timeout_seconds:
         reservation=world.hold_name,
         user=world.config.validation.user,
         gres=re.sub(r"\([^)]*\)", "", node.gres),
-        script=script if world.config.validation.output_directory else with_last_words(script),
+        script=script if world.config.validation.output_directory else with_last_output(script),
         time_limit_minutes=max(1, int(-(-timeout_seconds // 60))),
         output=_output(world, name),
     )
@@ -205,7 +205,7 @@ def validate(world: World, slurm: Slurm) -> None:
 
 def observe_ticket(world: World) -> Observation:
     sent = world.desk.is_sent(world.plan_as(ManualRepairPlan).label)
-    return Done() if sent else Todo("the webhook has not taken the ticket")
+    return Done() if sent else Todo("the webhook has not accepted the ticket")
 
 
 def send_ticket(world: World, slurm: Slurm) -> None:  # noqa: ARG001 - Slurm has no part in it

@@ -1,7 +1,7 @@
-"""The shell scripts of our own jobs on a node: the test before it returns, and the reset of its GPUs. Pure text.
+"""The shell scripts of the control plane's jobs on a node: validation, and the reset of its GPUs. Pure text.
 
-Belongs here: what is run, what counts as passed, and how its last words come back. Must not: judging GPUs (the tests it
-runs do that).
+Belongs here: what is run, what counts as passed, and how the end of its output comes back. Must not: judging GPUs (the
+programs that it runs do).
 """
 
 from __future__ import annotations
@@ -15,35 +15,34 @@ from understudy_controlplane.config import Repair, Validation
 from understudy_controlplane.fleet.slurm import gpus_of_gres
 
 NOTHING_CHECKED = 3
-"""Exit code of a test in which nothing could be looked at: it proves nothing, so it does not pass."""
+"""Exit code of a validation in which nothing could be checked: it proves nothing, so it does not pass."""
 
 RELEASE_SECONDS = 3
-"""So long the agent may take to let go of NVML."""
+"""How long the agent may take to release NVML."""
 
 _PATH = "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH\n"
 
-LAST_WORDS_BYTES = 700
+LAST_OUTPUT_BYTES = 700
 """Slurm takes a comment of 1024 characters."""
 
-_LAST_WORDS = re.compile(r"said:([A-Za-z0-9+/=]+)")
+_LAST_OUTPUT = re.compile(r"output:([A-Za-z0-9+/=]+)")
 
 
-def with_last_words(script: str) -> str:
-    """The same, whose end of output becomes the job's comment: where nodes and control plane share no file system.
-
-    Encoded, or a word of it might be taken for the one by which jobs are ours to recover.
+def with_last_output(script: str) -> str:
+    """The same script, with the end of its output in the job's comment: for nodes that share no file system with the
+    control plane. Encoded, because the output might contain the word that makes a job managed.
     """
     return f"""#!/bin/bash
-said=$(bash -c {shlex.quote(script)} </dev/null 2>&1 | tail -c {LAST_WORDS_BYTES}; exit "${{PIPESTATUS[0]}}")
+output=$(bash -c {shlex.quote(script)} </dev/null 2>&1 | tail -c {LAST_OUTPUT_BYTES}; exit "${{PIPESTATUS[0]}}")
 code=$?
-scontrol update JobId="$SLURM_JOB_ID" Comment="said:$(printf %s "$said" | base64 -w0)"
+scontrol update JobId="$SLURM_JOB_ID" Comment="output:$(printf %s "$output" | base64 -w0)"
 exit $code
 """
 
 
-def last_words(comment: str) -> str:
+def last_output(comment: str) -> str:
     """Empty where there are none."""
-    found = _LAST_WORDS.fullmatch(comment)
+    found = _LAST_OUTPUT.fullmatch(comment)
     try:
         return base64.b64decode(found[1]).decode(errors="replace").strip() if found else ""
     except ValueError:
@@ -51,8 +50,8 @@ def last_words(comment: str) -> str:
 
 
 def reset_script(policy: Repair, node: str, gpus: Sequence[str]) -> str:
-    """While GPUs are reset nobody may hold their device files: a file in the agent's run directory asks it to let go of
-    them. What the reset would wipe out is told before it. The exit code is the reset's.
+    """During a reset no process may hold the GPUs' device files: a file in the agent's run directory makes it release
+    them. Evidence that the reset would erase is printed before it. The exit code is the reset's.
     """
     evidence = ""
     if policy.evidence_command:
@@ -71,8 +70,8 @@ sh -c {shlex.quote(policy.reset_command)} 2>&1
 
 
 def validation_script(policy: Validation, gres: str, hours: float = 0.0, suspect: bool = False) -> str:
-    """Every part is run, also after one that failed: whoever repairs the node wants to know all of it. With `hours`
-    all of it is repeated for so long, until a round fails.
+    """Every part is run, also after one that failed: the administrator who repairs the node needs all results. With
+    `hours` all of it is repeated for that time, until a round fails.
     """
     gpus = gpus_of_gres(gres)
     parts: list[str] = []
@@ -116,12 +115,12 @@ def _selfcheck(policy: Validation, gpus: int, suspect: bool) -> str:
 
 _HEAD = r"""checked=0 failed=0 wrong=
 has() { command -v "$1" >/dev/null 2>&1; }
-absent() { echo "== $1: not installed here, left out"; }
+absent() { echo "== $1: not installed here, skipped"; }
 part() { # command, exit code that means "could not run"
   echo "== $1"
   bash -c "$1" </dev/null 2>&1
   code=$?
-  if [ -n "$2" ] && [ "$code" -eq "$2" ]; then echo "== could not run: left out"; return; fi
+  if [ -n "$2" ] && [ "$code" -eq "$2" ]; then echo "== could not run: skipped"; return; fi
   checked=$((checked + 1))
   if [ "$code" -eq 0 ]; then echo "== passed"; return; fi
   echo "== FAILED with exit code $code"
@@ -146,13 +145,13 @@ nvlinks() { # how many of each GPU should be up; 0: as many as of that GPU of th
     }'
 }
 all_reduce() { # GPUs, least bandwidth in GB/s; 0: any
-  said=$(all_reduce_perf -b 8M -e 256M -f 2 -g "$1" -c 1 2>&1)
+  output=$(all_reduce_perf -b 8M -e 256M -f 2 -g "$1" -c 1 2>&1)
   code=$?
-  echo "$said"
+  echo "$output"
   [ "$code" -eq 0 ] || return "$code"
-  echo "$said" | awk -v least="$2" '
-    /Avg bus bandwidth/ { sub(/.*: */, ""); told = $1 }
-    END { if (told + 0 < least) { print "bandwidth of " told " GB/s, less than " least; exit 1 } }'
+  echo "$output" | awk -v least="$2" '
+    /Avg bus bandwidth/ { sub(/.*: */, ""); measured = $1 }
+    END { if (measured + 0 < least) { print "bandwidth of " measured " GB/s, less than " least; exit 1 } }'
 }
 ports() { # how many InfiniBand or RoCE ports should be up
   up=$(cat /sys/class/infiniband/*/ports/*/state 2>/dev/null | grep -c ': ACTIVE$')

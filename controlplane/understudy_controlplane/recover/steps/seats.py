@@ -10,7 +10,7 @@ from understudy_controlplane.slurm.protocol import Slurm
 def observe_held(world: World) -> Observation:
     held, plan = world.slurm.reservations.get(world.seats_name), world.plan_as(PoolSwapPlan)
     if held is not None and not held.made_for(plan.user):
-        return Failed(f"reservation {held.name} is not ours (users {', '.join(held.users)})")
+        return Failed(f"reservation {held.name} was created for users {', '.join(held.users)}")
     if held is not None and set(held.nodes) == set(plan.seats):
         return Done(f"{held.name}: {', '.join(held.nodes)}")
     return Todo(f"seats not held: {', '.join(plan.seats)}")
@@ -59,7 +59,7 @@ def release(world: World, slurm: Slurm) -> None:
 
 
 SEATED = (StepName.HOLD_SEATS, StepName.TAKE_SPARES, StepName.BIND_JOB)
-"""What has to stand before the gang is given up: whoever waits would take its nodes."""
+"""Must be done before the gang ends: a waiting job would take its nodes."""
 
 HOLD_SEATS = Step(StepName.HOLD_SEATS, observe_held, hold)
 BIND_JOB = Step(StepName.BIND_JOB, observe_bound, bind, needs=(StepName.HOLD_SEATS,))

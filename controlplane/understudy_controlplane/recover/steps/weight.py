@@ -1,7 +1,7 @@
 """The weight that a node has in Slurm: raised while it is on probation, so that jobs get it last.
 
-It is the site's own setting. So it is changed only from the value that was written down with the plan, and put back
-only while it still is what we made of it: a weight that somebody sets meanwhile stays.
+It is the site's own setting. So it is changed only from the value that is stored with the plan, and restored only while
+it still is the raised one: a weight that an administrator sets meanwhile stays.
 """
 
 from __future__ import annotations
