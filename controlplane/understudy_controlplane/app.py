@@ -32,8 +32,8 @@ from understudy_controlplane.notify.webhook import Webhook
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.recover.restore import RestorePoints
-from understudy_controlplane.recover.runner import Hands, Runner
-from understudy_controlplane.recover.tickets import Courier
+from understudy_controlplane.recover.runner import Effects, Runner
+from understudy_controlplane.recover.tickets import WebhookSender
 from understudy_controlplane.slurm.protocol import Slurm
 from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -61,7 +61,7 @@ class Outside:
     probe: Callable[[SlurmNode], bool]
     clock: Clock = field(default_factory=SystemClock)
     make_journal: Callable[[Engine], Journal] = Journal
-    courier: Courier = field(default_factory=Webhook)
+    webhook: WebhookSender = field(default_factory=Webhook)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,8 @@ async def _refuse_request(_request: Request, error: Exception) -> Response:
 def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
     telemetry, directory, launchers = live.telemetry, live.directory, live.launchers
     sources = Sources(outside.slurm, stores, telemetry, launchers, directory, outside.probe, config, outside.clock)
-    hands = Hands(outside.slurm, outside.probe, launchers, outside.courier)
-    runner = Runner(hands, stores, config, outside.clock)
+    effects = Effects(outside.slurm, outside.probe, launchers, outside.webhook)
+    runner = Runner(effects, stores, config, outside.clock)
     return Loop(
         Observer(sources),
         SlurmRecorder(config, stores, telemetry, directory, launchers),

@@ -20,7 +20,7 @@ REPAIRS = ("none", "restart_app", "reset_gpu", "reboot", "manual_repair")
 
 
 def upgrade() -> None:
-    # Not in a batch, which might build the table anew: other tables refer to it.
+    # Not in a batch, which might build the table again: other tables refer to it.
     op.add_column("incident", sa.Column("detail", sa.JSON()))
     op.add_column("incident_finding", sa.Column("detail", sa.JSON()))
     op.add_column("incident_finding", sa.Column("signal", sa.String(32), server_default="", nullable=False))

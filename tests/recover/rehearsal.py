@@ -180,7 +180,7 @@ class Rehearsal:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _compose(self) -> ControlPlane:
-        outside = Outside(self.line, self._probe, VirtualClock(self.fake), courier=self)
+        outside = Outside(self.line, self._probe, VirtualClock(self.fake), webhook=self)
         return compose(self._config, outside)
 
     def send(self, url: str, body: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, RecoveryKind, RecoveryStatus, Rung
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
-from understudy_controlplane.recover.step import Desk, GangFacts, World
+from understudy_controlplane.recover.step import GangFacts, Tickets, World
 from understudy_controlplane.recover.steps import repair
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.journal import Journal
@@ -378,7 +378,7 @@ def test_a_job_on_the_node_asks_for_all_partitions_of_its_node_and_then_for_each
         answers=lambda _: True,
         config=b.config(),
         now=b.NOW,
-        desk=cast("Desk", None),
+        tickets=cast("Tickets", None),
         send_orders=lambda _: None,
         worked_until=lambda: 0.0,
     )

@@ -132,7 +132,7 @@ def test_where_nan_was_first(engine: Engine, tell: Tell) -> None:
     assert CheckpointStore(engine).first_nans(b.NOW + 9) == ()
 
 
-def test_on_one_node_nobody_is_first(engine: Engine) -> None:
+def test_on_one_node_none_is_first(engine: Engine) -> None:
     alone = b.job(nodes=("n1",))
     known = FleetStore(engine).see_jobs([alone], b.NOW)[0]
     FactStore(engine).record("n1", [anomaly(5)], b.NOW, lambda _: known)

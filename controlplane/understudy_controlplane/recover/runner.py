@@ -28,7 +28,7 @@ from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.recover.step import Done, Failed, GangFacts, Observation, Todo, Wait, World
 from understudy_controlplane.recover.steps import STEPS
 from understudy_controlplane.recover.steps.repair import START_SECONDS
-from understudy_controlplane.recover.tickets import Courier, Desk
+from understudy_controlplane.recover.tickets import Tickets, WebhookSender
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_view
 from understudy_controlplane.store.stores import Stores
 
@@ -62,13 +62,13 @@ WRITE_REASONS = frozenset({StepName.DRAIN_NODES, StepName.DOWN_NODES, StepName.R
 
 
 @dataclass(frozen=True, slots=True)
-class Hands:
+class Effects:
     """What steps work with."""
 
     slurm: Slurm
     answers: Callable[[SlurmNode], bool]  # whether this node's slurmd answers at its port
     launchers: Launchers
-    courier: Courier  # of tickets
+    webhook: WebhookSender  # of tickets
 
 
 class Runner:
@@ -76,11 +76,11 @@ class Runner:
     moment.
     """
 
-    def __init__(self, hands: Hands, stores: Stores, config: Config, clock: Clock) -> None:
-        self._desk = Desk(stores.repairs, config, clock, hands.courier)
-        self._slurm = hands.slurm
-        self._answers = hands.answers
-        self._launchers = hands.launchers
+    def __init__(self, effects: Effects, stores: Stores, config: Config, clock: Clock) -> None:
+        self._tickets = Tickets(stores.repairs, config, clock, effects.webhook)
+        self._slurm = effects.slurm
+        self._answers = effects.answers
+        self._launchers = effects.launchers
         self._stores = stores
         self._config = config
         self._clock = clock
@@ -234,7 +234,7 @@ class Runner:
             worked_until=lambda: self._worked_until(recovery),
             send_orders=lambda orders: self._launchers.add_orders(job.job_id, orders) if job else None,
             launcher=self._launchers.gang(job.job_id) if job else None,
-            desk=self._desk,
+            tickets=self._tickets,
         )
 
     def unreadable(self) -> None:

@@ -39,7 +39,7 @@ class GangFacts:
     first_step: tuple[int, float] | None = None  # step, when all ranks had finished it
 
 
-class Desk(Protocol):
+class Tickets(Protocol):
     """What steps need beside Slurm: tickets for people, and the ends of our own jobs' output."""
 
     def is_sent(self, label: str) -> bool: ...
@@ -64,7 +64,7 @@ class World:
     answers: Callable[[SlurmNode], bool]  # whether its slurmd answers at its port
     config: Config
     now: float
-    desk: Desk
+    tickets: Tickets
     send_orders: Callable[[LauncherOrders], None]  # to the launcher of the plan's job
     worked_until: Callable[[], float]  # what the gang did after that was lost with the fault; asks the database
     launcher: Gang | None = None  # what that launcher last reported

@@ -20,7 +20,7 @@ log = structlog.get_logger()
 END_BYTES = 4000
 
 
-class Courier(Protocol):
+class WebhookSender(Protocol):
     """Brings tickets to a URL; the loop does not wait for it."""
 
     def send(self, url: str, body: Mapping[str, Json]) -> None: ...
@@ -30,16 +30,16 @@ class Courier(Protocol):
         ...
 
 
-class Desk:
-    def __init__(self, store: RepairStore, config: Config, clock: Clock, courier: Courier) -> None:
+class Tickets:
+    def __init__(self, store: RepairStore, config: Config, clock: Clock, webhook: WebhookSender) -> None:
         self._store = store
         self._config = config
         self._clock = clock
-        self._courier = courier
+        self._webhook = webhook
 
     def is_sent(self, label: str) -> bool:
         """An answer that has come meanwhile is written down first."""
-        answer = self._courier.take_answer(label)
+        answer = self._webhook.take_answer(label)
         if answer:
             log.warning("ticket_refused", ticket=label, url=self._config.repair.webhook, error=answer)
         elif answer is not None:
@@ -59,7 +59,7 @@ class Desk:
         }
         self._store.open_ticket(plan.label, node, body, now)
         if self._config.repair.webhook:
-            self._courier.send(self._config.repair.webhook, body)
+            self._webhook.send(self._config.repair.webhook, body)
         else:
             self._store.ticket_sent(plan.label, now)
 

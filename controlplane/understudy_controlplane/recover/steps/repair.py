@@ -140,7 +140,7 @@ def _observe_job(world: World, name: str) -> Observation:
     if not job.ended:
         return Wait(f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}")
     kept = world.config.validation.output_directory
-    end = world.desk.read_end(_output(world, name)) if kept else last_output(job.comment)
+    end = world.tickets.read_end(_output(world, name)) if kept else last_output(job.comment)
     words = f"job {job.job_id} {job.state}{f': {end}' if end else ''}"
     return Done(words) if job.state == "COMPLETED" else Failed(words)
 
@@ -204,12 +204,12 @@ def validate(world: World, slurm: Slurm) -> None:
 
 
 def observe_ticket(world: World) -> Observation:
-    sent = world.desk.is_sent(world.plan_as(ManualRepairPlan).label)
+    sent = world.tickets.is_sent(world.plan_as(ManualRepairPlan).label)
     return Done() if sent else Todo("the webhook has not accepted the ticket")
 
 
 def send_ticket(world: World, slurm: Slurm) -> None:  # noqa: ARG001 - Slurm has no part in it
-    world.desk.send(world.plan_as(ManualRepairPlan))
+    world.tickets.send(world.plan_as(ManualRepairPlan))
 
 
 HOLD_NODE = Step(StepName.HOLD_NODE, observe_held, hold)
