@@ -124,7 +124,7 @@ def report(folder: Path) -> dict[str, object]:
 
 
 def import_callbacks() -> list[str]:
-    sys.meta_path.append(AbsentFrameworks())
+    sys.meta_path.insert(0, AbsentFrameworks())  # real ones, where they are installed, take long to import
     names = ("ddp", "huggingface", "lightning", "restart")
     return [importlib.import_module("understudy." + name).__name__ for name in names]
 
