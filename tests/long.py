@@ -33,6 +33,7 @@ def parts() -> list[Part]:
     return [
         Part("generated examples", (*python, "pytest", "-q", *examples)),
         *(Part(stage, (*python, "tests.run", stage)) for stage in STAGES),
+        Part("versions of Python", (*python, "tests.python_versions")),
         *(Part(f"bench {name}", (*python, f"tests.bench.{name}")) for name in (*BENCHMARKS, "recovery")),
     ]
 

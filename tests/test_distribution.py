@@ -151,7 +151,8 @@ def test_every_package_that_the_code_imports_is_declared() -> None:
 
 
 def test_every_declared_package_is_pinned_for_development() -> None:
-    pinned = {_name(line) for line in (REPOSITORY / "requirements.lock").read_text().splitlines() if "==" in line}
+    locks = "".join(path.read_text() for path in REPOSITORY.glob("requirements*.lock"))
+    pinned = {_name(line) for line in locks.splitlines() if "==" in line}
     lines = [
         *MAIN_PROJECT["dependencies"],
         *(line for extra in ("controlplane", "dev", "frameworks") for line in _extra(extra)),
