@@ -185,7 +185,7 @@ import program
 peers = meet()
 for peer in peers:
     peer.setblocking(False)
-program.tell(Path(os.environ["HOME"], "ranks"), {name: os.environ.get(name) for name in program.NAMES})
+program.append(Path(os.environ["HOME"], "ranks"), {name: os.environ.get(name) for name in program.NAMES})
 while not Path(os.environ["HOME"], "finish").exists():
     time.sleep(0.05)
     if os.environ["SLURMD_NODENAME"] == "n2":
@@ -239,7 +239,7 @@ from pathlib import Path
 sys.path.insert(0, os.environ["HOME"])
 import program
 home = Path(os.environ["HOME"])
-signal.signal(signal.SIGTERM, lambda *_: program.tell(home / "warned", {"rank": os.environ["RANK"]}))
+signal.signal(signal.SIGTERM, lambda *_: program.append(home / "warned", {"rank": os.environ["RANK"]}))
 program.main()
 """
 

@@ -456,7 +456,7 @@ from pathlib import Path
 sys.path.insert(0, os.environ["HOME"])
 import program
 home = Path(os.environ["HOME"])
-signal.signal(signal.SIGTERM, lambda *_: program.tell(home / "warned", {"rank": os.environ["RANK"]}))
+signal.signal(signal.SIGTERM, lambda *_: program.append(home / "warned", {"rank": os.environ["RANK"]}))
 program.main()
 """
 
