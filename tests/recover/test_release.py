@@ -143,7 +143,7 @@ def test_a_node_drained_for_a_refusal_gets_understudys_reason(rehearsal: Rehears
     say_refused(rehearsal, job)
     rehearsal.run(5)
     assert rehearsal.state_of("n5") is NodeState.QUARANTINED
-    assert node_of(rehearsal, "n5").reason.startswith(f"understudy: prolog.drained_for_us: our Prolog kept job {job}")
+    assert node_of(rehearsal, "n5").reason.startswith(f"understudy: prolog.drained_for_us: the Prolog kept job {job}")
     rehearsal.fake.resume_node("n5")
     rehearsal.fake.bad_prologs.clear()
     rehearsal.run(5)

@@ -27,7 +27,7 @@ def drained_for_us(snapshot: Snapshot) -> Iterator[Finding]:
                 "prolog.drained_for_us",
                 node.name,
                 refusal.at,
-                f"Understudy's Prolog kept job {refusal.job_id} off it ({refusal.reason})",
+                f"the Prolog kept job {refusal.job_id} off it ({refusal.reason})",
                 Evidence({"job": refusal.job_id, "at": refusal.at}),
             )
 
