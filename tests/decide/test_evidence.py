@@ -39,6 +39,7 @@ def test_no_column_of_evidence_is_looked_into() -> None:
     found = [
         f"{path.name}: {ast.unparse(node)}"
         for path in PACKAGE.rglob("*.py")
+        if "migrations" not in path.parts  # they convert what earlier releases stored; in a checkout they are a link
         for node in ast.walk(ast.parse(path.read_text()))
         if (isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith(".evidence"))
         or (isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith(".evidence") and node.attr == "get")

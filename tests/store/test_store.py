@@ -68,7 +68,9 @@ def test_a_database_can_be_opened_again(tmp_path: Path) -> None:
     first = open_database(url)
     FleetStore(first).add_nodes(["n1"], b.NOW)
     first.dispose()
-    assert set(FleetStore(open_database(url)).nodes()) == {"n1"}
+    second = open_database(url)
+    assert set(FleetStore(second).nodes()) == {"n1"}
+    second.dispose()
 
 
 def test_a_kernel_event_counts_once_however_often_it_arrives(engine: Engine) -> None:
