@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
+from tests.contract.slurm_sides import REAL_SIDES
 from tests.pythons import HOOK_VERSIONS, missing
 from tests.testbed.cluster import SlurmCluster
 from tests.testbed.installation import NATIVE, Installation
@@ -29,6 +32,13 @@ collect_ignore = [] if importlib.util.find_spec("torch") else NEED_TORCH
 
 STARTS_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"})
 """Audit events of Python (https://docs.python.org/3/library/audit_events.html)."""
+
+SHARE_A_CLUSTER = (
+    "tests/launch/test_on_a_cluster.py::",
+    "tests/acceptance/test_demo.py::",
+    *(f"[{side}" for side in REAL_SIDES),
+)
+"""Parts of the ids of tests: those with the same part share a cluster."""
 
 unit_tests_running: list[str] = []
 
@@ -62,10 +72,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         unit_tests_running.clear()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run side by side, groups that share a cluster begin first: they take longest."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+class SharedClusters(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Tests that share a cluster run one after the other in one process; groups that take long begin first.
+
+    pytest-xdist's own `--dist loadgroup` puts the group into the test's id, which has no effect since pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((group for group in SHARE_A_CLUSTER if group in nodeid), nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedClusters | None:
+    return SharedClusters(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_report_header() -> list[str]:

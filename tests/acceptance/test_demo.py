@@ -16,7 +16,7 @@ from tests import REPOSITORY
 from tests.demo.__main__ import DIRECTORY, RESULT
 from tests.testbed.processes import MARK, all_processes, environment_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("demo")]
+pytestmark = pytest.mark.cluster
 
 DEMO_SECONDS = 300
 DEMO = [sys.executable, "-m", "tests.demo"]

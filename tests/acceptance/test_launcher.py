@@ -31,7 +31,7 @@ def launcher_of(job: LauncherJob) -> int:
         and b"\0understudy_agent.launch\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     of = parents()
-    (launcher,) = (pid for pid in found if of.get(pid) not in found)
+    (launcher,) = (pid for pid in found if pid in of and of[pid] not in found)
     return launcher
 
 

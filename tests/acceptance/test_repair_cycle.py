@@ -162,7 +162,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
 
     # A person repairs it, and has it tested.
     (tmp_path / "broken.n3").unlink()
-    assert ask(site, "n3", "release", "new GPU").stdout == "n3 is manual_repair: asked to release it\n"
+    assert ask(site, "n3", "release", "new GPU").stdout == "n3 is manual_repair: release requested\n"
     wait_for_state(site, "n3", "in_service")
     site.wait_for(lambda: rows_about(site, "n3")[-3:] == [253, 220, 231], 60, "its weight is put back")
     assert site.get("/v1/tickets")[0]["closed_at"] is not None

@@ -21,7 +21,7 @@ from tests.launch.gang import GangJob
 from tests.testbed.processes import Process, is_running, read_process, signal_process
 from tests.testbed.site import RESEARCHER, Site
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.cluster
 
 GANG = ["--nodes", "4", "--procs-per-node", "2"]
 QUICK = ["--rearm-seconds", "0.5"]
@@ -363,7 +363,7 @@ def test_ranks_go_on_in_their_processes_and_come_to_the_same_weights(gang: GangJ
     """The script of docs/frameworks/ddp.md, which tells in addition which process did which step."""
     script = gang.home / "train.py"
     tell = "tell(rank, n); time.sleep(0.03)"
-    text = script_of("ddp", "## Going on in the same process").replace(
+    text = script_of("ddp", "## Continuing in the same process").replace(
         "TOTAL, EVERY = 200, 20", "TOTAL, EVERY = 60, 20"
     )
     text = text.replace("optimizer.step()\n", f"optimizer.step(); {tell}\n")
