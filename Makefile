@@ -10,7 +10,7 @@ SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 demo: setup
 	@$(RUN) -m tests.demo
 
-# Less than a minute once it is set up.
+# About a minute once it is set up.
 unit: setup-check
 	@$(RUN) -m tests.run unit
 
