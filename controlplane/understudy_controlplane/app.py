@@ -36,15 +36,8 @@ from understudy_controlplane.recover.runner import Effects, Runner
 from understudy_controlplane.recover.tickets import WebhookSender
 from understudy_controlplane.slurm.protocol import Slurm
 from understudy_controlplane.slurm_recorder import SlurmRecorder
-from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import open_database
-from understudy_controlplane.store.facts import FactStore
-from understudy_controlplane.store.fleet import FleetStore
-from understudy_controlplane.store.journal import Journal
-from understudy_controlplane.store.launches import LaunchStore
-from understudy_controlplane.store.lemons import LemonStore
 from understudy_controlplane.store.queries import Queries
-from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.stores import Stores
 
 LOOP_END_SECONDS = 30.0
@@ -60,7 +53,7 @@ class Outside:
     slurm: Slurm
     probe: Callable[[SlurmNode], bool]
     clock: Clock = field(default_factory=SystemClock)
-    make_journal: Callable[[Engine], Journal] = Journal
+    make_stores: Callable[[Engine], Stores] = Stores.of
     webhook: WebhookSender = field(default_factory=Webhook)
 
 
@@ -89,15 +82,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     operator_token = read_token(operator_file) if operator_file else None
     engine = open_database(config.server.database)
     clock = outside.clock
-    stores = Stores(
-        facts=FactStore(engine),
-        checkpoints=CheckpointStore(engine),
-        launches=LaunchStore(engine),
-        lemons=LemonStore(engine),
-        fleet=FleetStore(engine),
-        journal=outside.make_journal(engine),
-        repairs=RepairStore(engine),
-    )
+    stores = outside.make_stores(engine)
     telemetry = Telemetry()
     telemetry.know(stores.fleet.nodes())
     directory = JobDirectory(stores.fleet.known_jobs(config.cluster))
@@ -117,9 +102,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
     )
-    reads = ReadDependencies(
-        config, clock, telemetry, stores.fleet, stores.journal, Queries(engine), loop.pulse, stores.repairs
-    )
+    reads = ReadDependencies(config, clock, telemetry, stores, Queries(engine), loop.pulse)
     app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine), docs_url=None, redoc_url=None)
     app.add_exception_handler(HTTPException, _refuse_request)
     app.add_exception_handler(RequestValidationError, _refuse_request)
@@ -153,7 +136,7 @@ def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
         Observer(sources),
         SlurmRecorder(config, stores, telemetry, directory, launchers),
         AgentRecorder(stores.fleet, stores.repairs),
-        stores.journal,
+        stores,
         directory,
         launchers,
         runner,

@@ -32,7 +32,7 @@ from understudy_controlplane.live.verdicts import Verdicts
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.recover.runner import Runner
 from understudy_controlplane.slurm_recorder import SlurmRecorder
-from understudy_controlplane.store.journal import Journal
+from understudy_controlplane.store.stores import Stores
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ class Loop:
         observer: Observer,
         slurm_recorder: SlurmRecorder,
         agent_recorder: AgentRecorder,
-        journal: Journal,
+        stores: Stores,
         directory: JobDirectory,
         launchers: Launchers,
         runner: Runner,
@@ -60,13 +60,13 @@ class Loop:
         self.observer = observer
         self._slurm_recorder = slurm_recorder
         self._agent_recorder = agent_recorder
-        self._journal = journal
+        self._stores = stores
         self._directory = directory
         self._launchers = launchers
         self._runner = runner
         self._config = config
         self._clock = clock
-        self._standing: set[str] = journal.keys_since(clock.now() - STANDING_SECONDS)
+        self._standing: set[str] = stores.journal.keys_since(clock.now() - STANDING_SECONDS)
         self._recorded = set(self._standing)
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -105,7 +105,7 @@ class Loop:
             snapshot, findings, decisions = self._judge(0.0)
         self.pulse.last_error = ""
         self._record(decisions, findings, snapshot)
-        recoveries = self._journal.recoveries()
+        recoveries = self._stores.recoveries.running()
         # In mode observe a recovery begun before stays where it is, and is shown as running.
         acting = snapshot.mode is Mode.ACT and not snapshot.slurm_error
         if acting:
@@ -161,7 +161,7 @@ class Loop:
             rows: dict[JobKey, int] = {
                 key: row for key in snapshot.jobs if (row := self._directory.row_of(key.job_id)) is not None
             }
-            self._journal.record(news, now, rows)
+            self._stores.journal.record(news, now, rows)
         self._standing = {one.key for one in decisions}
         self._recorded |= {one.key for one in decisions if one.once}
         for decision in (one.decision for one in news):
@@ -184,6 +184,6 @@ class Loop:
         return change.changes_record or decision.key not in known
 
     def _note_incidents(self, findings: list[Finding], snapshot: Snapshot) -> None:
-        news = incident_news(snapshot, findings, self._journal.open_incidents())
-        self._journal.add_evidence(news.evidence)
-        self._journal.close_incidents(news.over, news.outcome, snapshot.now)
+        news = incident_news(snapshot, findings, self._stores.incidents.open_incidents())
+        self._stores.incidents.add_evidence(news.evidence)
+        self._stores.incidents.close_incidents(news.over, news.outcome, snapshot.now)

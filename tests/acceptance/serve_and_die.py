@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,8 @@ from understudy_controlplane.fleet.recovery import RecoveryStatus, RecoveryStep
 from understudy_controlplane.serve import real_outside, serve
 from understudy_controlplane.slurm.protocol import READS, Slurm
 from understudy_controlplane.store.journal import Journal
+from understudy_controlplane.store.recoveries import RecoveryStore
+from understudy_controlplane.store.stores import Stores
 
 DEATHS_FILE = "deaths"
 EFFECTS_FILE = "effects"
@@ -62,6 +65,12 @@ class MortalJournal(Journal):
         for kind in sorted({plan.kind.value for one in changes if (plan := one.decision.plan)}):
             self._reaper.moment(f"decided {kind}")
 
+
+class MortalRecoveries(RecoveryStore):
+    def __init__(self, engine: Engine, reaper: Reaper) -> None:
+        super().__init__(engine)
+        self._reaper = reaper
+
     def intend(self, recovery: int, step: RecoveryStep, now: float) -> None:
         super().intend(recovery, step, now)
         self._reaper.moment(f"intended {step.name.value}")
@@ -91,6 +100,11 @@ class MortalSlurm:
         self._reaper.effect(f"{name} {arguments}")
 
 
+def mortal_stores(reaper: Reaper, engine: Engine) -> Stores:
+    journal, recoveries = MortalJournal(engine, reaper), MortalRecoveries(engine, reaper)
+    return replace(Stores.of(engine), journal=journal, recoveries=recoveries)
+
+
 def main() -> None:
     config_file = Path(sys.argv[sys.argv.index("--config") + 1])
     config = load_config(config_file)
@@ -99,7 +113,7 @@ def main() -> None:
     outside = Outside(
         cast(Slurm, MortalSlurm(real.slurm, reaper)),
         real.probe,
-        make_journal=lambda engine: MortalJournal(engine, reaper),
+        make_stores=partial(mortal_stores, reaper),
     )
     serve(config, outside)
 

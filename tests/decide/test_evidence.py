@@ -11,7 +11,7 @@ import understudy_controlplane
 from understudy_controlplane.fleet.evidence import Evidence
 
 PACKAGE = Path(understudy_controlplane.__file__).parent
-SHOWN_IN = {"cli/analyze/kernel_log.py", "store/journal.py"}
+SHOWN_IN = {"cli/analyze/kernel_log.py", "store/incidents.py", "store/journal.py"}
 """Files that write evidence down, or draw it on a screen."""
 
 

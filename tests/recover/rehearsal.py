@@ -141,8 +141,8 @@ class Rehearsal:
 
     def recoveries(self) -> list[Recovery]:
         """Of the gang, oldest first."""
-        journal = self.control_plane.stores.journal
-        return [one for one in reversed(journal.recoveries(only_open=False)) if one.plan.kind is RecoveryKind.POOL_SWAP]
+        recoveries = self.control_plane.stores.recoveries.newest(100)
+        return [one for one in reversed(recoveries) if one.plan.kind is RecoveryKind.POOL_SWAP]
 
     def decisions(self) -> list[str]:
         return sorted(self.control_plane.stores.journal.keys_since(0.0))

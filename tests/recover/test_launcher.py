@@ -85,8 +85,8 @@ def launcher(rehearsal: Rehearsal) -> Iterator[ObedientLauncher]:
 
 
 def moves(rehearsal: Rehearsal) -> list[Recovery]:
-    journal = rehearsal.control_plane.stores.journal
-    return [one for one in reversed(journal.recoveries(only_open=False)) if one.swap is not None]
+    recoveries = rehearsal.control_plane.stores.recoveries.newest(100)
+    return [one for one in reversed(recoveries) if one.swap is not None]
 
 
 def all_ended(rehearsal: Rehearsal) -> bool:

@@ -169,7 +169,7 @@ def test_a_spare_that_an_administrator_takes_before_the_gang_starts_is_replaced_
     taken = next(node for node in rehearsal.fake.nodes() if node.name == "n6")
     assert (taken.draining, taken.reason, taken.reason_user) == (True, "new cable", "alice")
     assert rehearsal.state_of("n6") is NodeState.FOREIGN_DRAIN
-    assert rehearsal.control_plane.stores.journal.open_incidents().keys() == {"n3"}
+    assert rehearsal.control_plane.stores.incidents.open_incidents().keys() == {"n3"}
 
 
 def test_a_dead_node_that_an_administrator_drains_meanwhile_is_left_alone(rehearsal: Rehearsal) -> None:
@@ -404,7 +404,7 @@ def test_a_node_that_a_person_resumes_is_trusted_again_and_its_old_fault_forgott
     rehearsal.run(20)
     assert rehearsal.state_of("n3") is NodeState.IN_SERVICE
     assert rehearsal.line.effects["drain_node n3"] == 1
-    assert rehearsal.control_plane.stores.journal.open_incidents() == {}
+    assert rehearsal.control_plane.stores.incidents.open_incidents() == {}
 
 
 def test_every_step_of_a_plan_is_done_in_order_and_timed(rehearsal: Rehearsal) -> None:
@@ -483,10 +483,10 @@ def test_an_incident_about_which_nothing_was_done_ends_with_its_fault(tmp_path: 
     rehearsal = Rehearsal(tmp_path, guards={"quarantined_nodes_max": 0})
     rehearsal.fail("n3")
     rehearsal.run(2)
-    assert set(rehearsal.control_plane.stores.journal.open_incidents()) == {"n3"}
+    assert set(rehearsal.control_plane.stores.incidents.open_incidents()) == {"n3"}
     rehearsal.booted_again.add("n3")
     rehearsal.run(2)
-    assert rehearsal.control_plane.stores.journal.open_incidents() == {}
+    assert rehearsal.control_plane.stores.incidents.open_incidents() == {}
 
 
 def test_a_control_plane_pointed_at_another_cluster_does_nothing_and_reports_it(tmp_path: Path) -> None:

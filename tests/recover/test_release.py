@@ -48,8 +48,8 @@ def say_refused(rehearsal: Rehearsal, job: int, node: str = "n5", restart_count:
 
 
 def releases(rehearsal: Rehearsal) -> list[Recovery]:
-    journal = rehearsal.control_plane.stores.journal
-    return [one for one in journal.recoveries(only_open=False) if one.plan.kind is RecoveryKind.RELEASE_JOB]
+    recoveries = rehearsal.control_plane.stores.recoveries.newest(100)
+    return [one for one in recoveries if one.plan.kind is RecoveryKind.RELEASE_JOB]
 
 
 @pytest.mark.parametrize(("user", "comment"), [("student", ""), ("researcher", "understudy")])

@@ -26,8 +26,8 @@ from understudy_controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
 from understudy_controlplane.recover.step import GangFacts, Tickets, World
 from understudy_controlplane.recover.steps import repair
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
-from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.queries import Queries
+from understudy_controlplane.store.recoveries import RecoveryStore
 
 pytestmark = pytest.mark.integration
 
@@ -84,7 +84,7 @@ def test_a_node_is_rebooted_tested_and_comes_back_as_a_spare_on_probation(tmp_pa
     assert node_of(rehearsal, "n5").usable
     assert "n5" in rehearsal.pool(), "back as a spare before any job could have it"
     assert rehearsal.reservation_names() == {"understudy_spares"}
-    assert rehearsal.control_plane.stores.journal.open_incidents() == {}
+    assert rehearsal.control_plane.stores.incidents.open_incidents() == {}
     assert rehearsal.hungry_state() == "PENDING", "no job had the node before its validation"
     wait_for(rehearsal, "n5", NodeState.IN_SERVICE, 4000)
     assert states_passed(rehearsal, "n5")[-1] == 230
@@ -592,9 +592,9 @@ class TestATestThatIsWrong:
         rehearsal.run(10)
         assert self.in_state(rehearsal, NodeState.VALIDATING) == held
         assert {f"{NODE_HOLD_PREFIX}{name}" for name in held} <= rehearsal.reservation_names(), "nobody's job gets them"
-        journal = rehearsal.control_plane.stores.journal
-        assert set(self.NAMES) == set(journal.open_incidents())
-        assert len(journal.quarantines_since(0.0)) == 3
+        stores = rehearsal.control_plane.stores
+        assert set(self.NAMES) == set(stores.incidents.open_incidents())
+        assert len(stores.journal.quarantines_since(0.0)) == 3
         rehearsal.control_plane.stores.fleet.add_intent("reset-breaker", "they are broken", "alice", rehearsal.fake.now)
         for name in held:
             wait_for(rehearsal, name, NodeState.QUARANTINED)
@@ -730,7 +730,7 @@ def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
     wait_for(rehearsal, "n6", NodeState.QUARANTINED)
     assert states_passed(rehearsal, "n5")[:3] == [140, 255, 220]
     assert states_passed(rehearsal, "n6") == [140, 255, 225]
-    assert "n6" in rehearsal.control_plane.stores.journal.open_incidents()
+    assert "n6" in rehearsal.control_plane.stores.incidents.open_incidents()
     wait_for(rehearsal, "n5", NodeState.SUSPECT)
     rehearsal.run(1)
     assert "n5" not in free_spares(rehearsal), "it passed, and looks as wrong as before"
@@ -797,7 +797,7 @@ def test_a_control_plane_that_dies_as_soon_as_a_test_could_not_begin_still_knows
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Journal, "end", die)
+        patch.setattr(RecoveryStore, "end", die)
         rehearsal.run(1000)
     assert attempts(rehearsal)[-1][2] is RecoveryStatus.RUNNING
     rehearsal.restart_control_plane()

@@ -24,7 +24,7 @@ from understudy_controlplane.fleet.recovery import (
     ValidationPlan,
 )
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.journal import Journal, plan_of
+from understudy_controlplane.store.recoveries import RecoveryStore, plan_of
 from understudy_controlplane.store.repairs import RepairStore
 
 FLAT = (Path(__file__).parents[1] / "data" / "flat-plans.json").read_text()
@@ -70,13 +70,13 @@ def test_they_are_read_from_the_database(engine: Engine) -> None:
             values = {"kind": stored["kind"], "plan": stored, "status": "running", "outcome": ""}
             times = dict.fromkeys(("fault_at", "detected_at", "decided_at"), b.NOW)
             connection.execute(insert(tables.recovery).values(**values, **times))
-    assert [one.plan.kind for one in Journal(engine).recoveries()] == [one["kind"] for one in STORED]
+    assert [one.plan.kind for one in RecoveryStore(engine).running()] == [one["kind"] for one in STORED]
     attempts = RepairStore(engine).attempts_since(0)
     assert [(one.node, one.rung) for one in attempts] == [
         ("n2", Rung.RESET_GPU),
         ("n2", Rung.RESTART_APP),
         ("n2", Rung.MANUAL_REPAIR),
     ]
-    assert Journal(engine).releases_since(0) == (
+    assert RecoveryStore(engine).releases_since(0) == (
         (b.NOW, b.plan_as(ReleaseJobPlan, read(RecoveryKind.RELEASE_JOB)).job),
     )

@@ -28,9 +28,11 @@ from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import StoreError, open_database, reading
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.launches import LaunchStore
 from understudy_controlplane.store.queries import Queries
+from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.tables import metadata
 
 JOB = b.job()
@@ -247,25 +249,24 @@ class TestIdentity:
 
 
 class TestJournal:
-    def swap(self, engine: Engine, job_row: int) -> Journal:
+    def swap(self, engine: Engine, job_row: int) -> RecoveryStore:
         FleetStore(engine).add_nodes([f"n{i}" for i in range(1, 9)], b.NOW)
         broken = b.node("n2", events=(b.xid_event("n2", 79),))
         snapshot = b.snapshot(broken, jobs=[JOB], spares=["n6", "n7"])
         decisions = decide(snapshot, detect(snapshot, b.config()), b.config())
-        journal = Journal(engine)
         write_round(engine, decisions, b.NOW, {JOB.key: job_row})
-        return journal
+        return RecoveryStore(engine)
 
     def test_a_decision_leaves_state_incident_and_plan_in_one_go(self, engine: Engine, job_row: int) -> None:
-        journal = self.swap(engine, job_row)
-        (recovery,) = journal.recoveries()
+        recoveries = self.swap(engine, job_row)
+        (recovery,) = recoveries.running()
         plan = b.plan_as(PoolSwapPlan, recovery.plan)
         assert (plan.seats, plan.job) == (("n1", "n3", "n4", "n6"), JOB.key)
         assert {step.status for step in recovery.steps} == {StepStatus.PLANNED}
         assert FleetStore(engine).nodes()["n2"].state is NodeState.QUARANTINED
-        assert set(journal.open_incidents()) == {"n2"}
-        assert journal.swaps_since(0) == ((b.NOW, JOB.key),)
-        assert journal.quarantines_since(0) == (b.NOW,)
+        assert set(IncidentStore(engine).open_incidents()) == {"n2"}
+        assert recoveries.swaps_since(0) == ((b.NOW, JOB.key),)
+        assert Journal(engine).quarantines_since(0) == (b.NOW,)
 
     def test_decisions_of_one_round_about_the_same_node_see_each_other(self, engine: Engine) -> None:
         fleet = FleetStore(engine)
@@ -301,19 +302,19 @@ class TestJournal:
         assert journal.keys_since(0) == set()
 
     def test_an_intent_counts_as_an_attempt_before_anything_happened(self, engine: Engine, job_row: int) -> None:
-        journal = self.swap(engine, job_row)
-        recovery = journal.recoveries()[0]
-        journal.intend(recovery.id, recovery.steps[0], b.NOW + 1)
-        step = Journal(engine).recovery(recovery.id).steps[0]
+        recoveries = self.swap(engine, job_row)
+        recovery = recoveries.running()[0]
+        recoveries.intend(recovery.id, recovery.steps[0], b.NOW + 1)
+        step = RecoveryStore(engine).get(recovery.id).steps[0]
         assert (step.status, step.attempts, step.intended_at) == (StepStatus.INTENDED, 1, b.NOW + 1)
 
     def test_a_recovery_ends_once(self, engine: Engine, job_row: int) -> None:
-        journal = self.swap(engine, job_row)
-        (recovery,) = journal.recoveries()
-        journal.end(recovery.id, RecoveryStatus.SUCCEEDED, "", b.NOW + 1)
-        journal.end(recovery.id, RecoveryStatus.FAILED, "too late", b.NOW + 2)
-        assert journal.recoveries() == []
-        assert journal.recovery(recovery.id).status is RecoveryStatus.SUCCEEDED
+        recoveries = self.swap(engine, job_row)
+        (recovery,) = recoveries.running()
+        recoveries.end(recovery.id, RecoveryStatus.SUCCEEDED, "", b.NOW + 1)
+        recoveries.end(recovery.id, RecoveryStatus.FAILED, "too late", b.NOW + 2)
+        assert recoveries.running() == []
+        assert recoveries.get(recovery.id).status is RecoveryStatus.SUCCEEDED
 
 
 def test_single_nodes_read_as_they_do_among_all(engine: Engine) -> None:

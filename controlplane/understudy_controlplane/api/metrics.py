@@ -110,7 +110,7 @@ class FleetCollector(Collector):
         yield GaugeMetricFamily(
             "understudy_quarantine_limit_nodes", "Nodes that may be quarantined at once.", value=limit
         )
-        waiting = sum(one["closed_at"] is None for one in self._deps.repairs.tickets(TICKETS_COUNTED))
+        waiting = sum(one["closed_at"] is None for one in self._deps.stores.repairs.tickets(TICKETS_COUNTED))
         yield GaugeMetricFamily("understudy_tickets_open", "Open tickets for manual repair.", value=waiting)
 
     def _journal(self) -> Iterator[Metric]:
@@ -137,7 +137,7 @@ class FleetCollector(Collector):
 
     def _self(self) -> Iterator[Metric]:
         deps, pulse = self._deps, self._deps.pulse
-        paused = bool(deps.fleet.pause())
+        paused = bool(deps.stores.fleet.pause())
         yield GaugeMetricFamily(
             "understudy_acting", "1 while the mode is act.", value=int(deps.config.mode is Mode.ACT)
         )

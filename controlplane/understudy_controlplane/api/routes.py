@@ -32,10 +32,8 @@ from understudy_controlplane.live.step_buffer import RankNow
 from understudy_controlplane.live.telemetry import Heard, Telemetry
 from understudy_controlplane.plan.ettr import ettr
 from understudy_controlplane.store.database import StoreError
-from understudy_controlplane.store.fleet import FleetStore
-from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.queries import Queries, Record
-from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.stores import Stores
 
 TICK_AGE_MAX_SECONDS = 15.0
 Limit = Annotated[int, Query(ge=1, le=1000, description="Most records to return, newest first.")]
@@ -48,11 +46,9 @@ class ReadDependencies:
     config: Config
     clock: Clock
     telemetry: Telemetry
-    fleet: FleetStore
-    journal: Journal
+    stores: Stores
     queries: Queries
     pulse: Pulse
-    repairs: RepairStore
 
 
 def api_router(deps: ReadDependencies) -> APIRouter:
@@ -110,17 +106,17 @@ def _add_records(router: APIRouter, deps: ReadDependencies) -> None:
     @router.get("/recoveries")
     def recoveries(limit: Limit = 100) -> list[Record]:
         """Recoveries: plan, steps, and the time of each phase."""
-        return [_recovery(deps, one) for one in deps.journal.recoveries(only_open=False, limit=limit)]
+        return [_recovery(deps, one) for one in deps.stores.recoveries.newest(limit)]
 
     @router.get("/tickets")
     def tickets(limit: Limit = 100) -> list[Record]:
         """Tickets for manual repair, with evidence."""
-        return deps.repairs.tickets(limit)
+        return deps.stores.repairs.tickets(limit)
 
     @router.get("/gpus")
     def gpus(limit: Limit = 1000) -> list[Record]:
         """Each GPU: the nodes it was seen in, from when to when, and how often it failed there."""
-        return deps.repairs.gpus(limit)
+        return deps.stores.repairs.gpus(limit)
 
     @router.get("/checkpoints")
     def checkpoints(limit: Limit = 100) -> list[Record]:
@@ -144,12 +140,12 @@ def health_router(deps: ReadDependencies) -> APIRouter:
 def describe_status(deps: ReadDependencies) -> Record:
     snapshot, pulse = deps.pulse.snapshot, deps.pulse
     nodes = list(snapshot.nodes.values()) if snapshot else []
-    open_recoveries = deps.journal.recoveries()
+    open_recoveries = deps.stores.recoveries.running()
     return {
         "cluster": deps.config.cluster,
         "mode": deps.config.mode.value,
-        "paused": deps.fleet.pause(),
-        "breaker": deps.repairs.breaker(),
+        "paused": deps.stores.fleet.pause(),
+        "breaker": deps.stores.repairs.breaker(),
         "slurm": {"read_at": pulse.slurm.at, "error": pulse.slurm.error},
         "loop": {
             "last_tick_at": pulse.last_tick_at,
@@ -161,7 +157,7 @@ def describe_status(deps: ReadDependencies) -> Record:
             "held": sorted(node.name for node in nodes if node.is_spare),
             "wanted": deps.config.spares.count,
         },
-        "incidents_open": len(deps.journal.open_incidents()),
+        "incidents_open": len(deps.stores.incidents.open_incidents()),
         "recoveries_running": [one.id for one in open_recoveries],
         "problems": _problems(deps) + _warnings(deps),
     }
@@ -277,7 +273,7 @@ def _progress_lost(deps: ReadDependencies, plan: PoolSwapPlan | AllocationSwapPl
         following = Attempt(plan.restart_count, plan.launch + 1)
     else:
         following = Attempt(plan.restart_count + 1)
-    point = deps.fleet.restore_point(job_row, following) if job_row else None
+    point = deps.stores.fleet.restore_point(job_row, following) if job_row else None
     restored = point[0] if point else None
     # A checkpoint from which step n is next proves that n - 1 was finished, even if its time was never reported.
     proven = restored - 1 if restored else None

@@ -131,7 +131,7 @@ class Runner:
         """Act, where what is needed for it stands and it has not been tried too often."""
         undone = _undone(recovery, step, world)
         if undone is not None:
-            self._stores.journal.reopen(recovery.id, undone)
+            self._stores.recoveries.reopen(recovery.id, undone)
             log.warning("step_undone", recovery=recovery.id, step=undone.name.value, needed_by=step.name.value)
             return True
         if step.name in ON_A_NODE and step.attempts >= TRIES_MAX:
@@ -142,7 +142,7 @@ class Runner:
         return self._act(recovery, step, world)
 
     def _act(self, recovery: Recovery, step: RecoveryStep, world: World) -> bool:
-        self._stores.journal.intend(recovery.id, step, self._clock.now())
+        self._stores.recoveries.intend(recovery.id, step, self._clock.now())
         log.info("step_begun", recovery=recovery.id, step=step.name.value, tries=step.attempts + 1)
         try:
             STEPS[step.name].act(world, self._slurm)
@@ -170,19 +170,19 @@ class Runner:
                     self._stores.fleet.owned(node, now)
                 elif node is not None:
                     self._stores.fleet.drained(node, now)
-        self._stores.journal.done(recovery.id, step, outcome.at or now, outcome.detail)
+        self._stores.recoveries.done(recovery.id, step, outcome.at or now, outcome.detail)
         log.info("step_done", recovery=recovery.id, step=step.name.value, detail=outcome.detail)
 
     def _fail(self, recovery: Recovery, step: RecoveryStep, why: str, *, never_began: bool = False) -> None:
         never_began = never_began or _comes_before_its_job(recovery, step)
-        self._stores.journal.step_failed(recovery.id, step, self._clock.now(), why, never_began=never_began)
+        self._stores.recoveries.step_failed(recovery.id, step, self._clock.now(), why, never_began=never_began)
         log.error("step_failed", recovery=recovery.id, step=step.name.value, reason=why)
 
     def _end(self, recovery: Recovery) -> None:
         failed = [step for step in recovery.steps if step.status is StepStatus.FAILED]
         status = RecoveryStatus.FAILED if failed else RecoveryStatus.SUCCEEDED
         outcome = f"{failed[0].name.value}: {failed[0].detail}" if failed else ""
-        self._stores.journal.end(recovery.id, status, outcome, self._clock.now())
+        self._stores.recoveries.end(recovery.id, status, outcome, self._clock.now())
         self._refusals = {key: reason for key, reason in self._refusals.items() if key[0] != recovery.id}
         log.info("recovery_ended", recovery=recovery.id, status=status.value, outcome=outcome)
 
@@ -280,7 +280,7 @@ class Runner:
         return max((one.completed_at for one in saved if one.completed_at <= fault_at), default=fault_at)
 
     def _reload(self, recovery: Recovery) -> Recovery:
-        return self._stores.journal.recovery(recovery.id)
+        return self._stores.recoveries.get(recovery.id)
 
 
 def _undone(recovery: Recovery, step: RecoveryStep, world: World) -> RecoveryStep | None:

@@ -27,7 +27,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
-from understudy_controlplane.store.journal import plan_of
+from understudy_controlplane.store.recoveries import plan_of
 from understudy_controlplane.xid_policy import Repair
 
 REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlalchemy import Engine
+
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.launches import LaunchStore
 from understudy_controlplane.store.lemons import LemonStore
+from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
 
 
@@ -21,4 +25,20 @@ class Stores:
     lemons: LemonStore
     fleet: FleetStore
     journal: Journal
+    incidents: IncidentStore
+    recoveries: RecoveryStore
     repairs: RepairStore
+
+    @classmethod
+    def of(cls, engine: Engine) -> Stores:
+        return cls(
+            facts=FactStore(engine),
+            checkpoints=CheckpointStore(engine),
+            launches=LaunchStore(engine),
+            lemons=LemonStore(engine),
+            fleet=FleetStore(engine),
+            journal=Journal(engine),
+            incidents=IncidentStore(engine),
+            recoveries=RecoveryStore(engine),
+            repairs=RepairStore(engine),
+        )

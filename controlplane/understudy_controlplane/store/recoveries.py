@@ -1,0 +1,236 @@
+"""Recoveries and their steps. Each step is written before anything is done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, Engine, Row, Select, insert, select, update
+
+from understudy_controlplane.fleet.decision import Decision
+from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.recovery import (
+    AllocationSwapPlan,
+    Plan,
+    PlanBase,
+    PoolSwapPlan,
+    Recovery,
+    RecoveryStatus,
+    RecoveryStep,
+    ReleaseJobPlan,
+    StepName,
+    StepStatus,
+    job_of,
+)
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import reading
+
+PlanT = TypeVar("PlanT", bound=PlanBase)
+
+RUNNING_MAX = 100
+"""Recoveries under way that one round works on."""
+
+
+class RecoveryStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def running(self) -> list[Recovery]:
+        """Oldest first."""
+        table = tables.recovery
+        running = select(table).where(table.c.status == RecoveryStatus.RUNNING.value)
+        return self._read(running.order_by(table.c.id).limit(RUNNING_MAX))
+
+    def newest(self, limit: int) -> list[Recovery]:
+        """Newest first."""
+        table = tables.recovery
+        return self._read(select(table).order_by(table.c.id.desc()).limit(limit))
+
+    def get(self, recovery_id: int) -> Recovery:
+        """Raises ValueError for an id that does not exist."""
+        (found,) = self._read(select(tables.recovery).where(tables.recovery.c.id == recovery_id))
+        return found
+
+    def swaps_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
+        """Gangs moved or restarted, from the pool or within their allocation."""
+        inside = [(at, plan.job) for at, plan in self._plans_since(since, AllocationSwapPlan) if plan.launch >= 0]
+        return (*((at, plan.job) for at, plan in self._plans_since(since, PoolSwapPlan)), *inside)
+
+    def hangs_since(self, since: float) -> tuple[tuple[JobKey, int | None], ...]:
+        """Gangs restarted because they hung, oldest first: the job, and the furthest step it had finished."""
+        both = [*self._plans_since(since, PoolSwapPlan), *self._plans_since(since, AllocationSwapPlan)]
+        hung = sorted(((at, plan) for at, plan in both if plan.hang), key=lambda one: one[0])
+        return tuple((plan.job, plan.last_step) for _, plan in hung)
+
+    def limits_since(self, since: float) -> dict[tuple[JobKey, int], int]:
+        """Job and restart count → its time limit at the first fault that was dealt with within its allocation."""
+        found: dict[tuple[JobKey, int], int] = {}
+        for _, plan in self._plans_since(since, AllocationSwapPlan):
+            if plan.time_limit_minutes is not None:
+                found.setdefault((plan.job, plan.restart_count), plan.time_limit_minutes)
+        return found
+
+    def disobeyed_since(self, since: float) -> frozenset[tuple[JobKey, int]]:
+        """Job and restart count of launchers that did not follow their orders."""
+        failed = self._plans_since(since, AllocationSwapPlan, RecoveryStatus.FAILED)
+        return frozenset((plan.job, plan.restart_count) for _, plan in failed)
+
+    def releases_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
+        return tuple((at, plan.job) for at, plan in self._plans_since(since, ReleaseJobPlan))
+
+    def _plans_since(
+        self, since: float, of: type[PlanT], status: RecoveryStatus | None = None
+    ) -> list[tuple[float, PlanT]]:
+        """When such recoveries were decided, and what was planned, in the order of the decisions."""
+        table = tables.recovery
+        query = select(table.c.decided_at, table.c.kind, table.c.plan)
+        query = query.where(table.c.decided_at >= since, table.c.kind == of.kind.value)
+        if status is not None:
+            query = query.where(table.c.status == status.value)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(table.c.id)).all()
+        return [(row.decided_at, plan) for row in rows if isinstance(plan := plan_of(row.kind, row.plan), of)]
+
+    def intend(self, recovery: int, step: RecoveryStep, now: float) -> None:
+        """Before the effect. The attempt counts from here on, whatever its outcome."""
+        self._update_step(recovery, step, status=StepStatus.INTENDED.value, attempts=step.attempts + 1, intended_at=now)
+
+    def done(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> None:
+        """After the effect was read back."""
+        self._update_step(recovery, step, status=StepStatus.DONE.value, done_at=now, detail=detail)
+
+    def reopen(self, recovery: int, step: RecoveryStep) -> None:
+        """The effect of the step is gone: the step is due again. Its attempts still count."""
+        self._update_step(recovery, step, status=StepStatus.PLANNED.value)
+
+    def step_failed(
+        self, recovery: int, step: RecoveryStep, now: float, detail: str, *, never_began: bool = False
+    ) -> None:
+        """`never_began`: the recovery fails with this step before its job ran on the node. Written in one transaction
+        with the step: the process that ends the recovery may be another one, and could not know it.
+        """
+        values = {"status": StepStatus.FAILED.value, "done_at": now, "detail": detail}
+        with self._engine.begin() as connection:
+            _write_step(connection, recovery, step, values)
+            if never_began:
+                table = tables.recovery
+                connection.execute(update(table).where(table.c.id == recovery).values(never_began=True))
+
+    def end(self, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:
+        with self._engine.begin() as connection:
+            _end_recovery(connection, recovery, status, outcome, now)
+
+    def _update_step(self, recovery: int, step: RecoveryStep, **values: Any) -> None:
+        with self._engine.begin() as connection:
+            _write_step(connection, recovery, step, values)
+
+    def _read(self, query: Select[Any]) -> list[Recovery]:
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).all()
+            steps = _steps(connection, [row.id for row in rows])
+        return [_recovery(row, steps.get(row.id, ())) for row in rows]
+
+
+def plan_recovery(
+    connection: Connection,
+    decision: Decision,
+    now: float,
+    job_rows: Mapping[JobKey, int],
+    planned: dict[Plan, int],
+) -> int | None:
+    """The recovery of this decision: its id, or None where it plans nothing.
+
+    `planned`: those of this round so far; several decisions may share a plan.
+    """
+    plan = decision.plan
+    if plan is None:
+        return None
+    if plan in planned:
+        return planned[plan]
+    if plan.supersedes is not None:
+        outcome = "a newer plan goes on from here"
+        _end_recovery(connection, plan.supersedes, RecoveryStatus.SUPERSEDED, outcome, now)
+    table, job = tables.recovery, job_of(plan)
+    values = {
+        "kind": plan.kind.value,
+        "job": job_rows.get(job) if job is not None else None,
+        "plan": msgspec.to_builtins(plan),
+        "status": RecoveryStatus.RUNNING.value,
+        "fault_at": decision.finding.at if decision.finding else now,
+        "detected_at": now,
+        "decided_at": now,
+        "outcome": "",
+    }
+    recovery: int = connection.execute(insert(table).values(**values).returning(table.c.id)).scalar_one()
+    steps = [
+        {
+            "recovery": recovery,
+            "position": position,
+            "name": name.value,
+            "status": StepStatus.PLANNED.value,
+            "attempts": 0,
+            "detail": "",
+        }
+        for position, name in enumerate(plan.steps)
+    ]
+    connection.execute(insert(tables.recovery_step), steps)
+    planned[plan] = recovery
+    return recovery
+
+
+def _write_step(connection: Connection, recovery: int, step: RecoveryStep, values: Mapping[str, Any]) -> None:
+    table = tables.recovery_step
+    connection.execute(
+        update(table).where(table.c.recovery == recovery, table.c.position == step.position).values(**values)
+    )
+
+
+def _end_recovery(connection: Connection, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:
+    table = tables.recovery
+    connection.execute(
+        update(table)
+        .where(table.c.id == recovery, table.c.status == RecoveryStatus.RUNNING.value)
+        .values(status=status.value, outcome=outcome, ended_at=now)
+    )
+
+
+def _steps(connection: Connection, recoveries: Sequence[int]) -> dict[int, tuple[RecoveryStep, ...]]:
+    table = tables.recovery_step
+    query = select(table).where(table.c.recovery.in_(recoveries)).order_by(table.c.recovery, table.c.position)
+    steps: dict[int, tuple[RecoveryStep, ...]] = {}
+    for row in connection.execute(query):
+        steps[row.recovery] = (*steps.get(row.recovery, ()), _step(row))
+    return steps
+
+
+def _step(row: Row[Any]) -> RecoveryStep:
+    return RecoveryStep(
+        position=row.position,
+        name=StepName(row.name),
+        status=StepStatus(row.status),
+        attempts=row.attempts,
+        intended_at=row.intended_at,
+        done_at=row.done_at,
+        detail=row.detail,
+    )
+
+
+def plan_of(kind: str, stored: Mapping[str, Any]) -> Plan:
+    """The plan of a row of `recovery`, from its columns."""
+    plan: Plan = msgspec.convert({**stored, "kind": kind}, Plan)
+    return plan
+
+
+def _recovery(row: Row[Any], steps: tuple[RecoveryStep, ...]) -> Recovery:
+    return Recovery(
+        id=row.id,
+        plan=plan_of(row.kind, row.plan),
+        status=RecoveryStatus(row.status),
+        decided_at=row.decided_at,
+        steps=steps,
+        fault_at=row.fault_at,
+        detected_at=row.detected_at,
+        ended_at=row.ended_at,
+        outcome=row.outcome,
+    )
