@@ -186,6 +186,8 @@ class Agent:
 
     async def _send_last_facts(self) -> None:
         """One last attempt to send facts that would be lost with the agent."""
+        for event in self._nvml_events.last():
+            self._put_hardware(event)
         if not len(self._facts):
             return
         try:

@@ -1,6 +1,6 @@
 """The messages between a node agent and the control plane: their types, version and limits, without behaviour.
 
-The control plane imports this module and `wire_unknown`, and nothing else of the agent.
+The control plane imports this module, `wire_unknown` and `kernel_line`, and nothing else of the agent.
 
 Two kinds of content travel in one `Report`:
 
@@ -230,8 +230,8 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
 class KernelEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="kernel"):
     """A line of the kernel log that the driver wrote about a GPU or switch. Key: (node, boot_id, sequence).
 
-    What the text says is read by the control plane; `xid` and `bus_id` are for counting, and for texts that it cannot
-    read.
+    The control plane parses the text itself. `xid` and `bus_id` are what the agent parsed: they count where the control
+    plane is older than the agent and does not know the form.
     """
 
     boot_id: str

@@ -1,6 +1,6 @@
 """The policy for Xids and SXids as data: `xid_policy.toml`, read strictly, and the rows that a site changes.
 
-`detect.kernel_line` parses the lines of the log, `detect.xid` chooses the row for a line.
+`understudy_agent.kernel_line` parses the lines of the log, `detect.xid` chooses the row for a line.
 """
 
 from __future__ import annotations

@@ -45,10 +45,12 @@ class OneGpu(NoGpus):
         self.status = GpuStatus.OK
         self.unanswered_seconds = 0.0
         self._on_news: Callable[[], None] = lambda: None
+        self.report_event: Callable[[NvmlEvent], None] = lambda _: None
         self._sample = self._take()
 
-    def start(self, on_news: Callable[[], None], on_event: Callable[[NvmlEvent], None]) -> None:  # noqa: ARG002
+    def start(self, on_news: Callable[[], None], on_event: Callable[[NvmlEvent], None]) -> None:
         self._on_news = on_news
+        self.report_event = on_event
 
     def take_now(self) -> None:
         self._sample = self._take()
@@ -84,6 +86,16 @@ def test_without_nvml_reports_come_as_well(plane: FakeControlPlane, config: Conf
     with running_agent(config):
         plane.wait_for(lambda plane: len(plane.reports) >= 2)
     assert plane.reports[0].gpus == []
+
+
+def test_an_xid_of_nvml_that_waits_for_its_line_is_sent_before_the_agent_stops(
+    plane: FakeControlPlane, config: Config
+) -> None:
+    gpus = OneGpu()
+    with running_agent(config, gpus):
+        plane.wait_for(lambda plane: len(plane.reports) >= 1)
+        gpus.report_event(NvmlEvent(time.time(), 0x8, 79, "0000:01:00.0"))
+    assert [fact.number for fact in plane.facts if isinstance(fact, HardwareEvent)] == [79]
 
 
 def test_an_xid_is_sent_at_once_and_the_gpus_are_sampled_again(plane: FakeControlPlane, config: Config) -> None:

@@ -306,6 +306,14 @@ class TestNvmlEvents:
         assert (fact.kind, fact.number, fact.part, fact.at) == (HardwareKind.NVML_XID, 79, "0000:01:00.0", 100.0)
         assert events.due(200.0) == []
 
+    def test_an_xid_that_waits_for_its_line_is_sent_before_the_agent_stops(self) -> None:
+        events = NvmlEvents("boot-1")
+        events.add_kernel_events([line(79)], 99.0)
+        events.add(NvmlEvent(100.0, 0x8, 79, "0000:01:00.0"))
+        events.add(NvmlEvent(100.0, 0x8, 48, "0000:01:00.0"))
+        assert [fact.number for fact in events.last()] == [48]
+        assert events.last() == []
+
     def test_other_events_are_sent_at_once_and_many_of_them_once_a_minute(self) -> None:
         events = NvmlEvents("boot-1")
         for at in range(100, 200):

@@ -1,4 +1,4 @@
-"""What follows from Xids and SXids: policy, the driver's own word, bursts and echoes, the program or the hardware."""
+"""What follows from Xids and SXids: policy, the driver's recovery action, bursts, echoes, program or hardware."""
 
 from __future__ import annotations
 
@@ -57,6 +57,14 @@ def of(
 
 class TestLines:
     """What one line means, taken for itself."""
+
+    def test_the_evidence_has_the_known_parts_of_the_line(self) -> None:
+        text = "NVRM: Xid (PCI:0000:91:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x1)"
+        (finding,) = judged(remembered(line(text)))
+        details = finding.evidence.shown()["details"]
+        assert isinstance(details, dict)
+        assert (details["words"], details["unit"]) == (["0x021425c6", "0x00000001"], "NETIR_LINK_EVT")
+        assert not {"form", "code", "bus_id", "message", "pid"} & details.keys()
 
     @pytest.mark.parametrize(
         ("message", "signal", "repair"),
@@ -316,6 +324,10 @@ class TestRepetition:
         assert of(*self.day(44, 10, 1))[-1] == ("xid.44", Signal.DRAIN_AT_JOB_END, "reset_gpu")
         assert of(*self.day(44, 30, 1))[-1] == ("xid.44", Signal.RECORDED, "none")
 
+    def test_a_storm_that_differs_in_pids_only_is_one_event(self) -> None:
+        events = [line(f"NVRM: Xid (PCI:0000:05:00): 45, pid={pid}, name=p, ch {pid}", pid) for pid in (1, 2)]
+        assert [one.count for one in remembered(*events).events] == [2]
+
     def test_a_storm_is_one_time(self) -> None:
         storm = [code(44, i, START + i) for i in range(1, 100)]
         assert of(*storm) == [("xid.44", Signal.RECORDED, "none")]
@@ -410,8 +422,8 @@ class TestOverrides:
 
 
 def test_no_mixture_of_lines_raises() -> None:
-    """Whatever a node says, there is one finding for each kind of fault and none is lost."""
-    from tests.detect.test_kernel_line import ALL
+    """Whatever a node logs, there is one finding for each kind of fault, and none is lost."""
+    from tests.agent.test_kernel_line import ALL
 
     texts = [text for text, _, _ in ALL]
 

@@ -139,6 +139,18 @@ def test_a_number_that_no_database_holds_is_refused(route: Route, fact: Fact) ->
     refused(route.post(b.report("n1", facts=[fact])), 400, "cannot be read")
 
 
+def test_an_xid_that_an_older_agent_could_not_parse_is_stored_with_code_and_address(route: Route) -> None:
+    known, unknown = "NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.", "NVRM: Xid in a form of tomorrow"
+    sent = [
+        KernelEvent(b.BOOT, 1, b.NOW, known),
+        KernelEvent(b.BOOT, 2, b.NOW, known, 13, "0000:06:00.0"),
+        KernelEvent(b.BOOT, 3, b.NOW, unknown, 999, "0000:07:00.0"),
+    ]
+    route.post(b.report("n1", facts=sent))
+    stored = [(one.event.xid, one.event.bus_id) for one in FactStore(route.engine).kernel_events(0, 0.0)]
+    assert stored == [(79, "0000:05:00.0"), (79, "0000:05:00.0"), (999, "0000:07:00.0")]
+
+
 def test_a_fact_is_stored_with_driver_and_gpus_as_last_known_in_its_boot(route: Route) -> None:
     route.post(b.report("n1", driver_version="570.124.06"))
     for sequence, boot_id in ((1, b.BOOT), (2, "boot-2")):

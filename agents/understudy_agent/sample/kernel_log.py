@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from understudy_agent.kernel_line import RecordError, parse_record
+from understudy_agent.sample.kernel_record import RecordError, parse_record
 from understudy_agent.wire import KernelEvent
 
 POLL_SECONDS = 0.05

@@ -13,8 +13,8 @@ from typing import Any
 
 import pynvml
 
+from understudy_agent.pci import normal_bus_id
 from understudy_agent.sample.nvml_sample import NvmlSample
-from understudy_agent.sample.pci import normal_bus_id
 from understudy_agent.wire import GPUS_PER_NODE_MAX, Gpu, GpuStatus
 
 SLOW_SECONDS = 60.0

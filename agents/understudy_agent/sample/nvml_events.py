@@ -1,7 +1,7 @@
-"""NVML's events as facts, without a second one for what the kernel log shows. Pure.
+"""NVML's events as facts. Pure.
 
-The kernel log is the first source of an Xid: it has the text, and codes that NVML leaves out. An Xid of NVML waits
-for its line there and becomes a fact of its own when none comes: the log may be unreadable, or lines may be lost.
+The kernel log has the Xid too, with its text, and codes that NVML leaves out. So an Xid of NVML waits for its line in
+the log. It becomes a fact when no line comes: the log may be unreadable, or have lost lines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from understudy_agent.sample.nvml_sample import NvmlEvent
 from understudy_agent.wire import HardwareEvent, HardwareKind, KernelEvent
 
 KERNEL_LOG_SECONDS = 5.0
-"""How long an Xid of NVML waits for its line in the kernel log."""
+"""An Xid of NVML waits for its line in the kernel log for this time."""
 
 LINES_REMEMBERED_SECONDS = 60.0
 REPEATED_AFTER_SECONDS = 60.0
@@ -56,7 +56,13 @@ class NvmlEvents:
 
     def due(self, now: float) -> list[HardwareEvent]:
         """The facts to send now."""
-        due = [one for one in self._waiting if one.kind != XID or now >= one.at + KERNEL_LOG_SECONDS]
+        return self._facts([one for one in self._waiting if one.kind != XID or now >= one.at + KERNEL_LOG_SECONDS])
+
+    def last(self) -> list[HardwareEvent]:
+        """The facts to send before the agent stops: no event waits any longer."""
+        return self._facts(self._waiting)
+
+    def _facts(self, due: list[NvmlEvent]) -> list[HardwareEvent]:
         self._waiting = [one for one in self._waiting if one not in due]
         return [self._fact(one) for one in due if not (one.kind == XID and self._in_log(one)) and self._is_new(one)]
 

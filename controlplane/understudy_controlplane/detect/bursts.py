@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from understudy_controlplane.detect.kernel_line import Form, KernelLine
+from understudy_agent.kernel_line import Form, KernelLine
 from understudy_controlplane.detect.line_verdict import RECORD, Verdict
 from understudy_controlplane.fleet.node import StoredKernelEvent
 from understudy_controlplane.xid_policy import EchoOf, FaultClass, PolicyRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from understudy_controlplane.detect.kernel_line import Form, KernelLine
+from understudy_agent.kernel_line import Form, KernelLine
 from understudy_controlplane.xid_policy import Decode, FaultClass, NvlinkUnit, Policy, PolicyRow, Repair
 
 FALLEN_OFF_THE_BUS = 79

@@ -1,27 +1,33 @@
-"""What is remembered of a node's kernel log: of a storm of lines that say the same, one with their number.
+"""The events of a node's kernel log that are kept: of a storm of equal lines, one event with their number.
 
-Storms are what bursts are made of (`detect.bursts`), and with the same silence between two of them no burst is seen
-otherwise than it was.
+Bursts are made of storms (`detect.bursts`). The same silence ends both, so joining lines to storms changes no burst.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import msgspec
 
-from understudy_controlplane.detect.kernel_line import Form, KernelLine, decode
+from understudy_agent.kernel_line import Form, KernelLine, decode
+from understudy_agent.wire import KernelEvent
 from understudy_controlplane.fleet.node import StoredKernelEvent
 
 STORMS_OF_A_KIND_MAX = 30
 KINDS_MAX = 500
-"""Of one node. A log that is full of ever new rubbish must not fill the memory: the kind that was not seen for longest
-goes first."""
+"""Of one node. Damaged lines, each different, must not fill the memory: the kind that was not seen for longest is
+forgotten first."""
 
 LINES_ABOUT_ONE_GPU = 4
-"""The driver names the GPU at most so many lines before it says what is wrong with it."""
+"""The driver names the GPU at most this many lines before the line about its fault."""
 
 _ABOUT_THE_LINE_BEFORE = frozenset({Form.LOST, Form.SERIAL})
+
+_NVLINK5_CODES = range(144, 151)
+
+_decode = lru_cache(maxsize=4096)(decode)
+"""Every round reads the same events again."""
 
 
 class NodeLog:
@@ -41,7 +47,7 @@ class NodeLog:
             boot_id, sequence, bus_id = self._named
             if boot_id == event.boot_id and 0 < event.sequence - sequence <= LINES_ABOUT_ONE_GPU:
                 stored = replace(stored, event=msgspec.structs.replace(event, bus_id=bus_id))
-        kind = (event.boot_id, read(stored).kind, stored.jobs)
+        kind = (event.boot_id, _kind(read(stored)), stored.jobs)
         storms = self._storms[kind] = self._storms.pop(kind, [])  # the last of them now
         if storms and abs(event.at - storms[-1].event.at) <= self._silence:
             storms[-1] = _joined(storms[-1], stored)
@@ -58,14 +64,43 @@ class NodeLog:
 
 
 def read(stored: StoredKernelEvent) -> KernelLine:
-    """The event's text, parsed. When the text does not name the GPU, or has an unknown form, the agent's fields count,
-    or those of an earlier line.
+    """The event's text, parsed. Where the text has an unknown form, or does not name the GPU, code and address of the
+    event count: the agent may be newer and know the form, or an earlier line named the GPU.
     """
     event = stored.event
-    line = decode(event.text)
+    line = _decode(event.text)
     if line.form is Form.OTHER and event.xid is not None:
         return KernelLine(Form.XID, code=event.xid, bus_id=event.bus_id, message=line.message)
     return replace(line, bus_id=event.bus_id) if event.bus_id and not line.bus_id else line
+
+
+def with_code(event: KernelEvent) -> KernelEvent:
+    """The event with code and address as this release parses its text: the agent may be older and not know the form."""
+    line = _decode(event.text)
+    if line.form is not Form.XID:
+        return event
+    return msgspec.structs.replace(event, xid=line.code, bus_id=line.bus_id)
+
+
+def _kind(line: KernelLine) -> tuple[object, ...]:
+    """Lines of one kind report the same about the same device: one of many is enough."""
+    status = line.words[:2] if line.code in _NVLINK5_CODES else line.words
+    return (
+        line.form,
+        line.code,
+        line.bus_id,
+        line.instance,
+        line.caused_by,
+        line.location,
+        line.unit,
+        line.link,
+        status,
+        (line.reset, line.drain_reset),
+        line.action,
+        line.severity,
+        line.uuid,
+        line.serial,
+    )
 
 
 def _joined(storm: StoredKernelEvent, more: StoredKernelEvent) -> StoredKernelEvent:

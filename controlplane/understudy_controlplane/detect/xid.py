@@ -8,12 +8,12 @@ condemns no node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
+from understudy_agent.kernel_line import Form, KernelLine
 from understudy_controlplane.config import Xid
 from understudy_controlplane.detect.attribution import HOUR_SECONDS, Sightings, suspicion
 from understudy_controlplane.detect.bursts import CONDEMNING, RECOVERY_ACTION, Burst, Reading, bursts
-from understudy_controlplane.detect.kernel_line import JUDGED, Form
 from understudy_controlplane.detect.line_verdict import RECORD, Verdict, line_verdict, policy_row
 from understudy_controlplane.detect.node_log import read
 from understudy_controlplane.fleet.evidence import Evidence, Json
@@ -24,6 +24,9 @@ from understudy_controlplane.xid_policy import FaultClass, Policy, Repair, drive
 
 TOGETHER_SECONDS = 1.0
 """The driver logs its recovery action together with the error that it is for, not always after it."""
+
+FAULT_FORMS = frozenset({Form.XID, Form.SXID, Form.LOST})
+"""Lines that report a fault; the others add to one."""
 
 SIGNALS = {
     FaultClass.HARDWARE: Signal.HARDWARE_FAULT,
@@ -96,7 +99,7 @@ def _readings(node: NodeView, events: Iterable[StoredKernelEvent], policy: Polic
     lines = [(stored, read(stored)) for stored in events]
     found = []
     for stored, line in lines:
-        if line.form in JUDGED:
+        if line.form in FAULT_FORMS:
             row = policy_row(line, policy)
             found.append(Reading(stored, line, row, line_verdict(line, row, policy, _branch(node, stored))))
     return found
@@ -237,7 +240,7 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
         "repair": verdict.repair.value,
         "why": verdict.why or meaning,
         "count": stored.count,
-        "details": line.details(),
+        "details": line_details(line),
         "policy": policy.version + (", changed by this site" if (kind, line.code) in policy.overridden else ""),
         "burst": burst_shown(burst),
     }
@@ -265,6 +268,22 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
             is_event=True,
         ),
     )
+
+
+def line_details(line: KernelLine) -> dict[str, Json]:
+    """The fields that are known, by name. Form, code, address and message are evidence of their own."""
+    found: dict[str, Json] = {}
+    for field in fields(line):
+        value = getattr(line, field.name)
+        if field.name in ("form", "code", "bus_id", "message") or value is None or value in ("", ()):
+            continue
+        if field.name == "words":
+            found["words"] = [f"0x{word:08x}" for word in value]
+        elif field.name == "counts":
+            found["counts"] = dict(value)
+        else:
+            found[field.name] = value
+    return found
 
 
 def burst_shown(burst: Burst) -> dict[str, Json]:

@@ -24,11 +24,14 @@ from understudy_agent.wire import (
     STEPS_PER_WINDOW_MAX,
     WIRE_VERSION,
     Acknowledgement,
+    Fact,
+    KernelEvent,
     RankFact,
     Report,
     RestorePoint,
 )
 from understudy_controlplane.clock import Clock
+from understudy_controlplane.detect.node_log import with_code
 from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import answer, refuse
@@ -226,7 +229,7 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
             dropped += await asyncio.to_thread(
                 deps.facts.record,
                 report.node,
-                report.facts,
+                [_parsed(fact) for fact in report.facts],
                 now,
                 deps.directory.get,
                 lambda at: deps.telemetry.allocations.on(report.node, at),
@@ -243,6 +246,10 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     elif not report.facts and not unfit:
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
     return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit))
+
+
+def _parsed(fact: Fact) -> Fact:
+    return with_code(fact) if isinstance(fact, KernelEvent) else fact
 
 
 def _generation(report: Report, before: Report | None) -> Generation:
