@@ -118,8 +118,8 @@ class _Seat:
             os._exit(EXIT_WITHOUT_LAUNCHER)
         return environment
 
-    def _send(self, what: str) -> None:
-        self._connection.sendall(json.dumps({"what": what}).encode() + b"\n")
+    def _send(self, kind: str) -> None:
+        self._connection.sendall(json.dumps({"type": kind}).encode() + b"\n")
 
     def _listen(self) -> None:
         with self._connection.makefile("rb") as lines:

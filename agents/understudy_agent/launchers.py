@@ -41,11 +41,11 @@ class Launchers:
         self.ask = ask
         self._lines: set[LauncherLine] = set()
 
-    def open(self, user_id: int, answer: Callable[[Answer], None], hang_up: Callable[[], None]) -> LauncherLine:
+    def open(self, user_id: int, answer: Callable[[Answer], None], disconnect: Callable[[], None]) -> LauncherLine:
         """Raises TooManyLaunchersError."""
         if len(self._lines) >= LAUNCHERS_PER_NODE_MAX:
             raise TooManyLaunchersError(f"{LAUNCHERS_PER_NODE_MAX} launchers are connected already")
-        line = LauncherLine(self, user_id, answer, hang_up)
+        line = LauncherLine(self, user_id, answer, disconnect)
         self._lines.add(line)
         return line
 
@@ -64,12 +64,12 @@ class LauncherLine:
     """One launcher's connection to the control plane, through this agent."""
 
     def __init__(
-        self, launchers: Launchers, user_id: int, answer: Callable[[Answer], None], hang_up: Callable[[], None]
+        self, launchers: Launchers, user_id: int, answer: Callable[[Answer], None], disconnect: Callable[[], None]
     ) -> None:
         self._launchers = launchers
         self._user_id = user_id
         self._answer = answer
-        self._hang_up = hang_up
+        self._disconnect = disconnect
         self._changed = asyncio.Event()
         self._step: tuple[int, int] = (-1, -1)
         self._step_sent = (-1, -1)
@@ -123,7 +123,7 @@ class LauncherLine:
                 return None
             answer = asking.result()
         except UnreachableError as error:
-            self._note_trouble("launcher_unheard", error)
+            self._note_trouble("launcher_report_not_sent", error)
             self._send(ControlPlaneSilent())
             await asyncio.wait({changed}, timeout=RETRY_SECONDS)
             await asyncio.sleep(RETRY_SECONDS / 10)
@@ -131,7 +131,7 @@ class LauncherLine:
         except RejectedError as error:
             self._note_trouble("launcher_refused", error)
             self._answer(ErrorAnswer(error=str(error)))
-            self._hang_up()
+            self._disconnect()
             return None
         finally:
             asking.cancel()

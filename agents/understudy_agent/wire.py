@@ -24,10 +24,10 @@ import msgspec
 from msgspec import Meta
 
 NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding a message may raise: also for strings that are no UTF-8, and for brackets without end."""
+"""What decoding a message may raise, also for strings that are not UTF-8 and for endless nesting."""
 
 RELEASE = "0.2.0"
-"""Release of this package. Each report names its sender's, so that the receiver knows to look for what is new."""
+"""Release of this package. A report has that of its sender; in those of others the receiver looks for new content."""
 
 WIRE_VERSION = 1
 """Version of every message here. The control plane refuses other versions and names them (HTTP 400).
@@ -60,7 +60,7 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Size = Annotated[int, Meta(ge=0, le=2**62)]
 Signed = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
-World = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+WorldSize = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 UserId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -89,7 +89,7 @@ class GpuStatus(WireEnum):
 
 
 RECENT_SECONDS = 600.0
-"""What `..._recent` counts in: the last ten minutes, or since the agent has begun to read."""
+"""Fields `..._recent` count over this time, or since the agent started."""
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -135,7 +135,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     nvlink_errors: int | None = None  # replays, recoveries and CRC errors of all links
     nvlink_errors_recent: int | None = None
     fabric_state: int | None = None  # nvmlGpuFabricState; 3 = registered
-    fabric_status: int | None = None  # nvmlReturn of that registration; 0 = it went well
+    fabric_status: int | None = None  # nvmlReturn of that registration; 0 = success
     fabric_health: int | None = None  # bit mask, NVML_GPU_FABRIC_HEALTH_MASK_*
     missing_seconds: float = 0.0  # since NVML listed it last
     replaced_uuid: str = ""  # another GPU that had this bus address earlier in this boot
@@ -176,7 +176,7 @@ class Disk(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Host(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The node itself. What its kernel does not tell is None."""
+    """The node itself. A field that its kernel does not report is None."""
 
     memory_total_bytes: Size | None = None
     memory_available_bytes: Size | None = None
@@ -191,7 +191,7 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Collective(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The last collective that a rank entered: what it hangs in, if it hangs.
+    """The last collective that a rank entered. A rank that hangs usually hangs there.
 
     Ranks that run the same program enter the same collectives in the same order, so a rank whose `sequence` is behind
     its peers' is the one that they wait for.
@@ -214,11 +214,11 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     job_id: Count
-    restart_count: Count  # SLURM_RESTART_COUNT; with `launch` it says which attempt of the job
+    restart_count: Count  # SLURM_RESTART_COUNT; it and `launch` identify the attempt of the job
     rank: Count
-    world_size: World
+    world_size: WorldSize
     gpu_index: int | None = None  # on this node; None where the rank uses no GPU
-    user_id: UserId = 0  # of the rank's process, as the kernel tells
+    user_id: UserId = 0  # of the rank's process, as the kernel reports
     role: Text = ""  # ranks are compared with peers of the same role only, such as a pipeline stage
     first_step: Step = 0
     self_seconds: list[float] = []
@@ -248,11 +248,11 @@ class RankStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="rank_sta
     job_id: Count
     restart_count: Count
     rank: Count
-    world_size: World
-    started_at: float  # when the rank's process was created, as the kernel tells
+    world_size: WorldSize
+    started_at: float  # when the rank's process was created, as the kernel reports
     pid: Count
     launch: Count = 0
-    user_id: UserId = 0  # of that process, as the kernel tells
+    user_id: UserId = 0  # of that process, as the kernel reports
 
 
 class FirstStep(msgspec.Struct, frozen=True, omit_defaults=True, tag="first_step"):
@@ -261,7 +261,7 @@ class FirstStep(msgspec.Struct, frozen=True, omit_defaults=True, tag="first_step
     job_id: Count
     restart_count: Count
     rank: Count
-    world_size: World
+    world_size: WorldSize
     step: Step
     at: float
     launch: Count = 0
@@ -279,7 +279,7 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     job_id: Count
     restart_count: Count
     rank: Count
-    world_size: World
+    world_size: WorldSize
     step: Step  # training continues with this step after a restore
     path: Text
     file: Text
@@ -307,13 +307,13 @@ class Anomaly(msgspec.Struct, frozen=True, omit_defaults=True, tag="anomaly"):
     job_id: Count
     restart_count: Count
     rank: Count
-    world_size: World
+    world_size: WorldSize
     kind: AnomalyKind
     step: Step
     at: float
     value: Annotated[str, Meta(max_length=64)] = ""  # as the rank printed it: JSON knows no NaN
     usual: float = 0.0  # the median of what was seen before; 0 while too little was
-    until: Step | None = None  # None: it goes on
+    until: Step | None = None  # None: it continues
     launch: Count = 0
     user_id: UserId = 0
 
@@ -326,7 +326,9 @@ class JobRefused(msgspec.Struct, frozen=True, omit_defaults=True, tag="job_refus
     job_id: Count
     at: float
     reason: Text = ""  # the control plane's reason, as the Prolog read it
-    restart_count: Count | None = None  # of the attempt that was kept off; None where Slurm does not tell its Prolog
+    restart_count: Count | None = (
+        None  # of the attempt that was kept off; None where Slurm does not give it to its Prolog
+    )
 
 
 class HardwareKind(WireEnum):
@@ -335,7 +337,7 @@ class HardwareKind(WireEnum):
     UNKNOWN = "unknown"
 
     PORT_OUTAGE = "port_outage"  # a port of the fabric was down for `seconds` and came back [link_downed since]; 0:
-    # it did so between two looks, as link_downed tells
+    # it did so between two samples, as link_downed shows
     NVML_XID = "nvml_xid"  # an Xid that NVML reported and the kernel log did not [Xid]
     NVML_UNAVAILABLE = "nvml_unavailable"  # the GPU became unavailable
     NVML_RECOVERY_ACTION = "nvml_recovery_action"  # the driver's recovery action changed [action]
@@ -370,7 +372,7 @@ class LaunchStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch
     seats: tuple[Name, ...]  # the gang's nodes by node rank
     spares: tuple[Name, ...]
     at: float
-    user_id: UserId = 0  # of the launcher's process, as the kernel tells
+    user_id: UserId = 0  # of the launcher's process, as the kernel reports
     lost: tuple[Name, ...] = ()  # nodes of the allocation that it does not use any more
 
 
@@ -410,7 +412,7 @@ class LaunchEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_e
 
 
 JobFact = RankStarted | FirstStep | CheckpointShard | Anomaly | LaunchStarted | LaunchEnded
-"""Facts that processes of a job tell of it."""
+"""Facts that processes of a job report about it."""
 
 RankFact = RankStarted | FirstStep | CheckpointShard | Anomaly
 
@@ -434,9 +436,9 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     problems: list[str] = []  # what the agent could not read, as text
     ports: list[Port] = []
     host: Host | None = None
-    nvml_silent_seconds: float = 0.0  # since the question that NVML has not answered; 0: not too long
+    nvml_silent_seconds: float = 0.0  # since the call that NVML has not answered; 0: it answers in time
     nvml_unkillable: bool = False  # the process that asks NVML was killed and does not end: it hangs inside the kernel
-    ports_silent_seconds: float = 0.0  # since reading the ports began, which are left out; 0: they are read
+    ports_silent_seconds: float = 0.0  # since reading the ports began; they are left out meanwhile. 0: they are read
     host_silent_seconds: float = 0.0  # the same of the host
     release: Text = ""  # of the agent; empty before 0.2.0
 
@@ -450,7 +452,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Answer to `GET /v1/restore-point`: where this attempt of the job goes on.
+    """Answer to `GET /v1/restore-point`: the checkpoint with which this attempt of the job continues.
 
     `path` is empty and `step` 0 when there is no complete checkpoint: start from the beginning. All ranks of an
     attempt get the same answer, however often and whenever they ask.
@@ -500,7 +502,7 @@ class LauncherReport(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int
     cluster: Name
     node: Name
-    user_id: UserId  # of the launcher's process, as the kernel tells
+    user_id: UserId  # of the launcher's process, as the kernel reports
     state: LauncherState
     known: Text = ""  # `orders_version` of the orders that the launcher has; empty: none
     wait_seconds: Annotated[float, Meta(ge=0, le=LAUNCHER_WAIT_SECONDS_MAX)] = 0.0
@@ -515,7 +517,7 @@ class Restart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LauncherOrders(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All orders that stand, each time. A node that is not in `bad` any more can be used again."""
+    """All orders that are valid now. A node that is not in `bad` any more can be used again."""
 
     bad: dict[str, str] = {}  # node → why nothing of the gang may run there
     restart: Restart | None = None
@@ -532,10 +534,10 @@ class LauncherAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answe
     """The control plane's answer to a `LauncherReport`, which the agent passes on to the launcher unchanged."""
 
     orders_version: str = ""
-    orders: LauncherOrders | None = None  # None: the earlier orders stand
+    orders: LauncherOrders | None = None  # None: the earlier orders stay valid
     earlier: EarlierAllocations = EarlierAllocations()
-    launch: Count = 0  # of this launch is ...
-    step: Step | None = None  # ... the furthest step that was finished; None: not known
+    launch: Count = 0
+    step: Step | None = None  # the furthest step that this launch has finished; None: not known
     restore_step: Step = 0  # of the newest good checkpoint, for launches while no control plane answers
     restore_path: str = ""  # empty: there is none
 

@@ -29,7 +29,7 @@ def unknown_in(message: type[msgspec.Struct], body: bytes) -> list[str]:
 
 
 def unknown_in_any(messages: tuple[type[msgspec.Struct], ...], body: bytes) -> list[str]:
-    """As unknown_in; `body` is one of these messages, which its tag tells."""
+    """As unknown_in; `body` is one of these messages, as its tag shows."""
     found: list[str] = []
     _look_for(messages)(msgspec.json.decode(body), found)
     return found
@@ -97,7 +97,7 @@ def _look_at_enum(described: inspect.EnumType, place: str) -> Look:
 
 
 def _look_at_union(described: inspect.UnionType, place: str) -> Look | None:
-    """Structs that a tag tells apart; or a type and null."""
+    """Structs that differ by their tag; or a type and null."""
     structs = [one for one in described.types if isinstance(one, inspect.StructType)]
     if len(structs) < 2:
         looks = [look for one in described.types if (look := _look_at(one, place)) is not None]

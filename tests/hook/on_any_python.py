@@ -162,8 +162,8 @@ def restart_in_process(hook: str) -> str:
     ) as program:
         rank.close()
         with seat.makefile("rb") as lines:
-            assert json.loads(lines.readline()) == {"what": "restartable"}
-            assert json.loads(lines.readline()) == {"what": "waiting"}
+            assert json.loads(lines.readline()) == {"type": "restartable"}
+            assert json.loads(lines.readline()) == {"type": "waiting"}
             seat.sendall(json.dumps({"environment": {"RANK": "5"}}).encode() + b"\n")
             output, errors = program.communicate(timeout=20)
     assert program.returncode == 0, errors

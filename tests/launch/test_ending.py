@@ -30,7 +30,7 @@ MOST = dict.fromkeys("abc", 0.0)
         (replace(LATE, holding={"b": 0.0}, bad={"b": "Xid 79"}), Outcome(True, {"b": "Xid 79"})),
         (replace(OVER, holding={"b": 0.6}, bad={"b": "it is silent"}), Outcome(True, {"b": "it is silent"})),
         (replace(OVER, unusable={"b": "down", "spare": "down"}), Outcome(True, {"b": "down"})),
-        (replace(OVER, hung_up={"b", "spare"}), Outcome(True, {"b": "its seat disconnected"})),
+        (replace(OVER, disconnected={"b", "spare"}), Outcome(True, {"b": "its seat disconnected"})),
     ],
     ids=[
         "nothing is left",
@@ -70,7 +70,9 @@ def test_who_is_left_of_most_has_its_whole_time_again() -> None:
 
 
 def test_a_step_ended_from_outside_is_no_fault_of_a_node() -> None:
-    lost = replace(OVER, step_lost=True, hung_up=frozenset("abc"), bad=dict.fromkeys("abc", "its seat disconnected"))
+    lost = replace(
+        OVER, step_lost=True, disconnected=frozenset("abc"), bad=dict.fromkeys("abc", "its seat disconnected")
+    )
     assert judge(lost, kill_seconds=3) == WAIT, "srun may still end"
     assert judge(replace(lost, step_ended=True), kill_seconds=3) == DONE
     assert judge(replace(lost, step_ended=True, unusable={"b": "down"}), 3).bad == {"b": "its seat disconnected"}
@@ -86,8 +88,8 @@ def test_a_failed_rank_leaves_the_control_plane_time_for_a_verdict() -> None:
 
 def test_when_several_seats_disconnect_at_once_others_may_follow() -> None:
     """Seats of a step that Slurm ends do not end in the same instant: others may report first that nothing is left."""
-    lost = replace(OVER, hung_up={"a", "c"}, hung_up_seconds=0.1, bad={"a": "its seat disconnected"})
+    lost = replace(OVER, disconnected={"a", "c"}, disconnected_seconds=0.1, bad={"a": "its seat disconnected"})
     assert judge(lost, kill_seconds=3) == WAIT
     both = dict.fromkeys("ac", "its seat disconnected")
-    assert judge(replace(lost, hung_up_seconds=0.3), kill_seconds=3) == Outcome(True, both)
-    assert judge(replace(lost, hung_up={"a"}), kill_seconds=3).done, "one dead node is not waited for"
+    assert judge(replace(lost, disconnected_seconds=0.3), kill_seconds=3) == Outcome(True, both)
+    assert judge(replace(lost, disconnected={"a"}), kill_seconds=3).done, "one dead node is not waited for"

@@ -50,12 +50,12 @@ def test_a_seat_that_knows_the_secret_is_accepted_and_lost_when_it_disconnects(
         errors: list[str] = []
         thread = threading.Thread(target=greet, args=(link, "the secret", errors))
         thread.start()
-        assert received(hub) == [("n4", {"what": "hello"})]
+        assert received(hub) == [("n4", {"type": "hello"})]
         thread.join()
         assert errors == []
         link.sendall(encode("beat"))
-        assert received(hub) == [("n4", {"what": "beat"})]
-    assert received(hub) == [("n4", {"what": "lost"})]
+        assert received(hub) == [("n4", {"type": "beat"})]
+    assert received(hub) == [("n4", {"type": "lost"})]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_program_without_the_secret_is_disconnected_and_ignored(hub: Hub, sent
         answered = b""
         while piece := link.recv(4096):
             answered += piece
-        assert [json.loads(line)["what"] for line in answered.splitlines()] in ([], ["welcome"])
+        assert [json.loads(line)["type"] for line in answered.splitlines()] in ([], ["welcome"])
 
 
 def test_a_seat_accepts_no_launcher_that_does_not_know_the_secret(hub: Hub) -> None:

@@ -73,10 +73,10 @@ def test_messages_are_put_together_from_pieces() -> None:
     lines = Lines()
     whole = encode("exited", local_rank=3, status=-9) + encode("beat")
     assert lines.feed(whole[:7]) == []
-    assert lines.feed(whole[7:]) == [{"what": "exited", "local_rank": 3, "status": -9}, {"what": "beat"}]
+    assert lines.feed(whole[7:]) == [{"type": "exited", "local_rank": 3, "status": -9}, {"type": "beat"}]
 
 
-@pytest.mark.parametrize("line", [b"GET / HTTP/1.1\n", b"[1]\n", b'{"what": 3}\n', b"x" * (LINE_BYTES_MAX + 1)])
+@pytest.mark.parametrize("line", [b"GET / HTTP/1.1\n", b"[1]\n", b'{"type": 3}\n', b"x" * (LINE_BYTES_MAX + 1)])
 def test_what_is_no_message_is_refused(line: bytes) -> None:
     with pytest.raises(ProtocolError):
         Lines().feed(line)
@@ -85,7 +85,7 @@ def test_what_is_no_message_is_refused(line: bytes) -> None:
 def test_a_number_is_a_number() -> None:
     for wrong in ("3", True, None, 1.5):
         with pytest.raises(ProtocolError):
-            number({"what": "x", "n": wrong}, "n")
+            number({"type": "x", "n": wrong}, "n")
 
 
 def test_an_answer_proves_one_side_for_one_challenge() -> None:
@@ -241,7 +241,7 @@ def test_only_nodes_that_were_away_are_looked_for_again(tmp_path: Path) -> None:
         {"silent": "no message from it", "stuck": "x", "hole": "y", "condemned": "z"}, away={"silent", "condemned"}
     )
     nodes.lose("stuck", "its seat disconnected", away=True)
-    assert nodes.to_be_probed() == ["dead", "silent"]
+    assert nodes.probe_candidates() == ["dead", "silent"]
     nodes.find_again("silent")
     assert nodes.usable() == ["silent"]
 
@@ -287,7 +287,7 @@ def test_torchrun_does_not_get_the_variables_of_a_rank() -> None:
         ("--nodes 0 -- x", "one node at least"),
         ("--nodes 4 --min-nodes 5 -- x", "--min-nodes"),
         ("--nodes 4 --procs-per-node zero -- x", "--procs-per-node"),
-        ("--nodes 4 --launches-without-progress 0 -- x", "1 at least"),
+        ("--nodes 4 --launches-without-progress 0 -- x", "at least 1"),
         ("--nodes 4 --port-range 9-8 -- x", "--port-range 9-8"),
         ("--nodes 4 --port-range 70000 -- x", "--port-range 70000"),
         ("--nodes 4 --hang-seconds 60 -- x", "--progress-file"),

@@ -1,8 +1,8 @@
 """The launcher's connection to the agent on its node, and through it to the control plane.
 
 Belongs here: reporting the state of the gang and how launches began and ended, and keeping the orders that came back.
-Must not: judging, or waiting. Without an agent or a control plane the launcher works on its own; what they missed is
-reported later.
+Must not: judging, or waiting. Without an agent or a control plane the launcher works on its own, and reports later
+what they missed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 from understudy_agent.launch.messages import LauncherState, LaunchFact, LaunchNotice, Message
 
 CONNECT_SECONDS = 1.0
-"""Between two attempts to reach the agent."""
+"""Pause between two attempts to reach the agent."""
 CONNECT_SECONDS_MAX = 30.0
-"""The same after the agent has refused this launcher."""
+"""The pause after the agent has refused this launcher."""
 ABSENT_SECONDS = 3.0
 """An agent may take this long to appear before the launcher reports that there is none."""
 REPEAT_SECONDS = 10.0
@@ -43,7 +43,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """All orders of the control plane that stand."""
+    """All orders of the control plane that are valid now."""
 
     bad: Mapping[str, str] = field(default_factory=dict)
     restart: Restart | None = None
@@ -84,11 +84,11 @@ class AgentLine:
     # -- from the control plane ----------------------------------------------------------------------------------
 
     def poll(self) -> Mapping[str, str]:
-        """Its verdicts, as last received. They stand while the connection is broken."""
+        """Its verdicts, as last received. They stay valid while the connection is broken."""
         return self._orders.bad
 
     def step(self) -> int | None:
-        """The furthest that the present launch has finished; None: its ranks report no steps."""
+        """The furthest step that the present launch has finished; None: its ranks report no steps."""
         if self._state is None or self._progress[0] != self._state["launch"]:
             return None
         return self._progress[1]
@@ -114,7 +114,7 @@ class AgentLine:
         return restart if restart is not None and restart.launch >= launch else None
 
     def trouble(self) -> str:
-        """Once: why no agent listens; empty: one does, or it was reported already."""
+        """Returned once: why no agent listens. Empty: one does, or the reason was returned before."""
         if self._complained or self._connection is not None or time.monotonic() - self._opened < ABSENT_SECONDS:
             return ""
         self._complained = True
@@ -152,7 +152,7 @@ class AgentLine:
         return self._connection
 
     def close(self) -> None:
-        """What is still to be sent is sent, as far as that is possible without waiting."""
+        """Sends what is queued, as far as that is possible without waiting."""
         self.turn()
         self._drop()
 

@@ -1,7 +1,7 @@
 """What the gang has reached and what it has spent, over all its launches.
 
-Belongs here: telling progress from repeated steps, and what earlier allocations of the job had used up. Must not:
-what follows from it (`decide.py`), or how steps are learned (`progress.py`).
+Belongs here: distinguishing progress from repeated steps, and what earlier allocations of the job had used up. Must
+not: what follows from it (`decide.py`), or how steps are learned (`progress.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Budget:
         self.history = History()
 
     def begin(self, launch: Launch, now: float) -> None:
-        """Its ranks are about to start: what is seen now is of a launch before."""
+        """Its ranks are about to start: a step that is seen now is of an earlier launch."""
         reached = self._progress.step(0.0)
         launch.note_step(reached, now)
         if launch.number == 0 and reached is not None:  # what an earlier job left in the file

@@ -21,7 +21,7 @@ class OutOfSpares(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the job's owner asked for."""
+    """The job owner's options."""
 
     nodes_min: int
     when_out_of_spares: OutOfSpares = OutOfSpares.POOL
@@ -63,11 +63,11 @@ class Ended:
     running: int = 0
     """Ranks that still ran when the launch was ended."""
     hung_seconds: float = 0.0
-    """Above 0: the launch was ended because it made no new step for this time."""
+    """Above 0: the launch was ended because it finished no new step for this time."""
     bad: Mapping[str, str] = field(default_factory=dict)
     """Nodes that must not be used any more, and why: verdicts, nodes that are gone or stuck."""
     restart_reason: str = ""
-    """Why the control plane ordered a restart although no rank had ended: the gang hangs. Empty: it did not."""
+    """Why the control plane ordered a restart although no rank had ended: the gang hangs. Empty: no such order."""
     without: tuple[str, ...] = ()
     """Nodes that a spare replaces on such a restart, where there is one. They are not bad."""
     stopping: str = ""
@@ -90,7 +90,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that a row may look at."""
+    """Everything that a row of the table may use."""
 
     ended: Ended
     history: History

@@ -24,13 +24,13 @@ class Channel:
         self.descriptor = self._rank_end.fileno()
         self.open = True
         self.restartable = False
-        """Its program has reported that it can go on."""
+        """Its program has reported that it can continue in the next launch."""
         self.waiting = False
         """It has left its gang."""
         self._lines = Lines()
 
     def close_rank_end(self) -> None:
-        """Once the rank has inherited it: so that the seat notices when the rank is gone."""
+        """After the rank has inherited it. Otherwise the seat would not notice that the rank is gone."""
         self._rank_end.close()
 
     def read(self) -> bool:
@@ -44,11 +44,11 @@ class Channel:
             return False
         self.open = bool(piece)
         for message in messages:
-            self.restartable = self.restartable or message["what"] == "restartable"
-            self.waiting = self.waiting or message["what"] == "waiting"
+            self.restartable = self.restartable or message["type"] == "restartable"
+            self.waiting = self.waiting or message["type"] == "waiting"
         return bool(messages)
 
     def go_on(self, environment: dict[str, str]) -> None:
         self.waiting = False
-        with contextlib.suppress(OSError):  # it has died meanwhile: its exit is noticed as any rank's is
+        with contextlib.suppress(OSError):  # the rank has ended meanwhile: the seat sees its exit
             self.seat_end.sendall(json.dumps({"environment": environment}).encode() + b"\n")

@@ -50,7 +50,7 @@ def parse_python(command: Sequence[str]) -> PythonProgram | None:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where a launch meets, and how large it is."""
+    """The rendezvous of a launch: address, port and size."""
 
     nodes: int
     node_rank: int

@@ -28,7 +28,7 @@ from understudy_agent.launch.case import (
 from understudy_agent.launch.outcomes import Outcome
 
 NO_PEERS_STATUS = frozenset({2, 126, 127})
-"""A usage error, no permission to run the program, no such program: a rank never ends so because a peer failed."""
+"""A usage error, no permission to run the program, no such program: a peer's failure never causes these."""
 FAILED_ALIKE_MAX = 2
 
 
@@ -103,7 +103,7 @@ def decide(ended: Ended, history: History, spares: Sequence[str], rules: Rules) 
 
 
 def _is_done(case: Case) -> bool:
-    """What became of its nodes after that does not matter."""
+    """The state of its nodes after that does not matter."""
     return case.first is None and not case.ended.running
 
 
@@ -112,7 +112,7 @@ def _is_stopping(case: Case) -> bool:
 
 
 def _cannot_start(case: Case) -> bool:
-    """Whether ranks that failed alike each failed by itself, and not because the first one had, as ranks of a gang do.
+    """Whether each of the ranks that failed alike failed by itself, and not because the first one had failed.
 
     How they follow each other in time proves nothing: interpreters take that long to end in both cases. If all fail
     again without the node that was first, that is a proof; without a spare this is not tried.

@@ -32,25 +32,25 @@ class EndingSample:
 
     seats: tuple[str, ...]
     over_seconds: float
-    """Since the launch was over."""
+    """Time since the launch was over."""
     keep_seconds: float = 0.0
-    """The part of it in which ranks that may go on in the next launch can leave this one."""
+    """Part of that time, in which ranks that continue in the next launch can leave this one."""
     bad: Mapping[str, str] = field(default_factory=dict)
-    """Nodes because of which it was over."""
+    """Nodes that ended the launch."""
     unusable: Mapping[str, str] = field(default_factory=dict)
-    """Nodes on which nothing may be started, of the allocation."""
+    """Nodes of the allocation on which nothing may be started."""
     holding: Mapping[str, float] = field(default_factory=dict)
-    """Nodes whose seat has not reported yet that no rank is left, and for how long it is silent."""
-    hung_up: Set[str] = frozenset()
+    """Nodes that may still have ranks → time since their seat's last message."""
+    disconnected: Set[str] = frozenset()
     """Nodes whose seat disconnected by itself."""
-    hung_up_seconds: float = math.inf
-    """Since the last of them did."""
+    disconnected_seconds: float = math.inf
+    """Time since the last of them disconnected."""
     step_lost: bool = False
     """Most seats have disconnected, and Slurm was not asked to kill them."""
     step_ended: bool = False
-    """So has srun."""
+    """srun has ended too."""
     slow_seconds: float | None = None
-    """Since most of its nodes were last found to have ranks that outlive SIGKILL."""
+    """Time since most of its nodes were last found to have ranks that outlive SIGKILL."""
     verdict_may_follow: bool = False
     """A rank has failed, and the control plane may still name its node."""
 
@@ -59,11 +59,11 @@ class EndingSample:
 class Outcome:
     done: bool
     bad: Mapping[str, str] = field(default_factory=dict)
-    """When it is done: nodes that are not used again."""
+    """Once it is done: nodes that are not used again."""
     stuck: frozenset[str] = frozenset()
-    """Those of them whose seats report themselves that ranks are left."""
+    """Those of them whose seats report that ranks are left."""
     ask_slurm: bool = False
-    """To SIGKILL what is left."""
+    """Slurm must SIGKILL the remaining processes."""
     slow: tuple[str, ...] = ()
     """Nodes whose ranks outlive SIGKILL, where those are most of them: then the nodes are not the cause."""
 
@@ -73,10 +73,10 @@ def judge(sample: EndingSample, kill_seconds: float) -> Outcome:
     waited = sample.over_seconds - sample.keep_seconds
     bad = dict(sample.bad)
     bad |= {node: sample.unusable[node] for node in sample.seats if node in sample.unusable and node not in bad}
-    if sample.step_lost and sample.step_ended:  # a user or administrator ended all of it: no fault of a node
+    if sample.step_lost and sample.step_ended:  # a user or administrator ended the step: no node is at fault
         return Outcome(True, {node: why for node, why in bad.items() if node in sample.unusable})
     # Several at once: perhaps the step is being ended, and the others follow.
-    several_at_once = len(sample.hung_up & set(sample.seats)) > 1 and sample.hung_up_seconds < SETTLE_SECONDS
+    several_at_once = len(sample.disconnected & set(sample.seats)) > 1 and sample.disconnected_seconds < SETTLE_SECONDS
     if several_at_once or (sample.step_lost and waited < STEP_END_SECONDS):
         return Outcome(False)
     silent = {node for node, seconds in sample.holding.items() if seconds > SILENT_SECONDS}
@@ -91,7 +91,7 @@ def judge(sample: EndingSample, kill_seconds: float) -> Outcome:
     if going_on and waited <= MANY_SLOW_SECONDS and (slow or _has_time_again(sample, kill_seconds)):
         return Outcome(False, ask_slurm=ask_slurm, slow=slow)
     bad |= dict.fromkeys(going_on, f"its ranks outlived SIGKILL for {waited:.0f} s")
-    bad |= {node: "its seat disconnected" for node in sample.seats if node in sample.hung_up and node not in bad}
+    bad |= {node: "its seat disconnected" for node in sample.seats if node in sample.disconnected and node not in bad}
     if sample.verdict_may_follow and not bad and sample.over_seconds < VERDICT_SECONDS:
         return Outcome(False, ask_slurm=ask_slurm)
     return Outcome(True, bad, frozenset(going_on) - silent, ask_slurm, slow)

@@ -1,6 +1,6 @@
 """What happened, written twice: a line for people on stderr, a JSON object a line for programs (`--events`).
 
-Belongs here: writing it. Must not: deciding what is worth reporting.
+Belongs here: writing both. Must not: deciding what is worth reporting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Events:
         self.note(event, at=now, message=message, **fields)
 
     def note(self, event: str, **fields: object) -> None:
-        """Only for programs."""
+        """Writes only the JSON line."""
         if self._file is not None:
             _write(self._file, json.dumps({"event": event, "at": time.time(), **fields}) + "\n")
 

@@ -30,7 +30,7 @@ def node_name() -> str:
 
 
 def launcher_addresses() -> list[str]:
-    """Slurm tells a step from which address it was started: that of the launcher."""
+    """The launcher's addresses: Slurm gives each step the address from which srun started it."""
     given = (os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), os.environ.get("SLURM_SRUN_COMM_HOST"))
     return list(dict.fromkeys(address for address in given if address))
 
@@ -55,7 +55,7 @@ def connect(addresses: Sequence[str], port: int) -> socket.socket:
 
 
 def greet(link: socket.socket, secret: str, generation: int, port: int) -> Lines:
-    """What else the launcher sent is in these lines. Raises ProtocolError and OSError."""
+    """Returns the lines with what the launcher sent after its welcome. Raises ProtocolError and OSError."""
     lines = Lines()
     seat_challenge = challenge()
     link.sendall(encode("seat", challenge=seat_challenge))

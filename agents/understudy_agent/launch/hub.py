@@ -48,12 +48,12 @@ class SeatLink:
     address: str = ""
     port: int = 0
     gpus: int = 0
-    heard_at: float = 0.0
+    last_message_at: float = 0.0
     open: bool = True
 
 
 class Hub:
-    """Used from one thread. Messages are given out in the order in which they came."""
+    """Used from one thread. Messages keep their order."""
 
     def __init__(self, secret: str, ports: Sequence[int] = (0,)) -> None:
         """Raises OSError where none of the ports is free; 0 is any."""
@@ -63,7 +63,7 @@ class Hub:
         self._also: socket.socket | None = None
         self._beaten = time.monotonic()
         self._asked_last = time.monotonic()
-        # On all addresses: Slurm tells the seats by which one they reach this host.
+        # On all addresses: seats learn from Slurm by which one they reach this host.
         self._server = bind_a_port(ports)
         self._server.listen(4096)
         self._server.setblocking(False)
@@ -71,11 +71,11 @@ class Hub:
         self.port: int = self._server.getsockname()[1]
 
     def watch(self, wakeup: socket.socket) -> None:
-        """Wake up for this, too."""
+        """`wait` returns for this socket too."""
         self._selector.register(wakeup, selectors.EVENT_READ)
 
     def also_wait_for(self, connection: socket.socket | None) -> None:
-        """Wake up for this one too, whose owner reads it; in place of the one named before."""
+        """`wait` returns for this connection too, and its owner reads it. It replaces the one before."""
         if connection is self._also:
             return
         if self._also is not None:
@@ -85,12 +85,12 @@ class Hub:
             self._selector.register(connection, selectors.EVENT_READ, _ALSO)
 
     def wait(self, seconds: float) -> Iterator[tuple[SeatLink, Message]]:
-        """Messages of seats; `{"what": "hello"}` when one is verified, `{"what": "lost"}` when it has disconnected."""
+        """Messages of seats; `{"type": "hello"}` when one is verified, `{"type": "lost"}` when it has disconnected."""
         ready = self._selector.select(seconds)
         now = time.monotonic()
-        if now - self._asked_last > seconds + 1.0:  # the launcher stood still: messages are still to be read
+        if now - self._asked_last > seconds + 1.0:  # the launcher did not run: messages wait to be read
             for link in self._links:
-                link.heard_at = now
+                link.last_message_at = now
         self._asked_last = now
         for key, events in ready:
             if key.fileobj is self._server:
@@ -108,10 +108,10 @@ class Hub:
                 elif now - link.opened > UNPROVEN_SECONDS:
                     self._forget(link)
 
-    def send(self, link: SeatLink, what: str, **fields: object) -> None:
+    def send(self, link: SeatLink, kind: str, **fields: object) -> None:
         """Never waits. A seat that has disconnected is reported as lost by `wait`."""
         if link.open:
-            link.outgoing += encode(what, **fields)
+            link.outgoing += encode(kind, **fields)
             self._flush(link)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Hub:
                     continue
                 connection.setblocking(False)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                link = SeatLink(connection, now, challenge(), heard_at=now)
+                link = SeatLink(connection, now, challenge(), last_message_at=now)
                 self._links.add(link)
                 self._selector.register(connection, selectors.EVENT_READ, link)
 
@@ -145,13 +145,13 @@ class Hub:
             return
         except (OSError, ProtocolError):
             piece, messages = b"", []
-        link.heard_at = now
+        link.last_message_at = now
         for message in messages:
             try:
                 if link.node:
                     yield link, message
                 elif self._introduce(link, message):
-                    yield link, {"what": "hello"}
+                    yield link, {"type": "hello"}
             except ProtocolError:
                 piece = b""
                 break
@@ -159,18 +159,18 @@ class Hub:
             known = bool(link.node)
             self._forget(link)
             if known:
-                yield link, {"what": "lost"}
+                yield link, {"type": "lost"}
 
     def _introduce(self, link: SeatLink, message: Message) -> bool:
-        if message["what"] == "seat" and not link.asked:
+        if message["type"] == "seat" and not link.asked:
             link.asked = True
             proof = answer(self._secret, "launcher", text(message, "challenge"))
             self.send(link, "welcome", challenge=link.challenge, answer=proof)
             return False
-        if message["what"] != "hello" or not link.asked:
-            raise ProtocolError(f"{message['what']} before the welcome")
+        if message["type"] != "hello" or not link.asked:
+            raise ProtocolError(f"{message['type']} before the welcome")
         if not is_answer(message.get("answer"), self._secret, "seat", link.challenge):
-            raise ProtocolError("it does not know the secret")
+            raise ProtocolError("the seat does not know the secret")
         link.generation, link.step = number(message, "generation"), text(message, "step")
         link.address, link.port, link.gpus = text(message, "address"), number(message, "port"), number(message, "gpus")
         link.node = text(message, "node")
@@ -197,4 +197,4 @@ class Hub:
 
 def silence_of(link: SeatLink, now: float) -> float:
     """Since its last message, less the usual time between two beats."""
-    return max(0.0, now - link.heard_at - BEAT_SECONDS)
+    return max(0.0, now - link.last_message_at - BEAT_SECONDS)

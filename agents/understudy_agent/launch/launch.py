@@ -1,4 +1,4 @@
-"""One start of the gang, and what became of it.
+"""One start of the gang, and its result.
 
 Belongs here: what is known of a launch, and the samples of it that `seating`, `watch`, `ending` and `decide` judge.
 Must not: clocks (times are given), sending anything, deciding.
@@ -29,7 +29,7 @@ class Launch:
     """When the fault was noticed because of which this launch was started."""
     began_at: float | None = None
     processes: int = 0
-    """On each node, that the seat starts: one where that is torchrun."""
+    """That each seat starts. With torchrun: one."""
     started: set[str] = field(default_factory=set)
     ended: dict[tuple[str, int], int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
@@ -37,22 +37,22 @@ class Launch:
     progressed: bool = False
     looked: bool = False
     newest_step: int | None = None
-    """What is seen at the first look, when the launch begins, is of an earlier launch."""
+    """A step that is seen at the first look, when the launch begins, is of an earlier launch."""
     moved_at: float | None = None
-    """When another newest step was seen."""
+    """When the newest step last changed."""
     over: LaunchEnd | None = None
     over_at: float = 0.0
     running_when_over: int = 0
     gone: set[str] = field(default_factory=set)
     """Nodes on which no process of it is left."""
     keep_seconds: float = 0.0
-    """For ranks that may go on in the next launch to leave this one."""
+    """Time in which ranks that continue in the next launch can leave this one."""
     slow_at: float | None = None
     """When most of its nodes were last found to have ranks that outlive SIGKILL."""
     stuck: frozenset[str] = frozenset()
     """Nodes that still report ranks of it."""
     end_reported: bool = False
-    """How it ended was reported to the control plane."""
+    """Its end was reported to the control plane."""
 
     @property
     def ranks(self) -> int:
@@ -65,7 +65,7 @@ class Launch:
         return None if self.fault_at is None else round(now - self.fault_at, 4)
 
     def note_step(self, step: int | None, now: float) -> None:
-        """Another number than before shows that it moves; a lower one too, because it may repeat steps."""
+        """A changed number shows progress, also a lower one: after a restore steps are repeated."""
         if step != self.newest_step:
             self.moved_at = now if self.looked and step is not None else self.moved_at
             self.newest_step = step
@@ -87,7 +87,7 @@ class Launch:
         self.running_when_over = self.ranks - len(self.ended)
 
     def seating_sample(self, now: float, condemned: Mapping[str, str]) -> seating.SeatingSample:
-        """Before it begins."""
+        """For `seating`, before the launch begins."""
         bad = {node: condemned[node] for node in self.seats if node in condemned}
         bad |= {node: "its seat disconnected before the start" for node in self.seats if node in self.step.lost}
         links = {node: self.step.link(node) for node in self.seats}
@@ -142,8 +142,8 @@ class Launch:
             bad=self.over.bad if self.over else {},
             unusable=unusable,
             holding=self._holding_ranks(now),
-            hung_up=self.step.hung_up,
-            hung_up_seconds=now - self.step.lost_at,
+            disconnected=self.step.disconnected,
+            disconnected_seconds=now - self.step.lost_at,
             step_lost=step_lost,
             step_ended=step_lost and self.step.program.poll() is not None,
             slow_seconds=None if self.slow_at is None else now - self.slow_at,
@@ -160,7 +160,7 @@ class Launch:
         """Nodes that cannot be reached, and so may come back; not those that report that ranks are left."""
         links = self.step.links
         silent = {node for node, link in links.items() if link.open and silence_of(link, now) > SILENT_SECONDS}
-        return (self.step.hung_up | silent) - self.stuck
+        return (self.step.disconnected | silent) - self.stuck
 
     def fault_fields(self, over: LaunchEnd) -> dict[str, object]:
         first = self.failures[0] if self.failures else None

@@ -70,14 +70,14 @@ class Launcher:
         self._exit_code = 0
         self._until = 0.0
         self._seating_seconds: float | None = None
-        """What the first step needed until every node had answered."""
+        """Time that the first step took until every node had answered."""
         self._failed_steps = 0
         """Since the last launch began."""
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """The exit code. Raises OSError where srun cannot be started."""
+        """Returns the exit code. Raises OSError where srun cannot be started."""
         self._hub.watch(self._signals.listen())
         self._order(self._first_seats(), 0, None)
         turns = {
@@ -153,14 +153,14 @@ class Launcher:
         return tuple(sorted(self._nodes.names, key=lambda node: node in bad)[: self._options.nodes])
 
     def _order(self, seats: tuple[str, ...], launch_number: int, fault_at: float | None) -> None:
-        """The next launch, on these nodes."""
+        """Starts the next launch on these nodes."""
         step = self._standbys.take(seats)
         self._launch = Launch(launch_number, seats, step, time.monotonic(), fault_at)
         self._phase = Phase.SEATING
         self._reports.ordered(self._launch)
 
     def _order_again(self) -> None:
-        """The launch has not begun: it begins in a new step."""
+        """Repeats a launch that has not begun, in a new step."""
         self._steps.retire(self._launch.step)
         self._order(self._launch.seats, self._launch.number, self._launch.fault_at)
 
@@ -220,7 +220,7 @@ class Launcher:
     # -- ending a launch ---------------------------------------------------------------------------------------
 
     def _close(self, over: LaunchEnd) -> None:
-        """The launch is over: its ranks are killed, everywhere."""
+        """The launch is over: all its ranks are killed."""
         now = time.monotonic()
         launch = self._launch
         self._budget.look_at_once(launch, now)
@@ -231,7 +231,7 @@ class Launcher:
         self._phase = Phase.ENDING
 
     def _end(self) -> None:
-        """Until no rank of it is left."""
+        """Waits until no rank of the launch is left."""
         now = time.monotonic()
         launch = self._launch
         sample = launch.ending_sample(now, self._nodes.unusable(), verdict_may_follow=self._line.has_orders)
@@ -280,7 +280,7 @@ class Launcher:
 
     def _relaunch(self, decision: Decision) -> None:
         launch = self._launch
-        if launch.began_at is None:  # its number was never used
+        if launch.began_at is None:  # its number was not used
             self._order(decision.seats, launch.number, launch.fault_at or launch.over_at)
         else:
             self._order(decision.seats, launch.number + 1, launch.over_at)

@@ -17,7 +17,7 @@ BARRED_SECONDS = 600.0
 
 
 class Nodes:
-    """Verdicts and Slurm's states can be taken back; what the launcher saw counts for the whole allocation."""
+    """Verdicts and Slurm's states can be withdrawn; what the launcher saw counts for the whole allocation."""
 
     def __init__(self, names: Sequence[str], verdicts: Verdicts, node_states: NodeStates, events: Events) -> None:
         self.names = tuple(names)
@@ -26,9 +26,9 @@ class Nodes:
         self._events = events
         self._lost: dict[str, str] = {}
         self._away: set[str] = set()
-        """Those of them that disconnected or fell silent: they may come back. The others answered, and are bad."""
+        """Those of them that disconnected or fell silent, and may come back. The others are bad."""
         self._barred: dict[str, float] = {}
-        """Nodes where Slurm could not start a seat, and until when none is tried. Ranks that run there may go on."""
+        """Node where Slurm could not start a seat → when it is tried again. Ranks that run there may continue."""
         self._reported: dict[str, str] = {}
 
     def condemned(self) -> dict[str, str]:
@@ -46,7 +46,7 @@ class Nodes:
         out = {*self.unusable(), *without}
         return [node for node in self.names if node not in out]
 
-    def to_be_probed(self) -> list[str]:
+    def probe_candidates(self) -> list[str]:
         """Nodes that were unreachable when they were lost, and that no other source condemns: they may be back."""
         others = {**self._node_states.poll(), **self._verdicts.poll()}
         return [node for node in self._lost if node in self._away and node not in others]
@@ -71,7 +71,7 @@ class Nodes:
             self._events.report("barred", message, node=node)
 
     def blame(self, blamed: Mapping[str, str], away: Container[str] = ()) -> None:
-        """A launch ended because of these nodes, which was reported. Another source may take its own verdict back."""
+        """A launch ended because of these nodes, which was reported. Another source may withdraw its own verdict."""
         others = {**self._verdicts.poll(), **self._node_states.poll()}
         for node, why in blamed.items():
             if node not in self._barred:
@@ -80,7 +80,7 @@ class Nodes:
                     self.lose(node, why, node in away)
 
     def report_changes(self, seats: Sequence[str]) -> None:
-        """Of spares only: about the gang's own nodes the end of the launch is reported."""
+        """Of spares only: the report of a launch's end names the gang's own nodes."""
         condemned = self.condemned()
         for node, why in condemned.items():
             if node not in self._reported and node in self.names and node not in seats:

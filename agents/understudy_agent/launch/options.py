@@ -37,9 +37,9 @@ class Options:
     hang_seconds: float
     """0: never."""
     in_process_seconds: float | None
-    """For ranks to leave the old launch, to go on in the next one. None: every launch has new processes."""
+    """Time for ranks to leave the old launch, to continue in the next one. None: every launch has new processes."""
     ports: range | None
-    """For the gang to meet on, and for the launcher to hear its seats on. None: any that is free."""
+    """Ports for the gang's rendezvous and for the launcher's connections. None: any free port."""
     seat_seconds: float
     silence_seconds: float
     kill_seconds: float
@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
     if not 1 <= nodes_min <= given.nodes:
         raise UsageError(f"--min-nodes {nodes_min}: between 1 and --nodes {given.nodes}")
     if given.launches_without_progress < 1:
-        raise UsageError("--launches-without-progress: 1 at least")
+        raise UsageError("--launches-without-progress: at least 1")
     if given.hang_seconds < 0 or (given.hang_seconds and not given.progress_file):
         raise UsageError(f"--hang-seconds {given.hang_seconds:g}: above 0, and with --progress-file to see steps by")
     if given.in_process and given.torchrun:

@@ -155,5 +155,5 @@ def _missing(case: Case) -> str:
 
 def _budget(case: Case) -> str:
     if case.history.without_progress == 0:
-        return "it had made progress: the budget is whole"
+        return "there was progress: the budget starts again"
     return f"{case.history.without_progress} of {case.rules.launches_without_progress_max} launches without progress"

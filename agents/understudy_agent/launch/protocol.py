@@ -1,7 +1,7 @@
 """Messages between launcher and seats: one JSON object a line, over TCP.
 
-Belongs here: framing, limits, and the proof that the other side knows the launch's secret. Must not: what messages lead
-to.
+Belongs here: framing, limits, and the proof that the other side knows the launch's secret. Must not: what follows from
+a message.
 
 A seat runs what the launcher sends and the launcher believes what seats report, on a network that other users' programs
 can reach. So each side answers a challenge of the other side with the secret, which travels in the environment of the
@@ -25,7 +25,7 @@ SECRET_VARIABLE = "UNDERSTUDY_LAUNCH_SECRET"  # noqa: S105 - its name, not the s
 
 
 class ProtocolError(Exception):
-    """A message of the other side is wrong; the text describes it."""
+    """The other side sent a wrong message; the text describes the error."""
 
 
 def new_secret() -> str:
@@ -37,7 +37,7 @@ def challenge() -> str:
 
 
 def answer(secret: str, side: str, challenge_text: str) -> str:
-    """The proof. `side` keeps an answer of one side from being used as one of the other side."""
+    """The proof. With `side` in it, an answer of one side cannot be used as an answer of the other side."""
     return hmac.new(secret.encode(), f"{side}:{challenge_text}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -45,8 +45,8 @@ def is_answer(given: object, secret: str, side: str, challenge_text: str) -> boo
     return isinstance(given, str) and hmac.compare_digest(given, answer(secret, side, challenge_text))
 
 
-def encode(what: str, **fields: object) -> bytes:
-    return json.dumps({"what": what, **fields}).encode() + b"\n"
+def encode(kind: str, **fields: object) -> bytes:
+    return json.dumps({"type": kind, **fields}).encode() + b"\n"
 
 
 class Lines:
@@ -68,7 +68,7 @@ def _decode(line: bytes) -> Message:
         message = json.loads(line)
     except ValueError as error:
         raise ProtocolError(f"not JSON: {line[:80]!r}") from error
-    if not isinstance(message, dict) or not isinstance(message.get("what"), str):
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ProtocolError(f"not a message object: {line[:80]!r}")
     return message
 
@@ -77,7 +77,7 @@ def number(message: Mapping[str, Any], name: str) -> int:
     """Raises ProtocolError."""
     value = message.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ProtocolError(f"{message.get('what')}: {name} is {value!r}, not a number")
+        raise ProtocolError(f"{message.get('type')}: {name} is {value!r}, not a number")
     return value
 
 
@@ -85,5 +85,5 @@ def text(message: Mapping[str, Any], name: str) -> str:
     """Raises ProtocolError."""
     value = message.get(name)
     if not isinstance(value, str):
-        raise ProtocolError(f"{message.get('what')}: {name} is {value!r}, not a text")
+        raise ProtocolError(f"{message.get('type')}: {name} is {value!r}, not a text")
     return value

@@ -9,7 +9,7 @@ from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
 
 
 def start_rank(arguments: Sequence[str], environment: dict[str, str], channel: Channel | None) -> int:
-    """Its process id. Raises OSError."""
+    """Returns its process id. Raises OSError."""
     if channel is None:
         return start_process(arguments, environment)
     environment = {**environment, DESCRIPTOR_VARIABLE: str(channel.descriptor)}
@@ -19,12 +19,12 @@ def start_rank(arguments: Sequence[str], environment: dict[str, str], channel: C
 
 
 def start_process(arguments: Sequence[str], environment: dict[str, str], descriptors: Sequence[int] = ()) -> int:
-    """Its process id; it inherits these descriptors. Raises OSError."""
+    """Returns its process id. The process inherits these descriptors. Raises OSError."""
     program = subprocess.Popen(
         list(arguments),
         env=environment,
         stdin=subprocess.DEVNULL,
-        process_group=0,  # its own: a script's `kill 0` must not hit the seat
+        process_group=0,  # its own process group: a script's `kill 0` must not reach the seat
         pass_fds=tuple(descriptors),
     )
     program.returncode = 0  # Python does not wait for it: the seat collects all its children in one place
@@ -32,5 +32,5 @@ def start_process(arguments: Sequence[str], environment: dict[str, str], descrip
 
 
 def exit_status_of(error: OSError) -> int:
-    """Of a command that could not be started: as in a shell."""
+    """The exit status of a command that could not be started, as a shell reports it."""
     return 127 if isinstance(error, FileNotFoundError) else 126

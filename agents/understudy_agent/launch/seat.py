@@ -37,18 +37,18 @@ from understudy_agent.launch.tree import become_subreaper, end_everything_below,
 from understudy_agent.launch.warm_pool import WarmInterpreter, WarmPool
 
 LEFT_GANG_STATUS = 1
-"""Reported for a rank that has left its gang after an exception: the status with which Python ends for one."""
+"""Reported for a rank that has left its gang after an exception: Python's exit status for an exception."""
 SILENCE_SECONDS = 120.0
-"""After this time without a message the launcher is taken for gone, although the connection is open."""
+"""After this time without a message the seat ends, as if the launcher was gone."""
 ENDING_POLL_SECONDS = 0.01
 
 
 class Phase(Enum):
-    STANDBY = "waits for `go`, with ranks kept from the launch before where there are any"
+    STANDBY = "waits for `go`; may have ranks that were kept from the launch before"
     RUNNING = "ranks run"
     KEEPING = "the launch is over: ranks that can go on leave it, the others are killed"
     KILLING = "everything below the seat is killed"
-    OVER = "the launcher needs this seat no more, or is gone"
+    OVER = "the launcher does not need this seat any more, or is gone"
 
 
 ENDING = (Phase.KEEPING, Phase.KILLING)
@@ -68,25 +68,25 @@ class Seat:
         self._ranks: dict[int, int] = {}  # process id → local rank
         self._channels: dict[int, Channel] = {}  # process id → its channel, where it may go on in the next launch
         self._torchrun = False
-        self._heard = self._beaten = time.monotonic()
+        self._last_message_at = self._beaten = time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._pool = WarmPool(self._selector, options.preload)
         self._port_holder = bind_a_port(self._ports)
 
     @property
     def port(self) -> int:
-        """For the gang to meet on, where its first rank is here."""
+        """The gang's rendezvous port, if its first rank is here."""
         return int(self._port_holder.getsockname()[1])
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
     def run(self, greeting: Lines) -> None:
-        """Until the launcher needs this seat no more, or is gone. Then no process of it is left."""
+        """Returns when the launcher does not need this seat any more, or is gone. Then no process of it is left."""
         self._lines = greeting
         wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-        # Handlers, not SIG_IGN, which the ranks would inherit. Slurm signals whole steps, the seat too; when the seat
-        # ends is for the launcher to order.
+        # Handlers, not SIG_IGN, which the ranks would inherit. Slurm signals whole steps, and so the seat; but the seat
+        # ends when the launcher orders it.
         for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(name, lambda *_: None)
         self._selector.register(wakeup_read, selectors.EVENT_READ)
@@ -108,9 +108,9 @@ class Seat:
         elif self._phase is Phase.KEEPING:
             self._keep()
         now = time.monotonic()
-        if now - before > 10 * BEAT_SECONDS:  # the seat itself stood still: the launcher was not silent
-            self._heard = now
-        if now - self._heard > SILENCE_SECONDS:
+        if now - before > 10 * BEAT_SECONDS:  # the seat itself did not run: the launcher was not silent
+            self._last_message_at = now
+        if now - self._last_message_at > SILENCE_SECONDS:
             raise ProtocolError(f"no message from the launcher for {SILENCE_SECONDS:.0f} s; ending")
         if now - self._beaten >= BEAT_SECONDS:
             self._beaten = now
@@ -133,13 +133,13 @@ class Seat:
         if not piece:
             self._phase = Phase.OVER
             return
-        self._heard = time.monotonic()
+        self._last_message_at = time.monotonic()
         for message in self._lines.feed(piece):
             if self._phase is not Phase.OVER:
                 self._carry_out(message)
 
     def _carry_out(self, message: Message) -> None:
-        match message["what"]:
+        match message["type"]:
             case "beat":
                 pass
             case "prepare":
@@ -157,16 +157,19 @@ class Seat:
             case "leave":
                 self._phase = Phase.OVER
             case other:
-                raise ProtocolError(f"unknown message {other!r}: the launcher is another version than this seat")
+                raise ProtocolError(
+                    f"unknown message {other!r} from the launcher: it is of another release than this seat; "
+                    "install the same release on all nodes"
+                )
 
     def _report_signals(self, numbers: bytes) -> None:
         """Slurm warns steps, and not the batch script, of a preemption: the seat reports it to the launcher."""
         for received in sorted(set(numbers) - {signal.SIGCHLD}):
             self._send("signalled", number=received)
 
-    def _send(self, what: str, **fields: object) -> None:
-        # Small and rare: if this blocks, the launcher reads so little that it is as good as gone.
-        self._link.sendall(encode(what, **fields))
+    def _send(self, kind: str, **fields: object) -> None:
+        # Messages are small and rare: a send that blocks means that the launcher has stopped reading.
+        self._link.sendall(encode(kind, **fields))
 
     # -- ranks -------------------------------------------------------------------------------------------------
 
@@ -223,12 +226,12 @@ class Seat:
             self._pool.note_exit(pid)
             local_rank = self._ranks.pop(pid, None)
             channel = self._channels.pop(pid, None)
-            reported = channel is not None and channel.waiting  # when it left its gang
+            reported = channel is not None and channel.waiting  # as failed, when it left its gang
             if local_rank is not None and self._phase not in ENDING and not reported:
                 self._send("exited", local_rank=local_rank, status=os.waitstatus_to_exitcode(status))
 
     def _signal(self, which: int) -> None:
-        """To the ranks; where torchrun stands between, to its children, because it would end torchrun itself."""
+        """Sends it to the ranks. Under torchrun they are its children, and the signal would end torchrun itself."""
         targets = list(self._ranks)
         if self._torchrun:
             targets = [pid for pid, parent in parents().items() if parent in self._ranks]
@@ -255,7 +258,7 @@ class Seat:
         if channel.read():
             pid = next((pid for pid, one in self._channels.items() if one is channel), None)
             if pid in self._ranks and channel.waiting and self._phase not in ENDING:
-                # For the launcher it has failed; whether its process goes on makes no difference.
+                # It has failed in this launch, although its process continues.
                 self._send("exited", local_rank=self._ranks[pid], status=LEFT_GANG_STATUS)
         elif not channel.open:
             self._selector.unregister(channel.seat_end)

@@ -1,6 +1,6 @@
 """Can a launch begin? Pure: judged from a sample of its seats.
 
-Belongs here: how long nodes have to answer, and telling a node that does not answer from an srun that fails. Must not:
+Belongs here: how long nodes have to answer, and whether a node does not answer or srun has failed. Must not:
 clocks (ages are given), or what follows from a bad node (`decide.py`).
 """
 
@@ -24,15 +24,15 @@ class SeatingSample:
     seats: tuple[str, ...]
     age_seconds: float
     bad: Mapping[str, str] = field(default_factory=dict)
-    """Of its nodes, those where nothing can be started."""
+    """Node of the launch → why nothing can be started there."""
     gpus: Mapping[str, int] = field(default_factory=dict)
-    """By node: how many its seat can see."""
+    """Node → GPUs that its seat sees."""
     absent: tuple[str, ...] = ()
     """Nodes of the step that have not answered, spares among them."""
     answered: bool = False
-    """Any node has."""
+    """At least one node has answered."""
     srun_status: int | None = None
-    """None: it runs."""
+    """None: srun runs."""
 
 
 class Next(StrEnum):
@@ -49,7 +49,7 @@ class Next(StrEnum):
 class Outcome:
     next: Next
     bad: Mapping[str, str] = field(default_factory=dict)
-    """To be replaced."""
+    """Node → why a spare must replace it."""
     barred: tuple[str, ...] = ()
     """Slurm could not start a seat there."""
 
@@ -80,7 +80,7 @@ def patience(seat_seconds: float, usual_seconds: float | None) -> float:
 
 
 def attempts_max(launch: int) -> int:
-    """Consecutive steps that may fail before any node answers. A gang that has run once is worth more of them."""
+    """Consecutive steps that may fail before any node answers: more for a gang that has run once."""
     return START_ATTEMPTS_MAX if launch == 0 else RESTART_ATTEMPTS_MAX
 
 

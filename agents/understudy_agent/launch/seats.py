@@ -20,7 +20,7 @@ from understudy_agent.launch.watch import LaunchEnd
 
 
 class Seats:
-    """Receives from the seats of all steps, sends to those of a launch."""
+    """Receives from the seats of all steps; sends to the seats of a launch."""
 
     def __init__(self, options: Options, hub: Hub, steps: Steps, standbys: Standbys, reports: Reports) -> None:
         self._options = options
@@ -32,7 +32,7 @@ class Seats:
     # -- to the seats -----------------------------------------------------------------------------------------
 
     def go(self, launch: Launch, restore: tuple[int, str] | None) -> None:
-        """All have answered. `restore`: step and path that the ranks restore, while no control plane answers."""
+        """Starts the ranks. `restore`: step and path that they restore, while no control plane answers."""
         links = launch.step.links
         master = links[launch.seats[0]]
         processes = self._processes(master)
@@ -53,13 +53,13 @@ class Seats:
         launch.processes = 1 if self._options.torchrun else processes  # the seat starts one torchrun
 
     def signal(self, launch: Launch, which: signal.Signals) -> None:
-        """To the ranks."""
-        for link in self._those_there(launch).values():
+        """Sends a signal to the ranks."""
+        for link in self._connected(launch).values():
             self._hub.send(link, "signal", number=int(which))
 
     def end(self, launch: Launch, over: LaunchEnd) -> None:
-        """Its ranks are killed, everywhere; but for those that may go on in the next launch."""
-        for node, link in self._those_there(launch).items():
+        """Kills all its ranks, except those that can continue in the next launch."""
+        for node, link in self._connected(launch).items():
             if self._options.in_process_seconds is not None and node not in over.bad and not over.is_hang:
                 launch.keep_seconds = self._options.in_process_seconds
                 self._hub.send(link, "keep")
@@ -67,10 +67,10 @@ class Seats:
                 self._hub.send(link, "kill")
 
     def kill(self, launch: Launch) -> None:
-        for link in self._those_there(launch).values():
+        for link in self._connected(launch).values():
             self._hub.send(link, "kill")
 
-    def _those_there(self, launch: Launch) -> dict[str, SeatLink]:
+    def _connected(self, launch: Launch) -> dict[str, SeatLink]:
         links = {node: launch.step.link(node) for node in launch.seats}
         return {node: link for node, link in links.items() if link is not None}
 
@@ -85,7 +85,7 @@ class Seats:
         if step is None or link.node not in step.nodes:
             return None
         try:
-            if message["what"] == "signalled":
+            if message["type"] == "signalled":
                 return number(message, "number") if step.retired_at is None else None
             self._note(step, link, message, launch)
         except ProtocolError as error:
@@ -95,7 +95,7 @@ class Seats:
     def _note(self, step: Step, link: SeatLink, message: Message, launch: Launch) -> None:
         """Raises ProtocolError."""
         node = link.node
-        match message["what"]:
+        match message["type"]:
             case "hello":
                 self._welcome(step, link, launch)
             case "lost":

@@ -1,6 +1,6 @@
 """The signals that the launcher gets: Slurm's warning of the end, or the end itself.
 
-Belongs here: receiving them, and what each means after those before it. Must not: clocks (times are given), or what
+Belongs here: receiving them, and what each means after earlier ones. Must not: clocks (times are given), or what
 follows.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 WARNED_TWICE_SECONDS = 2.0
-"""Slurm's signals to the steps and to the batch script within this time may be one and the same warning."""
+"""Signals of Slurm to the steps and to the batch script within this time may be the same warning."""
 
 
 class Meaning(StrEnum):
@@ -28,7 +28,7 @@ class Signals:
         self._received: list[signal.Signals] = []
         self._warned_at: float | None = None
         self.ending_for: signal.Signals | None = None
-        """The last one that was taken for the end."""
+        """The last signal that meant the end."""
 
     @property
     def warned(self) -> bool:

@@ -32,7 +32,7 @@ _GPUS_NOT_BY_NODE = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU"
 
 
 class NoAllocation(Exception):
-    """A gang cannot be started here; the message tells why and what to do."""
+    """A gang cannot be started here; the message has the cause and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _gpus_to_ask_for(environment: Mapping[str, str]) -> int:
 
 
 def asked_for_no_kill(allocation: Allocation, environment: Mapping[str, str]) -> bool | None:
-    """None: cannot be seen. Slurm shows it nowhere; it can be read from an #SBATCH line of the batch script."""
+    """None: not known. Slurm does not show it; it is known only from an #SBATCH line of the batch script."""
     if "SLURM_NO_KILL" in environment:
         return True
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -116,7 +116,7 @@ def start_step(arguments: Sequence[str], secret: str) -> subprocess.Popen[bytes]
 
 
 def kill_step(job_id: str, step: str) -> subprocess.Popen[bytes] | None:
-    """SIGKILL to all of a step, through Slurm. Not waited for."""
+    """Slurm sends SIGKILL to all processes of the step. Does not wait for that."""
     if not job_id.isdecimal() or not step.isdecimal():
         return None
     try:
@@ -124,7 +124,7 @@ def kill_step(job_id: str, step: str) -> subprocess.Popen[bytes] | None:
             ["scancel", "--signal=KILL", f"{job_id}.{step}"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # it complains where the step has ended meanwhile
+            stderr=subprocess.DEVNULL,  # scancel writes an error if the step has ended meanwhile
         )
     except OSError as error:
         sys.stderr.write(f"understudy: cannot run scancel: {error}\n")
@@ -132,7 +132,7 @@ def kill_step(job_id: str, step: str) -> subprocess.Popen[bytes] | None:
 
 
 class NodeStates:
-    """Which nodes are down for Slurm, asked now and then, never waited for."""
+    """Nodes that Slurm shows as down. Asks sinfo at intervals, and never waits for it."""
 
     def __init__(self, nodes: Sequence[str], interval_seconds: float) -> None:
         self._arguments = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T"]
@@ -179,7 +179,7 @@ class NodeStates:
             self._forget()
 
     def _complain(self, why: str) -> None:
-        """Once: it is asked again all the same, and dead nodes are found by their seats besides."""
+        """Reported once. sinfo is asked again, and seats that disconnect show dead nodes as well."""
         if not self._complained:
             self._complained = True
             sys.stderr.write(f"understudy: cannot learn from sinfo which nodes are down: {why}\n")

@@ -20,7 +20,7 @@ PROBE_SECONDS = 15.0
 
 
 class Standbys:
-    """Between launches, and until they are started beside one, they are those in the launch's own step."""
+    """Between launches, and until they are started beside one, the standbys are in the launch's own step."""
 
     def __init__(self, options: Options, nodes: Nodes, steps: Steps) -> None:
         self._options = options
@@ -50,7 +50,7 @@ class Standbys:
         """For a launch on these nodes: the standbys that are there, or a new step. Raises OSError as `start` does."""
         step, self._step = self._step, None
         unusable = self._nodes.unusable()
-        # A node that was lost before its seat came holds up the step, and Slurm may end all of it for that node's sake.
+        # A node that was lost before its seat connected delays the step, and Slurm may end the whole step for it.
         if step is not None and (not step.can_seat(seats) or any(node in unusable for node in step.absent)):
             self._steps.retire(step)
             step = None
@@ -58,7 +58,7 @@ class Standbys:
 
     def stay(self, launch: Launch, seats: tuple[str, ...]) -> bool:
         """Whether the next launch is in this one's step, where some ranks still are. Then that is prepared."""
-        hung = launch.over is not None and launch.over.is_hang  # its seats have killed all that they had
+        hung = launch.over is not None and launch.over.is_hang  # its seats have killed all their ranks
         if self._options.in_process_seconds is None or hung or not launch.step.can_seat(seats):
             return False
         for node in launch.seats:
@@ -68,7 +68,7 @@ class Standbys:
         return True
 
     def welcome(self, step: Step, node: str, launch: Launch) -> None:
-        """A node's seat has come."""
+        """A node's seat has connected."""
         if step.probe:
             self._nodes.find_again(node)
             self._steps.retire(step)
@@ -86,14 +86,14 @@ class Standbys:
     def notice_bad(self, launch: Launch) -> None:
         """Of spares only: the gang's own nodes are judged with the launch."""
         step = self._step or launch.step
-        # While a node is absent, srun may end all of the step for its sake.
+        # While a node is absent, srun may end the whole step because of it.
         if not step.retired_at and not step.absent:
             spares = [node for node in step.nodes if node not in launch.seats and node not in step.left]
             now = time.monotonic()
             # Where most disconnect, the step has been ended from outside.
-            ended = watch.are_many(len(step.hung_up), len(step.nodes)) or now - step.lost_at < watch.SETTLE_SECONDS
+            ended = watch.are_many(len(step.disconnected), len(step.nodes)) or now - step.lost_at < watch.SETTLE_SECONDS
             for node in spares if not ended else ():
-                if node in step.hung_up:
+                if node in step.disconnected:
                     self._nodes.lose(node, "its seat disconnected", away=True)
             silent = {node: silence_of(link, now) for node, link in step.links.items() if link.open}
             for node, why in watch.lost_to_silence(silent, len(silent), self._options.silence_seconds).items():
@@ -102,7 +102,7 @@ class Standbys:
         self._nodes.report_changes(launch.seats)
 
     def replacement_seats(self, launch: Launch) -> tuple[str, ...] | None:
-        """The gang's nodes, a spare in the place of each that cannot be used. None: they are too few."""
+        """The gang's nodes, with a spare instead of each that cannot be used. None: there are too few spares."""
         unusable = self._nodes.unusable()
         bad = [node for node in launch.seats if node in unusable]
         spares = self.spares(launch)
@@ -112,8 +112,8 @@ class Standbys:
         return tuple(takes.get(node, node) for node in launch.seats)
 
     def probe(self, now: float) -> None:
-        """Look, now and then, whether a lost node is back. Raises OSError as `start` does."""
+        """At intervals, looks whether a lost node is back. Raises OSError as `start` does."""
         if now - self._probed_at > PROBE_SECONDS:
             self._probed_at = now
-            for node in self._nodes.to_be_probed():  # a step for each, so that a dead one does not delay the others
+            for node in self._nodes.probe_candidates():  # a step for each, so that a dead one does not delay the others
                 self._steps.retire_after(self._steps.start([node], probe=True), PROBE_SECONDS - 1)

@@ -1,6 +1,6 @@
 """A step of Slurm's with a seat on each of its nodes: one for each launch, started before it is needed.
 
-Belongs here: its life, from srun to the certainty that nothing of it is left. Must not: launches, or decisions.
+Belongs here: starting it with srun, and ending it until nothing of it is left. Must not: launches, or decisions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from understudy_agent.launch.slurm import Allocation, kill_step, srun_arguments,
 LEAVE_SECONDS = 2.0
 """For seats to leave when they are ordered to. Then Slurm is asked to kill the step."""
 SCANCEL_SECONDS = 10.0
-"""For scancel, which waits for a slurmctld that does not answer. Then it is killed."""
+"""For scancel, which waits while slurmctld does not answer. Then it is killed."""
 SRUN_SECONDS = 6.0
 """For srun, which waits for lost nodes longer than the launcher. Then it is killed."""
 
@@ -36,7 +36,7 @@ class Step:
     lost: set[str] = field(default_factory=set)
     """Nodes whose seat has disconnected."""
     lost_at: float = 0.0
-    """When the last one did."""
+    """When the last one disconnected."""
     left: set[str] = field(default_factory=set)
     """Nodes whose seat was ordered to leave."""
     warm: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Step:
     killed_at: float | None = None
     """When Slurm was asked to SIGKILL all of it."""
     killed: frozenset[str] = frozenset()
-    """Nodes whose seat was connected then: that it disconnects afterwards is no fault of the node."""
+    """Nodes whose seat was connected then, and disconnects because of it."""
     retired_at: float | None = None
     expires_at: float | None = None
     probe: bool = False
@@ -55,7 +55,7 @@ class Step:
         return found if found is not None and found.open else None
 
     @property
-    def hung_up(self) -> set[str]:
+    def disconnected(self) -> set[str]:
         """Nodes whose seat has disconnected by itself."""
         return self.lost - self.killed
 
@@ -73,7 +73,7 @@ class Step:
 
 
 class Steps:
-    """All steps of this launcher, the ones that are being ended too."""
+    """All steps of this launcher, also those that are ending."""
 
     def __init__(self, hub: Hub, allocation: Allocation, options: Options, secret: str) -> None:
         self._hub = hub
@@ -122,14 +122,14 @@ class Steps:
                 self._commands.append((step.killed_at, command))
 
     def retire(self, step: Step) -> None:
-        """It is not needed any more. Its seats leave; what does not is killed, in time, by `tidy`."""
+        """The step is not needed any more: its seats are ordered to leave. `tidy` kills those that do not."""
         if step.retired_at is None:
             step.retired_at = time.monotonic()
             for node in step.nodes:
                 self.leave(step, node)
 
     def retire_after(self, step: Step, seconds: float) -> None:
-        """Whatever comes of it, it is not to be there longer."""
+        """The step ends after this time in any case."""
         step.expires_at = time.monotonic() + seconds
 
     def retire_all(self) -> None:
@@ -151,7 +151,7 @@ class Steps:
             if step.program.poll() is not None:
                 del self._steps[step.generation]
                 continue
-            for node in step.nodes:  # one that came late
+            for node in step.nodes:  # a seat that connected late
                 self.leave(step, node)
             if now - step.retired_at > LEAVE_SECONDS:
                 self.kill(step)

@@ -41,7 +41,7 @@ class WarmPool:
         self._interpreters: list[WarmInterpreter] = []
 
     def start(self, count: int, program: PythonProgram, open_channel: Callable[[], Channel | None]) -> None:
-        """Once: nothing where there are some already. Raises OSError."""
+        """Does nothing where there are some already. Raises OSError."""
         if not self._preload or self._interpreters:
             return
         for _ in range(count):
@@ -61,7 +61,7 @@ class WarmPool:
 
     @property
     def failed(self) -> str | None:
-        """Why one of them cannot be used."""
+        """Why one of them cannot be used; None: all can."""
         return next((one.failed for one in self._interpreters if one.failed), None)
 
     def usable(self) -> list[WarmInterpreter]:
@@ -77,7 +77,7 @@ class WarmPool:
         self._interpreters.remove(interpreter)
         if interpreter.channel is not None:
             environment = {**environment, DESCRIPTOR_VARIABLE: str(interpreter.channel.descriptor)}
-        with contextlib.suppress(BrokenPipeError):  # it has ended meanwhile: its exit is noticed as any rank's is
+        with contextlib.suppress(BrokenPipeError):  # it has ended meanwhile: the seat sees its exit
             os.write(interpreter.go, json.dumps(environment).encode() + b"\n")
         os.close(interpreter.go)
 

@@ -1,6 +1,6 @@
 """Is the launch over? Pure: judged from a sample of it.
 
-Belongs here: telling a rank's failure, a lost node and a verdict apart, and how long to wait for further reports. Must
+Belongs here: distinguishing a rank's failure, a lost node and a verdict, and how long to wait for further reports. Must
 not: clocks (ages are given), or what follows (`decide.py`).
 """
 
@@ -32,14 +32,14 @@ class RunningSample:
     failures: tuple[Failure, ...]
     age_seconds: float
     first_failure_age_seconds: float = 0.0
-    """Since the first failure was reported."""
+    """Time since the first failure was reported."""
     silent_seconds: Mapping[str, float] = field(default_factory=dict)
-    """By node: since its seat last sent a message."""
+    """Node → time since its seat last sent a message."""
     condemned: Mapping[str, str] = field(default_factory=dict)
-    """By node: verdicts, seats that hung up, nodes that are down for Slurm."""
+    """Node → why: a verdict, a seat that disconnected, a node that Slurm shows as down."""
     progressed: bool = False
     stalled_seconds: float = 0.0
-    """Since its newest step was seen; 0 before the first of this launch."""
+    """Time since its newest step was seen; 0 before its first step."""
 
 
 @dataclass(frozen=True, slots=True)

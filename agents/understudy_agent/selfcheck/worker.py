@@ -20,7 +20,7 @@ CPU_SIZE, CPU_DEPTH = 512, 1024
 
 
 class GpuList(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many GPUs torch can use here. When torch cannot tell, `cannot_look` has the cause."""
+    """How many GPUs torch can use here. When torch does not report it, `cannot_look` has the cause."""
 
     gpus: int
     cannot_look: str = ""
