@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import Engine
 
 from tests import builders as b
-from tests.fakes.slurm import FakeSlurm
 from tests.new_database import new_database
 from tests.stopwatch import best_seconds
 from understudy_controlplane.app import Outside, compose
@@ -27,6 +26,7 @@ from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.observe.slurmd_probe import PROBES_AT_ONCE
+from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.fleet import FleetStore
 
@@ -99,7 +99,7 @@ def test_records_that_stay_as_they_were_are_the_same_and_others_are_not(engine: 
 def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_believed_silent(tmp_path: Path) -> None:
     """More than can be probed in one tick: no slurmd counts as silent that was not probed in this tick."""
     names = [f"n{i}" for i in range(1, 4 * PROBES_AT_ONCE + 1)]
-    fake, asked = FakeSlurm(names), list[str]()
+    fake, asked = VirtualSlurm(names), list[str]()
     (tmp_path / "token").write_text("a-token-for-a-rehearsal")
     server = {"database": new_database(tmp_path / "fleet.db"), "agent_token_file": str(tmp_path / "token")}
     config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
@@ -141,7 +141,7 @@ def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_beli
 
 
 def test_a_slurmd_that_never_answers_is_tried_ever_more_rarely(tmp_path: Path) -> None:
-    fake, tried = FakeSlurm(["n1"]), list[float]()
+    fake, tried = VirtualSlurm(["n1"]), list[float]()
     (tmp_path / "token").write_text("a-token-for-a-rehearsal")
     server = {"database": new_database(tmp_path / "fleet.db"), "agent_token_file": str(tmp_path / "token")}
     config = Config.model_validate({"cluster": b.CLUSTER, "server": server})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.ingest.answers import refuse
-from understudy_controlplane.ingest.authority import read_token
+from understudy_controlplane.ingest.authority import Token, read_token
 from understudy_controlplane.ingest.launchers import launchers_router
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
@@ -55,6 +56,7 @@ class Outside:
     clock: Clock = field(default_factory=SystemClock)
     make_stores: Callable[[Engine], Stores] = Stores.of
     webhook: WebhookSender = field(default_factory=Webhook)
+    sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,19 @@ class Live:
     launchers: Launchers
 
 
-def compose(config: Config, outside: Outside) -> ControlPlane:
-    """Raises ConfigError for tokens, SQLAlchemyError for the database. Nothing runs yet."""
-    agent_token = read_token(config.server.agent_token_file)
-    operator_file = config.server.operator_token_file
-    operator_token = read_token(operator_file) if operator_file else None
-    engine = open_database(config.server.database)
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The control plane without its routes."""
+
+    loop: Loop
+    telemetry: Telemetry
+    stores: Stores
+    launchers: Launchers
+    reports: ReportDependencies
+
+
+def assemble(config: Config, outside: Outside, engine: Engine, agent_token: Token) -> Core:
+    """Raises SQLAlchemyError. Nothing runs yet."""
     clock = outside.clock
     stores = outside.make_stores(engine)
     telemetry = Telemetry()
@@ -89,7 +98,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     launchers = Launchers(stores.launches.gangs(config.cluster))
     loop = _loop(config, outside, stores, Live(telemetry, directory, launchers))
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
-    report_deps = ReportDependencies(
+    reports = ReportDependencies(
         cluster=config.cluster,
         agent_token=agent_token,
         telemetry=telemetry,
@@ -102,20 +111,33 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
     )
-    reads = ReadDependencies(config, clock, telemetry, stores, Queries(engine), loop.pulse)
+    return Core(loop, telemetry, stores, launchers, reports)
+
+
+def compose(config: Config, outside: Outside) -> ControlPlane:
+    """Raises ConfigError for tokens, SQLAlchemyError for the database. Nothing runs yet."""
+    agent_token = read_token(config.server.agent_token_file)
+    operator_file = config.server.operator_token_file
+    operator_token = read_token(operator_file) if operator_file else None
+    engine = open_database(config.server.database)
+    core = assemble(config, outside, engine, agent_token)
+    loop, stores, clock = core.loop, core.stores, outside.clock
+    reads = ReadDependencies(config, clock, core.telemetry, stores, Queries(engine), loop.pulse)
     app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine), docs_url=None, redoc_url=None)
     app.add_exception_handler(HTTPException, _refuse_request)
     app.add_exception_handler(RequestValidationError, _refuse_request)
-    app.include_router(reports_router(report_deps))
-    app.include_router(launchers_router(report_deps, launchers))
+    app.include_router(reports_router(core.reports))
+    app.include_router(launchers_router(core.reports, core.launchers))
     app.include_router(api_router(reads))
     app.include_router(health_router(reads))
     app.include_router(metrics_router(reads))
     app.include_router(
         operator_router(OperatorDependencies(operator_token, stores.fleet, stores.repairs, clock, loop.wake))
     )
-    app.include_router(trust_router(TrustDependencies(operator_token, stores.checkpoints, directory, clock)))
-    return ControlPlane(app, loop, telemetry, stores, launchers)
+    app.include_router(
+        trust_router(TrustDependencies(operator_token, stores.checkpoints, core.reports.directory, clock))
+    )
+    return ControlPlane(app, loop, core.telemetry, stores, core.launchers)
 
 
 async def _refuse_request(_request: Request, error: Exception) -> Response:
@@ -130,7 +152,7 @@ async def _refuse_request(_request: Request, error: Exception) -> Response:
 def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
     telemetry, directory, launchers = live.telemetry, live.directory, live.launchers
     sources = Sources(outside.slurm, stores, telemetry, launchers, directory, outside.probe, config, outside.clock)
-    effects = Effects(outside.slurm, outside.probe, launchers, outside.webhook)
+    effects = Effects(outside.slurm, outside.probe, launchers, outside.webhook, outside.sleep)
     runner = Runner(effects, stores, config, outside.clock)
     return Loop(
         Observer(sources),

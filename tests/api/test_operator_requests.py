@@ -10,10 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests import builders as b
-from tests.fakes.slurm import FakeSlurm
 from tests.new_database import new_database
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.stores import Stores
 
 TOKEN = "an-operators-token"
@@ -29,7 +29,7 @@ def plane(tmp_path: Path) -> Iterator[tuple[TestClient, Stores]]:
         "agent_token_file": str(token),
         "operator_token_file": str(token),
     }
-    fake = FakeSlurm(["n1", "n2"])
+    fake = VirtualSlurm(["n1", "n2"])
     made = compose(b.config(mode="observe", server=server), Outside(fake, lambda _node: True))
     made.loop.tick()
     yield TestClient(made.app), made.stores

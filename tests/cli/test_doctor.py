@@ -14,24 +14,24 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tests import builders as b
-from tests.fakes.slurm import FakeSlurm
 from tests.testbed.cluster import SlurmCluster
 from understudy_controlplane.cli.doctor import Check, Diagnosis, diagnose, draw
 from understudy_controlplane.cli.main import app
 from understudy_controlplane.config import Config
 from understudy_controlplane.config import Slurm as Policy
 from understudy_controlplane.plan.advice import Severity
+from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 from understudy_controlplane.store.database import open_database
 
 
-class DeafSlurm(FakeSlurm):
+class DeafSlurm(VirtualSlurm):
     def config(self) -> dict[str, str]:
         raise SlurmUnavailable("`scontrol show config` failed: connect failure")
 
 
-class SettingsOf(FakeSlurm):
+class SettingsOf(VirtualSlurm):
     def __init__(self, **changes: str) -> None:
         super().__init__(["n1", "n2"])
         self._changes = changes
@@ -40,7 +40,7 @@ class SettingsOf(FakeSlurm):
         return {**super().config(), "SlurmUser": "slurm(64030)", **self._changes}
 
 
-def looked_at(slurm: FakeSlurm, config: Config | None = None, user_id: int = 0) -> Diagnosis:
+def looked_at(slurm: VirtualSlurm, config: Config | None = None, user_id: int = 0) -> Diagnosis:
     return diagnose(config, lambda _policy: Choice(slurm, "cli", "because"), user_id=user_id)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from tests.fakes.slurm import FakeSlurm
 from tests.testbed.cluster import SlurmCluster
 from tests.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
 from understudy_controlplane.config import Gateway
 from understudy_controlplane.config import Slurm as Policy
+from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import Slurm, SlurmJob, SlurmNode
@@ -59,7 +59,7 @@ class Side(Protocol):
 
 class FakeSide:
     def __init__(self) -> None:
-        self.fake = FakeSlurm(NODES)
+        self.fake = VirtualSlurm(NODES)
 
     @property
     def slurm(self) -> Slurm:

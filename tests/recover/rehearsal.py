@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import Engine, create_engine
 
 from tests import builders as b
-from tests.fakes.slurm import FakeSlurm
 from tests.new_database import new_database
 from understudy_agent.wire import Gpu
 from understudy_controlplane.app import ControlPlane, Outside, compose
@@ -18,6 +17,7 @@ from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import SlurmError
 
 NODES = tuple(f"n{i}" for i in range(1, 9))
@@ -42,7 +42,7 @@ REBOOT_SECONDS = 20.0
 class Line:
     """The wire to Slurm: counts effects that were carried out, and can be cut, or lose answers."""
 
-    def __init__(self, fake: FakeSlurm) -> None:
+    def __init__(self, fake: VirtualSlurm) -> None:
         self._fake = fake
         self.effects: Counter[str] = Counter()
         self.before: Callable[[str], None] = lambda _name: None
@@ -63,7 +63,7 @@ class Line:
 
 
 class VirtualClock:
-    def __init__(self, fake: FakeSlurm) -> None:
+    def __init__(self, fake: VirtualSlurm) -> None:
         self._fake = fake
 
     def now(self) -> float:
@@ -74,7 +74,7 @@ class Rehearsal:
     """Eight nodes with agents, three spares held, a managed gang on n1 to n4, and a waiting job of another user."""
 
     def __init__(self, directory: Path, **config: Any) -> None:
-        self.fake = FakeSlurm(NODES)
+        self.fake = VirtualSlurm(NODES)
         self.line = Line(self.fake)
         self._config = self._write(directory, config)
         self.silent: set[str] = set()

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from tests import builders as b
-from tests.fakes.slurm import FakeSlurm
 from tests.recover.rehearsal import Rehearsal, refuse
 from understudy_agent.wire import GpuStatus
 from understudy_controlplane.decide import plans, spares
@@ -25,6 +24,7 @@ from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, RecoveryKin
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
 from understudy_controlplane.recover.step import GangFacts, Tickets, World
 from understudy_controlplane.recover.steps import repair
+from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.recoveries import RecoveryStore
@@ -362,7 +362,7 @@ def test_a_job_on_the_node_asks_for_all_partitions_of_its_node_and_then_for_each
 ) -> None:
     asked: list[str] = []
 
-    class Line(FakeSlurm):
+    class Line(VirtualSlurm):
         def submit_job(self, request: JobRequest) -> None:
             asked.append(request.partition)
             if request.partition != taken:

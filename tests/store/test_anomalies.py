@@ -11,12 +11,12 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from tests import builders as b
-from tests.fakes.slurm import FakeSlurm
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.recover.restore import RestorePoints
+from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
@@ -149,7 +149,7 @@ def test_a_person_can_answer_for_the_checkpoints(tmp_path: Path) -> None:
     }
     config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
     FleetStore(_engine(config)).see_jobs([JOB], b.NOW)
-    plane = compose(config, Outside(FakeSlurm(["n1"]), lambda _: True, StoodClock()))
+    plane = compose(config, Outside(VirtualSlurm(["n1"]), lambda _: True, StoodClock()))
     known = plane.stores.fleet.known_jobs(b.CLUSTER)
     plane.stores.facts.record("n2", [*shards(20), anomaly(7)], b.NOW, known.get)
     client = TestClient(plane.app)

@@ -45,12 +45,12 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers) -> APIRoute
         nodes = deps.telemetry.nodes_of(state.job_id, state.restart_count)
         if known is None or nodes is None or state.restart_count > known.restart_count:
             return _not_running(deps, state)
-        objection = _objection(report, known, nodes)
+        objection = objection_to(report, known, nodes)
         if objection is not None:
             return objection
         try:
             earlier = await _earlier_allocations(deps, launchers, known, state)
-            if launchers.note(_gang(report, nodes, deps.clock.now())):
+            if launchers.note(gang_of(report, nodes, deps.clock.now())):
                 deps.wake_loop()
             orders = await launchers.wait_for_orders(state.job_id, report.known, report.wait_seconds)
             restore_step, restore_path = await asyncio.to_thread(deps.newest_checkpoint, known)
@@ -87,7 +87,7 @@ def _decode(deps: ReportDependencies, body: bytes) -> LauncherReport | Response:
     return report
 
 
-def _objection(report: LauncherReport, known: KnownJob, nodes: frozenset[str]) -> Response | None:
+def objection_to(report: LauncherReport, known: KnownJob, nodes: frozenset[str]) -> Response | None:
     """A launcher may report a job of its own user, from a node of the job, where the job asked for Understudy."""
     job_id = report.state.job_id
     if not known.believes(report.user_id):
@@ -117,7 +117,7 @@ async def _earlier_allocations(
     return earlier
 
 
-def _gang(report: LauncherReport, nodes: frozenset[str], now: float) -> Gang:
+def gang_of(report: LauncherReport, nodes: frozenset[str], now: float) -> Gang:
     """Spares that are not nodes of the job are left out."""
     spares = tuple(name for name in report.state.spares if name in nodes)
     return Gang(msgspec.structs.replace(report.state, spares=spares), report.node, now)

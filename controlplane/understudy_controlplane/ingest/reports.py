@@ -96,7 +96,7 @@ def reports_router(deps: ReportDependencies) -> APIRouter:
             decoded = decode_report(body)
         except NOT_UNDERSTOOD as error:
             return _not_understood(body, error)
-        objection = _objection(deps, decoded.report)
+        objection = objection_to(deps, decoded.report)
         if objection is not None:
             return objection
         if decoded.unknown:
@@ -175,7 +175,7 @@ def _note_unknown(deps: ReportDependencies, decoded: Decoded) -> None:
         log.warning("report_unknown_content", node=report.node, release=report.release, what=name)
 
 
-def _objection(deps: ReportDependencies, report: Report) -> Response | None:
+def objection_to(deps: ReportDependencies, report: Report) -> Response | None:
     if report.version != WIRE_VERSION:
         return wrong_version(report.version)
     if report.cluster != deps.cluster:
@@ -226,15 +226,7 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
         )
     if report.facts:
         try:
-            dropped += await asyncio.to_thread(
-                deps.facts.record,
-                report.node,
-                [_parsed(fact) for fact in report.facts],
-                now,
-                deps.directory.get,
-                lambda at: deps.telemetry.allocations.on(report.node, at),
-                _generation(report, before.report if before else None),
-            )
+            dropped += await asyncio.to_thread(store_facts, deps, report, before.report if before else None, now)
         except StoreError as error:
             log.exception("facts_not_stored", node=report.node, count=len(report.facts))
             return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
@@ -246,6 +238,18 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     elif not report.facts and not unfit:
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
     return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit))
+
+
+def store_facts(deps: ReportDependencies, report: Report, before: Report | None, now: float) -> list[str]:
+    """`before` is the node's report before this one. Returns what was not believed, in words. Raises StoreError."""
+    return deps.facts.record(
+        report.node,
+        [_parsed(fact) for fact in report.facts],
+        now,
+        deps.directory.get,
+        lambda at: deps.telemetry.allocations.on(report.node, at),
+        _generation(report, before),
+    )
 
 
 def _parsed(fact: Fact) -> Fact:

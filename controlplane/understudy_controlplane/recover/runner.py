@@ -69,6 +69,7 @@ class Effects:
     answers: Callable[[SlurmNode], bool]  # whether this node's slurmd answers at its port
     launchers: Launchers
     webhook: WebhookSender  # of tickets
+    sleep: Callable[[float], None] = time.sleep
 
 
 class Runner:
@@ -80,6 +81,7 @@ class Runner:
         self._tickets = Tickets(stores.repairs, config, clock, effects.webhook)
         self._slurm = effects.slurm
         self._answers = effects.answers
+        self._sleep = effects.sleep
         self._launchers = effects.launchers
         self._stores = stores
         self._config = config
@@ -251,7 +253,7 @@ class Runner:
                 ever_open = self._stores.fleet.slurmds_seen()
             if node.name not in ever_open or self._answers(node):
                 return True
-            time.sleep(ASK_AGAIN_SECONDS)
+            self._sleep(ASK_AGAIN_SECONDS)
             return self._answers(node)
 
         return answers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,22 @@ from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import StaticPool
 
 StoreError = SQLAlchemyError
 """The database did not do what it was asked; nothing of that transaction is in it. For rooms without SQL."""
 
-__all__ = ["StoreError", "insert_new", "look_at", "make_url", "migrate", "open_database", "reading"]
+__all__ = [
+    "StoreError",
+    "database_in_memory",
+    "insert_new",
+    "look_at",
+    "make_url",
+    "migrate",
+    "open_database",
+    "reading",
+    "schema_in_memory",
+]
 
 BUSY_TIMEOUT_MILLISECONDS = 10_000
 
@@ -38,6 +51,28 @@ def open_database(url: str) -> Engine:
         _prepare_sqlite(engine)
     migrate(engine)
     return engine
+
+
+def database_in_memory(schema: bytes | None = None) -> Engine:
+    """A SQLite database that ends with its engine, for one thread. `schema`: a database as `schema_in_memory` gives it;
+    without it the migrations run.
+    """
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    if schema is not None:
+        connection.deserialize(schema)
+    engine = sqlalchemy.create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+    _prepare_sqlite(engine)
+    if schema is None:
+        migrate(engine)
+    return engine
+
+
+@functools.cache
+def schema_in_memory() -> bytes:
+    """An empty database of the newest schema."""
+    connection = database_in_memory().raw_connection()
+    assert isinstance(connection.driver_connection, sqlite3.Connection)
+    return connection.driver_connection.serialize()
 
 
 def migrate(engine: Engine) -> None:

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.slurm import FakeSlurm
 from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 
 @pytest.fixture
-def slurm() -> FakeSlurm:
-    return FakeSlurm(["n1", "n2", "n3"])
+def slurm() -> VirtualSlurm:
+    return VirtualSlurm(["n1", "n2", "n3"])
 
 
-def gang(slurm: FakeSlurm) -> SlurmJob:
+def gang(slurm: VirtualSlurm) -> SlurmJob:
     return slurm.jobs()[0]
 
 
 def test_a_job_started_in_the_second_of_its_kill_fails() -> None:
-    slurm = FakeSlurm(["n1", "n2", "n3"], scheduler_tick_seconds=0.25)
+    slurm = VirtualSlurm(["n1", "n2", "n3"], scheduler_tick_seconds=0.25)
     job_id = slurm.submit("nobody", 2)
     slurm.advance(1.0)
     slurm.requeue_job(job_id)
@@ -31,7 +31,7 @@ def test_a_job_started_in_the_second_of_its_kill_fails() -> None:
     assert gang(slurm).state == "FAILED"
 
 
-def test_a_dead_node_holds_a_requeued_job_and_then_spoils_it(slurm: FakeSlurm) -> None:
+def test_a_dead_node_holds_a_requeued_job_and_then_spoils_it(slurm: VirtualSlurm) -> None:
     job_id = slurm.submit("nobody", 2)
     slurm.advance(2)
     slurm.kill_node("n2")
@@ -44,7 +44,7 @@ def test_a_dead_node_holds_a_requeued_job_and_then_spoils_it(slurm: FakeSlurm) -
     assert gang(slurm).state == "FAILED"
 
 
-def test_slurm_notices_a_dead_node_after_five_minutes_by_itself(slurm: FakeSlurm) -> None:
+def test_slurm_notices_a_dead_node_after_five_minutes_by_itself(slurm: VirtualSlurm) -> None:
     slurm.submit("nobody", 2)
     slurm.advance(2)
     slurm.kill_node("n1")
@@ -56,7 +56,7 @@ def test_slurm_notices_a_dead_node_after_five_minutes_by_itself(slurm: FakeSlurm
     assert (gang(slurm).state, gang(slurm).restart_count) == ("PENDING", 1)
 
 
-def test_a_finished_job_is_forgotten_after_five_minutes(slurm: FakeSlurm) -> None:
+def test_a_finished_job_is_forgotten_after_five_minutes(slurm: VirtualSlurm) -> None:
     job_id = slurm.submit("nobody", 1)
     slurm.advance(2)
     slurm.end(job_id, "FAILED")
@@ -66,7 +66,7 @@ def test_a_finished_job_is_forgotten_after_five_minutes(slurm: FakeSlurm) -> Non
     assert slurm.jobs() == []
 
 
-def test_a_reservation_ends_when_its_time_is_over(slurm: FakeSlurm) -> None:
+def test_a_reservation_ends_when_its_time_is_over(slurm: VirtualSlurm) -> None:
     slurm.create_reservation("seats", ["n1"], "nobody", 1)
     slurm.advance(59)
     assert len(slurm.reservations()) == 1
@@ -74,7 +74,7 @@ def test_a_reservation_ends_when_its_time_is_over(slurm: FakeSlurm) -> None:
     assert slurm.reservations() == []
 
 
-def test_a_failed_job_that_slurm_remembers_can_be_requeued(slurm: FakeSlurm) -> None:
+def test_a_failed_job_that_slurm_remembers_can_be_requeued(slurm: VirtualSlurm) -> None:
     job_id = slurm.submit("nobody", 1)
     slurm.advance(2)
     slurm.end(job_id, "FAILED")

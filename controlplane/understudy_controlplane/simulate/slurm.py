@@ -1,6 +1,6 @@
-"""An in-memory Slurm with the manners of the real one, on a clock that the test advances.
+"""A Slurm in memory that behaves as the real one does, on a clock that its owner advances. It passes the contract.
 
-Its manners are those seen on Slurm 22.05: a requeue passes through COMPLETING, renews the submit time and puts the
+What it does was seen on Slurm 22.05: a requeue passes through COMPLETING, renews the submit time and puts the
 begin time two minutes off; a begin time set while COMPLETING is lost; a job started in the second of its kill
 fails; a dead node holds its job COMPLETING until it is set DOWN, and a job requeued before that fails for good.
 """
@@ -8,7 +8,8 @@ fails; a dead node holds its job COMPLETING until it is set DOWN, and a job requ
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,9 @@ from understudy_controlplane.slurm.protocol import SlurmError
 REQUEUE_DELAY_SECONDS = 121
 SLURMD_TIMEOUT_SECONDS = 300
 MIN_JOB_AGE_SECONDS = 300
+GRAIN_SECONDS = 0.05
+"""Time never moves by less, unless its owner asks for less."""
+
 OVER = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"})
 
 
@@ -67,7 +71,7 @@ class _Job:
     ends_as: str = "COMPLETED"
 
 
-class FakeSlurm:
+class VirtualSlurm:
     """Implements `Slurm`; beside it stand what users, time and misfortune do."""
 
     def __init__(
@@ -92,7 +96,7 @@ class FakeSlurm:
         self.job_ends_as: dict[str, str] = {}
         """Of jobs that the control plane submits: how long they run, and how they end on a node; else COMPLETED."""
 
-    # -- what the test does ------------------------------------------------------------------------------------
+    # -- what users, machines and time do --------------------------------------------------------------------------
 
     def submit(
         self,
@@ -131,18 +135,49 @@ class FakeSlurm:
         self._nodes[name] = _Node(name)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, in steps small enough for everything to happen in order."""
+        """Let time pass. It jumps from one moment at which something happens to the next."""
         until = self.now + seconds
         while self.now < until:
-            before = self.now
-            self.now = min(until, before + 0.05)
-            self._time_out_nodes()
-            self._finish_completing()
-            self._finish_own_jobs()
-            self._reboot_idle_nodes()
-            if before // self._tick_seconds != self.now // self._tick_seconds:
-                self._schedule()
-            self._forget()
+            self.step(until)
+
+    def step(self, until: float) -> None:
+        """Let time pass to the next moment at which something happens, at the latest `until`."""
+        before = self.now
+        self.now = min(until, max(self.next_change(), before + GRAIN_SECONDS))
+        self._time_out_nodes()
+        self._finish_completing()
+        self._finish_own_jobs()
+        self._reboot_idle_nodes()
+        if before // self._tick_seconds != self.now // self._tick_seconds:
+            self._schedule()
+        self._forget()
+
+    def next_change(self) -> float:
+        """When something happens next, as far as it is known now. May be in the past: at once."""
+        return min(self._moments(), default=math.inf)
+
+    def _moments(self) -> Iterator[float]:
+        for node in self._nodes.values():
+            if node.dead_since is not None and not node.down:
+                yield node.dead_since + SLURMD_TIMEOUT_SECONDS
+            if node.reboot == "REQUESTED" and node.name not in self._busy():
+                yield self.now
+        for job in self._jobs.values():
+            yield from self._moments_of(job)
+        yield from self._reservation_ends.values()
+
+    def _moments_of(self, job: _Job) -> Iterator[float]:
+        if job.state == "PENDING" and job.priority:
+            free_at = max(self.now, job.begin_at or 0.0)
+            yield (free_at // self._tick_seconds + 1) * self._tick_seconds
+        elif job.state == "COMPLETING":
+            gone_at = (job.killed_at or 0.0) + job.kill_seconds
+            if gone_at > self.now or not any(self._holds_up(self._nodes[name]) for name in job.nodes):
+                yield gone_at
+        elif job.state == "RUNNING" and job.runs_seconds is not None and job.started_at is not None:
+            yield job.started_at + job.runs_seconds
+        elif job.state in OVER and job.ended_at is not None:
+            yield job.ended_at + MIN_JOB_AGE_SECONDS + GRAIN_SECONDS
 
     def saved_state(self) -> object:
         """What slurmctld has on disk at this moment."""
@@ -251,7 +286,7 @@ class FakeSlurm:
         self._reservation(name)
         if any(job.reservation == name and job.state not in OVER for job in self._jobs.values()):
             raise SlurmError(f"delete reservation {name}: Requested reservation is in use")
-        del self._reservations[name]
+        del self._reservations[name], self._reservation_ends[name]
 
     def set_job_reservation(self, job_id: int, reservation: str) -> None:
         job = self._job(job_id)
@@ -412,11 +447,13 @@ class FakeSlurm:
                 job.state, job.nodes, job.started_at = job.next_state, [], None
 
     def _reboot_idle_nodes(self) -> None:
-        busy = {name for job in self._jobs.values() if job.state not in OVER for name in job.nodes}
         for node in self._nodes.values():
-            if node.reboot == "REQUESTED" and node.name not in busy:
+            if node.reboot == "REQUESTED" and node.name not in self._busy():
                 node.reboot = "ISSUED"
                 self._down(node, f"{node.reason} : reboot issued", "root")
+
+    def _busy(self) -> set[str]:
+        return {name for job in self._jobs.values() if job.state not in OVER for name in job.nodes}
 
     def _time_out_nodes(self) -> None:
         for node in self._nodes.values():
@@ -426,7 +463,7 @@ class FakeSlurm:
 
     def _forget(self) -> None:
         for name in [name for name in self._reservations if self._reservation_ends[name] <= self.now]:
-            del self._reservations[name]
+            del self._reservations[name], self._reservation_ends[name]
         for job in list(self._jobs.values()):
             if job.state in OVER and job.ended_at is not None and self.now - job.ended_at > MIN_JOB_AGE_SECONDS:
                 del self._jobs[job.job_id]
