@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -24,20 +27,14 @@ def deaths(site: Site) -> set[str]:
     return set((site.directory / DEATHS_FILE).read_text().splitlines())
 
 
-def keep_alive_until(site: Site, predicate: object, what: str) -> None:
-    """Start the control plane again whenever it has died, as systemd would."""
-    assert callable(predicate)
-
-    def there() -> bool:
-        if not site.control_plane_runs():
-            site.start_control_plane(MORTAL, wait=False)
-            return False
+def wait_over_many_deaths(site: Site, predicate: Callable[[], object], what: str) -> None:
+    def reached() -> bool:
         try:
             return site.healthy() and bool(predicate())
-        except httpx.TransportError:  # it died while it was asked
+        except httpx.TransportError:  # killed while it was asked
             return False
 
-    site.wait_for(there, 200, what)
+    site.wait_for(reached, 200, what)
 
 
 @pytest.mark.parametrize("fault", ["xid", "dead_node"])
@@ -46,23 +43,24 @@ def test_a_recovery_survives_a_kill_after_every_journal_entry_and_every_effect(m
     others, spares = gang.others_and_spares(site)
     for name in spares:
         site.start_agent(name)
-    keep_alive_until(site, lambda: site.spares_held() == spares, "the pool is filled, over several lives")
+    control_plane = site.start_control_plane(MORTAL, wait=False)
+    wait_over_many_deaths(site, lambda: site.spares_held() == spares, "the pool is filled")
     for name in others:
         site.start_agent(name)
-    keep_alive_until(site, lambda: gang.all_heard(site), "all nodes are heard")
+    wait_over_many_deaths(site, lambda: gang.all_heard(site), "all nodes are heard")
     job = gang.submit(site)
     gang.wait_running(site, job)
     hungry = gang.submit(site, nodes=2, comment="none", user="games")
     assert gang.nodes_of(site, job) == ["n1", "n2", "n3", "n4"]
 
     site.nodes["n2"].fail_gpu() if fault == "xid" else site.kill_node("n2")
-    keep_alive_until(
+    wait_over_many_deaths(
         site,
         lambda: [one for one in site.recoveries() if f"ended {one['id']} {one['status']}" in deaths(site)],
-        "the gang is recovered, over many lives",
+        "the gang is recovered",
     )
-    site.kill_control_plane()  # it would die again while it fills the pool
-    site.wait_for(lambda: not site.control_plane_runs(), 60, "its last mortal life is over")
+    os.killpg(control_plane.pid, signal.SIGKILL)  # it would be killed again while it fills the pool
+    site.wait_for(lambda: not site.healthy(), 60, "no control plane runs")
     site.start_control_plane()
 
     (recovery,) = site.recoveries()
