@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.testbed.configuration import IMPATIENT_SCHEDULER
 from tests.testbed.installation import NATIVE, Installation
 from tests.testbed.site import Site
 
@@ -31,7 +32,16 @@ def make_site() -> Iterator[MakeSite]:
         ) -> Site:
             directory = Path(tempfile.mkdtemp(prefix="us-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            site = Site(directory, nodes, spares, mode, slurm=slurm, slurm_settings=slurm_settings, settings=settings)
+            site = Site(
+                directory,
+                nodes,
+                spares,
+                mode,
+                slurm=slurm,
+                slurm_settings=slurm_settings,
+                slurm_conf_lines=[IMPATIENT_SCHEDULER],
+                settings=settings,
+            )
             return stack.enter_context(site)
 
         yield make

@@ -8,15 +8,21 @@ SLEEP = "#!/bin/bash\nsrun sleep 3600\n"
 
 
 def start_site(site: Site) -> None:
-    """Control plane and agents, until the pool is filled: with the last nodes by name, whichever starts first."""
+    """Agents, then the control plane, until the pool is filled.
+
+    A control plane that has just started fills no pool before it has heard every node: with the agents there first,
+    that is a second instead of ten, and the pool is the last nodes by name.
+    """
+    start_agents(site)
     site.start_control_plane()
-    others, spares = others_and_spares(site)
-    for name in spares:
-        site.start_agent(name)
-    site.wait_for(lambda: len(site.spares_held()) == site.spares_wanted, 60, "the pool is filled")
-    for name in others:
-        site.start_agent(name)
+    spares = others_and_spares(site)[1]
+    site.wait_for(lambda: site.spares_held() == spares, 60, f"the pool is {', '.join(spares)}")
     site.wait_for(lambda: all_heard(site), 60, "all nodes are heard")
+
+
+def start_agents(site: Site) -> None:
+    site.start_agents()
+    site.wait_for(lambda: all(node.socket.exists() for node in site.nodes.values()), 60, "all agents run")
 
 
 def others_and_spares(site: Site) -> tuple[list[str], list[str]]:

@@ -1,9 +1,9 @@
 """The control plane, killed with SIGKILL at every moment that matters, once each.
 
 A moment is a journal entry just committed, or an effect on Slurm just made and not yet recorded. The file beside the
-configuration remembers at which moments a process was killed, so the next process comes one further. This program starts
-the next one at once, as systemd would, by a fork: the imports alone would take two seconds each time. It leads a process
-group, so that the test can kill all of it.
+configuration remembers at which moments a process was killed, so the next process comes one further. This program
+starts the next one at once, as systemd would, by a fork: the imports alone would take two seconds each time. It leads a
+process group, so that the test can kill all of it.
 """
 
 from __future__ import annotations

@@ -40,13 +40,10 @@ def wait_over_many_deaths(site: Site, predicate: Callable[[], object], what: str
 @pytest.mark.parametrize("fault", ["xid", "dead_node"])
 def test_a_recovery_survives_a_kill_after_every_journal_entry_and_every_effect(make_site: MakeSite, fault: str) -> None:
     site = make_site()
-    others, spares = gang.others_and_spares(site)
-    for name in spares:
-        site.start_agent(name)
+    spares = gang.others_and_spares(site)[1]
+    gang.start_agents(site)
     control_plane = site.start_control_plane(MORTAL, wait=False)
     wait_over_many_deaths(site, lambda: site.spares_held() == spares, "the pool is filled")
-    for name in others:
-        site.start_agent(name)
     wait_over_many_deaths(site, lambda: gang.all_heard(site), "all nodes are heard")
     job = gang.submit(site)
     gang.wait_running(site, job)

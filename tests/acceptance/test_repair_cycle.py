@@ -112,7 +112,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
                 "selfcheck": SELFCHECK,
                 "command": f'echo "tested on $SLURMD_NODENAME"; test ! -e {tmp_path}/broken.$SLURMD_NODENAME',
                 "output_directory": str(tmp_path),
-                "probation_hours": 0.004,
+                "probation_hours": 0.002,
                 "probation_weight": 1000,
             },
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx
 import pytest
 
 from tests.acceptance import gang
@@ -64,14 +63,14 @@ def test_a_pause_holds_everything_back_until_an_operator_resumes(make_site: Make
     gang.start_site(site)
     headers = {"Authorization": f"Bearer {site.operator_token_file.read_text()}"}
     intent = {"reason": "switch maintenance", "by": "alice"}
-    assert httpx.post(f"{site.url}/v1/pause", json=intent).status_code == 401
-    httpx.post(f"{site.url}/v1/pause", json=intent, headers=headers).raise_for_status()
+    assert site.http.post("/v1/pause", json=intent).status_code == 401
+    site.http.post("/v1/pause", json=intent, headers=headers).raise_for_status()
     site.nodes["n2"].fail_gpu()
     site.wait_for(
         lambda: [one for one in site.get("/v1/decisions") if one["because"] == "paused"], 60, "it waits for alice"
     )
     assert site.node("n2")["slurm"]["flags"] == []
-    httpx.post(f"{site.url}/v1/resume", json=intent, headers=headers).raise_for_status()
+    site.http.post("/v1/resume", json=intent, headers=headers).raise_for_status()
     site.wait_for(lambda: site.node("n2")["state"] == "quarantined", 60, "work is taken up again")
 
 

@@ -285,7 +285,7 @@ class SlurmCluster:
         return directory
 
     def wait_until(
-        self, predicate: Callable[[], object], timeout_seconds: float, what: str, interval_seconds: float = 0.05
+        self, predicate: Callable[[], object], timeout_seconds: float, what: str, interval_seconds: float = 0.1
     ) -> None:
         """Wait until `predicate` holds; where it does not in time, say so with the ends of the logs."""
         deadline = time.monotonic() + timeout_seconds

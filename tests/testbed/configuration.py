@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+IMPATIENT_SCHEDULER = "SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1"
+"""For tests that promise no times: Slurm starts what can start within a second instead of several."""
+
 _PORTS = range(10_000, 32_000)  # below Linux' range for outgoing connections, which could take one meanwhile
 
 

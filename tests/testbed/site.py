@@ -115,11 +115,12 @@ class Site:
         *,
         slurm: Installation = NATIVE,
         slurm_settings: Mapping[str, str | float] | None = None,
+        slurm_conf_lines: Sequence[str] = (),
         hooks: bool = False,
         settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
     ) -> None:
-        """`slurm_settings` go into the control plane's section [slurm]. `hooks`: with our Prolog, Epilog, TaskProlog
-        and HealthCheckProgram in Slurm. `settings` are further sections of the control plane's configuration.
+        """`slurm_settings` go into the control plane's section [slurm], `settings` are further sections of its
+        configuration. `hooks`: Slurm runs Understudy's Prolog, Epilog, TaskProlog and HealthCheckProgram.
         """
         # A test breaks more of its few nodes at once than a fleet would lose.
         self._settings: dict[str, Mapping[str, str | float | bool]] = {
@@ -128,7 +129,10 @@ class Site:
         }
         self._hooks = directory.resolve() / "hooks" if hooks else None
         self.cluster = SlurmCluster(
-            directory, nodes=nodes, slurm=slurm, extra_lines=[REBOOT_PROGRAM, *hook_lines(self._hooks)]
+            directory,
+            nodes=nodes,
+            slurm=slurm,
+            extra_lines=[REBOOT_PROGRAM, *hook_lines(self._hooks), *slurm_conf_lines],
         )
         self._slurm_settings = dict(slurm_settings or {})
         if self._slurm_settings.get("gateway") == "pyslurm":
@@ -138,6 +142,9 @@ class Site:
         self._settings["repair"] = run_directory | dict(self._settings.get("repair", {}))
         self.nodes = {name: Node(name, self.directory / "nodes" / name) for name in self.cluster.node_names}
         self._port = free_ports(1)[0]
+        # One for all requests: to make a client takes 44 ms of processor time, and tests ask many times a second. No
+        # connection is kept, for the control plane may be killed meanwhile.
+        self.http = httpx.Client(base_url=self.url, timeout=10, limits=httpx.Limits(max_keepalive_connections=0))
         self.spares_wanted = spares
         self._mode = mode
         self._agents: dict[str, Process] = {}
@@ -156,6 +163,7 @@ class Site:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cluster.stop()
+        self.http.close()
         shutil.rmtree(self.directory / "venv", ignore_errors=True)  # a gigabyte that no post-mortem needs
 
     # -- its parts ---------------------------------------------------------------------------------------------
@@ -261,13 +269,13 @@ class Site:
     # -- asking ------------------------------------------------------------------------------------------------
 
     def get(self, path: str) -> Any:
-        response = httpx.get(f"{self.url}{path}", timeout=10)
+        response = self.http.get(path)
         response.raise_for_status()
         return response.json()
 
     def healthy(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200
+            return self.http.get("/healthz", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 
