@@ -186,4 +186,4 @@ class Loop:
     def _note_incidents(self, findings: list[Finding], snapshot: Snapshot) -> None:
         news = incident_news(snapshot, findings, self._stores.incidents.open_incidents())
         self._stores.incidents.add_evidence(news.evidence)
-        self._stores.incidents.close_incidents(news.over, news.outcome, snapshot.now)
+        self._stores.incidents.close(news.over, snapshot.now)

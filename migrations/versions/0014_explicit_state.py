@@ -1,6 +1,10 @@
-"""What row numbers meant for a node until now becomes columns: why it is suspected, what it was before its
-validation, whether a drained node's jobs go on; and of a decision, which states it led from and to. The state, the
-repair and the recovery that were called "hands" are called "manual_repair".
+"""State that was read from row numbers, words and evidence becomes columns, for release 0.2.
+
+- Nodes and decisions: why a node is suspected, what it was before its validation, whether a drained node's jobs go on;
+  which states a decision led from and to.
+- Words: the state, the repair and the recovery that were called "hands" are called "manual_repair".
+- Launches: rows of the launcher's table have labels (L10, L20, ...) instead of numbers.
+- Incidents: the subject is a node, a gang or a domain; what code needs of a finding is a typed detail.
 
 Revision ID: 0014
 Revises: 0013
@@ -8,8 +12,9 @@ Revises: 0013
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from alembic import op
@@ -18,6 +23,28 @@ revision = "0014"
 down_revision = "0013"
 branch_labels = None
 depends_on = None
+
+LABELS = {
+    10: "L10",
+    20: "L20",
+    30: "L30",
+    35: "L40",
+    40: "L50",
+    41: "L60",
+    42: "L70",
+    43: "L80",
+    44: "L90",
+    50: "L100",
+    75: "L110",
+    60: "L120",
+    70: "L130",
+    72: "L140",
+    71: "L150",
+}
+NUMBERS = {label: number for number, label in LABELS.items()}
+NOT_IN_THE_TABLE = 0
+
+REPAIRS = ("none", "restart_app", "reset_gpu", "reboot", "manual_repair")
 
 SUSPECTED_BY_ROW = {20: "slow", 100: "hang", 103: "black_hole", 140: "health", 150: "corruption"}
 VALIDATION_NOT_BEGUN_ROW = 224
@@ -53,6 +80,7 @@ suspicion = sa.table("suspicion", *(sa.column(name) for name in ("node", "cause"
 decision = sa.table(
     "decision",
     *(sa.column(name) for name in ("id", "at", "key", "rule", "subject", "table_row", "from_state", "to_state")),
+    sa.column("incident"),
 )
 
 
@@ -68,6 +96,24 @@ class Entered(NamedTuple):
 
 
 def upgrade() -> None:
+    _add_columns()
+    _rename("hands", "manual_repair")
+    entered = list(_entered(op.get_bind()))
+    _fill_decisions(entered)
+    _fill_nodes(entered)
+    _label_launches()
+    _fill_incidents()
+
+
+def downgrade() -> None:
+    _number_launches()
+    _remove_incidents_of_others()
+    _rename("manual_repair", "hands")
+    _drop_columns()
+
+
+def _add_columns() -> None:
+    # Not in a batch, which might build a table again: other tables refer to it.
     op.add_column("node", sa.Column("validation_origin", sa.String(32)))
     op.add_column("node", sa.Column("drain_kind", sa.String(32)))
     op.add_column("decision", sa.Column("from_state", sa.String(32)))
@@ -80,14 +126,25 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["node"], ["node.name"], name="fk_suspicion_node_node"),
         sa.PrimaryKeyConstraint("node", "cause", name="pk_suspicion"),
     )
-    _rename("hands", "manual_repair")
-    entered = list(_entered(op.get_bind()))
-    _fill_decisions(entered)
-    _fill_nodes(entered)
+    op.add_column("incident", sa.Column("detail", sa.JSON()))
+    op.add_column("incident_finding", sa.Column("detail", sa.JSON()))
+    op.add_column("incident_finding", sa.Column("signal", sa.String(32), server_default="", nullable=False))
+    op.add_column("incident", sa.Column("subject_kind", sa.String(32), server_default="node", nullable=False))
+    op.add_column("incident", sa.Column("nodes", sa.JSON(), server_default="[]", nullable=False))
+    op.drop_index("ix_incident_node", "incident")
+    op.alter_column("incident", "node", new_column_name="subject")
+    op.create_index("ix_incident_subject", "incident", ["subject_kind", "subject"])
 
 
-def downgrade() -> None:
-    _rename("manual_repair", "hands")
+def _drop_columns() -> None:
+    op.drop_index("ix_incident_subject", "incident")
+    op.alter_column("incident", "subject", new_column_name="node")
+    op.create_index("ix_incident_node", "incident", ["node"])
+    op.drop_column("incident", "nodes")
+    op.drop_column("incident", "subject_kind")
+    op.drop_column("incident_finding", "signal")
+    op.drop_column("incident_finding", "detail")
+    op.drop_column("incident", "detail")
     op.drop_table("suspicion")
     op.drop_column("decision", "to_state")
     op.drop_column("decision", "from_state")
@@ -153,3 +210,76 @@ def _rename(old: str, new: str) -> None:
             known = dict(row[1])
             known |= {key: new for key in keys if known.get(key) == old}
             connection.execute(sa.update(rows).where(rows.c.id == row.id).values({column: known}))
+
+
+def _label_launches() -> None:
+    with op.batch_alter_table("launch_end") as batch:
+        batch.alter_column(
+            "table_row", type_=sa.String(32), existing_nullable=False, postgresql_using="table_row::varchar"
+        )
+    end = sa.table("launch_end", sa.column("table_row", sa.String))
+    label = sa.case({str(number): label for number, label in LABELS.items()}, value=end.c.table_row, else_="")
+    op.execute(sa.update(end).values(table_row=label))
+    _change_waiting_facts(lambda number: LABELS.get(number, "") if isinstance(number, int) else "")
+
+
+def _number_launches() -> None:
+    end = sa.table("launch_end", sa.column("table_row", sa.String))
+    numbers = {label: str(number) for label, number in NUMBERS.items()}
+    number = sa.case(numbers, value=end.c.table_row, else_=str(NOT_IN_THE_TABLE))
+    op.execute(sa.update(end).values(table_row=number))
+    with op.batch_alter_table("launch_end") as batch:
+        batch.alter_column(
+            "table_row", type_=sa.Integer(), existing_nullable=False, postgresql_using="table_row::integer"
+        )
+    _change_waiting_facts(lambda label: NUMBERS.get(str(label), NOT_IN_THE_TABLE))
+
+
+def _change_waiting_facts(changed: Callable[[object], object]) -> None:
+    """Facts that still wait for their job are stored as the agent sent them."""
+    waiting = sa.table("waiting_fact", sa.column("id"), sa.column("fact"))
+    connection = op.get_bind()
+    for row in connection.execute(sa.select(waiting).where(waiting.c.fact.contains("launch_ended"))).all():
+        fact = json.loads(row.fact)
+        if fact.get("type") == "launch_ended":
+            fact["table_row"] = changed(fact["table_row"])
+            op.execute(sa.update(waiting).where(waiting.c.id == row.id).values(fact=json.dumps(fact)))
+
+
+def _fill_incidents() -> None:
+    connection = op.get_bind()
+    incident = sa.table("incident", sa.column("id"), sa.column("subject"), sa.column("nodes", sa.JSON))
+    for known in connection.execute(sa.select(incident.c.id, incident.c.subject)).all():
+        connection.execute(sa.update(incident).where(incident.c.id == known.id).values(nodes=[known.subject]))
+    for name in ("incident", "incident_finding"):
+        columns = [sa.column("id"), sa.column("signal"), sa.column("evidence", sa.JSON), sa.column("detail", sa.JSON)]
+        table = sa.table(name, *columns)
+        for row in connection.execute(sa.select(table.c.id, table.c.signal, table.c.evidence)).all():
+            values = {"detail": _detail(row.evidence), "signal": row.signal or str(row.evidence.get("signal", ""))}
+            connection.execute(sa.update(table).where(table.c.id == row.id).values(values))
+
+
+def _detail(evidence: dict[str, Any]) -> dict[str, Any] | None:
+    """As `fleet.finding.HardwareDetail`. A reset needs the GPU's bus id or index; a bus id alone may be a switch's."""
+    part, repair = str(evidence.get("bus_id") or ""), evidence.get("repair")
+    gpu = part or evidence.get("gpu", "") if "gpu" in evidence or "xid" in evidence else ""
+    found = {
+        "kind": "hardware",
+        "repair": repair if repair in REPAIRS else None,
+        "part": part,
+        "gpu": "" if gpu is None else str(gpu),
+        "uuid": str(evidence.get("uuid") or ""),
+        "boot_id": str(evidence.get("boot_id") or ""),
+        "is_event": "sequence" in evidence,
+    }
+    return found if any(found[key] for key in ("repair", "part", "gpu", "uuid", "boot_id")) else None
+
+
+def _remove_incidents_of_others() -> None:
+    """Older releases know incidents of nodes only."""
+    incident = sa.table("incident", sa.column("id"), sa.column("subject_kind"))
+    others = sa.select(incident.c.id).where(incident.c.subject_kind != "node").scalar_subquery()
+    found = sa.table("incident_finding", sa.column("incident"))
+    op.execute(sa.update(decision).where(decision.c.incident.in_(others)).values(incident=None))
+    op.execute(sa.delete(found).where(found.c.incident.in_(others)))
+    op.execute(sa.delete(incident).where(incident.c.subject_kind != "node"))

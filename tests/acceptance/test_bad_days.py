@@ -196,7 +196,7 @@ def test_a_spare_taken_by_an_administrator_is_left_to_them_and_the_gang_gets_ano
     assert gang.job_fields(site, job)["Restarts"] == "1"
     assert site.node("n6")["slurm"]["reason"] == "alice: new cable"
     assert site.node("n6")["state"] == "foreign_drain"
-    assert [one["node"] for one in site.get("/v1/incidents")] == ["n2"]
+    assert [one["subject"] for one in site.get("/v1/incidents")] == ["n2"]
 
 
 def test_reservations_deleted_by_hand_in_the_middle_are_made_again_or_not_needed(make_site: MakeSite) -> None:

@@ -119,7 +119,8 @@ def test_the_ranks_of_a_job_show_which_of_them_the_others_wait_for(get: Any) -> 
 
 def test_an_incident_has_its_evidence_and_its_decision(get: Any) -> None:
     (incident,) = get("/v1/incidents")
-    assert (incident["node"], incident["rule"], incident["closed_at"]) == ("n3", "xid.79", None)
+    assert (incident["subject_kind"], incident["subject"], incident["nodes"]) == ("node", "n3", ["n3"])
+    assert (incident["rule"], incident["closed_at"]) == ("xid.79", None)
     assert ": 79," in incident["evidence"]["kernel_log"]
     decision = next(one for one in get("/v1/decisions") if one["table_row"] == 10)
     assert (decision["incident"], decision["action"], decision["because"]) == (incident["id"], "quarantine", "rule")

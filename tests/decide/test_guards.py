@@ -17,6 +17,7 @@ from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView, 
 from understudy_controlplane.fleet.operator import OURSELVES, Request, Verb
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, StepName, TakeBackPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 
@@ -69,7 +70,8 @@ def test_what_a_budget_has_held_back_for_long_opens_no_breaker() -> None:
     nodes |= {f"n{i}": broken(f"n{i}") for i in range(5, 15)}
     for age, opens in ((700, False), (500, True)):
         held = {
-            f"n{i}": OpenIncident(i, f"n{i}", "xid.79", "hardware_fault", "broken", b.NOW - age) for i in range(5, 15)
+            (node := Subject.of_node(f"n{i}")): OpenIncident(i, node, "xid.79", "hardware_fault", "broken", b.NOW - age)
+            for i in range(5, 15)
         }
         decisions = decided(snapshot_of(nodes, incidents=held), b.config())
         assert {one.because for one in decisions if one.row == 10} == {Because.FLEET_BUDGET}

@@ -13,11 +13,13 @@ from understudy_controlplane.decide.ladder import next_rung
 from understudy_controlplane.fleet.finding import HardwareDetail
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, Rung
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.xid_policy import Repair
 
 
 def incident(repair: Repair | None = None) -> OpenIncident:
-    return OpenIncident(1, "n1", "xid.79", "hardware_fault", "broken", b.NOW, HardwareDetail(repair=repair))
+    node, detail = Subject.of_node("n1"), HardwareDetail(repair=repair)
+    return OpenIncident(1, node, "xid.79", "hardware_fault", "broken", b.NOW, detail)
 
 
 def tried(*rungs: Rung, kind: RecoveryKind = RecoveryKind.REPAIR) -> list[RepairAttempt]:

@@ -14,6 +14,7 @@ from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus, StepName
 from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
 
@@ -169,7 +170,7 @@ def test_a_spare_that_an_administrator_takes_before_the_gang_starts_is_replaced_
     taken = next(node for node in rehearsal.fake.nodes() if node.name == "n6")
     assert (taken.draining, taken.reason, taken.reason_user) == (True, "new cable", "alice")
     assert rehearsal.state_of("n6") is NodeState.FOREIGN_DRAIN
-    assert rehearsal.control_plane.stores.incidents.open_incidents().keys() == {"n3"}
+    assert rehearsal.control_plane.stores.incidents.open_incidents().keys() == {Subject.of_node("n3")}
 
 
 def test_a_dead_node_that_an_administrator_drains_meanwhile_is_left_alone(rehearsal: Rehearsal) -> None:
@@ -483,7 +484,7 @@ def test_an_incident_about_which_nothing_was_done_ends_with_its_fault(tmp_path: 
     rehearsal = Rehearsal(tmp_path, guards={"quarantined_nodes_max": 0})
     rehearsal.fail("n3")
     rehearsal.run(2)
-    assert set(rehearsal.control_plane.stores.incidents.open_incidents()) == {"n3"}
+    assert set(rehearsal.control_plane.stores.incidents.open_incidents()) == {Subject.of_node("n3")}
     rehearsal.booted_again.add("n3")
     rehearsal.run(2)
     assert rehearsal.control_plane.stores.incidents.open_incidents() == {}

@@ -22,6 +22,7 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, RecoveryKind, RecoveryStatus, Rung
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.recover.step import GangFacts, Tickets, World
 from understudy_controlplane.recover.steps import repair
 from understudy_controlplane.simulate.slurm import VirtualSlurm
@@ -143,7 +144,7 @@ def test_a_gpu_is_reset_by_an_exclusive_job_of_the_control_plane(tmp_path: Path)
 )
 def test_a_reset_gets_the_gpu_at_fault_if_it_is_known(detail: HardwareDetail | None, known: tuple[str, ...]) -> None:
     node = b.node("n5", NodeState.QUARANTINED)
-    incident = OpenIncident(1, "n5", "rule", "hardware_fault", "", b.NOW, detail)
+    incident = OpenIncident(1, Subject.of_node("n5"), "rule", "hardware_fault", "", b.NOW, detail)
     assert plans.repair_plan(node, RepairDetail(rung=Rung.RESET_GPU, fault=""), "x", incident).gpus == known
     assert plans.repair_plan(node, RepairDetail(rung=Rung.REBOOT, fault=""), "x", incident).gpus == ()
 
@@ -593,7 +594,7 @@ class TestATestThatIsWrong:
         assert self.in_state(rehearsal, NodeState.VALIDATING) == held
         assert {f"{NODE_HOLD_PREFIX}{name}" for name in held} <= rehearsal.reservation_names(), "nobody's job gets them"
         stores = rehearsal.control_plane.stores
-        assert set(self.NAMES) == set(stores.incidents.open_incidents())
+        assert {Subject.of_node(name) for name in self.NAMES} == set(stores.incidents.open_incidents())
         assert len(stores.journal.quarantines_since(0.0)) == 3
         rehearsal.control_plane.stores.fleet.add_intent("reset-breaker", "they are broken", "alice", rehearsal.fake.now)
         for name in held:
@@ -730,7 +731,7 @@ def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
     wait_for(rehearsal, "n6", NodeState.QUARANTINED)
     assert states_passed(rehearsal, "n5")[:3] == [140, 255, 220]
     assert states_passed(rehearsal, "n6") == [140, 255, 225]
-    assert "n6" in rehearsal.control_plane.stores.incidents.open_incidents()
+    assert Subject.of_node("n6") in rehearsal.control_plane.stores.incidents.open_incidents()
     wait_for(rehearsal, "n5", NodeState.SUSPECT)
     rehearsal.run(1)
     assert "n5" not in free_spares(rehearsal), "it passed, and looks as wrong as before"

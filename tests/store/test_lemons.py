@@ -12,6 +12,7 @@ from understudy_agent.wire import KernelEvent
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.lemon import LemonSignals
+from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
@@ -22,15 +23,18 @@ def counted(engine: Engine, since: float = 0.0) -> dict[str, LemonSignals]:
     return LemonStore(engine).signals(since, Counter({"n7": 2}))
 
 
-def incident(engine: Engine, node: str, signal: str, at: float = b.NOW) -> None:
-    values = {"node": node, "rule": "r", "signal": signal, "summary": "", "evidence": {}, "outcome": ""}
+def incident(engine: Engine, name: str, signal: str, at: float = b.NOW, kind: SubjectKind = SubjectKind.NODE) -> None:
+    values = {"rule": "r", "signal": signal, "summary": "", "evidence": {}, "outcome": ""}
     with engine.begin() as connection:
-        connection.execute(insert(tables.incident).values(**values, fault_at=at, opened_at=at))
+        connection.execute(
+            insert(tables.incident).values(**values, subject_kind=kind, subject=name, fault_at=at, opened_at=at)
+        )
 
 
 def test_faults_and_losses_are_counted_by_node(engine: Engine) -> None:
     for signal in ("hardware_fault", "straggler_confirmed", "node_dead", "gang_stranded"):
         incident(engine, "n3", signal)
+    incident(engine, "n3", "hardware_fault", kind=SubjectKind.DOMAIN)
     assert counted(engine)["n3"] == LemonSignals(faults=2, agent_losses=1)
     assert "n3" not in counted(engine, since=b.NOW + 1)
 

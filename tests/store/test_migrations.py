@@ -14,11 +14,12 @@ from understudy_agent.wire import LaunchEnded
 from understudy_controlplane.decide.transitions import violations
 from understudy_controlplane.fleet.finding import HardwareDetail
 from understudy_controlplane.fleet.node import DrainKind, NodeRecord, ValidationOrigin
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import MIGRATIONS, migrate
 from understudy_controlplane.store.fleet import FleetStore
-from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.xid_policy import Repair
 
 VALIDATE = ("hold_node", "resume_node", "run_validation")
@@ -111,7 +112,7 @@ INSERT INTO launch_end (job, restart_count, launch, table_row, cause, reason, pr
 
 
 class TestRowsOfTheLaunchersTable:
-    """0015: they were numbers before."""
+    """They were numbers before."""
 
     def test_numbers_become_labels_and_labels_become_numbers(self, engine: Engine) -> None:
         job = {"id": 1, "cluster": "c", "job_id": 7, "submit_at": 0, "user": "u", "user_id": 1, "name": ""}
@@ -171,7 +172,7 @@ def add_node(engine: Engine, name: str, state: str, row: int, since: float = 50.
 
 
 class TestWhatRowNumbersTold:
-    """0014: it was read from the number of the row that led to the node's state."""
+    """It was read from the number of the row that led to the node's state."""
 
     @pytest.mark.parametrize(
         ("state", "row", "past", "expected"),
@@ -237,7 +238,7 @@ class TestWhatRowNumbersTold:
 
 
 class TestManualRepair:
-    """0014: it was called "hands" before."""
+    """It was called "hands" before."""
 
     def test_is_renamed_wherever_it_is_stored_and_back(self, engine: Engine) -> None:
         downgrade(engine, "0013")
@@ -287,14 +288,14 @@ INSERT INTO incident_finding (incident, rule, summary, evidence, at) VALUES (1, 
 
 
 class TestDetailsOfFindings:
-    """0016: what an open incident asks for was read from its evidence before."""
+    """What an open incident asks for was read from its evidence before."""
 
     XID = '{"xid": 79, "bus_id": "0000:1b:00.0", "repair": "reset_gpu", "gpu": 3, "uuid": "GPU-3", "sequence": 5}'
     SWITCH = '{"sxid": 12028, "bus_id": "0000:c1:00.0", "repair": "dance"}'
     SLOW = '{"gpu": 0, "bus_id": ""}'
 
     def test_an_open_incident_keeps_its_gpu_and_its_repair(self, engine: Engine) -> None:
-        downgrade(engine, "0015")
+        downgrade(engine, "0013")
         with engine.begin() as connection:
             for number, evidence in enumerate((self.XID, self.SWITCH, self.SLOW, "{}"), 1):
                 row = {"id": number, "node": f"n{number}", "evidence": evidence}
@@ -306,11 +307,35 @@ class TestDetailsOfFindings:
             ):
                 connection.execute(text(INCIDENT_FINDING), {"rule": rule, "evidence": evidence})
         migrate(engine)
-        known = RepairStore(engine).open_incidents()
-        first, switch, slow, nothing = (known[f"n{number}"] for number in range(1, 5))
+        known = IncidentStore(engine).open_incidents()
+        first, switch, slow, nothing = (known[Subject.of_node(f"n{number}")] for number in range(1, 5))
         gpu = "0000:1b:00.0"
         assert first.detail == HardwareDetail(repair=Repair.RESET_GPU, part=gpu, gpu=gpu, uuid="GPU-3", is_event=True)
         assert first.asked == (Repair.MANUAL_REPAIR,)
         assert switch.detail == HardwareDetail(part="0000:c1:00.0"), "no GPU is reset for a switch"
         assert slow.detail == HardwareDetail(gpu="0")
         assert nothing.detail is None
+
+    def test_its_subject_is_its_node_and_older_releases_know_no_other(self, engine: Engine) -> None:
+        downgrade(engine, "0013")
+        with engine.begin() as connection:
+            connection.execute(text(INCIDENT), {"id": 1, "node": "n1", "evidence": "{}"})
+        migrate(engine)
+        (known,) = IncidentStore(engine).open_incidents().values()
+        assert (known.subject, known.nodes) == (Subject.of_node("n1"), ("n1",))
+        gang = {"subject_kind": "gang", "subject": "c/7@0", "rule": "hang", "signal": "gang_hung", "summary": ""}
+        with engine.begin() as connection:
+            times = {"fault_at": 1.0, "opened_at": 1.0}
+            connection.execute(insert(tables.incident).values(id=2, evidence={}, outcome="", **gang, **times))
+            found = {"incident": 2, "rule": "hang", "signal": "gang_hung", "summary": "", "evidence": {}, "at": 1.0}
+            connection.execute(insert(tables.incident_finding).values(found))
+        add_decision(engine, 1, 102)
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE decision SET incident = 2"))
+        downgrade(engine, "0013")
+        with engine.connect() as connection:
+            assert connection.execute(text("SELECT id, node FROM incident")).all() == [(1, "n1")]
+            assert connection.execute(text("SELECT count(*) FROM incident_finding")).scalar_one() == 0
+            assert connection.execute(text("SELECT incident FROM decision")).all() == [(None,)]
+        migrate(engine)
+        assert set(IncidentStore(engine).open_incidents()) == {Subject.of_node("n1")}

@@ -13,6 +13,7 @@ from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signa
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.repairs import RepairStore
@@ -125,7 +126,8 @@ class TestBreaker:
 
 
 class TestIncidents:
-    def test_an_open_one_knows_what_its_later_findings_ask_for(self, repairs: RepairStore, engine: Engine) -> None:
+    @pytest.mark.usefixtures("repairs")
+    def test_an_open_one_knows_what_its_later_findings_ask_for(self, engine: Engine) -> None:
         incidents = IncidentStore(engine)
         write_round(engine, [fault("n1", HardwareDetail(repair=Repair.RESET_GPU))], b.NOW)
         (incident,) = incidents.open_incidents().values()
@@ -148,15 +150,15 @@ class TestIncidents:
             ),
             Finding(Signal.HARDWARE_FAULT, "xid.48", "n1", b.NOW + 1, "silent about it"),
         )
-        incidents.add_evidence((incident, one) for one in found)
-        known = repairs.open_incidents()["n1"]
+        incidents.add_evidence((incident.id, one) for one in found)
+        known = incidents.open_incidents()[Subject.of_node("n1")]
         assert (known.detail, known.asked) == (HardwareDetail(repair=Repair.RESET_GPU), (Repair.MANUAL_REPAIR,))
 
     def test_a_ticket_shows_none_that_is_over(self, repairs: RepairStore, engine: Engine) -> None:
         incidents = IncidentStore(engine)
         write_round(engine, [fault("n1")], b.NOW)
         assert repairs.history("n1")["incident"] is not None
-        incidents.close_incidents(incidents.open_incidents().values(), "over", b.NOW + 1)
+        incidents.close([(one.id, "over") for one in incidents.open_incidents().values()], b.NOW + 1)
         found = repairs.history("n1")
         assert (found["incident"], found["findings"]) == (None, [])
 

@@ -23,6 +23,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Attempt, JobKey, JobThere, identify
 from understudy_controlplane.fleet.node import NodeState, generation_of
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, StepStatus
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import StoreError, open_database, reading
@@ -264,7 +265,7 @@ class TestJournal:
         assert (plan.seats, plan.job) == (("n1", "n3", "n4", "n6"), JOB.key)
         assert {step.status for step in recovery.steps} == {StepStatus.PLANNED}
         assert FleetStore(engine).nodes()["n2"].state is NodeState.QUARANTINED
-        assert set(IncidentStore(engine).open_incidents()) == {"n2"}
+        assert set(IncidentStore(engine).open_incidents()) == {Subject.of_node("n2")}
         assert recoveries.swaps_since(0) == ((b.NOW, JOB.key),)
         assert Journal(engine).quarantines_since(0) == (b.NOW,)
 

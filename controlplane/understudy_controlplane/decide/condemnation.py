@@ -15,6 +15,7 @@ from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.node import DrainKind
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
 
 BUDGETS = (Because.FLEET_BUDGET, Because.HOURLY_BUDGET, Because.DOMAIN_BUDGET)
 
@@ -70,11 +71,11 @@ def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) 
     """
     snapshot, config = current.snapshot, current.config
     since = max(snapshot.now - config.guards.breaker_window_seconds, snapshot.breaker_reset_at)
-    known = {name for name, incident in snapshot.incidents.items() if incident.opened_at <= since}
+    known = {subject for subject, incident in snapshot.incidents.items() if incident.opened_at <= since}
     held = [
         one.subject
         for one in held_back
-        if one.because is Because.BREAKER or (one.because in BUDGETS and one.subject not in known)
+        if one.because is Because.BREAKER or (one.because in BUDGETS and Subject.of_node(one.subject) not in known)
     ]
     wanted = guards.lately_quarantined(snapshot, config) | new | set(held)
     return held if len(wanted) > guards.breaker_limit(snapshot, config) else []

@@ -100,7 +100,7 @@ def take_back(snapshot: Snapshot, finding: Finding) -> Plan:
 def _repair(entered: Entered) -> Plan:
     due = entered.finding.detail
     assert isinstance(due, RepairDetail)
-    return plans.repair_plan(entered.node, due, entered.label, entered.snapshot.incidents.get(entered.node.name))
+    return plans.repair_plan(entered.node, due, entered.label, entered.snapshot.incident_of(entered.node.name))
 
 
 def _validate(entered: Entered) -> Plan:

@@ -174,7 +174,7 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
         return
     if snapshot.holders_of(node.name) or any(node.name in one.plan.nodes for one in snapshot.recoveries):
         return
-    incident = snapshot.incidents.get(node.name)
+    incident = snapshot.incident_of(node.name)
     fault = incident.summary if incident else "not known"
     evidence: dict[str, Json] = {"fault": fault, **known_of(node)}
     often = len(snapshot.quarantined_at.get(node.name, ()))

@@ -11,6 +11,7 @@ from understudy_controlplane.fleet.evidence import NO_EVIDENCE, Evidence
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import Rung
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 from understudy_controlplane.xid_policy import Repair
 
@@ -124,6 +125,16 @@ class Finding:
     dead: bool = False  # the node does not answer: it has to be set down in Slurm
     suspicion: SuspicionCause | None = None  # of the signal CLEAN: the suspicion that ends
     detail: Detail | None = None  # what code needs to know of it
+
+    @property
+    def subject(self) -> Subject:
+        """Of the incident that it belongs to."""
+        return Subject.of_node(self.node)
+
+    @property
+    def concerned(self) -> tuple[str, ...]:
+        """The nodes that it is about."""
+        return (self.node,)
 
     @property
     def request(self) -> int | None:

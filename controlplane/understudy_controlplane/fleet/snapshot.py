@@ -27,6 +27,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Snapshot:
     tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
     attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
     quarantined_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # node → when, within the last week
-    incidents: Mapping[str, OpenIncident] = field(default_factory=dict)  # node → its open one
+    incidents: Mapping[Subject, OpenIncident] = field(default_factory=dict)  # the open ones
     requests: Mapping[str, Request] = field(default_factory=dict)  # node → an operator's that is not answered yet
     breaker: str = ""  # why the circuit breaker is open; empty: it is closed
     breaker_reset_at: float = 0.0  # when a person last closed it
@@ -124,6 +125,10 @@ class Snapshot:
     def unheard(self) -> bool:
         """Whether a node that Slurm would use has not been heard since our start."""
         return any(node.heard_at is None and node.slurm and node.slurm.usable for node in self.nodes.values())
+
+    def incident_of(self, node: str) -> OpenIncident | None:
+        """The open one of the node itself."""
+        return self.incidents.get(Subject.of_node(node))
 
     def recovery_on(self, node: str) -> Recovery | None:
         """The one that works on this node itself: repairs it, tests it, gives it back."""

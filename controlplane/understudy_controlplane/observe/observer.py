@@ -112,7 +112,7 @@ class Observer:
             lemon_signals=self._history.lemon_signals(jobs, now),
             attempts=stores.repairs.attempts_since(min([now - WEEK_SECONDS, *repaired_since])),
             quarantined_at=stores.repairs.quarantined_since(now - WEEK_SECONDS),
-            incidents=stores.repairs.open_incidents(),
+            incidents=stores.incidents.open_incidents(),
             requests=stores.repairs.requests_since(now - REQUEST_AGE_MAX_SECONDS),
             breaker=stores.repairs.breaker(),
             breaker_reset_at=stores.repairs.breaker_reset_at(),

@@ -12,9 +12,10 @@ from understudy_controlplane.fleet.decision import TAKES_OUT
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.fleet.recovery import Plan
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
-from understudy_controlplane.store.incidents import end_incident, open_by_node, open_incident
+from understudy_controlplane.store.incidents import end_incident, open_by_subject, open_incident
 from understudy_controlplane.store.node_records import write_records
 from understudy_controlplane.store.recoveries import plan_recovery
 
@@ -29,7 +30,7 @@ class Journal:
         nodes: dict[str, tuple[NodeRecord, NodeRecord]] = {}  # before and after the round
         rows: list[dict[str, Any]] = []
         with self._engine.begin() as connection:
-            open_incidents = open_by_node(connection)
+            open_incidents = open_by_subject(connection)
             for change in changes:
                 decision, before, after = change.decision, change.before, change.after
                 incident = open_incident(connection, decision, now, open_incidents)
@@ -39,7 +40,7 @@ class Journal:
                 if change.closes_ticket:
                     _close_tickets(connection, decision.subject, now)
                 if change.ends_incident:
-                    end_incident(connection, decision, now, open_incidents)
+                    end_incident(connection, Subject.of_node(decision.subject), decision.reason, now, open_incidents)
                 if decision.request is not None:
                     intent = tables.operator_intent
                     connection.execute(update(intent).where(intent.c.id == decision.request).values(answered_at=now))

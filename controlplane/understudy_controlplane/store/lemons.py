@@ -10,6 +10,7 @@ from sqlalchemy import Engine, func, select
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.node import IN_REPAIR, NodeState
+from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 
@@ -32,9 +33,9 @@ class LemonStore:
         incident, event, decision = tables.incident, tables.kernel_event, tables.decision
         with reading(self._engine) as connection:
             incidents = connection.execute(
-                select(incident.c.node, incident.c.signal, func.count())
-                .where(incident.c.opened_at >= since)
-                .group_by(incident.c.node, incident.c.signal)
+                select(incident.c.subject, incident.c.signal, func.count())
+                .where(incident.c.opened_at >= since, incident.c.subject_kind == SubjectKind.NODE.value)
+                .group_by(incident.c.subject, incident.c.signal)
             ).all()
             xids = connection.execute(
                 select(event.c.node, func.count(event.c.xid.distinct()))

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action
 from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.finding import ACCUSING, Detail, HardwareDetail
 from understudy_controlplane.fleet.gpu import MovedGpu
-from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.operator import Request, Verb
 from understudy_controlplane.fleet.recovery import (
     ManualRepairPlan,
@@ -25,10 +22,10 @@ from understudy_controlplane.fleet.recovery import (
     Rung,
     ValidationPlan,
 )
+from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.recoveries import plan_of
-from understudy_controlplane.xid_policy import Repair
 
 REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR)
 NODE_VERBS = (Verb.HOLD, Verb.RELEASE, Verb.RETIRE, Verb.TEST, Verb.BURN_IN)
@@ -77,31 +74,6 @@ class RepairStore:
             for row in connection.execute(query):
                 found[row.subject] = (*found.get(row.subject, ()), row.at)
         return found
-
-    def open_incidents(self) -> dict[str, OpenIncident]:
-        table, later = tables.incident, tables.incident_finding
-        query = select(table).where(table.c.closed_at.is_(None)).order_by(table.c.id)
-        more = select(later.c.incident, later.c.detail).join(table, later.c.incident == table.c.id)
-        more = more.where(table.c.closed_at.is_(None), later.c.signal.in_([signal.value for signal in ACCUSING]))
-        asked: dict[int, tuple[Repair, ...]] = {}
-        with reading(self._engine) as connection:
-            for row in connection.execute(more.order_by(later.c.id)):
-                detail = _detail(row.detail)
-                if isinstance(detail, HardwareDetail) and detail.repair is not None:
-                    asked[row.incident] = (*asked.get(row.incident, ()), detail.repair)
-            return {
-                row.node: OpenIncident(
-                    row.id,
-                    row.node,
-                    row.rule,
-                    row.signal,
-                    row.summary,
-                    row.opened_at,
-                    _detail(row.detail),
-                    asked.get(row.id, ()),
-                )
-                for row in connection.execute(query)
-            }
 
     # -- operators ---------------------------------------------------------------------------------------------
 
@@ -185,8 +157,9 @@ class RepairStore:
     def history(self, node: str) -> dict[str, Any]:
         """What a person needs who is to look after the node: its open incident, what was found, tried and seen."""
         incident, found, decision = tables.incident, tables.incident_finding, tables.decision
+        is_open = (incident.c.closed_at.is_(None), incident.c.subject_kind == SubjectKind.NODE.value)
         with reading(self._engine) as connection:
-            query = select(incident).where(incident.c.node == node, incident.c.closed_at.is_(None))
+            query = select(incident).where(*is_open, incident.c.subject == node)
             query = query.order_by(incident.c.id.desc()).limit(1)
             last = connection.execute(query).mappings().first()
             findings = (
@@ -280,11 +253,6 @@ class RepairStore:
                 {key: value for key, value in row.items() if key != "id"}
                 for row in connection.execute(query).mappings()
             ]
-
-
-def _detail(stored: Any) -> Detail | None:
-    detail: Detail | None = msgspec.convert(stored, Detail | None)
-    return detail
 
 
 def _rung(plan: Plan) -> Rung | None:

@@ -295,7 +295,9 @@ incident = Table(
     "incident",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("node", String(255), nullable=False),
+    Column("subject_kind", String(32), nullable=False, server_default="node"),  # "node", "gang", "domain"
+    Column("subject", String(255), nullable=False),
+    Column("nodes", JSON, nullable=False, server_default="[]"),  # concerned, when it was opened
     Column("rule", String(64), nullable=False),
     Column("signal", String(32), nullable=False),
     Column("summary", Text, nullable=False),
@@ -305,13 +307,13 @@ incident = Table(
     Column("opened_at", Double, nullable=False),
     Column("closed_at", Double),
     Column("outcome", Text, nullable=False, default=""),
-    Index("ix_incident_node", "node"),
+    Index("ix_incident_subject", "subject_kind", "subject"),
 )
 
 incident_finding = Table(
     "incident_finding",
     metadata,
-    # What else was found on the node while its incident was open.
+    # What else was found on the subject while its incident was open.
     Column("id", Integer, primary_key=True),
     Column("incident", ForeignKey("incident.id"), nullable=False),
     Column("rule", String(64), nullable=False),
