@@ -47,6 +47,10 @@ GUARDS = {
     Because.BUSY: "a node is validated on request only while no job uses it",
     Because.MASS_SILENCE: "so many agents fell silent together that the cause is taken to be the network or the "
     "control plane; only operators' requests are carried out",
+    Because.MASS_HANG: "so many gangs stopped at the same time that the cause is taken to be the network, the storage "
+    "or the control plane; only operators' requests are carried out",
+    Because.MOVE_BUDGET: "the limit of gangs moved or restarted at once, within an hour, or in one partition, switch, "
+    "block or domain is reached: the gang stays where it is",
     Because.NO_SPARE: "no spare is free: the node leaves service, and the gang moves as soon as there is a spare",
 }
 

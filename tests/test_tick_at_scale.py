@@ -16,6 +16,7 @@ from tests.new_database import new_database
 from tests.stopwatch import best_seconds
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import Config
+from understudy_controlplane.decide.guards import breaker_limit
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action
@@ -72,7 +73,7 @@ def test_many_broken_nodes_are_judged_quickly_and_few_of_them_quarantined() -> N
     snapshot, config = large(*broken), b.config()
     findings = detect(snapshot, config)
     decisions = decide(snapshot, findings, config)
-    assert sum(one.action is Action.QUARANTINE for one in decisions) == config.guards.quarantined_nodes_max
+    assert sum(one.action is Action.QUARANTINE for one in decisions) == breaker_limit(snapshot, config) == 25
     assert best_seconds(lambda: decide(snapshot, findings, config)) < 0.5
 
 

@@ -85,7 +85,13 @@ class Jobs(Section):
         "jobs are never touched.",
     )
     swaps_per_hour_max: int = Field(
-        6, ge=0, description="Swaps of one job within an hour; after that a person has to look at it."
+        6,
+        ge=0,
+        description="Swaps of one job within an hour, or the share of its nodes below where that is more; after that a "
+        "person has to look at it.",
+    )
+    swaps_per_hour_share: float = Field(
+        0.003, ge=0, le=1, description="Swaps of one job within an hour, as a share of the number of its nodes."
     )
     restarts_without_progress_max: int = Field(
         3,
@@ -107,16 +113,45 @@ class Spares(Section):
 
 
 class Guards(Section):
-    quarantined_nodes_max: int = Field(
-        4, ge=0, description="Nodes quarantined at once; no further node is quarantined above that."
+    quarantined_share: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Share of all nodes that may be quarantined at once. Nodes that wait for a person have a budget of "
+        "their own, `waiting_share`.",
+    )
+    quarantined_nodes_min: int = Field(
+        12, ge=0, description="The same limit for small fleets: this number of nodes where it is more than that share."
+    )
+    quarantined_nodes_max: int | None = Field(
+        None, ge=0, description="No more nodes than this are quarantined at once, whatever the share."
     )
     quarantined_share_max: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="The same limit as a share of all nodes. The smaller of both counts, but never below 1 node.",
+        description="No more than this share of all nodes is quarantined at once, nodes that wait for a person "
+        "included; never below 1 node.",
     )
-    quarantines_per_hour_max: int = Field(8, ge=0, description="New quarantines within an hour, in the whole fleet.")
+    waiting_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="Share of all nodes that may wait for a person: in manual repair, or quarantined for over an hour "
+        "while repair is off or a job goes on there to its end. Further ones count as quarantined.",
+    )
+    waiting_nodes_min: int = Field(
+        4, ge=0, description="The same limit for small fleets: this number of nodes where it is more than that share."
+    )
+    quarantines_per_hour_share: float = Field(
+        0.003, ge=0, le=1, description="New quarantines within an hour, as a share of all nodes."
+    )
+    quarantines_per_hour_min: int = Field(
+        12, ge=0, description="The same limit for small fleets: this number where it is more than that share."
+    )
+    quarantines_per_hour_max: int | None = Field(
+        None, ge=0, description="No more new quarantines than this within an hour, whatever the share."
+    )
     domain_share_max: float = Field(
         0.5,
         ge=0,
@@ -130,18 +165,54 @@ class Guards(Section):
     breaker_window_seconds: float = Field(
         600.0, gt=0, description="Time over which the circuit breaker counts quarantined nodes."
     )
-    breaker_nodes_max: int = Field(
-        6,
-        ge=1,
-        description="Nodes quarantined within that time; one more opens the circuit breaker. Only a person closes it "
-        "again.",
+    breaker_share: float = Field(
+        0.002,
+        ge=0,
+        le=1,
+        description="Share of all nodes that may be newly quarantined within that time; one more opens the circuit "
+        "breaker. Only a person closes it again.",
+    )
+    breaker_nodes_min: int = Field(
+        10, ge=1, description="The same limit for small fleets: this number of nodes where it is more than that share."
+    )
+    breaker_nodes_max: int | None = Field(
+        None, ge=1, description="No more nodes than this within that time, whatever the share."
     )
     breaker_share_max: float = Field(
         0.25,
         gt=0,
         le=1,
-        description="The same limit as a share of the nodes that were in service. The smaller of both counts, but "
-        "never below 3 nodes.",
+        description="No more than this share of the nodes that were in service within that time, but never below 3 "
+        "nodes.",
+    )
+    gang_moves_share: float = Field(
+        0.002,
+        ge=0,
+        le=1,
+        description="Gangs moved or restarted at once, as a share of the number of nodes. A move counts until the "
+        "gang's processes have started.",
+    )
+    gang_moves_min: int = Field(
+        10, ge=0, description="The same limit for small fleets: this number where it is more than that share."
+    )
+    gang_moves_per_hour_share: float = Field(
+        0.003,
+        ge=0,
+        le=1,
+        description="Gangs moved or restarted within an hour, as a share of the number of nodes.",
+    )
+    gang_moves_per_hour_min: int = Field(
+        12, ge=0, description="The same limit for small fleets: this number where it is more than that share."
+    )
+    gang_moves_domain_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of the gangs with a seat in a partition, switch, block or domain, of no more than half of "
+        "all nodes, that may be moved or restarted at once because of nodes there...",
+    )
+    gang_moves_domain_min: int = Field(
+        4, ge=1, description="... or this number of gangs, where it is more than that share."
     )
     observe_rules: list[str] = Field(
         [],
@@ -358,6 +429,19 @@ class Hang(Section):
     first_step_seconds: float = Field(
         1800.0, gt=0, description="Time for a gang's first step, and the longest time to wait for any step."
     )
+    together_gangs: int = Field(
+        3,
+        ge=2,
+        description="Gangs that stop at the same time, from which the cause is taken to be the network, the storage or "
+        "the control plane. None of them is restarted.",
+    )
+    together_share: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="Share of the running gangs, together with that number, from which the control plane does only "
+        "what an operator requests.",
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -441,7 +525,14 @@ class Repair(Section):
         ge=1,
         description="Quarantines of one node within a week from which manual repair is needed, whatever the fault.",
     )
-    nodes_at_once_max: int = Field(2, ge=1, description="Nodes in repair or validation at once.")
+    nodes_at_once_max: int = Field(
+        2,
+        ge=1,
+        description="Nodes in repair or validation at once, or the share of all nodes below where that is more.",
+    )
+    nodes_at_once_share: float = Field(
+        0.01, ge=0, le=1, description="Nodes in repair or validation at once, as a share of all nodes."
+    )
     cooldown_seconds: float = Field(60.0, ge=0, description="Time between two repairs of the same node.")
     dead_node_wait_seconds: float = Field(
         1800.0, ge=0, description="Time for a dead node to come back by itself; after that manual repair is needed."
@@ -511,7 +602,11 @@ class Validation(Section):
     suspects_at_once_max: int = Field(
         2,
         ge=1,
-        description="Suspects in validation at once. Validations and burn-ins that an operator requested do not count.",
+        description="Suspects in validation at once, or the share of all nodes below where that is more. Validations "
+        "and burn-ins that an operator requested do not count.",
+    )
+    suspects_at_once_share: float = Field(
+        0.01, ge=0, le=1, description="Suspects in validation at once, as a share of all nodes."
     )
     probation_hours: float = Field(24.0, ge=0, description="Time for which a node is on probation after its return.")
     probation_weight: int = Field(

@@ -211,7 +211,7 @@ class TestStranded:
         assert decided(b.snapshot(self.node, jobs=[b.job()], spares=SPARES, recoveries=(under_way,))) == []
 
     def test_the_budget_of_quarantines_does_not_hold_it_back(self) -> None:
-        full = b.snapshot(self.node, jobs=[b.job()], spares=SPARES, quarantines=(b.NOW - 5,) * 8)
+        full = b.snapshot(self.node, jobs=[b.job()], spares=SPARES, quarantines=(b.NOW - 5,) * 12)
         assert only(decided(full)).action is Action.MOVE_GANG
 
     def test_a_dead_node_is_declared_down(self) -> None:
@@ -285,7 +285,7 @@ class TestNothing:
             ({"mode": Mode.OBSERVE}, Because.DRY_RUN),
             ({"paused": "maintenance (alice)"}, Because.PAUSED),
             ({"slurm_error": "timed out"}, Because.SLURM_UNREADABLE),
-            ({"quarantines": (b.NOW - 5,) * 8}, Because.HOURLY_BUDGET),
+            ({"quarantines": (b.NOW - 5,) * 12}, Because.HOURLY_BUDGET),
         ],
     )
     def test_a_guard_holds_the_quarantine_back_and_says_why(self, values: dict[str, object], because: Because) -> None:

@@ -44,7 +44,7 @@ def quarantined(decisions: list[Decision]) -> list[str]:
 WIDE: dict[str, Any] = {"quarantined_nodes_max": 1000, "quarantines_per_hour_max": 1000, "domain_share_max": 1.0}
 
 
-@pytest.mark.parametrize(("count", "limit"), [(8, 3), (100, 6), (1000, 6)])
+@pytest.mark.parametrize(("count", "limit"), [(8, 3), (100, 10), (1000, 10)])
 def test_a_wrong_rule_that_hits_every_node_opens_the_breaker(count: int, limit: int) -> None:
     nodes = {name: broken(name) for name in fleet(count)}
     decisions = decided(snapshot_of(nodes), b.config(guards=WIDE))
@@ -55,25 +55,26 @@ def test_a_wrong_rule_that_hits_every_node_opens_the_breaker(count: int, limit: 
     assert sum(one.because is Because.BREAKER for one in decisions) == count - limit
 
 
-def test_a_wrong_rule_opens_it_with_the_budgets_that_a_site_has_by_default() -> None:
-    """They are smaller than what it bears: what they hold back counts, too."""
+@pytest.mark.parametrize(("guards", "let_through"), [({}, 10), ({"quarantined_nodes_max": 4}, 4)])
+def test_a_wrong_rule_opens_it_also_where_a_budget_is_smaller(guards: dict[str, int], let_through: int) -> None:
+    """What a budget holds back counts, too."""
     nodes = {name: broken(name) for name in fleet(100)}
     domains = {"partition train": tuple(nodes)}
-    decisions = decided(snapshot_of(nodes, domains=domains), b.config())
-    assert len(quarantined(decisions)) == 4
+    decisions = decided(snapshot_of(nodes, domains=domains), b.config(guards=guards))
+    assert len(quarantined(decisions)) == let_through
     (breaker,) = [one for one in decisions if one.action is Action.OPEN_BREAKER]
-    assert "96 more to be quarantined" in breaker.reason
+    assert f"{100 - let_through} more to be quarantined" in breaker.reason
 
 
 def test_what_a_budget_has_held_back_for_long_opens_no_breaker() -> None:
     nodes = fleet(100) | {f"n{i}": b.node(f"n{i}", NodeState.QUARANTINED) for i in range(1, 5)}
-    nodes |= {f"n{i}": broken(f"n{i}") for i in range(5, 15)}
+    nodes |= {f"n{i}": broken(f"n{i}") for i in range(5, 16)}
     for age, opens in ((700, False), (500, True)):
         held = {
             (node := Subject.of_node(f"n{i}")): OpenIncident(i, node, "xid.79", "hardware_fault", "broken", b.NOW - age)
-            for i in range(5, 15)
+            for i in range(5, 16)
         }
-        decisions = decided(snapshot_of(nodes, incidents=held), b.config())
+        decisions = decided(snapshot_of(nodes, incidents=held), b.config(guards={"quarantined_nodes_max": 4}))
         assert {one.because for one in decisions if one.row == 10} == {Because.FLEET_BUDGET}
         assert any(one.action is Action.OPEN_BREAKER for one in decisions) is opens
 
@@ -285,7 +286,7 @@ class TestATestThatNeverBegan:
 class TestAFailedTestOfANodeInService:
     """A self-check or a script that is wrong fails every node that it tests: that is bounded like any wrong rule."""
 
-    FULL: ClassVar[dict[str, Any]] = {"quarantines": tuple(b.NOW - 1000 - i for i in range(8))}
+    FULL: ClassVar[dict[str, Any]] = {"quarantines": tuple(b.NOW - 1000 - i for i in range(12))}
 
     @staticmethod
     def failed(
@@ -301,7 +302,7 @@ class TestAFailedTestOfANodeInService:
         return snapshot_of(nodes, attempts=tuple(tests), reservations=b.kept(*names), **values)
 
     @pytest.mark.parametrize("origin", [IN_SERVICE, PROBED, REQUESTED, ON_PROBATION])
-    @pytest.mark.parametrize(("count", "limit"), [(8, 3), (100, 6)])
+    @pytest.mark.parametrize(("count", "limit"), [(8, 3), (100, 10)])
     def test_a_wrong_test_that_fails_every_node_opens_the_breaker(
         self, count: int, limit: int, origin: ValidationOrigin
     ) -> None:
@@ -317,9 +318,9 @@ class TestAFailedTestOfANodeInService:
     def test_a_wrong_test_opens_it_with_the_budgets_that_a_site_has_by_default(self) -> None:
         domains = {"partition train": tuple(f"n{i}" for i in range(1, 101))}
         decisions = decided(self.failed(40, first=61, others=60, domains=domains), b.config(**TESTED))
-        assert len(quarantined(decisions)) == 4
+        assert len(quarantined(decisions)) == 10
         (breaker,) = [one for one in decisions if one.action is Action.OPEN_BREAKER]
-        assert "36 more to be quarantined" in breaker.reason
+        assert "30 more to be quarantined" in breaker.reason
 
     def test_it_is_drained_before_its_reservation_is_given_up(self) -> None:
         (decision,) = decided(self.failed(1), b.config(**TESTED))

@@ -42,6 +42,8 @@ def condemnations(current: Round, condemned: Sequence[Condemned]) -> list[Decisi
         objection = (
             guards.object_to_quarantine(snapshot, config, one[1], already=new)
             if takes_out
+            else guards.object_to_gang_action(snapshot, config, one[1])
+            if one[0].action in (Action.MOVE_GANG, Action.RESTART_GANG)
             else guards.object_to_any(snapshot)
         )
         if objection is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from understudy_controlplane.decide import allocation_swap, hangs, plans, spares
+from understudy_controlplane.decide import allocation_swap, guards, hangs, plans, spares
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.fleet.decision import Because
-from understudy_controlplane.fleet.finding import HANGS, Finding
+from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, job_of
@@ -54,6 +54,10 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     objection = _cannot_restart(current, job, findings)
     if objection is not None:
         return objection
+    named = [finding.node for finding in findings if finding.signal is Signal.GANG_HUNG]
+    held = _held_back(current, job, named)
+    if held is not None:
+        return held
     plan, words = hangs.restart(current.snapshot, job, findings, current.free, current.condemned, current.config)
     return Move(plan, Because.RULE, words)
 
@@ -66,7 +70,7 @@ def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Mo
     spent = hangs.too_often(snapshot, job, config)
     number = job.key.job_id
     reasons = (
-        (hangs.still_coming_up(snapshot, job), Because.RULE, f"job {number} is being restarted already"),
+        (guards.is_on_its_way(snapshot, job.key), Because.RULE, f"job {number} is being restarted already"),
         (bool(spent), Because.RESTART_BUDGET, spent),
         (
             gang is not None and allocation_swap.to_be_heard_again(snapshot, gang),
@@ -90,19 +94,28 @@ def _move_inside(current: Round, job: Job, findings: Sequence[Finding]) -> Move 
     seated = {finding.node for finding in findings} & set(gang.seats)
     if allocation_swap.why_not(snapshot, job, findings, current.condemned):
         return None if seated else Move(None, Because.RULE, f"job {job.key.job_id} does not use it now")
-    if seated and _moved_too_often(current, job):
-        return _too_often(job)
     plan, words = allocation_swap.swap(snapshot, job, findings, current.config)
-    return Move(plan, Because.RULE, words)
+    return (_held_back(current, job, seated) if seated else None) or Move(plan, Because.RULE, words)
 
 
 def _not_heard_again(job: Job) -> str:
     return f"this control plane has just started and not yet heard the launcher of job {job.key.job_id}"
 
 
+def _held_back(current: Round, job: Job, leaving: Collection[str]) -> Move | None:
+    """By a limit of its own, or by the fleet's."""
+    if _moved_too_often(current, job):
+        return _too_often(job)
+    objection = guards.object_to_move(current.snapshot, current.config, job, leaving, current.moves)
+    if objection is None:
+        return None
+    return Move(None, objection.because, f"job {job.key.job_id} stays where it is, because {objection.words}")
+
+
 def _moved_too_often(current: Round, job: Job) -> bool:
+    policy = current.config.jobs
     moved = sum(key == job.key for _, key in current.snapshot.swaps)
-    return moved >= current.config.jobs.swaps_per_hour_max
+    return moved >= guards.scaled(policy.swaps_per_hour_share, job.slurm.node_count, policy.swaps_per_hour_max)
 
 
 def _too_often(job: Job) -> Move:
@@ -129,8 +142,9 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     objection = _cannot_move(current, job, findings, seats)
     if objection:
         return Move(None, Because.RULE, f"job {job.key.job_id} {objection}: left to a person")
-    if _moved_too_often(current, job):
-        return _too_often(job)
+    held = _held_back(current, job, [finding.node for finding in findings])
+    if held is not None:
+        return held
     gone = _gone(snapshot, job, seats, findings)
     needed = len(findings) + len(gone) + _removed(snapshot, job)
     free = [name for name in current.free if spares.suits(snapshot.nodes[name], job, snapshot.nodes[findings[0].node])]

@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import Finding
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import IN_REPAIR, NodeView, ValidationOrigin
-from understudy_controlplane.fleet.recovery import RepairAttempt
+from understudy_controlplane.fleet.recovery import (
+    AllocationSwapPlan,
+    Recovery,
+    RepairAttempt,
+    StepName,
+    StepStatus,
+    SwapPlan,
+)
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HOUR_SECONDS = 3600.0
@@ -41,10 +49,29 @@ def held_back(row: Row, finding: Finding, objection: Objection) -> Decision:
     )
 
 
+def scaled(share: float, of: int, least: int, most: int | None = None) -> int:
+    """A share of a fleet; `least` where the fleet is small, and never above `most`."""
+    limit = max(least, int(share * of))
+    return limit if most is None else min(limit, most)
+
+
 def quarantine_limit(snapshot: Snapshot, config: Config) -> int:
-    """How many nodes may be quarantined at once."""
-    share = int(config.guards.quarantined_share_max * len(snapshot.nodes))
-    return min(config.guards.quarantined_nodes_max, max(1, share))
+    """How many nodes may be quarantined at once, besides those that wait for a person."""
+    policy = config.guards
+    limit = scaled(
+        policy.quarantined_share, len(snapshot.nodes), policy.quarantined_nodes_min, policy.quarantined_nodes_max
+    )
+    return min(limit, _quarantine_ceiling(snapshot, config))
+
+
+def _quarantine_ceiling(snapshot: Snapshot, config: Config) -> int:
+    return max(1, int(config.guards.quarantined_share_max * len(snapshot.nodes)))
+
+
+def _waiting(snapshot: Snapshot, config: Config) -> int:
+    """Quarantined nodes for which the control plane can do nothing, as far as their own budget goes."""
+    waiting = snapshot.manual if config.repair.enabled else snapshot.left
+    return min(waiting, scaled(config.guards.waiting_share, len(snapshot.nodes), config.guards.waiting_nodes_min))
 
 
 def still_gathering(snapshot: Snapshot) -> bool:
@@ -56,11 +83,13 @@ BREAKER_NODES_MIN = 3
 
 
 def breaker_limit(snapshot: Snapshot, config: Config) -> int:
-    """How many nodes may be quarantined within the breaker's window. Counted against those that are, or just were,
-    well: a fleet that is mostly out of service has little left to lose.
+    """How many nodes may be quarantined within the breaker's window. Bounded by those that are, or just were, well: a
+    fleet that is mostly out of service has little left to lose.
     """
-    share = int(config.guards.breaker_share_max * (snapshot.well + len(lately_quarantined(snapshot, config))))
-    return min(config.guards.breaker_nodes_max, max(BREAKER_NODES_MIN, share))
+    policy = config.guards
+    limit = scaled(policy.breaker_share, len(snapshot.nodes), policy.breaker_nodes_min, policy.breaker_nodes_max)
+    share = int(policy.breaker_share_max * (snapshot.well + len(lately_quarantined(snapshot, config))))
+    return min(limit, max(BREAKER_NODES_MIN, share))
 
 
 def lately_quarantined(snapshot: Snapshot, config: Config) -> set[str]:
@@ -79,10 +108,14 @@ def object_while_open(snapshot: Snapshot) -> Objection | None:
 
 def object_to_rule(finding: Finding, config: Config) -> Objection | None:
     """A site may let single rules only observe."""
-    prefix = next((one for one in config.guards.observe_rules if one and finding.rule.startswith(one)), None)
+    return _object_to_rule_named(finding.rule, config)
+
+
+def _object_to_rule_named(rule: str, config: Config) -> Objection | None:
+    prefix = next((one for one in config.guards.observe_rules if one and rule.startswith(one)), None)
     if prefix is None:
         return None
-    return Objection(Because.RULE_DRY_RUN, f'rule {finding.rule} only observes here (observe_rules has "{prefix}")')
+    return Objection(Because.RULE_DRY_RUN, f'rule {rule} only observes here (observe_rules has "{prefix}")')
 
 
 def object_to_operator(snapshot: Snapshot) -> Objection | None:
@@ -115,7 +148,7 @@ def object_to_repair(
         return general
     if snapshot.nodes[finding.node].state in IN_REPAIR:
         return None  # it counts already
-    limit = config.repair.nodes_at_once_max
+    limit = scaled(config.repair.nodes_at_once_share, len(snapshot.nodes), config.repair.nodes_at_once_max)
     at_work = (node.state in IN_REPAIR and not node.record.tested_in_service for node in snapshot.nodes.values())
     if len(already) + sum(at_work) >= limit:
         return Objection(Because.REPAIR_BUDGET, f"{limit} nodes are in repair or test already, which is the limit")
@@ -129,7 +162,9 @@ def object_to_probe(
     tested already. Validations that operators asked for do not count.
     """
     under_test = {*already, *(name for name, node in snapshot.nodes.items() if _is_probed(node))}
-    limit = config.validation.suspects_at_once_max
+    limit = scaled(
+        config.validation.suspects_at_once_share, len(snapshot.nodes), config.validation.suspects_at_once_max
+    )
     return (
         object_to_quarantine(snapshot, config, finding, under_test)
         or (
@@ -163,9 +198,13 @@ def object_to_any(snapshot: Snapshot) -> Objection | None:
         return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
     if still_gathering(snapshot):
         return Objection(Because.GATHERING, "this control plane has just started and not yet heard every node")
-    if snapshot.mass_silence:
-        return Objection(Because.MASS_SILENCE, snapshot.mass_silence)
-    return None
+    return _object_to_mass(snapshot)
+
+
+def _object_to_mass(snapshot: Snapshot) -> Objection | None:
+    """Many nodes or gangs show the same at once: the cause is elsewhere."""
+    masses = ((Because.MASS_SILENCE, snapshot.mass_silence), (Because.MASS_HANG, snapshot.mass_hang))
+    return next((Objection(because, words) for because, words in masses if words), None)
 
 
 def object_to_quarantine(
@@ -184,14 +223,114 @@ def object_to_quarantine(
     if len(lately) > breaker_limit(snapshot, config):
         return Objection(Because.BREAKER, "it would be one too many at once for the circuit breaker")
     held = len(already) + snapshot.quarantined
-    limit = quarantine_limit(snapshot, config)
-    if held >= limit:
-        return Objection(Because.FLEET_BUDGET, f"{limit} nodes are quarantined already, which is the limit")
+    limit, ceiling = quarantine_limit(snapshot, config), _quarantine_ceiling(snapshot, config)
+    if held - _waiting(snapshot, config) >= limit or held >= ceiling:
+        words = (
+            f"{held} nodes are quarantined already, where {limit} besides those that wait for a person are the limit"
+        )
+        return Objection(Because.FLEET_BUDGET, words)
     recent = len(already) + sum(at > snapshot.now - HOUR_SECONDS for at in snapshot.quarantines)
-    if recent >= config.guards.quarantines_per_hour_max:
-        words = f"{config.guards.quarantines_per_hour_max} nodes were quarantined within the hour, which is the limit"
+    policy = config.guards
+    per_hour = scaled(
+        policy.quarantines_per_hour_share,
+        len(snapshot.nodes),
+        policy.quarantines_per_hour_min,
+        policy.quarantines_per_hour_max,
+    )
+    if recent >= per_hour:
+        words = f"{recent} nodes were quarantined within the hour, where {per_hour} are the limit"
         return Objection(Because.HOURLY_BUDGET, words)
     return _object_for_domains(snapshot, config, finding.node, already)
+
+
+def object_to_gang_action(snapshot: Snapshot, config: Config, finding: Finding) -> Objection | None:
+    """To moving or restarting a gang where no node is taken out of service for it. A gang that is on its way already
+    gets there: it does not run, and nothing is saved by waiting.
+    """
+    general = object_to_any(snapshot)
+    if general or (finding.job is not None and is_on_its_way(snapshot, finding.job)):
+        return general
+    incident = snapshot.incident_of(finding.node)
+    rules = (finding.rule, incident.rule if incident is not None and finding.signal is Signal.GANG_STRANDED else "")
+    return object_while_open(snapshot) or next(
+        (objection for rule in rules if rule and (objection := _object_to_rule_named(rule, config))), None
+    )
+
+
+def is_on_its_way(snapshot: Snapshot, job: JobKey) -> bool:
+    """The job is being moved or restarted, and its processes have not started yet."""
+    recovery = snapshot.recovery_of(job)
+    return recovery is not None and not _has_processes(recovery)
+
+
+def _has_processes(recovery: Recovery) -> bool:
+    processes = recovery.step(StepName.AWAIT_PROCESSES)
+    return processes is not None and processes.status is StepStatus.DONE
+
+
+def object_to_move(
+    snapshot: Snapshot, config: Config, job: Job, leaving: Collection[str], already: Sequence[SwapPlan]
+) -> Objection | None:
+    """Budgets of gang moves and restarts. `leaving`: the nodes that the gang leaves, empty where none is named;
+    `already`: what was decided in this same round.
+
+    A gang that is on its way already, and goes elsewhere now, counts once.
+    """
+    if is_on_its_way(snapshot, job.key):
+        return None
+    opened = object_while_open(snapshot)
+    if opened is not None:
+        return opened
+    policy, nodes = config.guards, len(snapshot.nodes)
+    newer = {plan.supersedes for plan in already}
+    running = [one for one in snapshot.recoveries if one.swap and one.id not in newer and not _has_processes(one)]
+    moving = [plan for plan in (*(one.swap for one in running), *already) if plan is not None and _stops_gang(plan)]
+    limit = scaled(policy.gang_moves_share, nodes, policy.gang_moves_min)
+    if len(moving) >= limit:
+        words = f"{len(moving)} gangs are being moved or restarted already, where {limit} are the limit"
+        return Objection(Because.MOVE_BUDGET, words)
+    recent = len([plan for plan in already if _stops_gang(plan)]) + len(snapshot.swaps)
+    limit = scaled(policy.gang_moves_per_hour_share, nodes, policy.gang_moves_per_hour_min)
+    if recent >= limit:
+        words = f"{recent} gangs were moved or restarted within the hour, where {limit} are the limit"
+        return Objection(Because.MOVE_BUDGET, words)
+    return _object_to_move_in_domains(snapshot, config, leaving or job.slurm.nodes, moving)
+
+
+def _stops_gang(plan: SwapPlan) -> bool:
+    """Not the order to a launcher to keep off a node that its gang does not use."""
+    return not isinstance(plan, AllocationSwapPlan) or plan.launch >= 0
+
+
+def _object_to_move_in_domains(
+    snapshot: Snapshot, config: Config, leaving: Collection[str], moving: Sequence[SwapPlan]
+) -> Objection | None:
+    """A domain that holds most of the fleet, as a partition may, is bounded by the fleet's own limits."""
+    policy = config.guards
+    elsewhere = [_domains(snapshot, _left_by(snapshot, plan)) for plan in moving]
+    for domain in sorted(_domains(snapshot, leaving)):
+        if 2 * len(snapshot.domains[domain]) > len(snapshot.nodes):
+            continue
+        gangs = snapshot.gangs_in.get(domain, 0)
+        limit = scaled(policy.gang_moves_domain_share, gangs, policy.gang_moves_domain_min)
+        count = sum(domain in one for one in elsewhere)
+        if count >= limit:
+            words = (
+                f"{count} gangs with nodes in {domain} ({gangs} in all) are being moved or restarted already, "
+                f"where {limit} are the limit"
+            )
+            return Objection(Because.MOVE_BUDGET, words)
+    return None
+
+
+def _left_by(snapshot: Snapshot, plan: SwapPlan) -> Collection[str]:
+    left = (*plan.nodes, *plan.leaving)
+    job = snapshot.jobs.get(plan.job)
+    return left or (job.slurm.nodes if job is not None else ())
+
+
+def _domains(snapshot: Snapshot, nodes: Collection[str]) -> set[str]:
+    return {domain for name in nodes for domain in snapshot.domains_of.get(name, ())}
 
 
 def _object_for_domains(snapshot: Snapshot, config: Config, node: str, already: Collection[str]) -> Objection | None:

@@ -8,7 +8,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.decide import allocation_swap, plans, spares
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
-from understudy_controlplane.fleet.recovery import Plan, Recovery, StepName, StepStatus
+from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -36,13 +36,6 @@ def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
         f"job {job.key.job_id} was restarted {count} times because it hung, without progress beyond {where}: "
         "no node is at fault, or it is not known which; left to its user (scontrol requeue, or scancel)"
     )
-
-
-def still_coming_up(snapshot: Snapshot, job: Job) -> bool:
-    """It is being moved or restarted already, and its processes have not started yet."""
-    recovery: Recovery | None = snapshot.recovery_of(job.key)
-    processes = recovery.step(StepName.AWAIT_PROCESSES) if recovery is not None else None
-    return recovery is not None and (processes is None or processes.status is not StepStatus.DONE)
 
 
 def restart(

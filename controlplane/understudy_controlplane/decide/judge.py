@@ -13,7 +13,7 @@ from understudy_controlplane.decide.releases import releases
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.table import SIGNAL_PRIORITY, Row, look_up
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import HANGS, Finding, SilenceDetail
+from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, SilenceDetail
 from understudy_controlplane.fleet.node import NodeView, ValidationOrigin
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -22,6 +22,8 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     """Decisions of this round, those that act with a plan. Repetitions are the caller's to leave out."""
     if mass := _mass_silence(findings):
         snapshot = replace(snapshot, mass_silence=mass)
+    if mass := _mass_hang(findings):
+        snapshot = replace(snapshot, mass_hang=mass)
     decisions: list[Decision] = []
     condemned: list[Condemned] = []
     begun: dict[str, ValidationOrigin | None] = {}
@@ -64,6 +66,16 @@ def _mass_silence(findings: Iterable[Finding]) -> str:
     return (
         f"{len(nodes)} agents fell silent together, which is taken for a fault of the control plane or of the network "
         "(`understudy hold` takes nodes that are really gone out of the count)"
+    )
+
+
+def _mass_hang(findings: Iterable[Finding]) -> str:
+    alike = [finding.detail for finding in findings if isinstance(finding.detail, HangDetail) and finding.detail.mass]
+    if not alike:
+        return ""
+    return (
+        f"{max(one.together for one in alike)} gangs stopped at the same time, which is taken for a fault of the "
+        "network, the storage or the control plane (`scontrol requeue` or `scancel` takes their jobs out of the count)"
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import spares
-from understudy_controlplane.fleet.recovery import Plan
+from understudy_controlplane.fleet.recovery import Plan, SwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -18,13 +18,15 @@ class Round:
     """Nodes condemned in this round, also those that a guard holds back: none of them is a spare."""
 
     free: tuple[str, ...] = ()  # spares that a gang may get, best first
+    moves: tuple[SwapPlan, ...] = ()  # of gangs, decided in this round
 
     def with_condemned(self, nodes: frozenset[str]) -> Round:
         free = tuple(name for name in spares.free_spares(self.snapshot, self.config) if name not in nodes)
         return replace(self, condemned=nodes, free=free)
 
     def after(self, plan: Plan | None) -> Round:
-        """The spares that the plan takes are free no more."""
+        """The spares that the plan takes are not free any more, and a gang that it moves counts."""
         if plan is None:
             return self
-        return replace(self, free=tuple(name for name in self.free if name not in plan.claimed))
+        moves = (*self.moves, plan) if isinstance(plan, SwapPlan) else self.moves
+        return replace(self, free=tuple(name for name in self.free if name not in plan.claimed), moves=moves)

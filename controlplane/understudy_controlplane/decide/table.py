@@ -242,6 +242,15 @@ TABLE: tuple[Row, ...] = (
         suspects=SuspicionCause.BLACK_HOLE,
     ),
     Row(
+        106,
+        ALL,
+        (Signal.GANG_HUNG_TOGETHER,),
+        None,
+        Action.NOTHING,
+        "many gangs stopped at the same time: the network, the storage or the control plane is the cause, and no gang "
+        "is restarted",
+    ),
+    Row(
         130,
         TRUSTED,
         (Signal.DRAIN_AT_JOB_END,),

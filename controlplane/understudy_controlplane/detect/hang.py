@@ -4,17 +4,23 @@ The time limit is learnt from the gang's own pauses between steps, including che
 steps are no hang: agents that do not report, a control plane that has just started. Ranks that have not entered the
 collective in which their peers wait are named; when all have entered it, the cause is the network or the program, and
 none is named.
+
+Gangs that stopped at the same time have one cause, and a restart of each would not remove it: the network, the storage
+or the control plane.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from understudy_controlplane.config import Hang, Silence
+from understudy_controlplane.detect.silence import TOGETHER_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence, Json
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, HangDetail, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 
@@ -22,14 +28,50 @@ RANKS_SHOWN_MAX = 32
 
 
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
-    for table in snapshot.tables.values():
-        job = snapshot.jobs.get(table.job)
+    running = {table.job: table for table in snapshot.tables.values() if _runs(table, snapshot)}
+    standing = sorted(since for table in running.values() if (since := _standing_since(table, snapshot)) is not None)
+    for table in running.values():
         nodes = _nodes_of(table)
-        if job is None or not job.running or not nodes or not _heard(nodes, snapshot, silence):
+        if not nodes or not _heard(nodes, snapshot, silence):
             continue
-        since = max(table.advanced_at or table.heard_since, snapshot.started_at)
-        if snapshot.now - since > patience_seconds(table, policy):
-            yield from _hung(table, nodes, snapshot, since)
+        since = _still_since(table, snapshot)
+        if snapshot.now - since <= patience_seconds(table, policy):
+            continue
+        together = bisect_right(standing, since + TOGETHER_SECONDS) - bisect_left(standing, since - TOGETHER_SECONDS)
+        found = _hung(table, nodes, snapshot, since)
+        if together < policy.together_gangs:
+            yield from found
+        else:
+            mass = together >= policy.together_share * len(running)
+            yield _with_others(next(iter(found)), HangDetail(together=together, mass=mass))
+
+
+def _runs(table: StepTable, snapshot: Snapshot) -> bool:
+    job = snapshot.jobs.get(table.job)
+    return job is not None and job.running
+
+
+def _still_since(table: StepTable, snapshot: Snapshot) -> float:
+    return max(table.advanced_at or table.heard_since, snapshot.started_at)
+
+
+def _standing_since(table: StepTable, snapshot: Snapshot) -> float | None:
+    """None: it goes on, or stands for no longer than it has stood before. Its limit may be longer than others'."""
+    since = _still_since(table, snapshot)
+    return since if snapshot.now - since > max(2 * table.longest_pause_seconds, TOGETHER_SECONDS) else None
+
+
+def _with_others(finding: Finding, detail: HangDetail) -> Finding:
+    if finding.signal is Signal.GANG_STILL:
+        return finding
+    return replace(
+        finding,
+        signal=Signal.GANG_HUNG_TOGETHER,
+        rule="hang.together",
+        summary=f"no step of job {finding.job.job_id if finding.job else '?'} has ended since {detail.together} gangs "
+        "stopped at the same time",
+        detail=detail,
+    )
 
 
 def patience_seconds(table: StepTable, policy: Hang) -> float:

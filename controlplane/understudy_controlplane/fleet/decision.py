@@ -58,6 +58,8 @@ class Because(StrEnum):
     COOLDOWN = "cooldown"
     BUSY = "busy"
     MASS_SILENCE = "mass_silence"
+    MASS_HANG = "mass_hang"
+    MOVE_BUDGET = "move_budget"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class Signal(StrEnum):
     GANG_STILL = "gang_still"  # no step ends, and nothing shows that its ranks wait for each other
     GANG_HUNG = "gang_hung"  # no step ends; `node` has not arrived where the others are
     GANG_HUNG_UNNAMED = "gang_hung_unnamed"  # no step ends, and no node can be named
+    GANG_HUNG_TOGETHER = "gang_hung_together"  # no step ends, and many gangs stopped at the same time
     BLACK_HOLE = "black_hole"  # launchers of several users blame it
     RECORDED = "recorded"  # worth keeping, nothing follows
     DRAINED_BY_OTHERS = "drained_by_others"
@@ -96,6 +97,11 @@ class SilenceDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     mass: bool  # it fell silent with many others
 
 
+class HangDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="hang"):
+    together: int  # gangs that stopped at the same time, this one included
+    mass: bool  # they are so many of all gangs that nothing at all is done
+
+
 class ClockDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="clock"):
     ahead_seconds: float  # of the control plane's clock
 
@@ -110,7 +116,7 @@ class RepairDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     fault: str  # what is wrong with the node, in words
 
 
-Detail = HardwareDetail | SilenceDetail | ClockDetail | RequestDetail | RepairDetail
+Detail = HardwareDetail | SilenceDetail | HangDetail | ClockDetail | RequestDetail | RepairDetail
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ What they ask once a node of thousands is counted once a snapshot.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,7 @@ from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
 from understudy_controlplane.fleet.lemon import LemonSignals
-from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeView
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.operator import Request
 from understudy_controlplane.fleet.recovery import (
     ManualRepairPlan,
@@ -28,6 +29,9 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import Subject
+
+LEFT_SECONDS = 3600.0
+"""A node that has been quarantined for this time waits for a person where the control plane has nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class Snapshot:
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "rack r1" → its nodes
     mass_silence: str = ""  # in words: so many agents are silent at once that nothing is done; empty: they are not
+    mass_hang: str = ""  # in words: so many gangs stopped at the same time that nothing is done; empty: they did not
 
     def job_on(self, node: str) -> list[Job]:
         """Running jobs on a node."""
@@ -100,6 +105,33 @@ class Snapshot:
     def quarantined(self) -> int:
         """How many nodes are out of service by our own decision, in repair included."""
         return sum(node.record.at_fault for node in self.nodes.values())
+
+    @cached_property
+    def manual(self) -> int:
+        """How many of them wait for a person, or for a job on them to end, and not for the control plane."""
+        return sum(
+            node.state is NodeState.MANUAL_REPAIR or (self._is_left(node) and bool(self.holders_of(node.name)))
+            for node in self.nodes.values()
+        )
+
+    @cached_property
+    def left(self) -> int:
+        """How many of them wait for a person where the control plane repairs no node."""
+        return sum(node.state is NodeState.MANUAL_REPAIR or self._is_left(node) for node in self.nodes.values())
+
+    def _is_left(self, node: NodeView) -> bool:
+        record = node.record
+        drained = record.state is NodeState.QUARANTINED and record.drained_at is not None
+        return drained and self.now - record.since > LEFT_SECONDS
+
+    @cached_property
+    def gangs_in(self) -> dict[str, int]:
+        """Domain of failure → how many managed gangs have a node there."""
+        found: Counter[str] = Counter()
+        for job in self.jobs.values():
+            if job.managed and job.running:
+                found.update({domain for name in job.slurm.nodes for domain in self.domains_of.get(name, ())})
+        return found
 
     @cached_property
     def well(self) -> int:

@@ -1,0 +1,246 @@
+"""Moves and restarts of gangs have guards of their own: a fault of the network is no fault of four hundred gangs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.job import Job, JobKey
+from understudy_controlplane.fleet.node import DrainKind, NodeRecord, NodeState, NodeView
+from understudy_controlplane.fleet.recovery import (
+    PoolSwapPlan,
+    Recovery,
+    RecoveryStatus,
+    RecoveryStep,
+    StepName,
+    StepStatus,
+)
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.subject import Subject
+
+OUTAGE_SECONDS = 900.0
+
+
+def jobs_of(gangs: int, size: int = 2) -> list[Job]:
+    return [b.job(job_id=i, nodes=[f"n{i * size + seat + 1}" for seat in range(size)]) for i in range(gangs)]
+
+
+def nodes_of(jobs: Sequence[Job]) -> list[NodeView]:
+    return [b.node(name, slurm=b.slurm_node(name, "ALLOCATED")) for job in jobs for name in job.slurm.nodes]
+
+
+def steps_of(job: Job, still_seconds: float, *, named: bool = False) -> StepTable:
+    """All ranks wait in one collective; with `named` the first has not come to it."""
+    ranks = len(job.slurm.nodes)
+    steps = b.step_table([[0.1] * 20] * ranks, nodes=job.slurm.nodes, advanced_at=b.NOW - still_seconds)
+    inside = [True] * ranks
+    sequences = [120] * ranks
+    if named:
+        inside[0], sequences[0] = False, 119
+    return replace(
+        steps,
+        job=job.key,
+        longest_pause_seconds=2.0,
+        sequences=np.array(sequences, dtype=np.int64),
+        inside=np.array(inside),
+        furthest_collective="all_reduce",
+    )
+
+
+def fleet(jobs: Sequence[Job], still: Sequence[float], *, named: bool = False, **values: Any) -> Snapshot:
+    """Gang i has stood still for still[i] seconds."""
+    tables = {job.key: steps_of(job, seconds, named=named) for job, seconds in zip(jobs, still, strict=True)}
+    return b.snapshot(*nodes_of(jobs), jobs=jobs, tables=tables, started_at=b.NOW - 100_000, **values)
+
+
+def decided(snapshot: Snapshot, config: Config | None = None) -> list[Decision]:
+    config = config or b.config()
+    return decide(snapshot, detect(snapshot, config), config)
+
+
+def moved(decisions: Sequence[Decision]) -> set[JobKey]:
+    return {one.plan.job for one in decisions if isinstance(one.plan, PoolSwapPlan)}
+
+
+def apart(gangs: int) -> list[float]:
+    """Gangs that stopped one after the other, far enough apart to have nothing to do with each other."""
+    return [OUTAGE_SECONDS + 300.0 * i for i in range(gangs)]
+
+
+class TestManyGangsThatStopTogether:
+    @pytest.mark.parametrize("named", [False, True])
+    def test_a_fabric_outage_restarts_none_of_four_hundred(self, named: bool) -> None:
+        jobs = jobs_of(400)
+        snapshot = fleet(jobs, [OUTAGE_SECONDS + i / 40 for i in range(400)], named=named)
+        decisions = decided(snapshot)
+        assert [one for one in decisions if one.plan] == []
+        together = [one for one in decisions if one.row == 106]
+        assert len(together) == 400
+        assert "400 gangs stopped at the same time" in together[0].reason
+
+    def test_one_whose_own_limit_is_longer_counts_before_it_is_called_hung(self) -> None:
+        jobs = jobs_of(3)
+        snapshot = fleet(jobs, [OUTAGE_SECONDS] * 3)
+        patient = {key: replace(table, longest_pause_seconds=300.0) for key, table in snapshot.tables.items()}
+        tables = {**patient, jobs[0].key: snapshot.tables[jobs[0].key]}
+        assert [one.row for one in decided(replace(snapshot, tables=tables))] == [106]
+
+    def test_gangs_that_go_on_do_not_count(self) -> None:
+        snapshot = fleet(jobs_of(4), [OUTAGE_SECONDS, 1.0, 1.0, OUTAGE_SECONDS + 600])
+        assert len(moved(decided(snapshot))) == 2
+
+    def test_while_a_share_of_all_gangs_stands_nothing_at_all_is_done(self) -> None:
+        broken = b.node("n9", events=(b.xid_event("n9", 79),))
+        few, many = [1.0] * 9 + [OUTAGE_SECONDS] * 3, [1.0] * 5 + [OUTAGE_SECONDS] * 3
+        for still, action, because in (
+            (few, Action.QUARANTINE, Because.RULE),
+            (many, Action.NOTHING, Because.MASS_HANG),
+        ):
+            jobs = [job for job in jobs_of(len(still) + 4) if "n9" not in job.slurm.nodes][: len(still)]
+            snapshot = fleet(jobs, still)
+            snapshot = replace(snapshot, nodes={**snapshot.nodes, "n9": broken})
+            (decision,) = [one for one in decided(snapshot) if one.subject == "n9" and one.row == 10]
+            assert (decision.action, decision.because) == (action, because)
+
+
+class TestBudgets:
+    def test_no_more_gangs_are_restarted_at_once_than_the_budget_bears(self) -> None:
+        decisions = decided(fleet(jobs_of(30), apart(30)))
+        assert len(moved(decisions)) == b.config().guards.gang_moves_min
+        held = [one for one in decisions if one.because is Because.MOVE_BUDGET]
+        assert len(held) == 30 - b.config().guards.gang_moves_min
+        assert all(one.plan is None for one in held)
+
+    def test_it_is_a_share_of_a_large_fleet(self) -> None:
+        config = b.config(guards={"gang_moves_share": 0.5, "gang_moves_per_hour_share": 0.5})
+        assert len(moved(decided(fleet(jobs_of(30), apart(30)), config))) == 30
+
+    def test_what_is_under_way_counts_until_its_processes_have_started(self) -> None:
+        jobs = jobs_of(20)
+        plans = [one.plan for one in decided(fleet(jobs[:10], apart(10))) if one.plan]
+        for status, more in ((StepStatus.PLANNED, 0), (StepStatus.DONE, 2)):
+            steps = (RecoveryStep(0, StepName.AWAIT_PROCESSES, status),)
+            under_way = tuple(
+                Recovery(i, plan, RecoveryStatus.RUNNING, b.NOW - 9, steps) for i, plan in enumerate(plans)
+            )
+            snapshot = fleet(jobs, [1.0] * 10 + apart(10), recoveries=under_way)
+            config = b.config(guards={"gang_moves_per_hour_min": 12})
+            recent = tuple((b.NOW - 9, plan.job) for plan in plans if isinstance(plan, PoolSwapPlan))
+            assert len(moved(decided(replace(snapshot, swaps=recent), config))) == more
+
+    def test_the_hour_has_a_budget_of_its_own(self) -> None:
+        recent = tuple((b.NOW - 60 * i, JobKey(b.CLUSTER, 900 + i, 1)) for i in range(12))
+        (decision,) = decided(fleet(jobs_of(1), [OUTAGE_SECONDS], swaps=recent))
+        assert (decision.because, decision.plan) == (Because.MOVE_BUDGET, None)
+        assert "12 gangs were moved or restarted within the hour" in decision.reason
+
+    def test_so_has_a_domain_of_failure(self) -> None:
+        jobs = jobs_of(16)
+        domains = {"switch rack1": tuple(name for job in jobs[:7] for name in job.slurm.nodes)}
+        decisions = decided(fleet(jobs, apart(8) + [1.0] * 8, domains=domains))
+        assert len(moved(decisions) & {job.key for job in jobs[:7]}) == 4
+        assert jobs[7].key in moved(decisions)
+        held = next(one for one in decisions if one.because is Because.MOVE_BUDGET)
+        assert "switch rack1 (7 in all)" in held.reason
+
+    def test_a_domain_that_is_most_of_the_fleet_has_the_fleets_budget(self) -> None:
+        jobs = jobs_of(8)
+        domains = {"partition train": tuple(name for job in jobs for name in job.slurm.nodes)}
+        assert len(moved(decided(fleet(jobs, apart(8), domains=domains)))) == 8
+
+    def test_of_a_gang_that_leaves_a_node_that_node_counts(self) -> None:
+        """Gangs that span all racks do not share the fault of a rack because of that."""
+        jobs = jobs_of(8, size=3)
+        domains = {"switch rack1": tuple(job.slurm.nodes[1] for job in jobs)}
+        assert len(moved(decided(fleet(jobs, apart(8), named=True, domains=domains)))) == 8
+
+    def test_a_node_leaves_service_also_where_its_gang_may_not_be_moved(self) -> None:
+        broken = b.node("n2", events=(b.xid_event("n2", 79),))
+        recent = tuple((b.NOW - 60 * i, JobKey(b.CLUSTER, 900 + i, 1)) for i in range(12))
+        (decision,) = decided(b.snapshot(broken, jobs=[b.job()], spares=("n7",), swaps=recent))
+        assert (decision.action, decision.because) == (Action.QUARANTINE, Because.MOVE_BUDGET)
+        assert decision.plan is not None
+        assert decision.plan.steps == (StepName.DRAIN_NODES,)
+
+
+class TestOtherGuards:
+    @pytest.mark.parametrize(
+        ("values", "guards", "because"),
+        [
+            ({"breaker": "eight at once"}, {}, Because.BREAKER),
+            ({}, {"observe_rules": ["hang."]}, Because.RULE_DRY_RUN),
+            ({"mode": Mode.OBSERVE}, {}, Because.DRY_RUN),
+            ({"paused": "maintenance"}, {}, Because.PAUSED),
+        ],
+    )
+    def test_hold_a_restart_back(self, values: dict[str, Any], guards: dict[str, Any], because: Because) -> None:
+        (decision,) = decided(fleet(jobs_of(1), [OUTAGE_SECONDS], **values), b.config(guards=guards))
+        assert (decision.action, decision.because, decision.plan) == (Action.NOTHING, because, None)
+
+    @pytest.mark.parametrize(
+        ("values", "guards", "because"),
+        [
+            ({"breaker": "eight at once"}, {}, Because.BREAKER),
+            ({}, {"observe_rules": ["stranded."]}, Because.RULE_DRY_RUN),
+            ({}, {"observe_rules": ["xid.79"]}, Because.RULE_DRY_RUN),
+            ({}, {}, Because.RULE),
+        ],
+    )
+    def test_hold_back_the_move_of_a_gang_from_a_node_that_is_out_of_service(
+        self, values: dict[str, Any], guards: dict[str, Any], because: Because
+    ) -> None:
+        drained = b.slurm_node("n2", "ALLOCATED", ["DRAIN"], "understudy: x")
+        record = NodeRecord("n2", NodeState.QUARANTINED, drain_kind=DrainKind.NOW, drained_at=b.NOW - 50)
+        node = b.node("n2", record=record, slurm=drained)
+        subject = Subject.of_node("n2")
+        incidents = {subject: OpenIncident(1, subject, "xid.79", "hardware_fault", "broken", b.NOW - 60)}
+        snapshot = b.snapshot(node, jobs=[b.job()], spares=("n7",), incidents=incidents, **values)
+        (decision,) = decided(snapshot, b.config(guards=guards))
+        assert (decision.row, decision.because) == (13, because)
+        assert (decision.plan is None) is (because is not Because.RULE)
+
+    def test_a_gang_that_is_on_its_way_gets_there_though_the_breaker_has_opened(self) -> None:
+        """It does not run: to hold it back saves no one."""
+        broken = b.node("n2", events=(b.xid_event("n2", 79),))
+        (first,) = decided(b.snapshot(broken, jobs=[b.job()], spares=("n6", "n7")))
+        assert first.plan is not None
+        under_way = Recovery(41, first.plan, RecoveryStatus.RUNNING, b.NOW - 1, ())
+        taken = b.node("n6", slurm=b.slurm_node("n6", flags=["DRAIN"], reason="NHC: disk", user="root"))
+        snapshot = b.snapshot(
+            b.node("n2", NodeState.QUARANTINED),
+            taken,
+            jobs=[b.job(state="PENDING", nodes=())],
+            spares=("n7",),
+            recoveries=(under_way,),
+            breaker="eight at once",
+            swaps=tuple((b.NOW - 60 * i, JobKey(b.CLUSTER, 900 + i, 1)) for i in range(12)),
+        )
+        finding = Finding(Signal.SEAT_LOST, "seats.lost", "n6", b.NOW, "taken", job=b.job().key)
+        (decision,) = [one for one in decide(snapshot, [finding], b.config()) if one.subject == "n6"]
+        assert isinstance(decision.plan, PoolSwapPlan)
+        assert decision.plan.supersedes == 41
+
+
+def test_a_large_gang_may_be_moved_more_often() -> None:
+    """At 12,500 nodes one fails twice an hour, and ten times in a bad one."""
+    for nodes, because in ((8, Because.JOB_BUDGET), (4000, Because.RULE)):
+        job = b.job(nodes=[f"n{i}" for i in range(1, nodes + 1)])
+        views = [b.node(name, slurm=b.slurm_node(name, "ALLOCATED")) for name in job.slurm.nodes]
+        broken = b.node("n2", events=(b.xid_event("n2", 79),))
+        spare = b.node("spare", is_spare=True)
+        swaps = tuple((b.NOW - 60 * i, job.key) for i in range(1, 8))
+        snapshot = b.snapshot(*views, broken, spare, jobs=[job], swaps=swaps)
+        (decision,) = [one for one in decided(snapshot) if one.subject == "n2"]
+        assert decision.because is because
