@@ -107,7 +107,7 @@ def node(
 
 
 def kept(*names: str) -> dict[str, SlurmReservation]:
-    """Reservations that keep nodes for us alone, while they are tested."""
+    """Reservations that keep nodes for the control plane alone while they are validated."""
     flags = frozenset({"IGNORE_JOBS"})
     held = (SlurmReservation(f"{NODE_HOLD_PREFIX}{name}", (name,), ("root",), flags) for name in names)
     return {one.name: one for one in held}

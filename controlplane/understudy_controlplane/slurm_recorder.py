@@ -5,7 +5,7 @@ from __future__ import annotations
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, jobs_in
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, SLURM_SAVES_SECONDS, NodeRecord
-from understudy_controlplane.fleet.operator import OURSELVES, Verb
+from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
@@ -75,7 +75,7 @@ class SlurmRecorder:
         # Without any node in the database the control plane is new, not the nodes.
         if self._names and self._config.validation.burn_in_new_nodes:
             for name in sorted(new_nodes):
-                self._repairs.ask(Verb.BURN_IN, name, "the node is new in Slurm", OURSELVES, now)
+                self._repairs.ask(Verb.BURN_IN, name, "the node is new in Slurm", BY_CONTROL_PLANE, now)
 
     def _record_jobs(self, jobs: list[Job], now: float) -> list[tuple[KnownJob, Job]]:
         """Writes the jobs that changed in one transaction: a control plane that starts has thousands of them."""

@@ -30,7 +30,7 @@ def make_site() -> Iterator[MakeSite]:
             slurm_settings: Mapping[str, str | float] | None = None,
             settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
         ) -> Site:
-            directory = Path(tempfile.mkdtemp(prefix="us-"))  # short: sockets lie below it
+            directory = Path(tempfile.mkdtemp(prefix="ud-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
             site = Site(
                 directory,

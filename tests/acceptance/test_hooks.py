@@ -35,7 +35,7 @@ def make_hooked_site() -> Iterator[MakeHookedSite]:
     with ExitStack() as stack:
 
         def make(nodes: int = 3, slurm: Installation = NATIVE) -> Site:
-            directory = Path(tempfile.mkdtemp(prefix="us-"))  # short: sockets lie below it
+            directory = Path(tempfile.mkdtemp(prefix="ud-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
             site = Site(directory, nodes=nodes, spares=0, slurm=slurm, hooks=True)
             return stack.enter_context(site)
@@ -102,7 +102,9 @@ def test_a_bad_verdict_keeps_a_job_off_the_node_and_it_runs_elsewhere_without_a_
     # Slurm drained the node for it, and Understudy owns that drain.
     assert site.node("n1")["state"] == "quarantined"
     (site.directory / FILE).unlink()
-    site.wait_for(lambda: site.node("n1")["slurm"]["reason"].startswith("understudy:"), 60, "it has our reason")
+    site.wait_for(
+        lambda: site.node("n1")["slurm"]["reason"].startswith("understudy:"), 60, "it has the control plane's reason"
+    )
     site.wait_for(lambda: verdict(site, "n1").startswith("good"), 60, "Slurm keeps jobs away by itself now")
 
     # Who resumes it answers for it: its next job is not refused.

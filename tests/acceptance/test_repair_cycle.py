@@ -185,7 +185,7 @@ def test_a_person_may_take_the_node_at_any_time(make_site: MakeSite) -> None:
     wait_for_state(site, "n2", "validating")
     site.wait_for(lambda: "ALLOCATED" in site.node("n2")["slurm"]["state"], 60, "its test runs")
     site.cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=alice: let me see")
-    site.wait_for(lambda: site.node("n2")["state"] == "foreign_drain", 60, "we let go of it")
+    site.wait_for(lambda: site.node("n2")["state"] == "foreign_drain", 60, "the control plane lets go of it")
     site.wait_for(lambda: "understudy_node_n2" not in gang.reservations(site), 60, "it is kept no longer")
     assert site.node("n2")["slurm"]["reason"] == "alice: let me see"
     site.cluster.run("scontrol", "update", "NodeName=n2", "State=RESUME")

@@ -84,7 +84,7 @@ def test_status_tells_the_whole_at_a_glance(get: Any) -> None:
     assert (status["mode"], status["paused"], status["problems"]) == ("act", "", [])
 
 
-def test_nodes_show_our_state_and_slurms(get: Any) -> None:
+def test_nodes_show_their_state_here_and_in_slurm(get: Any) -> None:
     n3 = next(node for node in get("/v1/nodes") if node["name"] == "n3")
     assert (n3["state"], n3["row"], n3["slurm"]["flags"]) == ("quarantined", 10, ["DRAIN"])
     assert n3["slurm"]["reason"].startswith("understudy: xid.79")

@@ -101,7 +101,7 @@ class TestTable:
             assert NodeState.IN_SERVICE in reached, state
 
     @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING])
-    def test_a_node_that_we_took_out_goes_back_to_work_or_to_a_person_whatever_fails(self, state: NodeState) -> None:
+    def test_a_node_out_of_service_returns_or_goes_to_a_person_whatever_fails(self, state: NodeState) -> None:
         """By the repair cycle's own rows alone, none of which waits for an operator."""
         drained = {
             Signal.REPAIR_DUE,
@@ -125,7 +125,7 @@ class TestTable:
         assert lifted == OUT_OF_SERVICE | {NodeState.FOREIGN_DRAIN}
 
     def test_only_its_own_validation_condemns_a_node_under_repair(self) -> None:
-        """What we do to it ourselves, such as a reboot, is no fault of its."""
+        """What the control plane does to it, such as a reboot, is no fault of the node."""
         accused = [row for row in TABLE if NodeState.REPAIRING in row.states and ACCUSING & set(row.signals)]
         assert accused == []
 

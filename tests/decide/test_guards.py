@@ -14,7 +14,7 @@ from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView, ValidationOrigin
-from understudy_controlplane.fleet.operator import OURSELVES, Request, Verb
+from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Request, Verb
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, StepName, TakeBackPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
@@ -211,8 +211,8 @@ class TestTestsOfNodesInService:
             assert [one.subject for one in decided(snapshot, config) if one.action is Action.VALIDATE] == begun
 
     @pytest.mark.parametrize("kept", [{"paused": "maintenance"}, {"breaker": "eight at once"}])
-    def test_a_new_node_is_burnt_in_when_nothing_keeps_us_from_acting(self, kept: dict[str, Any]) -> None:
-        drained = Request(1, "n2", Verb.BURN_IN, "new", OURSELVES, b.NOW - 10)
+    def test_a_new_node_is_burnt_in_when_nothing_prevents_it(self, kept: dict[str, Any]) -> None:
+        drained = Request(1, "n2", Verb.BURN_IN, "new", BY_CONTROL_PLANE, b.NOW - 10)
         for request, because in ((drained, Because.RULE), (replace(drained, by="alice"), Because.RULE)):
             (decision,) = decided(b.snapshot(requests={"n2": request}), b.config(**TESTED))
             assert (decision.action, decision.because) == (Action.VALIDATE, because)

@@ -63,7 +63,7 @@ def test_a_spare_an_operators_release_and_a_node_that_is_last_already_keep_their
 
 
 @pytest.mark.parametrize(("now", "before"), [(LAST, 7), (50, 50), (7, 7)])
-def test_what_we_gave_it_the_last_time_is_not_its_own(now: int, before: int) -> None:
+def test_the_raised_weight_of_the_last_time_is_not_its_own(now: int, before: int) -> None:
     assert plans.weight_of_its_own(node(now, weight=LAST, weight_before=7)) == before
 
 
@@ -81,7 +81,7 @@ def test_it_is_put_back_in_every_state_after_probation_except_under_repair_and_f
         assert (plan.weight, plan.weight_before, one.to_state) == (LAST, 7, None)
 
 
-def test_it_is_put_back_once_nothing_else_is_under_way_there_and_not_where_we_gave_none() -> None:
+def test_it_is_restored_once_nothing_else_is_under_way_there_and_not_where_it_was_not_raised() -> None:
     view = node(LAST, NodeState.QUARANTINED, weight=LAST, weight_before=7)
     drains = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n5",), drain_reason="understudy: x")
     assert decided(view, recoveries=(Recovery(1, drains, RecoveryStatus.RUNNING, b.NOW, ()),)) == []

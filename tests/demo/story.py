@@ -205,11 +205,13 @@ class Story:
             raise DemoFailed(
                 f"after {fault} on {node}: recovery of {swap['nodes']} {swap['status']}: {swap['outcome']}"
             )
-        shift = (swap["fault_at"] - at) * 1000  # the control plane counts from what it knew, we from what we did
+        shift = (
+            swap["fault_at"] - at
+        ) * 1000  # the control plane counts from the fault that it saw, the demo from the one that it injected
         phases = {phase: round(swap["phases_ms"][phase] + shift) for phase in PHASES}
         drained = self._site.node(node)["slurm"]
         if not drained["reason"].startswith("understudy:"):
-            raise DemoFailed(f"{node} was not drained by us: {drained}")
+            raise DemoFailed(f"{node} was not drained by the control plane: {drained}")
         result = RecoveryShown(fault, node, swap["spares"][0], "pool", phases, swap["steps_lost"])
         self._say(f"  back on {result.spare} after {phases['first_step'] / 1000:.1f} s, {result.steps_lost} steps lost")
         return result

@@ -52,7 +52,7 @@ def test_the_rank_that_never_came_is_named_with_its_node() -> None:
     assert finding.job == b.job().key
     assert finding.evidence.shown()["named"] is True
     assert finding.evidence.shown()["ranks"] == [2]
-    assert "rank 2 left collective 119 and never came to all_reduce (120)" in finding.summary
+    assert "rank 2 left collective 119 and did not enter all_reduce (120)" in finding.summary
     assert finding.at == b.NOW - 100
 
 
@@ -68,9 +68,9 @@ def test_several_nodes_that_never_came_are_each_named() -> None:
         ([INSIDE] * 4, "the network"),
         ([(-1, False)] * 4, "do not report"),
         ([INSIDE, INSIDE, (-1, False), CAME_OUT], "some of its ranks do not report"),
-        ([INSIDE, CAME_OUT, CAME_OUT, CAME_OUT], "no few"),
+        ([INSIDE, CAME_OUT, CAME_OUT, CAME_OUT], "no small group"),
         ([INSIDE, INSIDE, (119, True), INSIDE], "the network"),
-        ([CAME_OUT] * 4, "no few"),
+        ([CAME_OUT] * 4, "no small group"),
     ],
     ids=[
         "all inside",

@@ -398,11 +398,11 @@ class TestTheProgramOrTheHardware:
 
 class TestOverrides:
     def test_a_site_changes_a_row(self) -> None:
-        row = {"policy": {"94": {"class": "hardware", "repair": "manual_repair", "reason": "we had enough of them"}}}
+        row = {"policy": {"94": {"class": "hardware", "repair": "manual_repair", "reason": "replaced too often"}}}
         (found,) = judged(remembered(code(94, message="Contained: SM (0x1). RST: No, D-RST: No")), config=row)
         assert (found.signal, found.evidence.shown()["repair"]) == (Signal.HARDWARE_FAULT, "manual_repair")
         assert "changed by this site" in str(found.evidence.shown()["policy"])
-        assert "we had enough of them" in found.summary
+        assert "replaced too often" in found.summary
 
     def test_its_row_stands_against_the_drivers_action_which_still_counts_for_itself(self) -> None:
         row = {"policy": {"48": {"class": "record", "repair": "none"}}}

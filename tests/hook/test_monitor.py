@@ -201,7 +201,7 @@ def test_outside_a_slurm_job_nothing_is_reported(
     assert "SLURM_JOB_ID is not set" in caplog.text
 
 
-def test_a_failing_step_raises_as_it_would_without_us_and_does_not_count(
+def test_a_failing_step_raises_as_it_would_without_the_monitor_and_does_not_count(
     plane: FakeControlPlane, config: Config
 ) -> None:
     with running_agent(config):
@@ -381,7 +381,7 @@ def test_a_monitor_sent_to_another_process_is_not_active_there(plane: FakeContro
     with running_agent(config):
         monitor = Monitor()
         assert copy.deepcopy([monitor])[0] is monitor
-        sent = pickle.loads(pickle.dumps(monitor))  # noqa: S301 - our own
+        sent = pickle.loads(pickle.dumps(monitor))  # noqa: S301 - pickled here
         assert monitor.active
         assert not sent.active
         assert list(sent.steps(range(3))) == [0, 1, 2]

@@ -354,7 +354,7 @@ class TestRestorePoint:
         refused(self.ask(route, 7, user_id=1001), 403, "user 1001", "user 1000")
         assert self.ask(route, 7, user_id=0).status_code == 200
 
-    def test_a_job_that_did_not_ask_for_us_gets_a_plain_no_where_it_does_not_ask_itself(self, route: Route) -> None:
+    def test_a_job_that_did_not_ask_for_understudy_is_not_managed_unless_its_ranks_ask(self, route: Route) -> None:
         (known,) = FleetStore(route.engine).see_jobs([b.job(managed=False, job_id=9)], b.NOW)
         route.directory.put(known)
         no = {"job_id": 9, "restart_count": 0, "step": 0, "path": "", "managed": False}

@@ -29,7 +29,7 @@ QUICK = ["--rearm-seconds", "0.5"]
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    directory = Path(tempfile.mkdtemp(prefix="us-"))
+    directory = Path(tempfile.mkdtemp(prefix="ud-"))
     directory.chmod(0o755)
     try:
         with Site(directory, nodes=8, spares=0) as started:

@@ -36,7 +36,7 @@ def test_after_the_end_nothing_is_a_warning() -> None:
     assert signals.meaning_of_a_steps(SIGTERM) is Meaning.NOTHING
 
 
-def test_to_a_step_only_the_first_warning_is_for_us() -> None:
+def test_of_signals_to_a_step_only_the_first_warning_is_for_the_launcher() -> None:
     assert Signals(SIGUSR1).meaning_of_a_steps(SIGUSR1) is Meaning.WARNING
     assert Signals(SIGUSR1).meaning_of_a_steps(SIGUSR2) is Meaning.NOTHING
     assert warned(SIGUSR1, at=10.0).meaning_of_a_steps(SIGUSR1) is Meaning.NOTHING

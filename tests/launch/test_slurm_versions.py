@@ -21,7 +21,7 @@ PYTHON = Path("/usr/bin/python3")
 
 @pytest.mark.parametrize("slurm", [DEBIAN_13, DEBIAN_14], ids=["24.11", "26.05"])
 def test_a_gang_outlives_its_faults(slurm: Installation) -> None:
-    directory = Path(tempfile.mkdtemp(prefix="us-"))
+    directory = Path(tempfile.mkdtemp(prefix="ud-"))
     directory.chmod(0o755)
     try:
         with Site(directory, nodes=6, spares=0, slurm=slurm) as site:

@@ -43,7 +43,7 @@ def test_an_ended_job_is_forgotten_after_a_while(allocations: Allocations) -> No
     assert allocations.on("n2", 1050.0) == []
 
 
-def test_of_jobs_that_run_when_we_start_it_is_known_that_they_came_after_their_submission() -> None:
+def test_a_job_that_runs_at_the_first_reading_started_after_its_submission() -> None:
     known = Allocations()
     known.note([b.job(job_id=7, submit_at=900)], 1000.0)
     assert known.on("n1", 950.0) != []

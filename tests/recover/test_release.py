@@ -1,4 +1,4 @@
-"""A job that our Prolog kept off a node goes on without a person; one that others hold stays held."""
+"""A job that Understudy's Prolog kept off a node continues without a person; a job that others hold stays held."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def releases(rehearsal: Rehearsal) -> list[Recovery]:
 
 
 @pytest.mark.parametrize(("user", "comment"), [("student", ""), ("researcher", "understudy")])
-def test_a_job_that_our_prolog_refused_is_released_and_starts_elsewhere_at_once(
+def test_a_job_that_the_prolog_refused_is_released_and_starts_elsewhere_at_once(
     rehearsal: Rehearsal, user: str, comment: str
 ) -> None:
     job = hold(rehearsal, user, comment)
@@ -143,7 +143,7 @@ def test_a_node_drained_for_a_refusal_gets_understudys_reason(rehearsal: Rehears
     say_refused(rehearsal, job)
     rehearsal.run(5)
     assert rehearsal.state_of("n5") is NodeState.QUARANTINED
-    assert node_of(rehearsal, "n5").reason.startswith(f"understudy: prolog.drained_for_us: the Prolog kept job {job}")
+    assert node_of(rehearsal, "n5").reason.startswith(f"understudy: prolog.drained: the Prolog kept job {job}")
     rehearsal.fake.resume_node("n5")
     rehearsal.fake.bad_prologs.clear()
     rehearsal.run(5)

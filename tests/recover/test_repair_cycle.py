@@ -251,7 +251,7 @@ def test_a_node_that_boots_for_longer_than_slurm_waits_is_waited_for_and_not_reb
 
 
 @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.MANUAL_REPAIR])
-def test_a_person_who_resumes_the_node_ends_our_claim_at_once(tmp_path: Path, state: NodeState) -> None:
+def test_a_person_who_resumes_the_node_ends_the_claim_at_once(tmp_path: Path, state: NodeState) -> None:
     rehearsal = start(tmp_path, **TESTED)
     rehearsal.fake.job_ends_as["n5"] = "FAILED"
     rehearsal.fail("n5")
@@ -267,7 +267,7 @@ def test_a_person_who_resumes_the_node_ends_our_claim_at_once(tmp_path: Path, st
 
 
 def test_a_person_who_takes_the_node_from_its_test_gets_it(tmp_path: Path) -> None:
-    """Not drained while it is tested, it is taken by deleting the reservation that keeps it for us."""
+    """While it is validated it is not drained: an administrator takes it by deleting the reservation."""
     rehearsal = start(tmp_path, **TESTED)
     rehearsal.fake.job_seconds = 1000.0
     rehearsal.fail("n5")
@@ -692,7 +692,7 @@ def test_a_node_in_service_is_tested_when_an_operator_asks_once_it_is_empty(tmp_
 
 
 def scripts(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Node → the script of our last job there."""
+    """Node → the script of the control plane's last job there."""
     found: dict[str, str] = {}
     submit = rehearsal.fake.submit_job
 
@@ -808,7 +808,7 @@ def test_a_control_plane_that_dies_as_soon_as_a_test_could_not_begin_still_knows
     assert attempt.outcome.startswith(words)
 
 
-def test_a_test_whose_node_could_not_be_kept_for_us_never_began(tmp_path: Path) -> None:
+def test_a_test_whose_node_could_not_be_reserved_never_began(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **VALIDATION)
     rehearsal.fake.cancel(rehearsal.hungry)
     rehearsal.line.before = refuse("create_reservation")
@@ -888,7 +888,9 @@ def test_a_recovery_goes_on_when_many_agents_fall_silent_and_nothing_new_is_begu
 def test_a_node_that_slurm_did_not_know_before_is_burnt_in_where_the_site_wants_it(tmp_path: Path) -> None:
     config = {"validation": {**VALIDATION["validation"], "burn_in_new_nodes": True, "burn_in_hours": 2}}
     rehearsal = start(tmp_path, **config)
-    assert rehearsal.control_plane.stores.repairs.requests_since(0.0) == {}, "a fleet that is new to us is not"
+    assert rehearsal.control_plane.stores.repairs.requests_since(0.0) == {}, (
+        "a fleet that is new to the control plane is not"
+    )
     rehearsal.fake.cancel(rehearsal.hungry)
     rehearsal.fake.add_node("n9")
     rehearsal.run(2)
@@ -987,7 +989,7 @@ class TestTheWeightOfANodeOnProbation:
         rehearsal.fake.set_weight("n5", 50)
         self.is_left(rehearsal, 50, changes=1)
 
-    def test_one_that_a_person_sets_between_our_decision_and_our_change_stays(self, tmp_path: Path) -> None:
+    def test_one_that_a_person_sets_between_decision_and_change_stays(self, tmp_path: Path) -> None:
         rehearsal = self.start(tmp_path)
 
         def set_by_person(call: str) -> None:

@@ -52,7 +52,7 @@ def _answer(line: bytes, programs: list[subprocess.Popen[bytes]]) -> dict[str, o
 
 
 def _reap() -> None:
-    """Collect what ended: our own children and those that were left to us."""
+    """Collect ended processes: this one's children, and those that it inherited as subreaper."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)

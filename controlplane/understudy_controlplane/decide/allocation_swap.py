@@ -14,10 +14,10 @@ from understudy_controlplane.fleet.recovery import AllocationSwapPlan, PoolSwapP
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HEARD_SECONDS = 12.0
-"""A launcher is reported every five seconds, by its node's agent."""
+"""The agent reports a launcher every five seconds."""
 
 RECONNECT_SECONDS = 10.0
-"""For launchers to be reported again after the control plane has started."""
+"""Time for agents to report launchers again after the control plane has started."""
 
 
 def seats_of(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
@@ -26,8 +26,8 @@ def seats_of(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
     return gang.seats if gang is not None else job.slurm.nodes
 
 
-def to_be_heard_again(snapshot: Snapshot, gang: Gang) -> bool:
-    """The control plane has just started and knows of the launcher only from its database."""
+def may_reconnect(snapshot: Snapshot, gang: Gang) -> bool:
+    """The control plane has just started and knows the launcher only from its database."""
     return gang.heard_at is None and snapshot.now - snapshot.started_at < RECONNECT_SECONDS
 
 

@@ -135,7 +135,7 @@ def _plan_for_the_node(snapshot: Snapshot, condemned: Condemned) -> Plan:
     row, finding = condemned
     if _failed_validation(row):
         return repair_actions.take_back(snapshot, finding)
-    if finding.signal is Signal.DRAINED_FOR_US:
+    if finding.signal is Signal.DRAINED_FOR_PROLOG:
         return plans.rename_plan(finding)
     return plans.quarantine_plan(finding, snapshot.nodes[finding.node])
 

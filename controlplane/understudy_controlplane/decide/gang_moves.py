@@ -73,9 +73,9 @@ def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Mo
         (guards.is_on_its_way(snapshot, job.key), Because.RULE, f"job {number} is being restarted already"),
         (bool(spent), Because.RESTART_BUDGET, spent),
         (
-            gang is not None and allocation_swap.to_be_heard_again(snapshot, gang),
+            gang is not None and allocation_swap.may_reconnect(snapshot, gang),
             Because.GATHERING,
-            _not_heard_again(job),
+            _not_reconnected(job),
         ),
         (_moved_too_often(current, job), Because.JOB_BUDGET, _too_often(job).words),
         (bool(not_movable), Because.RULE, f"job {number} {not_movable}: left to a person"),
@@ -89,8 +89,8 @@ def _move_inside(current: Round, job: Job, findings: Sequence[Finding]) -> Move 
     gang = snapshot.gangs.get(job.key)
     if gang is None:
         return None
-    if allocation_swap.to_be_heard_again(snapshot, gang):
-        return Move(None, Because.GATHERING, _not_heard_again(job))
+    if allocation_swap.may_reconnect(snapshot, gang):
+        return Move(None, Because.GATHERING, _not_reconnected(job))
     seated = {finding.node for finding in findings} & set(gang.seats)
     if allocation_swap.why_not(snapshot, job, findings, current.condemned):
         return None if seated else Move(None, Because.RULE, f"job {job.key.job_id} does not use it now")
@@ -98,8 +98,8 @@ def _move_inside(current: Round, job: Job, findings: Sequence[Finding]) -> Move 
     return (_held_back(current, job, seated) if seated else None) or Move(plan, Because.RULE, words)
 
 
-def _not_heard_again(job: Job) -> str:
-    return f"this control plane has just started and not yet heard the launcher of job {job.key.job_id}"
+def _not_reconnected(job: Job) -> str:
+    return f"this control plane has just started, and the launcher has not reported yet: job {job.key.job_id}"
 
 
 def _held_back(current: Round, job: Job, leaving: Collection[str]) -> Move | None:

@@ -197,7 +197,7 @@ def object_to_any(snapshot: Snapshot) -> Objection | None:
     if snapshot.slurm_error or snapshot.slurm_read_at is None:
         return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
     if still_gathering(snapshot):
-        return Objection(Because.GATHERING, "this control plane has just started and not yet heard every node")
+        return Objection(Because.GATHERING, "this control plane has just started, and not every node has reported yet")
     return _object_to_mass(snapshot)
 
 
@@ -212,7 +212,8 @@ def object_to_quarantine(
 ) -> Objection | None:
     """`already`: nodes whose quarantine was decided in this same round.
 
-    Rules that only observe have no say about a node that is tested: it is kept for us alone, and would stay so.
+    A rule that only observes does not hold back a node that is validated: the node would stay reserved for the control
+    plane.
     """
     tested = snapshot.nodes[finding.node].record.tested_in_service
     by_rule = None if tested else object_to_rule(finding, config)

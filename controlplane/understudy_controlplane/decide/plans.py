@@ -50,7 +50,7 @@ by itself, and Slurm 22.05 spoils the record of a job that is requeued while a n
 
 
 def drain_reason(finding: Finding) -> str:
-    """At most 200 characters; begins with the prefix by which our drains are known."""
+    """At most 200 characters; begins with the prefix of the control plane's drains."""
     return f"{REASON_PREFIX} {finding.rule}: {finding.summary}".replace("'", "").replace('"', "")[:200]
 
 
@@ -196,7 +196,7 @@ def _given_up(
 
 
 def rename_plan(finding: Finding) -> QuarantinePlan:
-    """Slurm drained the node because our Prolog refused: the drain is given our reason."""
+    """Slurm drained the node because Understudy's Prolog refused a job: the drain gets the control plane's reason."""
     node = finding.node
     return QuarantinePlan(
         steps=(StepName.DRAIN_NODES,),
@@ -240,7 +240,7 @@ def _gpus_at_fault(incident: OpenIncident | None) -> tuple[str, ...]:
 
 
 def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float) -> ValidationPlan:
-    """It ends with the node still reserved for us: what becomes of it is decided then."""
+    """It ends with the node still reserved for the control plane; the next decision follows from the result."""
     return ValidationPlan(
         steps=(StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RUN_VALIDATION),
         nodes=(node.name,),
@@ -263,8 +263,8 @@ def manual_repair_plan(node: NodeView, finding: Finding, label: str) -> ManualRe
 def take_back_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> TakeBackPlan:
     """Drained first, and only then no longer reserved: no other job starts in between.
 
-    Where Slurm has drained it by itself meanwhile, the drain is given our reason: otherwise it would not count as
-    job_steps.
+    A node that Slurm has drained by itself meanwhile gets the control plane's reason: otherwise the drain would not
+    count as done.
     """
     return TakeBackPlan(
         steps=(StepName.DRAIN_NODES, StepName.RELEASE_NODE),
@@ -310,13 +310,13 @@ def return_plan(
 
 
 def weight_of_its_own(node: NodeView) -> int:
-    """In Slurm. A node that comes back a second time may still have the weight that we gave it the first time."""
+    """In Slurm. A node that returns a second time may still have the raised weight of the first time."""
     record, now = node.record, node.slurm.weight if node.slurm else 1
     return record.weight_before if now == record.weight and record.weight_before is not None else now
 
 
 def restore_weight_plan(node: NodeView) -> RestoreWeightPlan:
-    """It is for the step to see whether the weight still is the one that we gave."""
+    """The step checks whether the node still has the raised weight."""
     assert node.record.weight_before is not None
     return RestoreWeightPlan(
         steps=(StepName.RESTORE_WEIGHT,),

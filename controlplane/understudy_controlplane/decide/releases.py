@@ -1,4 +1,4 @@
-"""Jobs that Slurm holds because our own Prolog kept them off a node: they are set free again, and only they."""
+"""Jobs that Slurm holds because Understudy's Prolog kept them off a node. These are released, and no others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from understudy_controlplane.fleet.recovery import ReleaseJobPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HELD_AFTER_SECONDS_MAX = 3600.0
-"""Slurm renews the submit time when the job is back in the queue: once the Epilogs of its other nodes are through."""
+"""Slurm renews the submit time when the job is back in the queue: after the Epilogs of its other nodes."""
 
 CLOCKS_APART_SECONDS_MAX = 300.0
 """MUNGE tolerates no more."""
 
 
 def releases(snapshot: Snapshot, config: Config) -> list[Decision]:
-    """For every job, also those that did not ask for us: we held them up, so we set them free."""
+    """For every job, also those that did not ask for Understudy, because its Prolog delayed them."""
     under_way = {one.plan.job for one in snapshot.recoveries if isinstance(one.plan, ReleaseJobPlan)}
     decisions: list[Decision] = []
     for job in snapshot.jobs.values():
@@ -44,7 +44,7 @@ def refused(job: Job, refusal: Refusal) -> bool:
 def _release(snapshot: Snapshot, job: Job, refusals: list[Refusal], config: Config) -> Decision:
     row = row_without_node(Signal.JOB_HELD)
     nodes = sorted({one.node for one in refusals})
-    reason = f"job {job.key.job_id} is held because our Prolog kept it off {', '.join(nodes)}: {row.why}"
+    reason = f"job {job.key.job_id} is held because Understudy's Prolog kept it off {', '.join(nodes)}: {row.why}"
     objection = guards.object_to_any(snapshot) or _not_alone(job) or _too_often(snapshot, job, config)
     return Decision(
         row=row.number,

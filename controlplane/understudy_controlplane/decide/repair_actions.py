@@ -12,7 +12,7 @@ from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.node import FROM_SERVICE, NodeState, NodeView, ValidationOrigin
-from understudy_controlplane.fleet.operator import OURSELVES, Verb
+from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Plan, Recovery, RepairPlan, Rung
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -73,10 +73,10 @@ def _object(
     snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: Collection[str]
 ) -> guards.Objection | None:
     if row.action is Action.LET_GO and finding.signal in (Signal.DRAIN_LIFTED, Signal.DRAINED_BY_OTHERS):
-        return None  # a person's word ends our claim at once, whatever else holds
+        return None  # an administrator's change ends the control plane's claim at once, before all guards
     if finding.signal is Signal.TEST_ASKED:
         request = snapshot.requests.get(finding.node)
-        if request is not None and request.by == OURSELVES:
+        if request is not None and request.by == BY_CONTROL_PLANE:
             objection = guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
         else:
             objection = guards.object_to_operator(snapshot)

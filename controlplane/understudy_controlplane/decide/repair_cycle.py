@@ -1,4 +1,4 @@
-"""A node's way back: what follows from our own journal and from operators' requests, and the plans for it. Pure.
+"""A node's return to service: what follows from the journal and from operators' requests, with the plans. Pure.
 
 `due` says what is due as findings, so that the table is entered with them like with any other.
 """
@@ -65,7 +65,7 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
     tried = attempts_by_node(snapshot)
     for name, node in snapshot.nodes.items():
         if _left_over(snapshot, node, config):
-            words = "a reservation that kept it for us is left over"
+            words = "a reservation that kept it for the control plane is left over"
             yield _finding(snapshot, node, Signal.HOLD_LEFT, "repair.hold_left", words)
         if _weight_left(snapshot, node):
             words = f"its weight in Slurm was raised to {node.record.weight} for its probation"
@@ -167,7 +167,7 @@ def _requested(snapshot: Snapshot, request: Request, signal: Signal, words: str)
 
 
 def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:
-    """For a node that is drained by us and empty; what still works there is left to end."""
+    """For a node that the control plane has drained and that is empty; jobs that still run there are left to end."""
     record, slurm = node.record, node.slurm
     drained = slurm is not None and record.drained_at is not None and record.owns(slurm)
     if slurm is None or not drained or slurm.base_state not in ("IDLE", "DOWN") or "COMPLETING" in slurm.flags:

@@ -29,8 +29,8 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
 
 
 def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) -> list[SlurmReservation]:
-    """Those of other users, except the one that the job itself runs in. Understudy's are created over them (OVERLAP),
-    so it is for us to keep off their nodes.
+    """Those of other users, except the one that the job itself runs in. Slurm lets Understudy's reservations overlap
+    them (OVERLAP), so the control plane itself must keep off their nodes.
     """
     own = {config.spares.reservation}
     if job is not None:
@@ -123,7 +123,7 @@ def _on_probation(snapshot: Snapshot, name: str) -> bool:
 
 
 def takes_into_pool(snapshot: Snapshot, node: NodeView, policy: Spares) -> bool:
-    """Whether a node that is reserved for us can join the pool right away."""
+    """Whether a node that is reserved for the control plane can join the pool right away."""
     pool = snapshot.reservations.get(policy.reservation)
     owned = pool is None or pool.made_for(POOL_USER)
     busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)

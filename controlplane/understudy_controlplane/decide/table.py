@@ -103,18 +103,18 @@ TABLE: tuple[Row, ...] = (
     Row(
         17,
         (QUARANTINED,),
-        (Signal.DRAINED_FOR_US,),
+        (Signal.DRAINED_FOR_PROLOG,),
         None,
         Action.DRAIN_AGAIN,
-        "our Prolog kept a job off it and Slurm drained it for that: the drain gets the control plane's reason",
+        "Understudy's Prolog kept a job off it and Slurm drained it for that: the drain gets Understudy's reason",
     ),
     Row(
         18,
         (*TRUSTED, FOREIGN_DRAIN),
-        (Signal.DRAINED_FOR_US,),
+        (Signal.DRAINED_FOR_PROLOG,),
         QUARANTINED,
         Action.DRAIN_AGAIN,
-        "our Prolog kept a job off it and Slurm drained it for that: the control plane takes the drain over",
+        "Understudy's Prolog kept a job off it and Slurm drained it for that: the control plane takes the drain over",
     ),
     Row(
         20,
@@ -186,7 +186,12 @@ TABLE: tuple[Row, ...] = (
     Row(61, ALL, (Signal.RECORDED,), None, Action.NOTHING, "kept for the record: no rule acts on it"),
     Row(80, (), (Signal.POOL_SHORT,), None, Action.FILL_POOL, "fewer spares are held than wanted"),
     Row(
-        90, (), (Signal.JOB_HELD,), None, Action.RELEASE_JOB, "our Prolog held it up, so the control plane releases it"
+        90,
+        (),
+        (Signal.JOB_HELD,),
+        None,
+        Action.RELEASE_JOB,
+        "Understudy's Prolog delayed it, so the control plane releases it",
     ),
     Row(
         100,
@@ -325,7 +330,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.VALIDATION_DUE,),
         VALIDATING,
         Action.VALIDATE,
-        "nothing on it has to be repaired: its test will tell",
+        "nothing on it has to be repaired: its validation decides",
         origin=ValidationOrigin.QUARANTINED,
     ),
     Row(
@@ -548,7 +553,7 @@ SIGNAL_PRIORITY = (
     Signal.RETIRE_ASKED,
     Signal.HOLD_ASKED,
     Signal.RELEASE_ASKED,
-    Signal.DRAINED_FOR_US,
+    Signal.DRAINED_FOR_PROLOG,
     Signal.DRAINED_BY_OTHERS,
     Signal.HARDWARE_FAULT,
     Signal.NODE_DEAD,

@@ -16,7 +16,7 @@ from understudy_controlplane.detect.hardware import hardware
 from understudy_controlplane.detect.inventory import inventory
 from understudy_controlplane.detect.launches import launches
 from understudy_controlplane.detect.lemon import lemon
-from understudy_controlplane.detect.prolog import drained_for_us
+from understudy_controlplane.detect.prolog import drained_for_prolog
 from understudy_controlplane.detect.seats import lost_seats
 from understudy_controlplane.detect.silence import silence
 from understudy_controlplane.detect.straggler import straggler
@@ -37,7 +37,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
     """All findings of this moment. What is still so is found again at the next."""
     found = [
         *administration(snapshot),
-        *drained_for_us(snapshot),
+        *drained_for_prolog(snapshot),
         *xid(snapshot, config.xid),
         *gpu_state(snapshot),
         *hardware(snapshot, config.hardware),

@@ -86,7 +86,7 @@ def _judge(
             node.name,
             read_at,
             "the node was resumed in Slurm",
-            Evidence({"our_reason": record.drain_reason}),
+            Evidence({"control_plane_reason": record.drain_reason}),
         )
 
 
@@ -127,7 +127,7 @@ def undrained(snapshot: Snapshot) -> Iterator[Finding]:
         if never and node.name not in under_way:
             words = f"{node.state.value}, but Slurm has not drained it"
         elif _may_be_forgotten(node, snapshot.slurmctld_started_at) and not slurm.down and node.name not in draining:
-            words = "slurmctld has forgotten our drain in a crash"
+            words = "slurmctld lost the drain in a crash"
         else:
             continue
         yield Finding(Signal.UNDRAINED, "administration.undrained", node.name, snapshot.now, words)

@@ -1,4 +1,4 @@
-"""The program or the hardware? Whose fault an error is that a program can make.
+"""Program or hardware: which of them caused an error that both can cause.
 
 The same error on many nodes of one job, or with the same user elsewhere, is the program's; the same on one GPU with
 jobs of different users, who have it nowhere else, is the GPU's. Jobs are those that were on the node: where several
@@ -22,7 +22,7 @@ HOUR_SECONDS = 3600.0
 
 
 class Sightings:
-    """Where which error was seen of late, in the whole fleet."""
+    """Where each error was seen lately, in the whole fleet."""
 
     def __init__(self) -> None:
         self._of_job: dict[tuple[JobThere, int], dict[str, float]] = defaultdict(dict)

@@ -13,21 +13,21 @@ from understudy_controlplane.fleet.node import StoredKernelEvent
 from understudy_controlplane.xid_policy import EchoOf, FaultClass, PolicyRow
 
 RECOVERY_ACTION = 154
-"""The driver's word about another error, and never the cause of one."""
+"""The driver's recovery action for another error; never a cause itself."""
 
 CONDEMNING = frozenset({FaultClass.HARDWARE, FaultClass.DRAIN})
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """An event, what it says, and what it means."""
+    """An event, its parsed line, and its verdict."""
 
     stored: StoredKernelEvent
     line: KernelLine
     row: PolicyRow | None
     verdict: Verdict
     by_driver: bool = False  # the verdict is the driver's own recovery action
-    echo_of: str = ""  # what it is an echo of; empty: of nothing
+    echo_of: str = ""  # the fault that it is an echo of; empty: it is none
 
     @property
     def meaning(self) -> str:

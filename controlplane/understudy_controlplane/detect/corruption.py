@@ -26,14 +26,14 @@ def corruption(snapshot: Snapshot) -> Iterator[Finding]:
             "corruption.first_nan",
             node,
             newest.received_at,
-            f"the first to show NaN in {len(seen)} attempts (jobs {', '.join(map(str, jobs))}): it may compute wrong; "
-            "`understudy selfcheck` tells",
+            f"the first to show NaN in {len(seen)} attempts (jobs {', '.join(map(str, jobs))}): it may compute wrong: "
+            "run `understudy selfcheck` there",
             Evidence({"attempts": len(seen), "jobs": list(jobs), "steps": [one.step for one in seen]}),
         )
 
 
 def suspected(snapshot: Snapshot) -> dict[str, list[FirstNan]]:
-    """Node → the attempts in which it alone was the first, where these are enough to call it suspect."""
+    """Node → the attempts in which it alone was the first, if they are enough for a suspicion."""
     first: dict[str, list[FirstNan]] = {}
     for one in snapshot.first_nans:
         if len(one.nodes) == 1 and one.nodes[0] in snapshot.nodes:

@@ -36,11 +36,11 @@ def silent_drivers(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
             job = stands_still(snapshot, node.name, policy.nvml_silent_stalled_seconds, seconds)
         words = f"NVML has not answered for {seconds:.0f} s"
         if node.nvml_unkillable:
-            words += ", and who asks it hangs in the kernel"
+            words += ", and the process that called it hangs in the kernel"
         if job is not None:
-            words += f"; job {job.job_id} there stands still"
+            words += f"; job {job.job_id} there makes no progress"
         if together:
-            words += f"; so it is on {alike} nodes at once"
+            words += f"; {alike} nodes show the same"
         yield Finding(
             signal=Signal.RECORDED if together else Signal.HARDWARE_FAULT if job else Signal.HEALTH_SUSPECTED,
             rule="driver.silent_and_stalled" if job else "driver.silent",

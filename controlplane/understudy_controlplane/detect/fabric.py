@@ -65,11 +65,13 @@ def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, node
     together = nodes >= policy.together_nodes
     if job is None and seconds < policy.port_down_seconds and not together:
         return
-    words = f"port {port.label} is {port.state or 'gone'} ({port.physical_state or 'no word why'}) for {seconds:.0f} s"
+    words = (
+        f"port {port.label} is {port.state or 'gone'} ({port.physical_state or 'no reason given'}) for {seconds:.0f} s"
+    )
     if job is not None:
-        words += f", and job {job.job_id} there stands still"
+        words += f", and job {job.job_id} there makes no progress"
     if together:
-        words += f"; so it is on {nodes} nodes at once: a switch, or what manages it"
+        words += f"; {nodes} nodes show the same at once: the cause is a switch or its management"
     yield Finding(
         signal=Signal.RECORDED if together else Signal.HARDWARE_FAULT,
         rule="infiniband.port_down",
@@ -96,7 +98,7 @@ def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, node
 
 
 def _flaps(snapshot: Snapshot, node: NodeView, policy: Hardware) -> Iterator[Finding]:
-    """Outages count whatever boot they were in: a cable does not mind a reboot."""
+    """Outages count whatever boot they were in: a reboot does not repair a cable."""
     for part, outages in _outages(snapshot.now, node, policy):
         own = [event for event in outages if event.seconds >= policy.port_flap_seconds]
         if len(own) >= policy.port_flaps:
@@ -105,11 +107,11 @@ def _flaps(snapshot: Snapshot, node: NodeView, policy: Hardware) -> Iterator[Fin
 
 
 def unsteady_ports(now: float, node: NodeView, policy: Hardware) -> Iterator[Finding]:
-    """As many outages as make a flap, but too short ones: a gang survives those, and its steps tell of them at most."""
+    """As many outages as make a flap, but shorter ones. A gang survives those; at most its steps take longer."""
     for part, outages in _outages(now, node, policy):
         flaps = sum(event.seconds >= policy.port_flap_seconds for event in outages)
         if flaps < policy.port_flaps <= len(outages):
-            words = f"went down for moments {len(outages) - flaps} times within {policy.port_flaps_hours:g} hours"
+            words = f"went down briefly {len(outages) - flaps} times within {policy.port_flaps_hours:g} hours"
             yield _of_outages(node, part, outages, Signal.HEALTH_SUSPECTED, "infiniband.port_unsteady", words)
 
 
@@ -179,7 +181,7 @@ def gpu_fabric(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
         )
     wrong = fabric_wrong(gpu.fabric_health or 0)
     if wrong:
-        what = f"is not well with the fabric: {wrong}"
+        what = f"has a fault in the fabric: {wrong}"
         health = gpu.fabric_health
         yield gpu_finding(
             node, gpu, Signal.HEALTH_SUSPECTED, "fabric.unhealthy", what, Repair.REBOOT, fabric_health=health

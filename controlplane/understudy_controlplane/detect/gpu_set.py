@@ -1,7 +1,7 @@
 """GPUs that are not there any more, others in their place, and fewer than there should be.
 
 The agent remembers which GPUs it has seen since the node booted. A GPU that is being reset goes away for seconds and
-comes back the same; one that stays away has left the bus, whether or not the driver had a word for it.
+comes back the same; one that stays away has left the bus, whether or not the driver reported it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
     standing = sorted(since for table in running.values() if (since := _standing_since(table, snapshot)) is not None)
     for table in running.values():
         nodes = _nodes_of(table)
-        if not nodes or not _heard(nodes, snapshot, silence):
+        if not nodes or not _all_report(nodes, snapshot, silence):
             continue
         since = _still_since(table, snapshot)
         if snapshot.now - since <= patience_seconds(table, policy):
@@ -56,7 +56,7 @@ def _still_since(table: StepTable, snapshot: Snapshot) -> float:
 
 
 def _standing_since(table: StepTable, snapshot: Snapshot) -> float | None:
-    """None: it goes on, or stands for no longer than it has stood before. Its limit may be longer than others'."""
+    """None: it makes progress, or has paused no longer than before. Its limit may be longer than that of others."""
     since = _still_since(table, snapshot)
     return since if snapshot.now - since > max(2 * table.longest_pause_seconds, TOGETHER_SECONDS) else None
 
@@ -94,13 +94,13 @@ def not_arrived(table: StepTable) -> list[int]:
     for role in dict.fromkeys(table.roles):
         ranks = np.flatnonzero(roles == role)
         behind = sequences[ranks] < sequences[ranks].max()
-        # A rank inside an earlier collective waits, too: it arrived there, and what it waits for did not reach it.
+        # A rank inside an earlier collective waits too: it has entered it, and other ranks have not.
         found += [int(rank) for rank in ranks[behind & ~inside[ranks]]]
     # Many ranks in one collective wait. A few ranks ahead of many are no evidence against the many.
     return sorted(found) if 2 * len(found) <= len(sequences) else []
 
 
-def _heard(nodes: Sequence[str], snapshot: Snapshot, silence: Silence) -> bool:
+def _all_report(nodes: Sequence[str], snapshot: Snapshot, silence: Silence) -> bool:
     """Whether all agents of the gang report: otherwise steps may continue unreported, or `silence` finds the node."""
     views = [snapshot.nodes.get(name) for name in nodes]
     return all(
@@ -149,7 +149,7 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
             "hang.not_arrived",
             node,
             since,
-            f"{stands}; {who} left collective {behind} and never came to "
+            f"{stands}; {who} left collective {behind} and did not enter "
             f"{table.furthest_collective} ({furthest}), where the others are",
             Evidence({**evidence, "ranks": shown, "ranks_behind": len(ranks), "sequence_behind": behind}),
             job=table.job,
@@ -163,7 +163,7 @@ def _why_none_named(table: StepTable) -> str:
         return "some of its ranks do not report their collectives"
     if table.inside.all():
         return "every rank is inside a collective, so the network or the program is the cause"
-    return "no few of its ranks are behind the others"
+    return "no small group of its ranks is behind the others"
 
 
 def _nodes_of(table: StepTable) -> list[str]:

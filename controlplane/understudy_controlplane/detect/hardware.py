@@ -43,7 +43,7 @@ def hardware(snapshot: Snapshot, policy: Hardware) -> list[Finding]:
     if not alike:
         return found
     return [
-        replace(one, signal=Signal.RECORDED, summary=f"{one.summary}; so it is on {alike[one.rule][1]} nodes at once")
+        replace(one, signal=Signal.RECORDED, summary=f"{one.summary}; {alike[one.rule][1]} nodes show the same at once")
         if one.rule in alike
         else one
         for one in found

@@ -38,7 +38,7 @@ def host(node: NodeView, policy: Hardware) -> Iterator[Finding]:
                 (node.heard_at or 0.0) - seconds,
                 f"its agent has tried to read the {what} for {seconds:.0f} s",
                 Evidence(
-                    {"what": what, "silent_seconds": seconds, "boot_id": node.boot_id, "repair": Repair.REBOOT.value}
+                    {"part": what, "silent_seconds": seconds, "boot_id": node.boot_id, "repair": Repair.REBOOT.value}
                 ),
                 detail=HardwareDetail(repair=Repair.REBOOT, boot_id=node.boot_id),
             )
@@ -64,9 +64,9 @@ def _wrong(disk: Disk, policy: Hardware) -> str:
     if disk.problem == "read-only":
         return "turned read-only"
     if disk.problem == NOT_MOUNTED:
-        return "is not mounted any more, and a folder stands in its place"
+        return "is not mounted any more, and there is a folder in its place"
     if disk.problem:
-        return f"cannot be asked any more: {disk.problem}"
+        return f"cannot be read any more: {disk.problem}"
     if disk.free_bytes < policy.disk_free_share_min * disk.total_bytes:
         return f"is full: {disk.free_bytes / 2**30:.1f} GiB free"
     if disk.free_inodes_share is not None and disk.free_inodes_share < policy.disk_free_share_min:

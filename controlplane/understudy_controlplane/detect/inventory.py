@@ -1,4 +1,4 @@
-"""GPUs that were moved from node to node, and what was known against them where they came from."""
+"""GPUs that were moved from node to node, and their faults in the node before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one line of the kernel log means by the policy, taken for itself: whose fault, which repair, and why."""
+"""The verdict on one line of the kernel log by itself, according to the policy: fault, repair and reason."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ V2_BRANCH = 575
 class Verdict:
     fault: FaultClass
     repair: Repair
-    why: str = ""  # beyond what the row says; empty: the row is why
+    why: str = ""  # more than the row has; empty: the row is the reason
 
 
 RECORD = Verdict(FaultClass.RECORD, Repair.NONE)
 
 
 def policy_row(line: KernelLine, policy: Policy) -> PolicyRow | None:
-    """A GPU that fell off the bus is the row of Xid 79, however the driver tells it."""
+    """A GPU that fell off the bus has the row of Xid 79, in whatever form the driver reports it."""
     if line.form is Form.LOST:
         return policy.xid[FALLEN_OFF_THE_BUS]
     if line.code is None:
@@ -59,10 +59,12 @@ def _flags(line: KernelLine, row: PolicyRow, _policy: Policy, _branch: int | Non
 
 def _recovery_action(line: KernelLine, row: PolicyRow, policy: Policy, _branch: int | None) -> Verdict:
     if line.action is None:
-        return Verdict(row.fault, row.repair, "its words are not known here")
+        return Verdict(row.fault, row.repair, "this release does not know its text")
     action = policy.recovery_action.get(line.action)
     if action is None:
-        return Verdict(row.fault, row.repair, f"the driver asks for action {line.action}, which is not known here")
+        return Verdict(
+            row.fault, row.repair, f"the driver asks for action {line.action}, which this release does not know"
+        )
     return Verdict(action.fault, action.repair, f"the driver asks: {action.meaning}")
 
 
@@ -88,7 +90,7 @@ def _nvlink4(line: KernelLine, row: PolicyRow, policy: Policy, _branch: int | No
     if "go_on" in found:
         return Verdict(FaultClass.RECORD, Repair.NONE, "its registers show only a passed threshold")
     if "secondary" in found:
-        return Verdict(FaultClass.RECORD, Repair.NONE, "its registers point at the other end of the link")
+        return Verdict(FaultClass.RECORD, Repair.NONE, "its registers show an error at the other end of the link")
     return Verdict(FaultClass.RECORD, Repair.NONE, "its registers show no error")
 
 
@@ -98,14 +100,16 @@ def _nvlink5(line: KernelLine, row: PolicyRow, policy: Policy, branch: int | Non
     first = _is_first_layout(line, branch)
     unit = _unit(line, policy, first)
     if unit is None:
-        return Verdict(row.fault, row.repair, "a unit that is not known here")
+        return Verdict(row.fault, row.repair, "a unit that this release does not know")
     named = line.unit or unit.unit
     if unit.by == "reason":
         value = line.words[0] >> 20 & 0x3F
         if value in unit.peer:
-            return Verdict(FaultClass.RECORD, Repair.NONE, f"{named}: reason {value} points at the link's other end")
+            return Verdict(
+                FaultClass.RECORD, Repair.NONE, f"{named}: reason {value} is an error at the link's other end"
+            )
         if value not in unit.reset and value not in unit.ignore and not unit.always:
-            return Verdict(row.fault, row.repair, f"{named}: reason {value} is not known here")
+            return Verdict(row.fault, row.repair, f"{named}: reason {value} is not known to this release")
     else:
         value = line.words[1] if len(line.words) > 1 else 0
     enabled = bool(line.words[0] >> (10 if first else 7) & 1) or not unit.reset_if
@@ -113,18 +117,18 @@ def _nvlink5(line: KernelLine, row: PolicyRow, policy: Policy, branch: int | Non
 
 
 def _nvlink5_outcome(named: str, unit: NvlinkUnit, value: int, enabled: bool, row: PolicyRow) -> Verdict:
-    def tells(values: tuple[int, ...]) -> bool:
+    def has(values: tuple[int, ...]) -> bool:
         return value in values or (unit.by == "status" and any(bit & value for bit in values))
 
-    if unit.always == "reset" or (tells(unit.reset) and enabled):
+    if unit.always == "reset" or (has(unit.reset) and enabled):
         fault = row.fault if row.fault in (FaultClass.HARDWARE, FaultClass.DRAIN) else FaultClass.HARDWARE
         return Verdict(fault, Repair.RESET_GPU, f"{named}: its status {value:#x} needs a reset of the GPU")
-    if tells(unit.follow):
+    if has(unit.follow):
         why = f"{named}: its status {value:#x} leaves it to the driver's recovery action"
         return Verdict(FaultClass.APPLICATION, Repair.RESTART_APP, why)
-    if unit.always == "ignore" or tells(unit.ignore) or tells(unit.reset):
+    if unit.always == "ignore" or has(unit.ignore) or has(unit.reset):
         return Verdict(FaultClass.RECORD, Repair.NONE, f"{named}: its status {value:#x} may be ignored")
-    return Verdict(row.fault, row.repair, f"{named}: its status {value:#x} is not known here")
+    return Verdict(row.fault, row.repair, f"{named}: its status {value:#x} is not known to this release")
 
 
 def _is_first_layout(line: KernelLine, branch: int | None) -> bool:

@@ -24,7 +24,7 @@ def gpu_memory(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
         what = "has a memory row to remap, which its next reset does"
         yield gpu_finding(node, gpu, Signal.DRAIN_AT_JOB_END, "memory.row_remap_pending", what, Repair.RESET_GPU)
     if gpu.sram_threshold_exceeded:
-        what = "had more uncorrectable errors in its SRAM than the driver lets pass"
+        what = "had more uncorrectable errors in its SRAM than the driver accepts"
         yield gpu_finding(node, gpu, Signal.HARDWARE_FAULT, "memory.sram_threshold", what, Repair.MANUAL_REPAIR)
 
 

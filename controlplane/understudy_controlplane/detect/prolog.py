@@ -1,5 +1,5 @@
-"""Nodes that Slurm drained because our own Prolog kept a job off them. Slurm gives every such drain the same reason, a
-site's own Prolog included: only our Prolog's word tells them apart.
+"""Nodes that Slurm drained because Understudy's Prolog refused a job there. Slurm gives the same reason when a
+site's own Prolog fails: only the record of a refusal by Understudy's Prolog shows the difference.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ DRAINED_WITHIN_SECONDS = 60.0
 """Slurm drains the node in the second in which the Prolog refused; the rest is for clocks that differ."""
 
 
-def drained_for_us(snapshot: Snapshot) -> Iterator[Finding]:
+def drained_for_prolog(snapshot: Snapshot) -> Iterator[Finding]:
     under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.nodes}
     for node in snapshot.nodes.values():
         refusal = refusal_behind(snapshot, node)
         if refusal is not None and node.name not in under_way:
             yield Finding(
-                Signal.DRAINED_FOR_US,
-                "prolog.drained_for_us",
+                Signal.DRAINED_FOR_PROLOG,
+                "prolog.drained",
                 node.name,
                 refusal.at,
                 f"the Prolog kept job {refusal.job_id} off it ({refusal.reason})",

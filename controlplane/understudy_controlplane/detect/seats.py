@@ -29,7 +29,7 @@ def _waits_for_seats(plan: PoolSwapPlan, snapshot: Snapshot) -> bool:
 def _lost(recovery: int, plan: PoolSwapPlan, snapshot: Snapshot) -> Iterator[Finding]:
     for name in plan.seats:
         node = snapshot.nodes.get(name)
-        # Quarantined, it is condemned by us and replaced as such; silent in Slurm it may come back.
+        # A quarantined node is replaced because of that; a node that is silent in Slurm may come back.
         if node is None or node.slurm is None or node.state is NodeState.QUARANTINED:
             continue
         slurm = node.slurm
@@ -40,7 +40,7 @@ def _lost(recovery: int, plan: PoolSwapPlan, snapshot: Snapshot) -> Iterator[Fin
                 "seats.lost",
                 name,
                 snapshot.slurm_read_at or snapshot.now,
-                f"taken out of service{by} while the gang was on its way there",
+                f"taken out of service{by} after a recovery had planned it for the gang",
                 Evidence({"recovery": recovery, "reason": slurm.reason, "user": slurm.reason_user}),
                 job=plan.job,
             )

@@ -25,11 +25,11 @@ PROGRESS_AGE_MAX_SECONDS = 5.0
 """... and it does so still if the last of those steps is no older than this, or than three steps."""
 
 TOGETHER_SECONDS = 120.0
-"""Nodes that fell silent within this of each other fell silent together."""
+"""Nodes that fell silent within this time of each other count as one group."""
 
 
 def silent_since(node: NodeView, started_at: float) -> float | None:
-    """Since when nothing is heard of the node, by the control plane's clock; None: it never had an agent.
+    """Time of the node's last report, by the control plane's clock; None: it never had an agent.
 
     A node that had one before this process started is given the time since that start.
     """
@@ -108,7 +108,7 @@ def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: b
 def _why_not_dead(
     node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, since: float | None, goes_on: bool
 ) -> str:
-    """Why a silent node is not taken for dead; empty: it is."""
+    """Why a silent node does not count as dead; empty: it does."""
     slurm = node.slurm
     silent_for = snapshot.now - (since or snapshot.started_at)
     slurmd_silent_for = snapshot.now - node.slurmd_silent_since if node.slurmd_silent_since is not None else 0.0
@@ -117,10 +117,10 @@ def _why_not_dead(
     slurm_reports_it = not can_ask and slurm is not None and slurm.lost
     patience = policy.dead_after_seconds * (1 if node.heard_at is not None and can_ask else 3)
     reasons = (
-        (mass, "so are many others: the network or the control plane is taken for the cause"),
+        (mass, "many others are silent too: the network or the control plane is assumed to be the cause"),
         (since is None, "it never had an agent"),
         (slurm is None or slurm.on_leave, "Slurm has it off, rebooting or in maintenance"),
-        (silent_for <= patience, "not for long enough"),
+        (silent_for <= patience, "it has not been silent for long enough"),
         (
             slurmd_silent_for < policy.slurmd_silent_seconds and not slurm_reports_it,
             "its slurmd answers, or did so a moment ago",

@@ -1,4 +1,4 @@
-"""Whether a gang with ranks on a node stands still: the second signal of faults that a gang would not survive."""
+"""Whether a gang with ranks on a node makes no progress: the second signal of faults that a gang would not survive."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 STEPS_LATE = 3.0
-"""A gang whose steps take long stands still when it is this many of them late."""
+"""A gang whose steps take long makes no progress when it is this many steps late."""
 
 BEFORE_SECONDS = 30.0
-"""A gang that stood still for longer than this before the fault stands still for another reason."""
+"""A gang that stopped longer than this before the fault stopped for another reason."""
 
 
 def stands_still(snapshot: Snapshot, node: str, seconds: float, fault_seconds: float) -> JobKey | None:

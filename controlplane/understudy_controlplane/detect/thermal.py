@@ -1,4 +1,4 @@
-"""GPUs that their own hardware holds back most of the time, by heat or by its supply.
+"""GPUs that their own hardware slows down most of the time, because of heat or power supply.
 
 Slow is not broken: such a GPU makes its node suspect. It is condemned when a rank on it lags behind its peers, of which
 its clocks are then the second signal (`straggler`).

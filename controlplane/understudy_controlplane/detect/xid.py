@@ -46,7 +46,7 @@ class Judged:
 
     @property
     def why(self) -> str:
-        """The verdict, in words."""
+        """The verdict's reason, for people."""
         return self.reading.verdict.why or self.reading.meaning
 
 

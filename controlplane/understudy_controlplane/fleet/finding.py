@@ -1,4 +1,4 @@
-"""What detection says: this looks wrong, here, because of that."""
+"""What detection reports: a fault or a change, where, and why."""
 
 from __future__ import annotations
 
@@ -27,44 +27,44 @@ class Signal(StrEnum):
     CORRUPTION_SUSPECTED = "corruption_suspected"  # it may compute wrong
     SILENT = "silent"  # the agent does not report
     HEARD = "heard"  # the agent reports again
-    APPLICATION_FAULT = "application_fault"  # the program's doing
-    LEMON = "lemon"  # it comes back again and again
+    APPLICATION_FAULT = "application_fault"  # caused by the program
+    LEMON = "lemon"  # its faults return repeatedly
     GANG_STILL = "gang_still"  # no step ends, and nothing shows that its ranks wait for each other
     GANG_HUNG = "gang_hung"  # no step ends; `node` has not arrived where the others are
     GANG_HUNG_UNNAMED = "gang_hung_unnamed"  # no step ends, and no node can be named
     GANG_HUNG_TOGETHER = "gang_hung_together"  # no step ends, and many gangs stopped at the same time
     BLACK_HOLE = "black_hole"  # launchers of several users blame it
-    RECORDED = "recorded"  # worth keeping, nothing follows
+    RECORDED = "recorded"  # recorded; nothing follows
     DRAINED_BY_OTHERS = "drained_by_others"
     GANG_STRANDED = "gang_stranded"  # a managed gang runs on a node that was taken out of service
-    SEAT_LOST = "seat_lost"  # an administrator took a node that a managed gang was on its way to
-    UNDRAINED = "undrained"  # our drain was refused
-    DRAINED_FOR_US = "drained_for_us"  # by Slurm, because our Prolog kept a job off it
-    DRAIN_LIFTED = "drain_lifted"  # a drain is gone that we did not lift
-    DRAIN_AT_JOB_END = "drain_at_job_end"  # a fact: out of service, but what runs there can go on to its end
+    SEAT_LOST = "seat_lost"  # an administrator took a node that a recovery had planned for a managed gang
+    UNDRAINED = "undrained"  # Slurm does not have the control plane's drain
+    DRAINED_FOR_PROLOG = "drained_for_prolog"  # by Slurm, because Understudy's Prolog kept a job off it
+    DRAIN_LIFTED = "drain_lifted"  # a drain of the control plane is gone, and the control plane did not lift it
+    DRAIN_AT_JOB_END = "drain_at_job_end"  # a fact: the node leaves service, and its jobs may run to their end
     CLEAN = "clean"  # what made it suspect is no longer seen
     REPAIR_DUE = "repair_due"  # out of service, empty, and a rung of the repair ladder is left
     REPAIRED = "repaired"  # the rung was carried out
-    REPAIR_FAILED = "repair_failed"  # it was not
+    REPAIR_FAILED = "repair_failed"  # it failed
     MANUAL_REPAIR_DUE = "manual_repair_due"  # no rung of the repair ladder is left but manual repair
     VALIDATION_DUE = "validation_due"  # it needs no repair, or an operator released it
     PROBE_DUE = "probe_due"  # an idle suspect: validation decides about it
     VALIDATED = "validated"  # the test was passed
     VALIDATION_FAILED = "validation_failed"
-    TEST_NOT_BEGUN = "test_not_begun"  # of a node in service: so nothing is known of it that was not before
+    TEST_NOT_BEGUN = "test_not_begun"  # of a node in service: it returns without a new suspicion
     PROBE_NOT_BEGUN = "probe_not_begun"  # the same of a suspect
     RETURN_TEST_NOT_BEGUN = "return_test_not_begun"  # the same of a node on probation
     PROBATION_OVER = "probation_over"
-    HOLD_LEFT = "hold_left"  # a reservation that kept the node for us is left over
-    WEIGHT_LEFT = "weight_left"  # its weight was raised for its probation, and it is on probation no more
+    HOLD_LEFT = "hold_left"  # a reservation that kept the node for the control plane is left over
+    WEIGHT_LEFT = "weight_left"  # its weight was raised for its probation, which is over
     HOLD_ASKED = "hold_asked"  # by an operator, as the next three
     TEST_ASKED = "test_asked"
     RETIRE_ASKED = "retire_asked"
     RELEASE_ASKED = "release_asked"
     POOL_SHORT = "pool_short"  # fewer spares are held than wanted
-    JOB_HELD = "job_held"  # by Slurm, because our Prolog kept it off a node
+    JOB_HELD = "job_held"  # by Slurm, because Understudy's Prolog kept it off a node
     TOO_MANY_AT_ONCE = "too_many_at_once"  # nodes that would be quarantined within a short time
-    REQUEST_GIVEN_UP = "request_given_up"  # an operator's, that could not be answered for too long
+    REQUEST_GIVEN_UP = "request_given_up"  # an operator's request that could not be fulfilled in time
 
 
 ACCUSING = frozenset(
@@ -76,21 +76,21 @@ ACCUSING = frozenset(
         Signal.DRAIN_AT_JOB_END,
     }
 )
-"""Signals that say that a node is at fault, and open an incident."""
+"""Signals that a node is at fault. Each opens an incident."""
 
 
 HANGS = frozenset({Signal.GANG_HUNG, Signal.GANG_HUNG_UNNAMED})
 
 
 class HardwareDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="hardware"):
-    """Which part of a node it is about, and what helps."""
+    """The faulty part of a node, and its repair."""
 
-    repair: Repair | None = None  # what is thought to help; None: not known
+    repair: Repair | None = None  # the repair that may help; None: not known
     part: str = ""  # bus id of a GPU or switch, or the label of a port
     gpu: str = ""  # that a reset would have to reset: its bus id or index; empty: not known, or no GPU's fault
     uuid: str = ""  # of that GPU
     boot_id: str = ""  # in which boot of the node it was seen
-    is_event: bool = False  # of that boot: it is recorded once, not at each look
+    is_event: bool = False  # an event of that boot: recorded once, not in each round
 
 
 class SilenceDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="silence"):

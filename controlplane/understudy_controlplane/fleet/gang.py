@@ -9,16 +9,16 @@ from understudy_agent.wire import LauncherOrders, LauncherPhase, LauncherState
 from understudy_controlplane.fleet.job import Attempt, JobKey
 
 LEAVING = frozenset({LauncherPhase.WAITING, LauncherPhase.LEAVING})
-"""A launcher in these phases starts nothing any more."""
+"""In these phases a launcher starts no further launch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """What its launcher last reported. A user's process: believed about its own job, and nothing else."""
+    """The launcher's last report. The launcher is a user's process: only what it reports about its own job counts."""
 
     state: LauncherState
     host: str  # where the launcher runs
-    heard_at: float | None = None  # by the control plane's clock; None: read from the database, not heard since
+    heard_at: float | None = None  # by the control plane's clock; None: read from the database, not reported since
 
     @property
     def attempt(self) -> Attempt:

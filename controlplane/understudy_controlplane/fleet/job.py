@@ -50,13 +50,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class KnownJob:
-    """What is remembered of the latest job of an id."""
+    """The stored values of the latest job of an id."""
 
     row: int  # in the database
     key: JobKey
     restart_count: int
     user_id: int
-    managed: bool = False  # asked for us
+    managed: bool = False  # asked for Understudy
     seen_at: float = 0.0  # when it was last written down: at its last requeue, or later
 
     def believes(self, user_id: int) -> bool:
@@ -69,7 +69,7 @@ def identify(cluster: str, slurm: SlurmJob, known: KnownJob | None) -> JobKey:
 
     A requeue renews Slurm's submit time and raises the restart count; a new job of an old id has another submit time
     and a restart count of zero, or another owner. The count may fall: a slurmctld that crashed comes back with a count
-    and a submit time that it had saved before; a new job of that id would be younger than what we saw last.
+    and a submit time that it had saved before; a new job of that id would be younger than the one that was last seen.
     """
     if known is not None:
         same_submission = slurm.submit_at == known.key.submit_at
@@ -89,7 +89,7 @@ def jobs_in(view: SlurmView, cluster: str, opt_in_word: str, known: Callable[[in
 
 
 class JobThere(NamedTuple):
-    """A job that was on a node when something happened there, and whose it was."""
+    """A job that was on a node when something happened there, with its user."""
 
     job_id: int
     submit_at: int  # as in JobKey
@@ -98,11 +98,11 @@ class JobThere(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Our Prolog kept an attempt of a job off a node."""
+    """Understudy's Prolog kept an attempt of a job off a node."""
 
     node: str
     job_id: int
-    restart_count: int | None  # of that attempt; None where Slurm did not tell
+    restart_count: int | None  # of that attempt; None where Slurm did not report it
     at: float  # by the node's clock
     received_at: float
     reason: str
@@ -131,7 +131,7 @@ class StoredAnomaly:
     world_size: int
     kind: AnomalyKind
     step: int
-    until: int | None  # as before since this step; None: not that we know
+    until: int | None  # as before since this step; None: not known
     value: str
     received_at: float
 

@@ -128,19 +128,21 @@ class NodeRecord:
             return False
         if self.state in IN_REPAIR:  # Slurm itself adds to the reason, as "reboot issued", and renews its time
             return True
-        if self.drained_at is None or not self.drain_user:  # on its way, or written down before there was this proof
+        if (
+            self.drained_at is None or not self.drain_user
+        ):  # not read back yet, or stored by a release without this proof
             return True
         return (slurm.reason_user, slurm.reason_at) == (self.drain_user, self.drain_reason_at)
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Which machine it was, so to say: with a new driver or another set of GPUs it is another one, as after a boot.
-    Empty is what is not known.
+    """Driver and set of GPUs. When one of them changes, earlier evidence counts as little as that of an earlier boot.
+    Empty: not known.
     """
 
     driver_version: str = ""
-    gpu_set: str = ""  # the same for the same GPUs, whatever their order
+    gpu_set: str = ""  # a digest; the order of the GPUs does not matter
 
 
 DRIVER_VERSION_CHARACTERS_MAX = 64
@@ -154,16 +156,16 @@ def generation_of(driver_version: str, gpus: Iterable[Gpu]) -> Generation:
 
 @dataclass(frozen=True, slots=True)
 class StoredKernelEvent:
-    """A kernel event with the control plane's own marks. Of a storm of events that say the same it is the latest, with
-    their number and when the first of them was.
+    """A kernel event as the control plane stored it. For a storm of equal events: the latest one, with their number and
+    the time of the first.
     """
 
     id: int
     node: str
     received_at: float
     event: KernelEvent
-    jobs: tuple[JobThere, ...] = ()  # that were on the node; empty: none, or it is not known any more
-    since: float | None = None  # of a storm: when it began
+    jobs: tuple[JobThere, ...] = ()  # that were on the node; empty: none, or not known
+    since: float | None = None  # of a storm: the time of its first event
     count: int = 1
     generation: Generation = Generation()
 
@@ -174,7 +176,7 @@ class StoredKernelEvent:
 
 @dataclass(frozen=True, slots=True)
 class StoredHardwareEvent:
-    """A hardware event with the control plane's own marks."""
+    """A hardware event as the control plane stored it."""
 
     id: int
     node: str
@@ -189,7 +191,7 @@ class NodeView:
 
     record: NodeRecord
     slurm: SlurmNode | None  # None: Slurm no longer knows it
-    heard_at: float | None  # last report, None since this process started
+    heard_at: float | None  # time of the last report; None: none since this process started
     boot_id: str = ""
     driver_version: str = ""
     gpus: tuple[Gpu, ...] = ()
@@ -214,7 +216,7 @@ class NodeView:
 
     @property
     def has_agent(self) -> bool:
-        """It was heard once, by this control plane or another."""
+        """It has reported once, to this control plane or another one."""
         return self.heard_at is not None or self.record.agent_seen_at is not None
 
     @property

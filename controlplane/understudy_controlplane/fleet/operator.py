@@ -10,15 +10,15 @@ class Verb(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     HOLD = "hold"  # a node leaves service and is left alone
-    RELEASE = "release"  # it comes back
-    RETIRE = "retire"  # it leaves for good
-    TEST = "test"  # it is tested, as if it had been repaired: a new node, or one that a user suspects
-    BURN_IN = "burn-in"  # the same test, again and again for some hours
+    RELEASE = "release"  # the node returns
+    RETIRE = "retire"  # the node leaves service for good
+    TEST = "test"  # the node is validated, as after a repair: a new node, or one that a user suspects
+    BURN_IN = "burn-in"  # the same validation, repeated for some hours
     RESET_BREAKER = "reset-breaker"
 
 
-OURSELVES = "understudy"
-"""By whom a request is that no person has made, as for a node that is new."""
+BY_CONTROL_PLANE = "understudy"
+"""Who made a request that no person made, such as the one for a new node."""
 
 
 @dataclass(frozen=True, slots=True)

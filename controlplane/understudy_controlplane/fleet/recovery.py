@@ -1,4 +1,4 @@
-"""Plans, their journalled steps, and what became of them."""
+"""Plans, their journalled steps, and their outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEATS_PREFIX = "understudy_seats_"
 
 
 NODE_HOLD_PREFIX = "understudy_node_"
-"""Names of the reservations that keep a node for us alone while we work on it; its name follows."""
+"""Names of the reservations that keep a node for the control plane alone while it works on it; its name follows."""
 
 
 class Rung(StrEnum):
@@ -29,10 +29,10 @@ class Rung(StrEnum):
 
 class RecoveryKind(StrEnum):
     POOL_SWAP = "pool"  # the gang moves to a spare from the pool
-    ALLOCATION_SWAP = "allocation"  # its launcher moves the gang to a spare of its own allocation
+    ALLOCATION_SWAP = "allocation"  # the gang's launcher moves it to a spare of its allocation
     QUARANTINE = "quarantine"  # nodes leave service; no managed gang is moved
     FILL_POOL = "fill_pool"  # nodes join the spare pool
-    RELEASE_JOB = "release_job"  # a job that our Prolog kept off a node goes on elsewhere
+    RELEASE_JOB = "release_job"  # a job that Understudy's Prolog kept off a node starts elsewhere
     REPAIR = "repair"  # a rung of the repair ladder is tried on a node
     VALIDATE = "validate"  # a node is tested before it returns
     MANUAL_REPAIR = "manual_repair"  # an administrator is asked to repair a node
@@ -145,7 +145,9 @@ class AllocationSwapPlan(SwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.A
 
 class QuarantinePlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.QUARANTINE.value):
     kind: ClassVar[RecoveryKind] = RecoveryKind.QUARANTINE
-    renamed_nodes: tuple[str, ...] = ()  # drained by Slurm because of our Prolog: they are given our reason
+    renamed_nodes: tuple[
+        str, ...
+    ] = ()  # drained by Slurm because of Understudy's Prolog: they get the control plane's reason
 
 
 class FillPoolPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.FILL_POOL.value):
@@ -167,13 +169,13 @@ class ReleaseJobPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RELEA
 class RepairPlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.REPAIR.value):
     kind: ClassVar[RecoveryKind] = RecoveryKind.REPAIR
     rung: Rung
-    label: str  # names our job on the node: never used again
+    label: str  # names the control plane's job on the node: never used again
     gpus: tuple[str, ...] = ()  # that are to be reset: bus ids, or indices; empty: not known which
 
 
 class ValidationPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.VALIDATE.value):
     kind: ClassVar[RecoveryKind] = RecoveryKind.VALIDATE
-    label: str  # names our job on the node: never used again
+    label: str  # names the control plane's job on the node: never used again
     rung: Rung | None = None  # of the repair ladder, where the validation stands for one
     hours: float = 0.0  # the test is repeated for this time
     suspect: bool = False  # the test is to find what makes the node suspect
@@ -192,7 +194,7 @@ class ReturnPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RETURN.va
 
 class TakeBackPlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.TAKE_BACK.value):
     kind: ClassVar[RecoveryKind] = RecoveryKind.TAKE_BACK
-    renamed_nodes: tuple[str, ...] = ()  # where Slurm has drained them by itself, they are given our reason
+    renamed_nodes: tuple[str, ...] = ()  # where Slurm has drained them by itself, they get the control plane's reason
 
 
 class LetGoPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.LET_GO.value):

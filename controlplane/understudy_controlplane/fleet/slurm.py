@@ -1,4 +1,4 @@
-"""What Slurm says of its nodes, jobs and reservations, as plain values.
+"""What Slurm shows of its nodes, jobs and reservations, as plain values.
 
 The field names are Slurm's where Slurm has one. Filled by `understudy_controlplane.slurm`, read by every pure room.
 """
@@ -28,14 +28,14 @@ ON_LEAVE = frozenset(
 
 
 REBOOT_GIVEN_UP = ("reboot timed out", "ResumeTimeout reached", "Node unexpectedly rebooted")
-"""What Slurm writes, after our reason or over it, when a reboot does not end as it expected (ResumeTimeout)."""
+"""Slurm writes these behind the reason, or instead of it, when a reboot does not end as expected (ResumeTimeout)."""
 
 _GPUS = re.compile(r"(?:^|,)gpu(?::(?P<kind>[^:,(]+))?:(?P<count>\d+)(?=[(,]|$)")
 
 
 @lru_cache(maxsize=1024)  # asked of every node at every tick, and a fleet has few kinds of them
 def gpus_of_gres(gres: str) -> int:
-    """How many whole GPUs Slurm has for the node; 0: it does not say. MIG instances are called like "1g.10gb"."""
+    """How many whole GPUs Slurm has for the node; 0: it shows none. MIG instances have names such as "1g.10gb"."""
     found = list(_GPUS.finditer(gres))
     if any("g." in (match["kind"] or "") for match in found):
         return 0
@@ -56,15 +56,15 @@ OWN_REASONS = (
     "Low CPUs",
     "Low TmpDisk",
 )
-"""How the reasons begin with which Slurm takes a node out of service by itself, for what it saw there."""
+"""Beginnings of the reasons with which Slurm itself takes a node out of service."""
 
 OWN_USERS = ("slurm", "root")
-"""As whom it does so: its SlurmUser."""
+"""The user of such reasons: SlurmUser."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """A node as `scontrol show node` tells it."""
+    """A node as `scontrol show node` prints it."""
 
     name: str
     address: str
@@ -93,7 +93,7 @@ class SlurmNode:
 
     @property
     def on_leave(self) -> bool:
-        """Slurm, or an administrator through it, has the node away on purpose."""
+        """Slurm, or an administrator through Slurm, has taken the node away on purpose."""
         return not self.flags.isdisjoint(ON_LEAVE) or self.base_state in ("FUTURE", "PLANNED_DOWN")
 
     @property
@@ -103,18 +103,18 @@ class SlurmNode:
 
     @property
     def lost(self) -> bool:
-        """Slurm itself says that the node does not answer it."""
+        """Slurm itself reports that the node does not answer."""
         return not self.responding or (self.down and self.reason.startswith("Not responding"))
 
     @property
     def out_by_slurm(self) -> bool:
-        """Drained, or set down, by Slurm itself: no person's doing."""
+        """Drained, or set down, by Slurm itself: not by a person."""
         out = self.draining or (self.down and not self.lost)
         return out and self.reason_user in OWN_USERS and self.reason.startswith(OWN_REASONS)
 
-    def taken_down(self, our_prefix: str) -> bool:
+    def taken_down(self, own_prefix: str) -> bool:
         """An administrator or Slurm set it DOWN for another reason than Understudy's."""
-        return self.down and not self.lost and not self.reason.startswith(our_prefix)
+        return self.down and not self.lost and not self.reason.startswith(own_prefix)
 
     @property
     def usable(self) -> bool:
@@ -152,7 +152,7 @@ PENDING_STATES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A job as `scontrol show job` tells it. Job ids are used again: `submit_at` makes them unique."""
+    """A job as `scontrol show job` prints it. Job ids are used again: `submit_at` makes them unique."""
 
     job_id: int
     submit_at: int  # seconds since the epoch
@@ -202,7 +202,7 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class SlurmStep:
-    """A step as `scontrol show step` tells it."""
+    """A step as `scontrol show step` prints it."""
 
     step_id: str  # "0", "batch", "extern", "interactive"
     name: str

@@ -42,7 +42,7 @@ class Snapshot:
     paused: str  # by whom and why; empty: not paused
     slurm_read_at: float | None  # when the Slurm part was read; None: never yet
     slurmctld_started_at: float | None  # None: not known
-    slurm_error: str  # of the latest attempt to read Slurm; empty: it went well
+    slurm_error: str  # of the latest attempt to read Slurm; empty: it succeeded
     nodes: Mapping[str, NodeView]
     jobs: Mapping[JobKey, Job]
     reservations: Mapping[str, SlurmReservation]
@@ -50,7 +50,7 @@ class Snapshot:
     swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
     quarantines: tuple[float, ...] = ()  # of the last hour: when decided
     releases: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
-    refusals: tuple[Refusal, ...] = ()  # of the last day: jobs that our Prolog kept off a node
+    refusals: tuple[Refusal, ...] = ()  # of the last day: jobs that Understudy's Prolog kept off a node
     first_nans: tuple[FirstNan, ...] = ()  # of the last days: attempts that showed NaN, and where first
     lemon_signals: Mapping[str, LemonSignals] = field(default_factory=dict)  # by node; those without any are left out
     gangs: Mapping[JobKey, Gang] = field(default_factory=dict)  # of running managed jobs that a launcher drives
@@ -72,8 +72,8 @@ class Snapshot:
     breaker_reset_at: float = 0.0  # when a person last closed it
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "rack r1" → its nodes
-    mass_silence: str = ""  # in words: so many agents are silent at once that nothing is done; empty: they are not
-    mass_hang: str = ""  # in words: so many gangs stopped at the same time that nothing is done; empty: they did not
+    mass_silence: str = ""  # why nothing is done, because too many agents are silent at once; empty: they are not
+    mass_hang: str = ""  # why nothing is done, because too many gangs stopped at once; empty: they did not
 
     def job_on(self, node: str) -> list[Job]:
         """Running jobs on a node."""
@@ -94,7 +94,7 @@ class Snapshot:
         return _by_node(job for job in self.jobs.values() if job.running)
 
     def holders_of(self, node: str) -> list[Job]:
-        """Jobs whose processes are there, whatever Slurm calls their state."""
+        """Jobs with processes there, in whatever state Slurm shows them."""
         return self._holders.get(node, [])
 
     @cached_property
@@ -103,7 +103,7 @@ class Snapshot:
 
     @cached_property
     def quarantined(self) -> int:
-        """How many nodes are out of service by our own decision, in repair included."""
+        """How many nodes the control plane has taken out of service, those in repair included."""
         return sum(node.record.at_fault for node in self.nodes.values())
 
     @cached_property
@@ -149,13 +149,13 @@ class Snapshot:
 
     @cached_property
     def quarantined_in(self) -> dict[str, int]:
-        """Domain → how many of its nodes are out of service by our own decision."""
+        """Domain → how many of its nodes the control plane has taken out of service."""
         at_fault = {name for name, node in self.nodes.items() if node.record.at_fault}
         return {domain: sum(name in at_fault for name in names) for domain, names in self.domains.items()}
 
     @cached_property
     def unheard(self) -> bool:
-        """Whether a node that Slurm would use has not been heard since our start."""
+        """Whether a node that Slurm would use has not reported since this process started."""
         return any(node.heard_at is None and node.slurm and node.slurm.usable for node in self.nodes.values())
 
     def incident_of(self, node: str) -> OpenIncident | None:

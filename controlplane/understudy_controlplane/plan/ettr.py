@@ -37,7 +37,7 @@ class Ettr:
 
 
 def ettr(attempts: Sequence[AttemptProgress]) -> Ettr | None:
-    """`attempts` in order. None while there is too little to tell."""
+    """`attempts` in order. None while too little is known."""
     durations = [seconds for attempt in attempts if (seconds := attempt.step_seconds) is not None]
     if not durations:
         return None

@@ -244,7 +244,7 @@ class Runner:
         self._readable_since = None
 
     def _asker(self) -> Callable[[SlurmNode], bool]:
-        """Asks a slurmd's port, twice with a pause. A port that was never open to us proves nothing by its silence."""
+        """Probes a slurmd's port, twice with a pause. A port that never answered the control plane proves nothing."""
         ever_open: frozenset[str] | None = None  # asked of the database by the few steps that ask any port
 
         def answers(node: SlurmNode) -> bool:

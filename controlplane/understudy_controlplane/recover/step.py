@@ -40,7 +40,7 @@ class GangFacts:
 
 
 class Tickets(Protocol):
-    """What steps need beside Slurm: tickets for people, and the ends of our own jobs' output."""
+    """What steps need beside Slurm: tickets for people, and the ends of the output of the control plane's jobs."""
 
     def is_sent(self, label: str) -> bool: ...
 

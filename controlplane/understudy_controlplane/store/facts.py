@@ -65,7 +65,7 @@ class FactStore:
     ) -> list[str]:
         """One transaction: all of them or, with an exception, none. Returns what was not believed, in words.
 
-        `jobs_at` tells which jobs were on the node at a time, `generation` which machine it is now.
+        `jobs_at(time)` returns the jobs that were on the node then; `generation` is the node's driver and set of GPUs.
         """
         dropped: list[str] = []
         seen = {"node": node, "received_at": now}

@@ -40,7 +40,7 @@ class FleetStore:
             return {record.name: record for record in read_records(connection, query)}
 
     def slurmds_seen(self) -> frozenset[str]:
-        """Nodes whose slurmd ever answered us."""
+        """Nodes whose slurmd has answered once."""
         table = tables.node
         query = select(table.c.name).where(table.c.slurmd_seen_at.is_not(None))
         with reading(self._engine) as connection:
@@ -80,7 +80,7 @@ class FleetStore:
         self._write_drain(node, at, tables.node.c.drained_at.is_(None))
 
     def owned(self, node: SlurmNode, at: float) -> None:
-        """A reason that we have just given was read back from Slurm: each writing of it renews its time."""
+        """A reason that the control plane has just set was read back from Slurm, which renews its time each time."""
         self._write_drain(node, at, true())
 
     def settled(self, node: str) -> None:

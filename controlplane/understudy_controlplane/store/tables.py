@@ -46,7 +46,7 @@ node = Table(
     Column("drain_reason_at", BigInteger, nullable=False, server_default="0"),
     Column("drain_settled", Boolean, nullable=False, server_default=false()),
     Column("agent_seen_at", Double),  # to the minute
-    Column("slurmd_seen_at", Double),  # when its slurmd's port first answered us
+    Column("slurmd_seen_at", Double),  # when its slurmd's port first answered the control plane
     Column("past_boot_id", String(64), nullable=False, server_default=""),  # ended by a reboot of a recovery
     Column("weight", BigInteger),  # in Slurm, for its probation
     Column("weight_before", BigInteger),
@@ -266,11 +266,11 @@ hardware_event = Table(
 job_refusal = Table(
     "job_refusal",
     metadata,
-    # Our Prolog kept a job off a node. By Slurm's id: the job may be one that we do not know yet.
+    # Understudy's Prolog kept a job off a node. By Slurm's id: the job may not be known yet.
     Column("id", Integer, primary_key=True),
     Column("node", String(255), nullable=False),
     Column("job_id", BigInteger, nullable=False),
-    Column("restart_count", Integer),  # of the attempt that was kept off; None where Slurm does not tell
+    Column("restart_count", Integer),  # of the attempt that was kept off; None where Slurm does not report it
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
     Column("reason", Text, nullable=False),

@@ -54,7 +54,7 @@ class Hooks:
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """Open to all users, as the hooks' directory has to be; pytest's own is not."""
-    directory = Path(tempfile.mkdtemp(prefix="us-hooks-"))
+    directory = Path(tempfile.mkdtemp(prefix="ud-hooks-"))
     directory.chmod(0o755)
     yield directory
     shutil.rmtree(directory)

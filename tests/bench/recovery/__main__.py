@@ -243,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Clusters:
-    """One cluster at a time: with the control plane for us, as each of the others wants it for them."""
+    """One cluster at a time: with the control plane for Understudy, and as each other tool requires it."""
 
     def __init__(self, say: Say, with_nvrx: bool) -> None:
         self._say = say

@@ -14,7 +14,7 @@ from typing import Any
 from tests.bench.recovery.job import weight_after
 from tests.bench.result import Result, result
 
-US = "understudy"
+UNDERSTUDY = "understudy"
 PHASES = ("to_detection_seconds", "to_gang_seconds", "to_first_step_seconds", "steps_lost")
 
 
@@ -87,12 +87,12 @@ def weights_right(final: Sequence[Mapping[str, Any]], ranks: int) -> bool:
 
 
 def figures(runs: Sequence[Run]) -> list[Result]:
-    """`FAULT_PHASE` for each fault and phase that we were run with; the others' medians beside it."""
+    """`FAULT_PHASE` for each fault and phase of Understudy's runs, beside the other tools' medians."""
     found = []
     for fault in dict.fromkeys(one.fault for one in runs):
         for phase in PHASES:
-            own = values(runs, US, fault, phase)
-            rivals = dict.fromkeys(one.side for one in runs if one.fault == fault and one.side != US)
+            own = values(runs, UNDERSTUDY, fault, phase)
+            rivals = dict.fromkeys(one.side for one in runs if one.fault == fault and one.side != UNDERSTUDY)
             if own:
                 others = {side: values(runs, side, fault, phase) for side in rivals}
                 unit = "steps" if phase == "steps_lost" else "s"
@@ -114,5 +114,5 @@ def broken_promises(runs: Iterable[Run]) -> list[str]:
         + (f"not back within {one.waited_seconds:.0f} s" if one.to_first_step_seconds is None else "the weights differ")
         + (f" ({one.remark})" if one.remark else "")
         for one in runs
-        if one.side.startswith(US) and not one.weights_right
+        if one.side.startswith(UNDERSTUDY) and not one.weights_right
     ]

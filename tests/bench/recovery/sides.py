@@ -1,4 +1,4 @@
-"""Who runs the job: each side's batch script, with the best settings that we know of for it.
+"""Who runs the job: each side's batch script, with the best known settings for it.
 
 Belongs here: how a side is started, when it is ready for a fault, and what in its output says that it has noticed one.
 Must not: what happens to it.

@@ -7,14 +7,14 @@ from understudy_controlplane.recover.step import Done, Failed, Observation, Step
 
 
 def _no_word_expected(world: World) -> Done | Failed | None:
-    """What there is to say without the ranks' word: the job is over, or its ranks never talk to us."""
+    """The result where no report of the ranks is to come: the job is over, or its ranks do not report."""
     job = world.job
     if job is None or job.state == "COMPLETED":
         return Done("the job has completed")
     if job.ended:
         return Failed(f"the job is over: {job.state}")
     if isinstance(world.plan, AllocationSwapPlan) and _stays(world):
-        return Failed("the launcher starts nothing any more, and left the rest to us")
+        return Failed("the launcher starts nothing any more, and leaves the gang to the control plane")
     if not world.gang(job.restart_count).hook_was_used:
         return Done("the job does not use the training hook: Slurm's word must do")
     return None

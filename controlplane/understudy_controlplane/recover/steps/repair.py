@@ -71,7 +71,7 @@ def observe_resumed(world: World) -> Observation:
     owned = node.reason.startswith(REASON_PREFIX) or node.reboot_given_up
     if not owned and not node.lost:
         return Failed(f"{node.name} is out of service for {node.reason_user} ({node.reason}): left alone")
-    return Todo(f"{node.name} is drained by us")
+    return Todo(f"{node.name} is drained by the control plane")
 
 
 def resume(world: World, slurm: Slurm) -> None:

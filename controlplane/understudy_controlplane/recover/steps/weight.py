@@ -18,7 +18,7 @@ def _observe(world: World, from_weight: int | None, to_weight: int | None) -> Ob
     if node.weight == to_weight:
         return Done(f"weight {node.weight}")
     if node.weight != from_weight:
-        return Done(f"it has got weight {node.weight} since, not from us: left so")
+        return Done(f"an administrator has set its weight to {node.weight}: it stays")
     return Todo(f"weight {node.weight}, not {to_weight}")
 
 
