@@ -31,7 +31,9 @@ def test_a_gpu_that_comes_back_is_recorded_and_a_node_that_is_off_has_none(tmp_p
     rehearsal.silent.add("n6")  # off; its last report is still in memory
     rehearsal.run(120)
     rehearsal.gpus["n7"] += [b.gpu(2, uuid=THIS)]
-    rehearsal.run(3700)  # GPUs that stay are recorded hourly
+    rehearsal.run(5)
+    rehearsal.fake.advance(3600)  # GPUs that stay are recorded hourly
+    rehearsal.run(5)
     assert moves(rehearsal) == ["n7"]
 
     rehearsal.silent.add("n7")
