@@ -14,6 +14,7 @@ from tests import REPOSITORY
 from tests.demo import timeline
 from tests.demo.story import STEPS, DemoFailed, Story
 from tests.testbed.cluster import ClusterError
+from tests.testbed.configuration import NO_SCHEDULER_DELAY
 from tests.testbed.site import Site
 
 DIRECTORY = Path("/var/tmp/understudy-demo")  # noqa: S108 - used only here: root creates it at each run
@@ -40,7 +41,7 @@ def main() -> int:
     RESULT.unlink(missing_ok=True)
     try:
         say("starting munge, slurmctld and 8 slurmds with 8 GPUs each")
-        with Site(DIRECTORY) as site:
+        with Site(DIRECTORY, slurm_conf_lines=[NO_SCHEDULER_DELAY]) as site:
             site.start_control_plane()
             site.start_agents()
             site.wait_for(lambda: len(site.spares_held()) == 3, 30, "the control plane holds 3 spares")

@@ -104,6 +104,10 @@ def of(number: int, changes: dict[str, str], version: tuple[int, int] = V22) -> 
         (22, V22, {"ResumeProgram": "/bin/true", "PrivateData": "cloud"}, GOOD),
         (23, V22, {}, GOOD),
         (23, V22, {"CompleteWait": "32 sec"}, COST),
+        (24, V22, {}, COST),
+        (24, V22, {"SchedulerParameters": "bf_continue,batch_sched_delay=0"}, GOOD),
+        (24, V22, {"SchedulerParameters": "batch_sched_delay=10"}, COST),
+        (24, V22, {"SchedulerParameters": "batch_sched_delay=soon"}, UNKNOWN),
     ],
 )
 def test_a_setting_is_judged(

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+NO_SCHEDULER_DELAY = "SchedulerParameters=batch_sched_delay=0"
+"""As `understudy doctor` recommends."""
+
 IMPATIENT_SCHEDULER = "SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1"
 """For tests that promise no times: Slurm starts what can start within a second instead of several."""
 
