@@ -1,8 +1,8 @@
 """The table of transitions: which state of a node follows from which finding, and what is done about it.
 
 The numbers are labels: they stand in every decision, log line and document, no code asks for one, and a number is
-never given to another row. Rows are looked up by state, signal and condition; what is not here means nothing and leaves
-no trace. `repair_actions.PLANNED_BY` names the function that carries an action on one node
+never given to another row. Rows are looked up by state, signal and condition; where none applies, nothing follows and
+nothing is recorded. `repair_actions.PLANNED_BY` names the function that carries an action on one node
 out; `condemnation` carries out the actions of condemned nodes and their gangs.
 """
 
@@ -28,13 +28,13 @@ MANUAL_REPAIR = NodeState.MANUAL_REPAIR
 OPERATOR_HOLD = NodeState.OPERATOR_HOLD
 RETIRED = NodeState.RETIRED
 TRUSTED = (IN_SERVICE, SUSPECT, UNKNOWN, PROBATION)
-"""States in which a node may hold work that the control plane would have to move."""
+"""States in which a node may have a gang that the control plane would have to move."""
 
 ALL = tuple(NodeState)
 
 
 class Condition(StrEnum):
-    """What a row asks of a node's record besides its state."""
+    """What a row requires of a node's record besides its state."""
 
     ALWAYS = "always"
     OUT_BEFORE_VALIDATION = "out of service before its validation"
@@ -62,9 +62,9 @@ class Row:
 # Two lines a row: what leads where, and why.
 TABLE: tuple[Row, ...] = (
     Row(10, TRUSTED, (Signal.HARDWARE_FAULT,), QUARANTINED, Action.QUARANTINE,
-        "the hardware itself says it cannot go on"),
+        "the hardware itself reports that it cannot continue"),
     Row(11, TRUSTED, (Signal.NODE_DEAD,), QUARANTINED, Action.QUARANTINE,
-        "agent and slurmd are gone and no job there goes on: waiting for SlurmdTimeout helps no job"),
+        "agent and slurmd are gone and no job there makes progress: waiting for SlurmdTimeout helps no job"),
     Row(12, TRUSTED, (Signal.STRAGGLER_CONFIRMED,), QUARANTINED, Action.QUARANTINE,
         "slow by its own time, and its GPU shows the reason: the whole gang runs at its pace"),
     Row(13, (QUARANTINED,), (Signal.GANG_STRANDED,), None, Action.MOVE_GANG,
@@ -86,9 +86,9 @@ TABLE: tuple[Row, ...] = (
     Row(23, (SUSPECT,), (Signal.CLEAN,), None, Action.NOTHING,
         "it stays a suspect for another reason", when=Condition.ANOTHER_SUSPICION),
     Row(30, (IN_SERVICE,), (Signal.SILENT,), UNKNOWN, Action.NOTHING,
-        "silence is not death"),
+        "the agent is silent, which does not prove that the node is dead"),
     Row(31, (UNKNOWN,), (Signal.HEARD,), IN_SERVICE, Action.NOTHING,
-        "heard again"),
+        "the agent reports again"),
     Row(40, TRUSTED, (Signal.DRAINED_BY_OTHERS,), FOREIGN_DRAIN, Action.NOTHING,
         "an administrator took it out of service: the control plane does not touch it"),
     Row(41, (FOREIGN_DRAIN,), (Signal.DRAIN_LIFTED,), IN_SERVICE, Action.NOTHING,
@@ -116,10 +116,10 @@ TABLE: tuple[Row, ...] = (
     Row(102, ALL, (Signal.GANG_HUNG_UNNAMED,), None, Action.RESTART_GANG,
         "the gang hangs, and no node can be named: it is restarted on the same nodes"),
     Row(103, (IN_SERVICE, PROBATION), (Signal.BLACK_HOLE,), SUSPECT, Action.NOTHING,
-        "launchers of several users blame it: a suspect, for they are users' own processes",
+        "launchers of several users blame it: only a suspect, because launchers are users' processes",
         suspects=SuspicionCause.BLACK_HOLE),
     Row(104, ALL, (Signal.GANG_STILL,), None, Action.NOTHING,
-        "its ranks are not known to wait for each other: an evaluation or a checkpoint looks alike, so "
+        "its ranks are not known to wait for each other: an evaluation or a checkpoint looks the same, so "
         "nothing is done"),
     Row(105, (SUSPECT,), (Signal.BLACK_HOLE,), None, Action.NOTHING,
         "one more reason to suspect it", when=Condition.FIRST_SUSPICION, suspects=SuspicionCause.BLACK_HOLE),
@@ -127,22 +127,23 @@ TABLE: tuple[Row, ...] = (
         "many gangs stopped at the same time: the network, the storage or the control plane is the cause, "
         "and no gang is restarted"),
     Row(130, TRUSTED, (Signal.DRAIN_AT_JOB_END,), QUARANTINED, Action.DRAIN,
-        "what runs there can go on to its end; nothing new starts there before the repair"),
+        "jobs there may run to their end; no new job starts there before the repair"),
     Row(131, (FOREIGN_DRAIN,), (Signal.DRAIN_AT_JOB_END,), None, Action.NOTHING,
         "an administrator took it out of service and deals with the fault"),
     Row(140, (IN_SERVICE, PROBATION), (Signal.HEALTH_SUSPECTED,), SUSPECT, Action.NOTHING,
-        "it looks wrong, which proves no fault: it goes on working, and is no spare, until a second signal or a probe",
+        "it looks wrong, which proves no fault: it stays in service, but is no spare, until a second signal or a test",
         suspects=SuspicionCause.HEALTH),
     Row(141, (SUSPECT,), (Signal.HEALTH_SUSPECTED,), None, Action.NOTHING,
         "it still looks wrong", suspects=SuspicionCause.HEALTH),
     Row(150, (IN_SERVICE, PROBATION), (Signal.CORRUPTION_SUSPECTED,), SUSPECT, Action.NOTHING,
-        "NaN may be the program's: it marks a suspect, for a self-check to decide", suspects=SuspicionCause.CORRUPTION),
+        "the program may have caused the NaN: the node is a suspect until a self-check",
+        suspects=SuspicionCause.CORRUPTION),
     Row(151, (IN_SERVICE, SUSPECT, UNKNOWN, QUARANTINED), (Signal.LEMON,), None, Action.NOTHING,
         "a score is no fault: a person decides, and it is taken last as a spare"),
     Row(152, (SUSPECT,), (Signal.CORRUPTION_SUSPECTED,), None, Action.NOTHING,
         "one more reason to suspect it", when=Condition.FIRST_SUSPICION, suspects=SuspicionCause.CORRUPTION),
     Row(200, (QUARANTINED,), (Signal.REPAIR_DUE,), REPAIRING, Action.REPAIR,
-        "it is empty, and this rung of the ladder is the next to be tried"),
+        "it is empty, and this is the next rung of the ladder"),
     Row(201, (QUARANTINED,), (Signal.VALIDATION_DUE,), VALIDATING, Action.VALIDATE,
         "nothing on it has to be repaired: its validation decides", origin=ValidationOrigin.QUARANTINED),
     Row(202, (QUARANTINED, REPAIRING), (Signal.MANUAL_REPAIR_DUE,), MANUAL_REPAIR, Action.ASK_PERSON,
@@ -151,38 +152,38 @@ TABLE: tuple[Row, ...] = (
         "a repair proves nothing by itself: the node is validated, and no job can use it meanwhile",
         origin=ValidationOrigin.REPAIRED),
     Row(211, (REPAIRING,), (Signal.REPAIR_FAILED,), QUARANTINED, Action.TAKE_BACK,
-        "the attempt counts, and the ladder goes on from there"),
+        "the attempt counts, and the ladder continues from there"),
     Row(220, (VALIDATING,), (Signal.VALIDATED,), PROBATION, Action.RETURN,
-        "back to work, first as a spare, taken last"),
+        "it returns to service; during its probation it is the last spare to be taken"),
     Row(221, (VALIDATING,), (Signal.VALIDATION_FAILED,), QUARANTINED, Action.TAKE_BACK,
-        "it did not pass: the ladder goes on from there", when=Condition.OUT_BEFORE_VALIDATION),
+        "it did not pass: the ladder continues from there", when=Condition.OUT_BEFORE_VALIDATION),
     Row(222, (VALIDATING,), (Signal.HARDWARE_FAULT,), QUARANTINED, Action.TAKE_BACK,
-        "it failed again while it was tested", when=Condition.OUT_BEFORE_VALIDATION),
+        "it failed again while it was validated", when=Condition.OUT_BEFORE_VALIDATION),
     Row(223, (VALIDATING,), (Signal.TEST_NOT_BEGUN,), IN_SERVICE, Action.LET_GO,
-        "it was in service, and a test that never began says nothing against it"),
+        "it was in service, and a validation that never began proves nothing against it"),
     Row(224, (VALIDATING,), (Signal.PROBE_NOT_BEGUN,), SUSPECT, Action.LET_GO,
-        "a test that never began says nothing: it goes on working, as suspect as before",
+        "a validation that never began proves nothing: it stays in service with its suspicions",
         when=Condition.SUSPECT_BEFORE_VALIDATION),
     Row(225, (VALIDATING,), (Signal.VALIDATION_FAILED, Signal.HARDWARE_FAULT), QUARANTINED, Action.QUARANTINE,
-        "it was in service until its validation, and did not pass: it is newly out of service, and counted so",
+        "it was in service until its validation, and did not pass: it leaves service, and counts against the budgets",
         when=Condition.IN_SERVICE_BEFORE_VALIDATION),
     Row(226, (VALIDATING,), (Signal.RETURN_TEST_NOT_BEGUN,), PROBATION, Action.LET_GO,
-        "a test that never began says nothing: its probation begins again"),
+        "a validation that never began proves nothing: its probation begins again"),
     Row(230, (PROBATION,), (Signal.PROBATION_OVER,), IN_SERVICE, Action.NOTHING,
-        "nothing has come up since it returned"),
+        "no fault was found since it returned"),
     Row(231, tuple(state for state in ALL if state not in (PROBATION, REPAIRING, VALIDATING, FOREIGN_DRAIN)),
         (Signal.WEIGHT_LEFT,), None, Action.RESTORE_WEIGHT,
-        "its probation has ended, whichever way: jobs may have it like any other node once it is in service"),
+        "its probation is over: jobs may use it like any other node once it is in service"),
     Row(240, (REPAIRING, VALIDATING, MANUAL_REPAIR, OPERATOR_HOLD, RETIRED),
         (Signal.DRAIN_LIFTED,), IN_SERVICE, Action.LET_GO,
         "a person resumed it and answers for it: what was known against it is cleared"),
     Row(241, (REPAIRING, VALIDATING), (Signal.DRAINED_BY_OTHERS,), FOREIGN_DRAIN, Action.LET_GO,
         "an administrator took it out of service: the control plane does not touch it"),
     Row(243, (MANUAL_REPAIR, OPERATOR_HOLD, RETIRED), (Signal.UNDRAINED,), None, Action.DRAIN_AGAIN,
-        "the drain was refused, or forgotten, and is made again"),
+        "the drain was refused, or lost, and is repeated"),
     Row(244, tuple(state for state in ALL if state not in (REPAIRING, VALIDATING)),
         (Signal.HOLD_LEFT,), None, Action.LET_GO,
-        "no job could use the node, and the reservation would stay"),
+        "otherwise the reservation would stay, and no job could use the node"),
     Row(250, tuple(state for state in ALL if state not in (OPERATOR_HOLD, RETIRED)),
         (Signal.HOLD_ASKED,), OPERATOR_HOLD, Action.HOLD,
         "an operator asked for it"),
@@ -192,22 +193,22 @@ TABLE: tuple[Row, ...] = (
         (Signal.RELEASE_ASKED,), IN_SERVICE, Action.RETURN,
         "an operator asked for it and answers for it"),
     Row(253, (MANUAL_REPAIR, OPERATOR_HOLD, RETIRED), (Signal.VALIDATION_DUE,), VALIDATING, Action.VALIDATE,
-        "an operator released it: it is tested before it returns", origin=ValidationOrigin.RELEASED),
+        "an operator released it: it is validated before it returns", origin=ValidationOrigin.RELEASED),
     Row(254, (IN_SERVICE,), (Signal.TEST_ASKED,), VALIDATING, Action.VALIDATE,
         "an operator asked for it", origin=ValidationOrigin.IN_SERVICE),
     Row(255, (SUSPECT,), (Signal.PROBE_DUE,), VALIDATING, Action.VALIDATE,
-        "a suspicion alone takes nothing out of service for good, and does not end by itself: its test decides",
+        "a suspicion alone takes nothing out of service for good, and does not end by itself: its validation decides",
         origin=ValidationOrigin.SUSPECT_PROBED),
     Row(256, ALL, (Signal.REQUEST_GIVEN_UP,), None, Action.NOTHING,
         "a request that is too old is not carried out unexpectedly"),
     Row(257, (SUSPECT,), (Signal.TEST_ASKED,), VALIDATING, Action.VALIDATE,
-        "an operator asked for it; should the test never begin, it is as suspect as before",
+        "an operator asked for it; if the validation never begins, its suspicions stay",
         origin=ValidationOrigin.SUSPECT_REQUESTED),
     Row(258, (PROBATION,), (Signal.TEST_ASKED,), VALIDATING, Action.VALIDATE,
-        "an operator asked for it; should the test never begin, its probation begins again",
+        "an operator asked for it; if the validation never begins, its probation begins again",
         origin=ValidationOrigin.PROBATION),
     Row(290, (), (Signal.TOO_MANY_AT_ONCE,), None, Action.OPEN_BREAKER,
-        "so many at once is more likely one fault of the control plane, or one cause, than so many nodes"),
+        "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
 )
 # fmt: on
 
