@@ -14,9 +14,13 @@ from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 
 from understudy_controlplane.agent_recorder import AgentRecorder
+from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.jobs import jobs_router
 from understudy_controlplane.api.metrics import metrics_router
+from understudy_controlplane.api.nodes import nodes_router
 from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
-from understudy_controlplane.api.routes import ReadDependencies, api_router, health_router
+from understudy_controlplane.api.recoveries import recoveries_router
+from understudy_controlplane.api.status import status_router
 from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config
@@ -128,9 +132,8 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.add_exception_handler(RequestValidationError, _refuse_request)
     app.include_router(reports_router(core.reports))
     app.include_router(launchers_router(core.reports, core.launchers))
-    app.include_router(api_router(reads))
-    app.include_router(health_router(reads))
-    app.include_router(metrics_router(reads))
+    for router in (status_router, nodes_router, jobs_router, recoveries_router, metrics_router):
+        app.include_router(router(reads))
     app.include_router(
         operator_router(OperatorDependencies(operator_token, stores.fleet, stores.repairs, clock, loop.wake))
     )

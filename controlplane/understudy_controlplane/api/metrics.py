@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from understudy_controlplane.api.routes import ReadDependencies
+from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide.guards import breaker_limit, lately_quarantined, quarantine_limit
 from understudy_controlplane.detect.lemon import lemons

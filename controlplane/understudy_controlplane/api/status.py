@@ -1,0 +1,92 @@
+"""Routes to the health of the control plane, and a summary of the fleet: `/healthz` and `/v1/status`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+from fastapi import APIRouter, Response
+
+from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.decide.spares import natural
+from understudy_controlplane.detect.silence import silent_since
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.store.database import StoreError
+from understudy_controlplane.store.queries import Record
+
+TICK_AGE_MAX_SECONDS = 15.0
+
+
+def status_router(deps: ReadDependencies) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/v1/status")
+    def status() -> Record:
+        """A summary: mode, nodes by state, spares, incidents, recoveries, problems."""
+        return _summary(deps)
+
+    @router.get("/healthz")
+    def healthz() -> Response:
+        """200 while the loop ticks and the database answers. A failed reading of Slurm is shown, but does not count."""
+        problems = _problems(deps)
+        body = {"ok": not problems, "problems": problems, "slurm_error": deps.pulse.slurm.error}
+        return Response(msgspec.json.encode(body), 503 if problems else 200, media_type="application/json")
+
+    return router
+
+
+def _summary(deps: ReadDependencies) -> Record:
+    snapshot, pulse = deps.pulse.snapshot, deps.pulse
+    nodes = list(snapshot.nodes.values()) if snapshot else []
+    open_recoveries = deps.stores.recoveries.running()
+    return {
+        "cluster": deps.config.cluster,
+        "mode": deps.config.mode.value,
+        "paused": deps.stores.fleet.pause(),
+        "breaker": deps.stores.repairs.breaker(),
+        "slurm": {"read_at": pulse.slurm.at, "error": pulse.slurm.error},
+        "loop": {
+            "last_tick_at": pulse.last_tick_at,
+            "tick_seconds": pulse.tick_seconds,
+            "error": pulse.last_error,
+        },
+        "nodes": dict(Counter(node.state.value for node in nodes)),
+        "spares": {
+            "held": sorted(node.name for node in nodes if node.is_spare),
+            "wanted": deps.config.spares.count,
+        },
+        "incidents_open": len(deps.stores.incidents.open_incidents()),
+        "recoveries_running": [one.id for one in open_recoveries],
+        "problems": _problems(deps) + _warnings(deps),
+    }
+
+
+def _problems(deps: ReadDependencies) -> list[str]:
+    problems: list[str] = []
+    age = deps.clock.now() - deps.pulse.last_tick_at
+    if age > TICK_AGE_MAX_SECONDS:
+        problems.append(f"the loop has not ticked for {age:.0f} s: {deps.pulse.last_error or 'it hangs'}")
+    elif deps.pulse.last_error:
+        problems.append(f"the last tick failed: {deps.pulse.last_error}")
+    try:
+        deps.queries.alive()
+    except StoreError as error:
+        problems.append(f"the database does not answer: {type(error).__name__}")
+    return problems
+
+
+def _warnings(deps: ReadDependencies) -> list[str]:
+    """What an operator should know although the control plane itself works."""
+    snapshot = deps.pulse.snapshot
+    if snapshot is None:
+        return []
+    limit = deps.config.silence.silent_after_seconds
+    views = list(snapshot.nodes.values())
+    warnings = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
+    with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
+    if with_people:
+        warnings.append(f"manual repair is needed on {', '.join(with_people)}: see /v1/tickets")
+    unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
+    if unheard > len(views) / 2:
+        warnings.append(f"{unheard} of {len(views)} nodes do not report: check that their agents run")
+    return warnings
