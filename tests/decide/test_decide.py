@@ -285,7 +285,6 @@ class TestNothing:
             ({"mode": Mode.OBSERVE}, Because.DRY_RUN),
             ({"paused": "maintenance (alice)"}, Because.PAUSED),
             ({"slurm_error": "timed out"}, Because.SLURM_UNREADABLE),
-            ({"quarantines": (b.NOW - 5,) * 12}, Because.HOURLY_BUDGET),
         ],
     )
     def test_a_guard_holds_the_quarantine_back_and_says_why(self, values: dict[str, object], because: Because) -> None:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from tests import builders as b
+from understudy_agent.wire import LauncherPhase, LauncherState
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.launcher_orders import launcher_orders, orders_of
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import DrainKind, NodeRecord, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import (
+    AllocationSwapPlan,
     PoolSwapPlan,
     Recovery,
     RecoveryStatus,
@@ -231,6 +235,87 @@ class TestOtherGuards:
         (decision,) = [one for one in decide(snapshot, [finding], b.config()) if one.subject == "n6"]
         assert isinstance(decision.plan, PoolSwapPlan)
         assert decision.plan.supersedes == 41
+
+
+class TestAKnownBadNodeThatABudgetKeepsInService:
+    """Its gang leaves it all the same."""
+
+    BROKEN = b.node("n2", events=(b.xid_event("n2", 79),), slurm=b.slurm_node("n2", "ALLOCATED"))
+    FULL: ClassVar[dict[str, Any]] = {"quarantines": (b.NOW - 5,) * 12}
+
+    def scene(self, **values: Any) -> Snapshot:
+        return b.snapshot(self.BROKEN, jobs=[b.job(excluded_nodes=("n5",))], spares=("n6", "n7"), **values)
+
+    def test_the_gang_moves_and_cannot_come_back_to_it(self) -> None:
+        (decision,) = decided(self.scene(**self.FULL))
+        assert (decision.row, decision.action, decision.because) == (10, Action.MOVE_GANG, Because.HOURLY_BUDGET)
+        assert (decision.to_state, decision.opens_incident) == (None, True)
+        assert isinstance(decision.plan, PoolSwapPlan)
+        assert (decision.plan.nodes, decision.plan.excluded) == ((), ("n2",))
+        assert decision.plan.seats == ("n1", "n3", "n4", "n6")
+        steps = decision.plan.steps
+        assert steps.index(StepName.REQUEUE_JOB) < steps.index(StepName.EXCLUDE_NODES) < steps.index(StepName.START_JOB)
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"breaker": "eight at once"},
+            {"mode": Mode.OBSERVE},
+            {"paused": "maintenance"},
+            {"quarantined_at": {f"n{i}": (b.NOW - 5,) for i in (3, 4, 5)}},
+        ],
+    )
+    def test_not_where_another_guard_holds_the_quarantine_back(self, values: dict[str, Any]) -> None:
+        assert [one.plan for one in decided(self.scene(**self.FULL, **values)) if one.plan] == []
+
+    def test_nor_by_a_rule_that_only_observes(self) -> None:
+        config = b.config(guards={"observe_rules": ["xid.79"]})
+        assert [one.plan for one in decided(self.scene(**self.FULL), config) if one.plan] == []
+
+    def test_nor_where_so_many_are_broken_that_the_breaker_opens(self) -> None:
+        broken = [b.node(f"n{i}", events=(b.xid_event(f"n{i}", 79),)) for i in (3, 4, 5)]
+        snapshot = b.snapshot(self.BROKEN, *broken, jobs=[b.job()], spares=("n6", "n7"), **self.FULL)
+        decisions = decided(snapshot)
+        assert [one.action for one in decisions if one.plan] == []
+        assert any(one.action is Action.OPEN_BREAKER for one in decisions)
+
+    def test_it_is_moved_once(self) -> None:
+        snapshot = self.scene(**self.FULL)
+        (first,) = decided(snapshot)
+        assert first.plan is not None
+        under_way = Recovery(41, first.plan, RecoveryStatus.RUNNING, b.NOW - 1, ())
+        (second,) = decided(replace(snapshot, recoveries=(under_way,)))
+        assert (second.action, second.plan) == (Action.NOTHING, None)
+
+    def test_a_node_that_fails_on_the_way_leaves_it_excluded(self) -> None:
+        (first,) = decided(self.scene(**self.FULL))
+        assert first.plan is not None
+        under_way = Recovery(41, first.plan, RecoveryStatus.RUNNING, b.NOW - 1, ())
+        worse = b.node("n3", events=(b.xid_event("n3", 79),))
+        pending = b.job(state="PENDING", nodes=())
+        snapshot = b.snapshot(self.BROKEN, worse, jobs=[pending], spares=("n7",), recoveries=(under_way,))
+        (plan,) = [one.plan for one in decided(snapshot) if isinstance(one.plan, PoolSwapPlan)]
+        assert (plan.nodes, plan.excluded, plan.seats) == (("n3",), ("n2",), ("n1", "n4", "n6", "n7"))
+
+    def test_a_launcher_leaves_it_for_a_spare_of_its_own(self) -> None:
+        state = LauncherState(7, 0, 2, LauncherPhase.RUNNING, ("n1", "n2", "n3"), ("n4",), nodes_min=3)
+        snapshot = self.scene(gangs={b.job().key: Gang(state, "n1", b.NOW - 1)}, **self.FULL)
+        (decision,) = decided(snapshot)
+        plan = b.plan_as(AllocationSwapPlan, decision.plan)
+        assert (plan.nodes, plan.leaving, plan.launch) == ((), ("n2",), 2)
+        sent = (RecoveryStep(1, StepName.TELL_LAUNCHER, StepStatus.INTENDED),)
+        under_way = Recovery(41, plan, RecoveryStatus.RUNNING, b.NOW - 1, sent)
+        orders = launcher_orders(replace(snapshot, recoveries=(under_way,)))
+        assert list(orders[7].bad) == ["n2"]
+        assert orders == {7: orders_of(plan)}
+        (again,) = decided(replace(snapshot, recoveries=(under_way,)))
+        assert again.plan is None
+
+    def test_a_dead_node_is_left_to_slurm(self) -> None:
+        """To requeue a job from it, it would have to be declared down."""
+        dead = b.node("n2", heard_at=b.NOW - 9, slurmd_silent_since=b.NOW - 4)
+        (decision,) = decided(b.snapshot(dead, jobs=[b.job()], spares=("n6",), **self.FULL))
+        assert (decision.because, decision.plan) == (Because.HOURLY_BUDGET, None)
 
 
 def test_a_large_gang_may_be_moved_more_often() -> None:

@@ -480,6 +480,20 @@ def test_in_mode_observe_a_recovery_begun_before_stays_where_it_is(tmp_path: Pat
     assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
 
 
+def test_a_gang_leaves_a_broken_node_also_where_a_budget_keeps_the_node_in_service(tmp_path: Path) -> None:
+    """The node is idle then, and the job must not start there again."""
+    rehearsal = Rehearsal(tmp_path, guards={"quarantined_nodes_max": 0})
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert (rehearsal.gang_state(), rehearsal.gang_nodes()) == (("RUNNING", 1), ["n1", "n2", "n4", "n6"])
+    assert rehearsal.state_of("n3") is NodeState.IN_SERVICE
+    assert not [effect for effect in rehearsal.line.effects if effect.startswith(("drain_node", "down_node"))]
+    (job,) = (job for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
+    assert job.excluded_nodes == ("n3",)
+    rehearsal.run(30)
+    assert len(rehearsal.recoveries()) == 1
+
+
 def test_an_incident_about_which_nothing_was_done_ends_with_its_fault(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path, guards={"quarantined_nodes_max": 0})
     rehearsal.fail("n3")

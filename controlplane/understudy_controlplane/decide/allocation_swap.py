@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import plans
@@ -83,11 +83,13 @@ def _is_moving_to_the_pool(recovery: Recovery) -> bool:
     return release is None or release.status is not StepStatus.DONE
 
 
-def swap(snapshot: Snapshot, job: Job, findings: Sequence[Finding], config: Config) -> tuple[AllocationSwapPlan, str]:
+def swap(
+    snapshot: Snapshot, job: Job, findings: Sequence[Finding], config: Config, undrained: Set[str] = frozenset()
+) -> tuple[AllocationSwapPlan, str]:
     """The plan, and a description of it."""
     gang = snapshot.gangs[job.key]
-    plan = plans.allocation_plan(snapshot, job, gang, findings, config)
-    seated = [name for name in plan.nodes if name in gang.seats]
+    plan = plans.allocation_plan(snapshot, job, gang, findings, config, undrained=undrained)
+    seated = [name for name in (*plan.nodes, *plan.leaving) if name in gang.seats]
     number = job.key.job_id
     if not seated:
         return plan, f"job {number} does not use the node now; its launcher must not use it again"

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from understudy_controlplane.decide import guards, plans, repair_actions, spares
+from understudy_controlplane.decide.allocation_swap import seats_of
 from understudy_controlplane.decide.gang_moves import Move, gang_moves, gangs_on
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.table import Condition, Row, row_without_node
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
+from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import DrainKind
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -34,7 +36,7 @@ Condemned = tuple[Row, Finding]
 def condemnations(current: Round, condemned: Sequence[Condemned]) -> list[Decision]:
     """What cannot wait asks the guards first."""
     snapshot, config = current.snapshot, current.config
-    decisions: list[Decision] = []
+    held: list[tuple[Condemned, guards.Objection]] = []
     allowed: list[Condemned] = []
     new: set[str] = set()
     for one in sorted(condemned, key=_can_wait):
@@ -50,12 +52,18 @@ def condemnations(current: Round, condemned: Sequence[Condemned]) -> list[Decisi
             allowed.append(one)
             new |= {one[1].node} if takes_out else set()
         else:
-            decisions.append(_held_back(one, objection))
+            held.append((one, objection))
+    decisions = [_held_back(*pair) for pair in held]
     too_many = _one_too_many(current, decisions, new)
     if too_many and not snapshot.breaker:
         decisions.append(_breaker(current, too_many, new))
     moving = [one[1] for one in allowed if _is_left(snapshot, one)]
-    moves = gang_moves(current, moving)
+    undrained = [] if too_many else [one[1] for one, objection in held if _leaves(snapshot, one, objection)]
+    current = replace(current, undrained=frozenset(one.node for one in undrained))
+    moves = gang_moves(current, moving + undrained)
+    for i, ((_, finding), objection) in enumerate(held):
+        if finding in undrained and finding.node in moves:
+            decisions[i] = _moved_all_the_same(decisions[i], moves[finding.node], objection)
     return decisions + [_act(snapshot, one, moves.get(one[1].node)) for one in allowed]
 
 
@@ -81,6 +89,35 @@ def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) 
     ]
     wanted = guards.lately_quarantined(snapshot, config) | new | set(held)
     return held if len(wanted) > guards.breaker_limit(snapshot, config) else []
+
+
+def _leaves(snapshot: Snapshot, condemned: Condemned, objection: guards.Objection) -> bool:
+    """Whether a gang leaves the node although a budget keeps it in service. The breaker, the mode and a rule that only
+    observes doubt that the node is at fault; a budget does not. A dead node would have to be declared down for it.
+    """
+    row, finding = condemned
+    return (
+        objection.because in BUDGETS
+        and row.action is Action.QUARANTINE
+        and not _failed_validation(row)
+        and not finding.dead
+        and any(_is_seated(snapshot, job, finding.node) for job in gangs_on(snapshot, {finding.node}))
+    )
+
+
+def _is_seated(snapshot: Snapshot, job: Job, node: str) -> bool:
+    """And does not leave it already."""
+    recovery = snapshot.recovery_of(job.key)
+    leaving = recovery.swap.leaving if recovery is not None and recovery.swap is not None else ()
+    return node in seats_of(snapshot, job) and node not in leaving
+
+
+def _moved_all_the_same(decision: Decision, move: Move, objection: guards.Objection) -> Decision:
+    if move.plan is None:
+        return replace(decision, reason=f"{decision.reason}; {move.words}")
+    summary = decision.finding.summary if decision.finding is not None else ""
+    reason = f"{summary}; the node stays in service, because {objection.words}; {move.words}"
+    return replace(decision, action=Action.MOVE_GANG, reason=reason, plan=move.plan)
 
 
 def _failed_validation(row: Row) -> bool:

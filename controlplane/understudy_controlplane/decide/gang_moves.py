@@ -94,7 +94,7 @@ def _move_inside(current: Round, job: Job, findings: Sequence[Finding]) -> Move 
     seated = {finding.node for finding in findings} & set(gang.seats)
     if allocation_swap.why_not(snapshot, job, findings, current.condemned):
         return None if seated else Move(None, Because.RULE, f"job {job.key.job_id} does not use it now")
-    plan, words = allocation_swap.swap(snapshot, job, findings, current.config)
+    plan, words = allocation_swap.swap(snapshot, job, findings, current.config, current.undrained)
     return (_held_back(current, job, seated) if seated else None) or Move(plan, Because.RULE, words)
 
 
@@ -165,7 +165,7 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
         words = f"job {others[0]}, which is not managed, has the dead node too: left to Slurm's own timeout"
         return Move(None, Because.RULE, words)
     chosen = free[:needed]
-    plan = plans.swap_plan(snapshot, job, findings, seats, chosen, gone=gone)
+    plan = plans.swap_plan(snapshot, job, findings, seats, chosen, gone=gone, undrained=current.undrained)
     return Move(plan, Because.RULE, f"job {job.key.job_id} moves to {', '.join(chosen)}")
 
 

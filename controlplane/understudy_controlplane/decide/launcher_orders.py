@@ -33,12 +33,19 @@ def _orders(snapshot: Snapshot, job: JobKey, gang: Gang) -> LauncherOrders:
         and node.record.drained_at is not None
         and (name not in gang.seats or (plan is not None and name in plan.nodes))
     }
-    return LauncherOrders(bad, restart(plan) if isinstance(plan, AllocationSwapPlan) else None)
+    if not isinstance(plan, AllocationSwapPlan):
+        return LauncherOrders(bad)
+    return LauncherOrders(_avoided(plan) | bad, restart(plan))
 
 
 def _launcher_acts(recovery: Recovery) -> bool:
     step = recovery.step(StepName.TELL_LAUNCHER)
     return step is not None and step.status in (StepStatus.INTENDED, StepStatus.DONE)
+
+
+def _avoided(plan: AllocationSwapPlan) -> dict[str, str]:
+    """Nodes that the gang must leave although a budget keeps them in service."""
+    return {} if plan.hang else dict.fromkeys(plan.leaving, bare_reason(plan.drain_reason))
 
 
 def bare_reason(reason: str) -> str:
@@ -52,4 +59,5 @@ def restart(plan: AllocationSwapPlan) -> Restart | None:
 
 def orders_of(plan: AllocationSwapPlan) -> LauncherOrders:
     """What the plan itself orders."""
-    return LauncherOrders(dict.fromkeys(plan.nodes, bare_reason(plan.drain_reason)), restart(plan))
+    bad = dict.fromkeys(plan.nodes, bare_reason(plan.drain_reason))
+    return LauncherOrders(_avoided(plan) | bad, restart(plan))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.spares import takes_into_pool
@@ -49,6 +49,12 @@ requeue, because pending jobs would take them. A dead node is declared down befo
 by itself, and Slurm 22.05 spoils the record of a job that is requeued while a node of it does not answer."""
 
 
+_PENDING = SWAP_STEPS.index(StepName.START_JOB)
+EXCLUDING_STEPS = (*SWAP_STEPS[:_PENDING], StepName.EXCLUDE_NODES, *SWAP_STEPS[_PENDING:])
+"""Where a node that the gang leaves stays in service: Slurm could start the job there again. Slurm changes the excluded
+nodes of a pending job only."""
+
+
 def drain_reason(finding: Finding) -> str:
     """At most 200 characters; begins with the prefix of the control plane's drains."""
     return f"{REASON_PREFIX} {finding.rule}: {finding.summary}".replace("'", "").replace('"', "")[:200]
@@ -74,20 +80,24 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     *,
     hang: str = "",
     gone: Sequence[str] = (),
+    undrained: Set[str] = frozenset(),
 ) -> PoolSwapPlan:
     """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised.
 
     With `hang` the nodes are not failed: they give up their seats where there are spares, and nothing else. `gone` are
-    quarantined nodes that the gang left before, within its allocation.
+    quarantined nodes that the gang left before, within its allocation. `undrained` nodes are left and excluded for the
+    job, and stay in service.
     """
     superseded = snapshot.recovery_of(job.key)
     earlier = superseded.swap if superseded else None
     # A job that pends is on its way from the attempt that the earlier plan gave up; one that runs is given up now.
     on_its_way = earlier if earlier and not job.running else None
     accused = [] if hang else [finding for finding in findings if finding.signal is not Signal.SEAT_LOST]
+    accused = [finding for finding in accused if finding.node not in undrained]
     # Nodes that others took are no failed ones.
     lost = {finding.node for finding in findings if finding.signal is Signal.SEAT_LOST}
-    leaving = tuple(finding.node for finding in findings[: len(spares)]) if hang else ()
+    leaving = tuple(finding.node for finding in (findings[: len(spares)] if hang else findings))
+    leaving = tuple(name for name in leaving if hang or name in undrained)
     failed = (*(finding.node for finding in accused), *gone)
     mute = [name for name in gone if snapshot.nodes[name].slurmd_silent_since is not None]
     dead = (*(finding.node for finding in findings if finding.dead and not hang), *mute)
@@ -96,12 +106,14 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
         failed = tuple(dict.fromkeys((*(name for name in earlier.nodes if name in held), *failed)))
         dead = (*(name for name in earlier.dead_nodes if name in held), *dead)
+    before = earlier.excluded if isinstance(earlier, PoolSwapPlan) else ()
+    excluded = tuple(dict.fromkeys((*before, *(name for name in leaving if name in undrained))))
     kept = tuple(name for name in seats if name not in failed and name not in lost and name not in leaving)
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table else -1
     own = "" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation
     return PoolSwapPlan(
-        steps=SWAP_STEPS,
+        steps=EXCLUDING_STEPS if excluded else SWAP_STEPS,
         nodes=failed,
         dead_nodes=dead,
         spares=tuple(spares),
@@ -113,9 +125,10 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         last_step=on_its_way.last_step if on_its_way else (last_step if last_step >= 0 else None),
         supersedes=superseded.id if superseded else None,
         reservation=earlier.reservation if earlier else own,
-        drain_reason=earlier.drain_reason if earlier and not accused else drain_reason(findings[0]),
+        drain_reason=earlier.drain_reason if earlier and not accused else drain_reason((accused or findings)[0]),
         hang=hang,
         leaving=leaving,
+        excluded=excluded,
     )
 
 
@@ -129,20 +142,29 @@ ALLOCATION_STEPS = (
 its job is the launcher's to keep, and down would end a job that was asked for without --no-kill."""
 
 
-def allocation_plan(
-    snapshot: Snapshot, job: Job, gang: Gang, findings: Sequence[Finding], config: Config, hang: str = ""
+def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
+    snapshot: Snapshot,
+    job: Job,
+    gang: Gang,
+    findings: Sequence[Finding],
+    config: Config,
+    *,
+    hang: str = "",
+    undrained: Set[str] = frozenset(),
 ) -> AllocationSwapPlan:
     """The gang's launcher is ordered not to use the nodes of `findings`, or with `hang` to restart the gang."""
     superseded = snapshot.recovery_of(job.key)
     earlier = superseded.swap if superseded else None
-    failed = () if hang else tuple(dict.fromkeys(finding.node for finding in findings))
+    named = () if hang else tuple(dict.fromkeys(finding.node for finding in findings))
+    failed = tuple(name for name in named if name not in undrained)
+    avoided = tuple(name for name in named if name in undrained)
     reason = "" if hang else drain_reason(findings[0])
     if earlier:  # as in `swap_plan`
         held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
         failed = tuple(dict.fromkeys((*(name for name in earlier.nodes if name in held), *failed)))
         reason = reason or earlier.drain_reason
     gone = [] if hang else _replaced_by_itself(snapshot, job, gang, findings)
-    given_up = _given_up(gang, failed, earlier, hang, gone)
+    given_up = _given_up(gang, (*failed, *avoided), earlier, hang, gone)
     relaunched = given_up >= 0
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table else -1
@@ -166,7 +188,7 @@ def allocation_plan(
         drain_reason=reason,
         launch=given_up,
         hang=hang,
-        leaving=tuple(finding.node for finding in findings if finding.signal is Signal.GANG_HUNG),
+        leaving=avoided or tuple(finding.node for finding in findings if finding.signal is Signal.GANG_HUNG),
     )
 
 

@@ -17,6 +17,9 @@ class Round:
     condemned: frozenset[str] = frozenset()
     """Nodes condemned in this round, also those that a guard holds back: none of them is a spare."""
 
+    undrained: frozenset[str] = frozenset()
+    """Of them: those that a budget keeps in service. Their gangs leave them all the same."""
+
     free: tuple[str, ...] = ()  # spares that a gang may get, best first
     moves: tuple[SwapPlan, ...] = ()  # of gangs, decided in this round
 

@@ -52,6 +52,7 @@ class StepName(StrEnum):
     BIND_JOB = "bind_job"
     DOWN_NODES = "down_nodes"
     REQUEUE_JOB = "requeue_job"
+    EXCLUDE_NODES = "exclude_nodes"
     START_JOB = "start_job"
     RELEASE_SEATS = "release_seats"
     AWAIT_PROCESSES = "await_processes"
@@ -129,6 +130,7 @@ class PoolSwapPlan(SwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.POOL_SW
     user: str  # of the job
     seats: tuple[str, ...]  # where the gang is to run: its healthy nodes and the spares
     spares: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()  # nodes in service that the job must not start on
 
     @property
     def claimed(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ STEPS: dict[StepName, Step] = {
         seats.BIND_JOB,
         seats.RELEASE_SEATS,
         job.REQUEUE_JOB,
+        job.EXCLUDE_NODES,
         job.START_JOB,
         job.RELEASE_JOB,
         gang.AWAIT_PROCESSES,

@@ -78,6 +78,30 @@ def requeue(world: World, slurm: Slurm) -> None:
         slurm.requeue_job(plan.job.job_id)
 
 
+def _to_exclude(world: World) -> list[str]:
+    job, plan = world.job, world.plan_as(PoolSwapPlan)
+    return [name for name in plan.excluded if job is not None and name not in job.excluded_nodes]
+
+
+def observe_excluded(world: World) -> Observation:
+    """Also while the job still completes: Slurm takes this for a pending job only."""
+    job, todo = world.job, _to_exclude(world)
+    over = _over(job)
+    if over or job is None:
+        return over or Failed("Slurm no longer knows the job")
+    if not todo or job.state == "RUNNING":
+        return Done(", ".join(job.excluded_nodes))
+    if not job.pending:
+        return Wait(f"the job is {job.state}")
+    return Todo(f"the job may start on {', '.join(todo)}")
+
+
+def exclude(world: World, slurm: Slurm) -> None:
+    """Besides the nodes that its user excludes."""
+    assert world.job is not None
+    slurm.set_excluded_nodes(world.job.job_id, [*world.job.excluded_nodes, *_to_exclude(world)])
+
+
 def observe_started(world: World) -> Observation:
     job, plan = world.job, world.plan_as(PoolSwapPlan)
     if job is None:
@@ -140,5 +164,6 @@ def release(world: World, slurm: Slurm) -> None:
 
 
 REQUEUE_JOB = Step(StepName.REQUEUE_JOB, observe_requeued, requeue, needs=SEATED)
+EXCLUDE_NODES = Step(StepName.EXCLUDE_NODES, observe_excluded, exclude)
 START_JOB = Step(StepName.START_JOB, observe_started, start)
 RELEASE_JOB = Step(StepName.RELEASE_JOB, observe_released, release)

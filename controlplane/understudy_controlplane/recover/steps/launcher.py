@@ -26,7 +26,7 @@ def observe_launcher(world: World) -> Observation:
 
 
 def _relaunched(plan: AllocationSwapPlan, gang: Gang) -> Observation:
-    bad = sorted(set(gang.seats) & set(plan.nodes))
+    bad = sorted(set(gang.seats) & {*plan.nodes, *(() if plan.hang else plan.leaving)})
     if gang.leaving:
         return Failed(f"the launcher starts nothing any more: it is {gang.state.phase}")
     if gang.attempt.launch <= plan.launch or bad:
