@@ -1,0 +1,117 @@
+"""The configuration: one TOML file, checked whole at start, frozen, unknown keys refused with a hint.
+
+Each setting has its unit in its name and its effect in its description; `docs/configuration.md` is generated from this
+package. The pure rooms call a section a policy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from understudy_controlplane.config.action import Guards, Recovery, Repair, Validation
+from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
+from understudy_controlplane.config.section import Section
+from understudy_controlplane.config.service import Gateway, Jobs, Server, Slurm, Spares
+from understudy_controlplane.xid_policy import RowOverride
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Gateway",
+    "Guards",
+    "Hang",
+    "Hardware",
+    "Jobs",
+    "Lemon",
+    "Mode",
+    "Recovery",
+    "Repair",
+    "Server",
+    "Silence",
+    "Slurm",
+    "Spares",
+    "Straggler",
+    "Validation",
+    "Xid",
+    "load_config",
+    "parse_config",
+]
+
+
+class ConfigError(Exception):
+    """The configuration file cannot be used; the message names file, key and remedy."""
+
+
+class Mode(StrEnum):
+    OBSERVE = "observe"
+    ACT = "act"
+
+
+class Config(Section):
+    cluster: str = Field(min_length=1, description="Name of the Slurm cluster (ClusterName).")
+    mode: Mode = Field(
+        Mode.OBSERVE,
+        description="`observe` (decides and records what it would do; changes nothing) or `act`.",
+    )
+    server: Server = Server()
+    slurm: Slurm = Slurm()
+    jobs: Jobs = Jobs()
+    spares: Spares = Spares()
+    guards: Guards = Guards()
+    silence: Silence = Silence()
+    straggler: Straggler = Straggler()
+    xid: Xid = Xid()
+    hardware: Hardware = Hardware()
+    lemon: Lemon = Lemon()
+    hang: Hang = Hang()
+    recovery: Recovery = Recovery()
+    repair: Repair = Repair()
+    validation: Validation = Validation()
+
+    @property
+    def probes_suspects(self) -> bool:
+        return self.mode is Mode.ACT and self.validation.enabled and self.validation.test_suspects
+
+
+def parse_config(text: str, origin: str) -> Config:
+    """`text` is TOML; `origin` names it in errors. Raises ConfigError."""
+    try:
+        return Config.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{origin}: not valid TOML: {error}") from error
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(origin, one) for one in error.errors())) from error
+
+
+def load_config(path: Path) -> Config:
+    """Raises ConfigError when the file is missing, unreadable or wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}; name another file with --config") from error
+    return parse_config(text, str(path))
+
+
+def _explain(origin: str, error: Any) -> str:
+    location = [str(part) for part in error["loc"]]
+    key = ".".join(location)
+    if error["type"] != "extra_forbidden":
+        return f"{origin}: {key}: {error['msg']}"
+    section: type[BaseModel] = Config
+    for part in location[:-1]:
+        if part.isdigit():  # a row of the policy
+            section = RowOverride
+            break
+        annotation = section.model_fields[part].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            section = annotation
+    keys = [field.alias or name for name, field in section.model_fields.items()]
+    near = difflib.get_close_matches(location[-1], keys, n=1)
+    known = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(keys)}"
+    return f"{origin}: unknown key '{key}'; {known}"

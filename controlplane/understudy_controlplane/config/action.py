@@ -1,0 +1,286 @@
+"""Sections for what the control plane does: guards, recovery, repair, validation."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from understudy_controlplane.config.section import Section
+
+
+class Guards(Section):
+    quarantined_share: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Share of all nodes that may be quarantined at once. Nodes that wait for a person have a budget of "
+        "their own, `waiting_share`.",
+    )
+    quarantined_nodes_min: int = Field(
+        12, ge=0, description="The same limit for small fleets: this number of nodes where it is more than that share."
+    )
+    quarantined_nodes_max: int | None = Field(
+        None, ge=0, description="No more nodes than this are quarantined at once, whatever the share."
+    )
+    quarantined_share_max: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="No more than this share of all nodes is quarantined at once, nodes that wait for a person "
+        "included; never below 1 node.",
+    )
+    waiting_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="Share of all nodes that may wait for a person: in manual repair, or quarantined for over an hour "
+        "while repair is off or a job goes on there to its end. Further ones count as quarantined.",
+    )
+    waiting_nodes_min: int = Field(
+        4, ge=0, description="The same limit for small fleets: this number of nodes where it is more than that share."
+    )
+    quarantines_per_hour_share: float = Field(
+        0.003, ge=0, le=1, description="New quarantines within an hour, as a share of all nodes."
+    )
+    quarantines_per_hour_min: int = Field(
+        12, ge=0, description="The same limit for small fleets: this number where it is more than that share."
+    )
+    quarantines_per_hour_max: int | None = Field(
+        None, ge=0, description="No more new quarantines than this within an hour, whatever the share."
+    )
+    domain_share_max: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of a partition, of a leaf switch or block in Slurm's topology, and of each domain below, "
+        "that may be quarantined at once; never below 1 node.",
+    )
+    domains: dict[str, list[str]] = Field(
+        {}, description='Further domains of failure by name, such as `"rack r1" = ["n1", "n2"]`.'
+    )
+    breaker_window_seconds: float = Field(
+        600.0, gt=0, description="Time over which the circuit breaker counts quarantined nodes."
+    )
+    breaker_share: float = Field(
+        0.002,
+        ge=0,
+        le=1,
+        description="Share of all nodes that may be newly quarantined within that time; one more opens the circuit "
+        "breaker. Only a person closes it again.",
+    )
+    breaker_nodes_min: int = Field(
+        10, ge=1, description="The same limit for small fleets: this number of nodes where it is more than that share."
+    )
+    breaker_nodes_max: int | None = Field(
+        None, ge=1, description="No more nodes than this within that time, whatever the share."
+    )
+    breaker_share_max: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="No more than this share of the nodes that were in service within that time, but never below 3 "
+        "nodes.",
+    )
+    gang_moves_share: float = Field(
+        0.002,
+        ge=0,
+        le=1,
+        description="Gangs moved or restarted at once, as a share of the number of nodes. A move counts until the "
+        "gang's processes have started.",
+    )
+    gang_moves_min: int = Field(
+        10, ge=0, description="The same limit for small fleets: this number where it is more than that share."
+    )
+    gang_moves_per_hour_share: float = Field(
+        0.003,
+        ge=0,
+        le=1,
+        description="Gangs moved or restarted within an hour, as a share of the number of nodes.",
+    )
+    gang_moves_per_hour_min: int = Field(
+        12, ge=0, description="The same limit for small fleets: this number where it is more than that share."
+    )
+    gang_moves_domain_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of the gangs with a seat in a partition, switch, block or domain, of no more than half of "
+        "all nodes, that may be moved or restarted at once because of nodes there...",
+    )
+    gang_moves_domain_min: int = Field(
+        4, ge=1, description="... or this number of gangs, where it is more than that share."
+    )
+    observe_rules: list[str] = Field(
+        [],
+        description='Rules that are recorded but not acted on, by the beginning of their name: `["xid.74", '
+        '"straggler."]`.',
+    )
+
+
+class Recovery(Section):
+    step_timeout_seconds: float = Field(
+        120.0,
+        gt=0,
+        description="Time for a recovery step to show its effect; after that the recovery fails and a person is "
+        "notified.",
+    )
+    first_step_timeout_seconds: float = Field(
+        1800.0,
+        gt=0,
+        description="The same for the gang's first training step after the restore, and for what people have to do.",
+    )
+    launcher_timeout_seconds: float = Field(
+        20.0,
+        gt=0,
+        description="Time for a launcher to carry out an order; after that its job is moved with a spare from the "
+        "pool.",
+    )
+    time_credit_minutes_max: int = Field(
+        0,
+        ge=0,
+        description="Minutes in all by which a job's time limit may be raised for the time that faults within its "
+        "allocation cost, work since its last checkpoint included. 0: never; raising a limit delays what "
+        "Slurm has planned for others.",
+    )
+    repeat_after_seconds: float = Field(
+        2.0, gt=0, description="Time after which a step without a visible effect in Slurm is tried again."
+    )
+    seats_minutes: int = Field(
+        60, ge=5, description="Duration of a seat reservation: it ends by itself if the control plane is gone."
+    )
+
+    @model_validator(mode="after")
+    def _seats_outlast_the_wait(self) -> Self:
+        if self.seats_minutes * 60 <= self.first_step_timeout_seconds:
+            raise ValueError("seats_minutes must be longer than first_step_timeout_seconds")
+        return self
+
+
+class Repair(Section):
+    enabled: bool = Field(
+        False,
+        description="Repair quarantined nodes, rung by rung. Off: a node stays quarantined until a person resumes it.",
+    )
+    reset_command: str = Field(
+        "",
+        description="Shell command that resets a node's GPUs, run there as an exclusive job, such as `nvidia-smi "
+        '--gpu-reset ${UNDERSTUDY_GPU:+-i "$UNDERSTUDY_GPU"}`; the variable holds the GPUs at fault, '
+        "where they are known. Empty: no reset is tried.",
+    )
+    evidence_command: str = Field(
+        "",
+        description="Shell command that prints what a reset would erase, such as `nvidia-smi -q; dmesg`. It runs "
+        "before the reset, in the same job, for at most half of its time.",
+    )
+    agent_run_directory: str = Field(
+        "/run/understudy",
+        pattern="^/",
+        description="`run_directory` of the agents, `%n` for the node's name: through it the agent is asked to "
+        "release NVML for the reset.",
+    )
+    reset_timeout_seconds: float = Field(600.0, gt=0, description="Time for a reset; after that it has failed.")
+    resets_max: int = Field(1, ge=0, description="Resets of one node within a week.")
+    reboot: bool = Field(True, description="Reboot nodes (`scontrol reboot`; needs RebootProgram).")
+    reboot_timeout_seconds: float = Field(
+        1800.0, gt=0, description="Time for a node to come back from a reboot; after that the reboot has failed."
+    )
+    reboots_max: int = Field(
+        2, ge=0, description="Reboots of one node within a week; after that manual repair is needed."
+    )
+    quarantines_max: int = Field(
+        3,
+        ge=1,
+        description="Quarantines of one node within a week from which manual repair is needed, whatever the fault.",
+    )
+    nodes_at_once_max: int = Field(
+        2,
+        ge=1,
+        description="Nodes in repair or validation at once, or the share of all nodes below where that is more.",
+    )
+    nodes_at_once_share: float = Field(
+        0.01, ge=0, le=1, description="Nodes in repair or validation at once, as a share of all nodes."
+    )
+    cooldown_seconds: float = Field(60.0, ge=0, description="Time between two repairs of the same node.")
+    dead_node_wait_seconds: float = Field(
+        1800.0, ge=0, description="Time for a dead node to come back by itself; after that manual repair is needed."
+    )
+    webhook: str = Field(
+        "",
+        pattern="^(https?://.+)?$",
+        description="URL that receives a ticket (POST, JSON) when a person is needed. Empty: tickets are shown at "
+        "`/v1/tickets` only.",
+    )
+
+
+class Validation(Section):
+    enabled: bool = Field(
+        False,
+        description="Validate a repaired node before it returns to service. Off: a repaired node waits for a person.",
+    )
+    user: str = Field(
+        "root",
+        pattern=r"^[A-Za-z0-9_][\w.-]*$",
+        description="User of the control plane's jobs on the node: root, or the user that the control plane runs as.",
+    )
+    selfcheck: str = Field(
+        "understudy selfcheck --json",
+        description="Command of the self-check. Where it is not installed it is left out, which the result shows. "
+        "Unless the command sets them, `--gpus` (the number in Slurm's Gres) and, for a suspect, "
+        "`--slow-ratio` are added.",
+    )
+    slow_ratio: float = Field(
+        1.15,
+        ge=0,
+        description="Time of a GPU over the median of at least two other GPUs of the node above which a suspect fails "
+        "its validation. 0: the ratio is reported only.",
+    )
+    all_reduce_gbps_min: float = Field(
+        0.0,
+        ge=0,
+        description='Least "Avg bus bandwidth" of `all_reduce_perf` over a node\'s GPUs, 8 to 256 MB, in GB/s. 0: it '
+        "only has to run.",
+    )
+    nvlinks_active_min: int = Field(
+        0,
+        ge=0,
+        description="NVLinks of each GPU that have to be up. 0: as many as the GPU of the node with the most has.",
+    )
+    ports_active_min: int = Field(
+        0, ge=0, description="InfiniBand and RoCE ports that have to be up on a node with GPUs. 0: not checked."
+    )
+    dcgm_level: int = Field(2, ge=0, le=4, description="Level of `dcgmi diag`, where it is installed. 0: never run.")
+    command: str = Field("", description="The site's own validation, a shell command; any exit code but 0 fails it.")
+    timeout_seconds: float = Field(
+        3600.0, ge=60, description="Time for the whole validation; after that it has failed."
+    )
+    output_directory: str = Field(
+        "",
+        description="Directory for the output of the control plane's jobs. Where nodes and control plane both see it, "
+        "the end of the output is kept with the step. Empty: only the last 700 bytes are kept, which the "
+        "job leaves in its Slurm comment.",
+    )
+    burn_in_hours: float = Field(
+        24.0, ge=0, le=120, description="Time for which `understudy burn-in` repeats the validation of a node."
+    )
+    burn_in_new_nodes: bool = Field(
+        False, description="Burn in each node that is new in Slurm, as soon as no job uses it."
+    )
+    test_suspects: bool = Field(True, description="Validate each suspect node as soon as no job uses it.")
+    suspects_at_once_max: int = Field(
+        2,
+        ge=1,
+        description="Suspects in validation at once, or the share of all nodes below where that is more. Validations "
+        "and burn-ins that an operator requested do not count.",
+    )
+    suspects_at_once_share: float = Field(
+        0.01, ge=0, le=1, description="Suspects in validation at once, as a share of all nodes."
+    )
+    probation_hours: float = Field(24.0, ge=0, description="Time for which a node is on probation after its return.")
+    probation_weight: int = Field(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        description="Weight in Slurm of a node on probation that is no spare. One above the weights of all other "
+        "nodes makes jobs get it last. 0: weights are not changed.",
+    )

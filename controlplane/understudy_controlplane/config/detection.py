@@ -1,0 +1,243 @@
+"""Sections for detection: when a node, a rank or a gang counts as faulty."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from understudy_controlplane.config.section import Section
+from understudy_controlplane.xid_policy import Policy, RowOverride, default_policy
+
+STRAGGLER_STEPS_MAX = 100
+"""The control plane keeps 128 steps of each rank; the rest is for ranks that report late."""
+
+
+class Silence(Section):
+    silent_after_seconds: float = Field(4.0, ge=1, description="Time without a report after which a node is unknown.")
+    dead_after_seconds: float = Field(
+        6.0,
+        ge=1,
+        description="Time without a report after which a node is dead, if its slurmd does not answer either and its "
+        "job makes no progress.",
+    )
+    slurmd_silent_seconds: float = Field(
+        1.0, ge=0, description="Time for which a slurmd must not answer: one lost answer is not enough."
+    )
+    mass_nodes_min: int = Field(
+        3,
+        ge=2,
+        description="Nodes silent at once, together with the share below, from which the cause is taken to be the "
+        "network or the control plane.",
+    )
+    mass_share: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="Share of nodes silent at once from which the control plane does only what an operator requests.",
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.dead_after_seconds < self.silent_after_seconds:
+            raise ValueError("dead_after_seconds must not be less than silent_after_seconds")
+        return self
+
+
+class Straggler(Section):
+    window_steps: int = Field(20, ge=8, le=40, description="Steps in a window; their median is judged as one value.")
+    windows: int = Field(4, ge=1, le=8, description="Consecutive windows that are compared.")
+    windows_slow_min: int = Field(3, ge=1, le=8, description="Slow windows among these that make a node suspect.")
+    ratio: float = Field(
+        1.05,
+        gt=1,
+        description="A window is slow when its self time, over the median of peers of the same role, is above this "
+        "ratio...",
+    )
+    robust_z: float = Field(
+        3.5, gt=0, description="... and its distance from that median is above this many robust deviations."
+    )
+    ratio_overall: float = Field(1.058, gt=1, description="Ratio that the last slow windows together must exceed.")
+    peers_few: int = Field(16, ge=2, description="Number of peers below which `ratio_few_peers` applies.")
+    ratio_few_peers: float = Field(
+        1.065, gt=1, description="Ratio that replaces `ratio_overall` where there are few peers."
+    )
+    noise_z: float = Field(
+        5.0,
+        gt=0,
+        description="Least excess, as a multiple of the error of a median of steps that vary as these do.",
+    )
+    ratio_gross: float = Field(
+        1.3, gt=1, description="Ratio above which, in both halves of one window, a node is suspect at once."
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.windows_slow_min > self.windows:
+            raise ValueError("windows_slow_min must not be more than windows")
+        if self.windows * self.window_steps > STRAGGLER_STEPS_MAX:
+            raise ValueError(
+                f"windows times window_steps must not be more than {STRAGGLER_STEPS_MAX}: older steps are not kept"
+            )
+        return self
+
+
+class Xid(Section):
+    burst_silence_seconds: float = Field(
+        180.0, ge=1, description="Time without an Xid on a node after which the next Xid begins a new incident."
+    )
+    echo_seconds: float = Field(30.0, ge=0, description="Time after another fault within which an Xid may be its echo.")
+    spread_nodes_min: int = Field(
+        2,
+        ge=2,
+        description="Nodes of one job with the same code from which the program is the cause, where the code allows "
+        "for that.",
+    )
+    spread_wait_seconds: float = Field(
+        3.0, ge=0, le=60, description="Time to wait for the other nodes of the gang before such a code counts."
+    )
+    suspect_hours: float = Field(
+        24.0, gt=0, le=168, description="Time within which repeated program errors on the same GPU make it suspect."
+    )
+    suspect_events_min: int = Field(
+        2, ge=2, description="Errors of one code on one GPU, in different jobs, that make it suspect."
+    )
+    suspect_users_min: int = Field(
+        2, ge=1, description="Users among these jobs who did not have the error on another GPU."
+    )
+    policy: dict[int, RowOverride] = Field(
+        {},
+        description="Rows of the policy for Xids that this site changes, such as `[xid.policy.94]` with `class`, "
+        "`repair` or both, and a `reason` ([codes](xid-policy.md)).",
+    )
+    switch_policy: dict[int, RowOverride] = Field(
+        {}, description="The same for SXids of NVSwitches, such as `[xid.switch_policy.20034]`."
+    )
+
+    @cached_property
+    def rows(self) -> Policy:
+        """The whole policy, with what this site changes."""
+        return default_policy().with_overrides(self.policy, self.switch_policy)
+
+    @model_validator(mode="after")
+    def _rows_are_whole(self) -> Self:
+        self.rows  # noqa: B018  - reading it refuses an incomplete row
+        return self
+
+
+class Hardware(Section):
+    gpus_per_node: int = Field(
+        0,
+        ge=0,
+        description="GPUs that every node with GPUs should show. 0: as many as Slurm's Gres gives for the node.",
+    )
+    ports_per_node: int = Field(
+        0,
+        ge=0,
+        description="Fabric ports that should be active on every node with GPUs; with fewer it is suspect, even if "
+        "they have been down since it booted. 0: not checked.",
+    )
+    gpu_missing_seconds: float = Field(
+        60.0, ge=0, description="Time for which a GPU seen earlier in this boot may be missing, as during a reset."
+    )
+    nvml_silent_seconds: float = Field(
+        30.0, ge=10, description="Time without an answer from the driver after which the node is suspect."
+    )
+    nvml_silent_stalled_seconds: float = Field(
+        60.0,
+        ge=10,
+        description="Time without an answer from the driver after which it is at fault, if a managed gang there has "
+        "stood still for the same time.",
+    )
+    slowed_share: float = Field(
+        0.6,
+        gt=0,
+        le=1,
+        description="Share of ten minutes for which the hardware slowed a GPU (heat, power brake) that makes it "
+        "suspect.",
+    )
+    port_down_seconds: float = Field(
+        240.0, ge=10, description="Time for which a fabric port that was in use is down, after which it is at fault."
+    )
+    port_down_stalled_seconds: float = Field(
+        25.0, ge=10, description="The same, if a managed gang there has stood still for the same time."
+    )
+    port_flap_seconds: float = Field(
+        25.0, ge=10, description="Shortest time down that counts as a flap when the port comes back."
+    )
+    port_flaps: int = Field(
+        3,
+        ge=2,
+        description="Flaps after which a port is at fault until a person clears it; the same number of shorter "
+        "interruptions makes its node suspect...",
+    )
+    port_flaps_hours: float = Field(12.0, gt=0, description="... within this time.")
+    together_nodes: int = Field(
+        4,
+        ge=2,
+        description="Nodes whose fabric or driver fails alike at once, from which a common cause is assumed (a "
+        "switch, a new installation) and the findings are recorded only.",
+    )
+    together_share: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="Share of all nodes, together with that number, whose hardware looks wrong alike, from which the "
+        "findings are recorded only.",
+    )
+    disk_free_share_min: float = Field(
+        0.01, ge=0, lt=1, description="Share of free room or free inodes on a disk below which the node is suspect."
+    )
+    clock_offset_seconds: float = Field(
+        5.0,
+        gt=0,
+        description="Difference between the clocks of a node and of the control plane above which it is recorded: the "
+        "node's times mislead.",
+    )
+
+
+class Lemon(Section):
+    days: float = Field(28.0, gt=0, le=365, description="Time over which a node's faults, losses and failures count.")
+    score_min: float = Field(
+        2.0,
+        gt=0,
+        description="Score from which a person is notified of a node and it is taken last as a spare; two faults "
+        "reach it.",
+    )
+
+
+class Hang(Section):
+    seconds_min: float = Field(
+        600.0,
+        ge=1,
+        description="Time without progress below which a gang never counts as hung. Set it longer than the first "
+        "checkpoint takes: rank 0 writing it while the others wait looks like a hang.",
+    )
+    factor: float = Field(
+        5.0,
+        ge=1.5,
+        description="Multiple of the longest pause between two of its last steps after which a gang counts as hung.",
+    )
+    first_step_seconds: float = Field(
+        1800.0, gt=0, description="Time for a gang's first step, and the longest time to wait for any step."
+    )
+    together_gangs: int = Field(
+        3,
+        ge=2,
+        description="Gangs that stop at the same time, from which the cause is taken to be the network, the storage or "
+        "the control plane. None of them is restarted.",
+    )
+    together_share: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="Share of the running gangs, together with that number, from which the control plane does only "
+        "what an operator requests.",
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.first_step_seconds < self.seconds_min:
+            raise ValueError("first_step_seconds must not be less than seconds_min")
+        return self

@@ -1,0 +1,88 @@
+"""Sections for the process itself and for what it manages: server, Slurm, jobs, spares."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import Field
+
+from understudy_controlplane.config.section import Section
+
+
+class Server(Section):
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(7117, ge=0, le=65535, description="Port to listen on.")
+    database: str = Field(
+        "sqlite:////var/lib/understudy/understudy.db", description="SQLAlchemy URL of the fleet database."
+    )
+    agent_token_file: Path = Field(
+        Path("/etc/understudy/agent.token"), description="File with the bearer token that agents send."
+    )
+    operator_token_file: Path | None = Field(
+        None, description="File with the bearer token for operator requests. Without it they are refused."
+    )
+
+
+class Gateway(StrEnum):
+    AUTO = "auto"
+    PYSLURM = "pyslurm"
+    CLI = "cli"
+
+
+class Slurm(Section):
+    gateway: Gateway = Field(
+        Gateway.AUTO,
+        description="How the control plane calls Slurm: `cli` (scontrol and squeue), `pyslurm` (the control plane "
+        "does not start where pyslurm cannot be used), or `auto`: pyslurm where it can be imported and "
+        "was built for the cluster's version of Slurm, else cli.",
+    )
+    pyslurm_python: str = Field(
+        "", description="Python interpreter that can import pyslurm. Empty: the one that runs the control plane."
+    )
+    scontrol: str = Field("scontrol", description="Path of the program scontrol.")
+    poll_interval_seconds: float = Field(
+        1.0, ge=0.1, le=60, description="Time between two readings of Slurm's nodes, jobs and reservations."
+    )
+    timeout_seconds: float = Field(10.0, gt=0, le=120, description="Time after which a Slurm command counts as failed.")
+    probe_timeout_seconds: float = Field(
+        0.5,
+        gt=0,
+        le=10,
+        description="Time for the slurmd of a silent node to accept a connection.",
+    )
+
+
+class Jobs(Section):
+    opt_in_word: str = Field(
+        "understudy",
+        min_length=1,
+        description="Word in the Slurm comment of jobs that Understudy manages (`sbatch --comment=understudy`). Other "
+        "jobs are never touched.",
+    )
+    swaps_per_hour_max: int = Field(
+        6,
+        ge=0,
+        description="Swaps of one job within an hour, or the share of its nodes below where that is more; after that a "
+        "person has to look at it.",
+    )
+    swaps_per_hour_share: float = Field(
+        0.003, ge=0, le=1, description="Swaps of one job within an hour, as a share of the number of its nodes."
+    )
+    restarts_without_progress_max: int = Field(
+        3,
+        ge=1,
+        description="Restarts of a hung gang without progress in between; after that a person has to look at it.",
+    )
+    releases_per_hour_max: int = Field(
+        6,
+        ge=0,
+        description="Releases of one job within an hour after Understudy's Prolog refused nodes to it; after that it "
+        "stays held for a person.",
+    )
+
+
+class Spares(Section):
+    count: int = Field(0, ge=0, description="Nodes to keep as hot spares, in a reservation of the control plane.")
+    reservation: str = Field("understudy_spares", description="Name of the reservation that holds the spares.")
+    partition: str = Field("", description="Partition to take spares from. Empty: any.")
