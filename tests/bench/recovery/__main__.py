@@ -35,7 +35,7 @@ from tests.bench.recovery.judge import (
     values,
     weights_right,
 )
-from tests.bench.recovery.sides import GANG, IMPORTING, SIDES, SPARES, Job, Side, tuned
+from tests.bench.recovery.sides import GANG, IMPORTING, POOL, SIDES, SPARES, TUNED, Job, Side, tuned
 from tests.bench.result import BENCH_DIRECTORY, write
 from tests.testbed.cluster import ClusterError
 from tests.testbed.configuration import free_ports
@@ -116,7 +116,8 @@ class Attempt:
         events = [json.loads(line) for line in self._read("events").splitlines() if line.endswith("}")]
         what = "warm" if self._side.warm else "seat"
         standbys = sum(one["event"] == what and one["generation"] == 1 for one in events)
-        return len(self._steps()) >= READY_STEPS and standbys >= self._side.standbys
+        spares = len(self._site.spares_held()) if self._side.pool else 0
+        return len(self._steps()) >= READY_STEPS and standbys >= self._side.standbys and spares >= self._side.pool
 
     def _victim(self) -> str:
         """Never that of rank 0, where in some sides everything comes together."""
@@ -256,9 +257,9 @@ class Clusters:
             self._nvrx = make_nvrx(NVRX_DIRECTORY, Path(sys.executable))
 
     def for_side(self, side: Side) -> Site:
-        if self._site is None or self._wanted != (side.watched, side.slurm):
+        if self._site is None or self._wanted != (side.watched, side.pool, side.slurm):
             self.end()
-            self._wanted = (side.watched, side.slurm)
+            self._wanted = (side.watched, side.pool, side.slurm)
             self._site = self._start(side)
         return self._site
 
@@ -271,18 +272,22 @@ class Clusters:
         self._stack.close()
 
     def _start(self, side: Side) -> Site:
-        lines = tuned(DIRECTORY / "munge" / "socket", DIRECTORY / "health_check") if side.slurm else ()
+        lines = side.slurm
+        if lines == TUNED:
+            lines = tuned(DIRECTORY / "munge" / "socket", DIRECTORY / "health_check")
         slurm = replace(NATIVE, settings=lines)
         # Nodes are broken one after the other, and made whole again.
         settings: dict[str, dict[str, str | float | bool]] = {
             "guards": {"quarantines_per_hour_max": 10_000, "breaker_nodes_max": 10_000, "breaker_share_max": 1.0},
             "jobs": {"swaps_per_hour_max": 1000},
         }
-        site = self._stack.enter_context(Site(DIRECTORY, nodes=GANG + SPARES, spares=0, slurm=slurm, settings=settings))
+        site = Site(DIRECTORY, nodes=GANG + SPARES, spares=side.pool, slurm=slurm, settings=settings)
+        self._stack.enter_context(site)
         health_check(site.directory)
         if side.watched:
-            site.start_control_plane()
             site.start_agents()
+            site.start_control_plane()
+            site.wait_for(lambda: len(site.spares_held()) == side.pool, 30, f"{side.pool} spares are held")
         return site
 
 
@@ -363,7 +368,7 @@ def _row(side: str, runs: Sequence[Run], understudy: float | None) -> list[str]:
 
 def read_options(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="tests.bench.recovery", description=__doc__)
-    everyone = [*SIDES, *IMPORTING]
+    everyone = [*SIDES, *POOL, *IMPORTING]
     names = [side.name for side in everyone]
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of each side with each fault (default: {RUNS})")
     parser.add_argument("--sides", default=",".join(names), help=f"of {', '.join(names)} (default: all)")

@@ -78,7 +78,7 @@ def all_whole(site: Site) -> bool:
     for node, state in states.items():
         if any(word in state for word in ("drain", "down", "*")):
             site.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
-    idle = all(state == "idle" for state in states.values())
+    idle = all(state in ("idle", "reserved") for state in states.values())
     if not idle or not site.control_plane_runs():
         return idle
     return all(one["state"] == "in_service" for one in site.get("/v1/nodes"))

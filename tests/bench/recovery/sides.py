@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.recovery.faults import FAULTS
+from tests.testbed.configuration import NO_SCHEDULER_DELAY
 
 GANG = 6
 SPARES = 2
@@ -50,6 +51,8 @@ class Side:
     """Lines for slurm.conf."""
     watched: bool = False
     """With the control plane and agents."""
+    pool: int = 0
+    """Nodes that the control plane holds as spares, outside the job's allocation."""
     standbys: int = 0
     """So many have to be ready before anything breaks..."""
     warm: bool = False
@@ -80,6 +83,13 @@ def plain_slurm_tuned(job: Job) -> str:
         f"srun --kill-on-bad-exit=1 --wait=1 {job.command()} && exit 0\n"
         "echo srun ended with $?\nscontrol requeue $SLURM_JOB_ID\nsleep 600\n"
     )
+
+
+def pool(job: Job) -> str:
+    """The gang has no spares of its own: the control plane requeues the job with a spare of its pool. When the first
+    rank has failed, the script gives it the time.
+    """
+    return f"srun --kill-on-bad-exit=1 --wait=1 {job.command()} && exit 0\necho srun ended with $?\nsleep 60\nexit 1\n"
 
 
 def torchrun(job: Job) -> str:
@@ -152,6 +162,22 @@ SIDES: Sequence[Side] = (
     Side("torchrun", torchrun, GANG, _ELASTIC),
     Side("nvrx", nvrx, GANG + SPARES, _ELASTIC),
 )
+
+POOL: Sequence[Side] = tuple(
+    Side(
+        name,
+        pool,
+        GANG,
+        _SRUN,
+        MANAGED,
+        slurm=slurm,
+        watched=True,
+        pool=SPARES,
+        faults=("xid", "dead_node"),
+    )
+    for name, slurm in (("understudy_pool", ()), ("understudy_pool_tuned", (NO_SCHEDULER_DELAY,)))
+)
+"""Through Slurm's scheduler, with its defaults and as `understudy doctor` recommends."""
 
 IMPORTING: Sequence[Side] = (
     Side(
