@@ -29,7 +29,7 @@ install_packages() {
   say "Debian packages are installed"
 }
 
-made_from() { cat "$@" pyproject.toml agents/pyproject.toml; }
+made_from() { cat "$@" pyproject.toml agents/pyproject.toml agents/understudy/release.py; }
 
 installed() {  # STAMP FILE...: the stamp holds the text of what was installed
   local stamp="$VENV/$1"

@@ -25,7 +25,6 @@ import pytest
 import understudy
 from tests import REPOSITORY
 from tests.testbed.configuration import free_ports
-from understudy_agent import wire
 from understudy_agent.export import ExportError, export, main
 
 pytestmark = pytest.mark.integration
@@ -125,12 +124,6 @@ def _content(wheel: Path) -> set[str]:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
-def test_both_distributions_have_one_version() -> None:
-    assert MAIN_PROJECT["version"] == HOOK_PROJECT["version"]
-    assert understudy.__version__ == wire.RELEASE == HOOK_PROJECT["version"]
-    assert f"slurm-understudy-hook=={HOOK_PROJECT['version']}" in MAIN_PROJECT["dependencies"]
-
-
 def test_every_package_that_the_code_imports_is_declared() -> None:
     """The tests below borrow the development environment's packages, so they would not miss one."""
     base = {_name(line) for line in MAIN_PROJECT["dependencies"]}
@@ -187,7 +180,7 @@ def _imported(folder: str) -> set[str]:
 
 
 def test_the_hooks_wheel_brings_the_package_understudy_and_nothing_else(hook_venv: Venv, tmp_path: Path) -> None:
-    version = HOOK_PROJECT["version"]
+    version = understudy.__version__
     assert {path.name for path in hook_venv.packages.iterdir()} == {
         "understudy",
         f"slurm_understudy_hook-{version}.dist-info",
@@ -210,7 +203,7 @@ print(json.dumps([understudy.__file__, understudy.Monitor().active, sorted(outsi
 
 def test_the_main_wheel_says_its_version(main_venv: Venv, tmp_path: Path) -> None:
     command = main_venv.folder / "bin" / "understudy"
-    assert run(command, "--version", cwd=tmp_path) == f"understudy {MAIN_PROJECT['version']}\n"
+    assert run(command, "--version", cwd=tmp_path) == f"understudy {understudy.__version__}\n"
 
 
 def test_the_main_wheel_exports_the_hook(main_venv: Venv, hook_venv: Venv, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ alone. Nothing here raises into the training or delays it. Where no agent runs, 
 `lightning`, `huggingface` and `ddp` import their framework; only users of that framework import them.
 """
 
-from .identity import RELEASE
 from .monitor import Monitor, RestorePoint
+from .release import RELEASE
 
 __version__ = RELEASE
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-RELEASE = "0.2.0"
-
 DEFAULT_SOCKET = "/run/understudy/agent.sock"
 
 

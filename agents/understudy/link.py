@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .identity import RELEASE, Identity
+from .identity import Identity
 from .never_raise import log
 from .outbox import Outbox, collective_message
+from .release import RELEASE
 
 SEND_EVERY_SECONDS = 0.25
 REPEAT_AFTER_SECONDS = 30.0

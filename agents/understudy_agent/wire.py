@@ -18,6 +18,7 @@ Times are seconds since the Unix epoch by the sending node's clock; durations ar
 from __future__ import annotations
 
 from enum import StrEnum
+from importlib import metadata
 from typing import Annotated, Self
 
 import msgspec
@@ -26,7 +27,7 @@ from msgspec import Meta
 NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding a message may raise, also for strings that are not UTF-8 and for endless nesting."""
 
-RELEASE = "0.2.0"
+RELEASE = metadata.version("slurm-understudy")
 """Release of this package. A report has that of its sender; in those of others the receiver looks for new content."""
 
 WIRE_VERSION = 1
