@@ -164,7 +164,7 @@ def _row(row: Row) -> str:
     when = "" if row.when is Condition.ALWAYS else row.when.value
     signals = ", ".join(f"`{signal.value}`" for signal in row.signals)
     becomes = f"`{row.to.value}`" if row.to else "stays" if row.states else ""
-    about = states or "(the fleet or a job)"
+    about = states or "(no single node)"
     return f"| {row.number} | {about} | {signals} | {when} | {becomes} | {row.action.value} | {row.why} |"
 
 

@@ -396,6 +396,8 @@ class TestMassSilence:
     def test_nothing_is_done_while_many_are_silent_at_once(self) -> None:
         decisions = decided(self.silent(jobs=[b.job()]), b.config(spares={"count": 1}))
         assert [one for one in decisions if one.plan] == []
+        (domain,) = (one for one in decisions if one.row == 70)
+        assert (domain.subject, domain.action, domain.opens_incident) == ("fleet", Action.NOTHING, True)
         held = {(one.row, one.because) for one in decisions if one.because is not Because.RULE}
         assert held == {(10, Because.MASS_SILENCE), (80, Because.MASS_SILENCE)}
 

@@ -16,6 +16,7 @@ from understudy_controlplane.decide import allocation_swap
 from understudy_controlplane.decide.hangs import restarts_without_progress
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders
+from understudy_controlplane.detect.launches import launches
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -33,6 +34,7 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
 )
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
 
 JOB = b.job()
 STATE = LauncherState(7, 0, 2, LauncherPhase.RUNNING, ("n1", "n2", "n3"), ("n4",), nodes_min=3)
@@ -54,7 +56,7 @@ def fault(node: str, dead: bool = False) -> Finding:
 
 def hang(node: str = "n2", named: bool = True) -> Finding:
     signal = Signal.GANG_HUNG if named else Signal.GANG_HUNG_UNNAMED
-    return Finding(signal, "hang", node, b.NOW - 60, "no step has ended", job=JOB.key)
+    return Finding(signal, "hang", node if named else "", b.NOW - 60, "no step has ended", job=JOB.key)
 
 
 def judged(snapshot: Snapshot, *findings: Finding) -> Decision:
@@ -288,3 +290,29 @@ def test_a_gang_that_is_coming_up_is_left_to_do_so() -> None:
     waiting = ordered(plan, StepStatus.DONE)
     steps = tuple(replace(step, status=StepStatus.PLANNED) for step in waiting.steps)
     assert judged(replace(scene(), recoveries=(replace(waiting, steps=steps),)), hang("n2")).plan is None
+
+
+def test_a_hang_opens_an_incident_of_the_gang_whether_it_names_a_node_or_not() -> None:
+    unnamed = judged(scene(), hang(named=False))
+    assert (unnamed.subject, unnamed.opens_incident, unnamed.row) == ("job 7", True, 102)
+    named = judged(scene(), hang("n2"))
+    assert (named.subject, named.opens_incident, named.row) == ("n2", True, 100)
+    gang = Subject.of_gang(JOB.key)
+    assert [one.finding.subject for one in (unnamed, named) if one.finding] == [gang, gang]
+    held = judged(scene(paused="by alice"), hang(named=False))
+    assert (held.subject, held.opens_incident, held.because) == ("job 7", True, Because.PAUSED)
+
+
+def test_a_hang_that_names_no_node_is_restarted_on_a_node_that_the_job_asks_for() -> None:
+    job = b.job(required_nodes=("n1",))
+    decision = judged(b.snapshot(jobs=[job], spares=("n7", "n8")), hang(named=False))
+    assert decision.action is Action.RESTART_GANG, decision.reason
+
+
+def test_a_launcher_that_does_not_obey_is_an_incident_of_the_gang() -> None:
+    snapshot = scene(disobeyed=frozenset({(JOB.key, 0)}))
+    (finding,) = launches(snapshot)
+    decision = judged(snapshot, finding)
+    assert (finding.subject, finding.nodes) == (Subject.of_gang(JOB.key), GANG.seats)
+    assert (decision.row, decision.action, decision.opens_incident) == (107, Action.NOTHING, True)
+    assert list(launches(scene(disobeyed=frozenset({(JOB.key, 1)})))) == [], "the job was requeued since"

@@ -18,6 +18,7 @@ from understudy_controlplane.detect.slow_ranks import slow_ranks
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 
@@ -137,7 +138,10 @@ class TestSilence:
 
     def test_a_mass_that_fell_silent_long_ago_is_still_a_mass(self) -> None:
         cut = [b.node(f"n{i}", heard_at=b.NOW - 900 + i, slurmd_silent_since=b.NOW - 890) for i in range(1, 5)]
-        assert {signal for _, signal in signals(b.snapshot(*cut))} == {Signal.SILENT}
+        assert signals(b.snapshot(*cut)) == {
+            *((f"n{i}", Signal.SILENT) for i in range(1, 5)),
+            ("", Signal.DOMAIN_FAULT),
+        }
 
     @given(st.lists(st.integers(5, 600), min_size=8, max_size=8))
     def test_a_mass_are_those_that_fell_silent_within_two_minutes_of_each_other(self, ages: list[int]) -> None:
@@ -165,7 +169,10 @@ class TestSilence:
 
     def test_many_silent_at_once_are_no_dead_nodes(self) -> None:
         silent = [b.node(f"n{i}", heard_at=b.NOW - 60, slurmd_silent_since=b.NOW - 50) for i in range(1, 5)]
-        assert {signal for _, signal in signals(b.snapshot(*silent))} == {Signal.SILENT}
+        assert {signal for node, signal in signals(b.snapshot(*silent)) if node} == {Signal.SILENT}
+        (mass,) = (one for one in found(b.snapshot(*silent)) if not one.node)
+        assert (mass.signal, mass.rule, mass.nodes) == (Signal.DOMAIN_FAULT, "silence.mass", ("n1", "n2", "n3", "n4"))
+        assert mass.subject == Subject.of_domain("fleet")
 
     def test_a_new_control_plane_waits_before_it_calls_a_node_silent(self) -> None:
         snapshot = b.snapshot(b.node("n3", heard_at=None), started_at=b.NOW - 1)

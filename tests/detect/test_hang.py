@@ -15,6 +15,7 @@ from understudy_controlplane.detect.hang import hang, not_arrived, patience_seco
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.subject import Subject
 
 POLICY = Hang(seconds_min=60, factor=5, first_step_seconds=1800)
 Place = tuple[int, bool]
@@ -60,6 +61,7 @@ def test_several_nodes_that_never_came_are_each_named() -> None:
     places = [CAME_OUT, CAME_OUT, *[INSIDE] * 6]
     steps = table(places, nodes=("n1", "n2", "n3", "n4") * 2)
     assert [(one.node, one.evidence.shown()["ranks"]) for one in found(steps)] == [("n1", [0]), ("n2", [1])]
+    assert {(one.subject, one.nodes) for one in found(steps)} == {(Subject.of_gang(b.job().key), ("n1", "n2"))}
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,8 @@ def test_no_rank_is_named_without_evidence_and_nothing_follows_where_ranks_may_b
         False,
     )
     assert why in finding.summary
+    assert (finding.node, finding.subject) == ("", Subject.of_gang(b.job().key)), "no node stands for the gang"
+    assert finding.nodes == ("n1", "n2", "n3", "n4")
 
 
 def test_a_table_without_collectives_names_no_rank() -> None:

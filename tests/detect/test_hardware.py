@@ -15,6 +15,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState, NodeView, StoredHardwareEvent
 from understudy_controlplane.fleet.slurm import gpus_of_gres
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
 
 GiB = 2**30
 
@@ -176,7 +177,9 @@ class TestDriver:
 
     def test_silent_on_many_nodes_at_once_condemns_none(self) -> None:
         nodes = [b.node(f"n{i}", nvml_silent_seconds=70.0) for i in range(1, 5)]
-        assert {signal for _, signal, _ in findings(b.snapshot(*nodes, **stopped(65.0)))} == {Signal.RECORDED}
+        found = findings(b.snapshot(*nodes, **stopped(65.0)))
+        assert {signal for node, signal, _ in found if node} == {Signal.RECORDED}
+        assert [one for one in found if not one[0]] == [("", Signal.DOMAIN_FAULT, "driver.silent")]
 
     def test_those_silent_for_long_or_out_of_service_do_not_make_it_many(self) -> None:
         fresh = b.node("n2", nvml_silent_seconds=70.0)
@@ -212,8 +215,23 @@ class TestPorts:
 
     def test_ports_of_many_nodes_down_at_once_are_a_switch(self) -> None:
         nodes = [b.node(f"n{i}", ports=(down(300.0),)) for i in range(1, 5)]
-        assert {signal for _, signal, _ in findings(b.snapshot(*nodes))} == {Signal.RECORDED}
-        assert {signal for _, signal, _ in findings(b.snapshot(*nodes), together_nodes=5)} == {Signal.HARDWARE_FAULT}
+        snapshot = b.snapshot(*nodes)
+        assert {signal for node, signal, _ in findings(snapshot) if node} == {Signal.RECORDED}
+        assert {signal for _, signal, _ in findings(snapshot, together_nodes=5)} == {Signal.HARDWARE_FAULT}
+
+    def test_the_switch_is_named_where_they_are_behind_one(self) -> None:
+        nodes = [b.node(f"n{i}", ports=(down(300.0 + i),)) for i in range(1, 5)]
+        switch = {"switch leaf1": ("n1", "n2", "n3", "n4", "n5")}
+        (fault,) = (one for one in found(b.snapshot(*nodes, domains=switch)) if not one.node)
+        assert fault.subject == Subject.of_domain("switch leaf1")
+        assert set(fault.nodes) == {"n1", "n2", "n3", "n4"}
+        assert fault.at == pytest.approx(b.NOW - 304, abs=1)
+
+    def test_two_switches_at_different_times_are_two(self) -> None:
+        late = [b.node(f"n{i}", ports=(down(300.0),)) for i in range(1, 5)]
+        early = [b.node(f"n{i}", ports=(down(9000.0),)) for i in range(5, 9)]
+        faults = [one for one in found(b.snapshot(*late, *early)) if not one.node]
+        assert [set(one.nodes) for one in faults] == [{"n5", "n6", "n7", "n8"}, {"n1", "n2", "n3", "n4"}]
 
     @pytest.mark.parametrize("state", WAITING)
     def test_bad_cables_that_wait_for_their_repair_are_no_switch(self, state: NodeState) -> None:
@@ -228,12 +246,16 @@ class TestPorts:
         assert {signal for _, signal, _ in findings(b.snapshot(*days[4:], *minute))} == {
             Signal.HARDWARE_FAULT,
             Signal.RECORDED,
+            Signal.DOMAIN_FAULT,
         }
 
     def test_a_switch_is_known_by_ports_that_are_not_down_for_long_yet(self) -> None:
         late = [b.node(f"n{i}", ports=(down(20.0),)) for i in range(3, 6)]
         snapshot = b.snapshot(b.node("n2", ports=(down(28.0),)), *late, **stopped(27.0))
-        assert findings(snapshot) == [("n2", Signal.RECORDED, "infiniband.port_down")]
+        assert findings(snapshot) == [
+            ("n2", Signal.RECORDED, "infiniband.port_down"),
+            ("", Signal.DOMAIN_FAULT, "infiniband.port_down"),
+        ]
 
     def test_three_outages_within_half_a_day_are_a_flap_though_the_port_is_up(self) -> None:
         events = tuple(outage(ago, number=i) for i, ago in enumerate((30_000, 20_000, 100)))
@@ -377,5 +399,6 @@ def test_what_a_good_part_of_the_fleet_shows_alike_makes_no_node_suspect() -> No
         return b.snapshot(*(b.node(f"n{i}", host=Host(disks=disks)) for i in range(1, full + 1)))
 
     assert {signal for _, signal, _ in findings(fleet(3))} == {Signal.HEALTH_SUSPECTED}
-    assert {signal for _, signal, _ in findings(fleet(4))} == {Signal.RECORDED}
+    assert findings(fleet(4)) == [("", Signal.DOMAIN_FAULT, "host.disk")]
+    assert found(fleet(4))[0].nodes == ("n1", "n2", "n3", "n4")
     assert {signal for _, signal, _ in findings(fleet(4), together_share=0.6)} == {Signal.HEALTH_SUSPECTED}

@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import SubjectKind
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +49,7 @@ def hang(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> Hang:
                     Finding(
                         Signal.GANG_HUNG if name else Signal.GANG_HUNG_UNNAMED,
                         "hang",
-                        name or "n1",
+                        name or "",
                         snapshot.now - 600,
                         words,
                         job=job.key,
@@ -66,12 +67,17 @@ def hang(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> Hang:
 
 
 def test_a_job_of_the_pool_comes_back_on_its_own_seats(rehearsal: Rehearsal, hang: Hang) -> None:
+    incidents = rehearsal.control_plane.stores.incidents
     hang(None)
+    rehearsal.run_until(lambda: bool(incidents.open_incidents()))
+    assert [one.subject.kind for one in incidents.open_incidents().values()] == [SubjectKind.GANG]
     rehearsal.run_until(rehearsal.ended)
     assert [one.status for one in rehearsal.recoveries()] == [RecoveryStatus.SUCCEEDED], rehearsal.describe()
     assert (rehearsal.gang_state(), rehearsal.gang_nodes()) == (("RUNNING", 1), ["n1", "n2", "n3", "n4"])
     assert not any(effect.startswith("drain_node") for effect in rehearsal.line.effects)
     assert rehearsal.hungry_state() == "PENDING"
+    rehearsal.fake.cancel(rehearsal.gang)
+    rehearsal.run_until(lambda: not incidents.open_incidents())
 
 
 def test_the_named_node_gives_its_seat_to_a_spare_and_stays_in_service(rehearsal: Rehearsal, hang: Hang) -> None:

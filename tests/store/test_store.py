@@ -292,6 +292,26 @@ class TestJournal:
         )
         assert (nodes["n2"].state, nodes["n2"].since, nodes["n2"].cleared_at) == (NodeState.UNKNOWN, b.NOW + 1, 0.0)
 
+    def test_an_incident_of_a_gang_is_opened_once_and_belongs_to_all_its_decisions(self, engine: Engine) -> None:
+        FleetStore(engine).add_nodes(["n1", "n2"], b.NOW)
+        findings = [
+            Finding(Signal.GANG_HUNG, "hang", name, b.NOW, "no step", job=JOB.key, nodes=("n1", "n2"))
+            for name in ("n1", "n2")
+        ]
+        decisions = [
+            Decision(100, one.node, Action.NOTHING, Because.RULE, "hangs", finding=one, opens_incident=True)
+            for one in findings
+        ]
+        write_round(engine, decisions, b.NOW + 1)
+        (incident,) = IncidentStore(engine).open_incidents().values()
+        assert (incident.subject, incident.nodes) == (Subject.of_gang(JOB.key), ("n1", "n2"))
+        with reading(engine) as connection:
+            assert connection.execute(select(tables.decision.c.incident)).scalars().all() == [incident.id] * 2
+        IncidentStore(engine).close([(incident.id, "the gang finishes steps again")], b.NOW + 9)
+        assert IncidentStore(engine).open_incidents() == {}
+        (shown,) = Queries(engine).incidents(10)
+        assert (shown["subject_kind"], shown["outcome"]) == ("gang", "the gang finishes steps again")
+
     def test_decisions_that_cannot_all_be_written_leave_nothing(self, engine: Engine) -> None:
         fleet, journal = FleetStore(engine), Journal(engine)
         fleet.add_nodes(["n1"], b.NOW)

@@ -12,7 +12,7 @@ from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.table import Condition, Row, row_without_node
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
-from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import DrainKind
 from understudy_controlplane.fleet.recovery import Plan
@@ -62,9 +62,9 @@ def condemnations(current: Round, condemned: Sequence[Condemned]) -> list[Decisi
     current = replace(current, undrained=frozenset(one.node for one in undrained))
     moves = gang_moves(current, moving + undrained)
     for i, ((_, finding), objection) in enumerate(held):
-        if finding in undrained and finding.node in moves:
-            decisions[i] = _moved_all_the_same(decisions[i], moves[finding.node], objection)
-    return decisions + [_act(snapshot, one, moves.get(one[1].node)) for one in allowed]
+        if finding in undrained and finding.label in moves:
+            decisions[i] = _moved_all_the_same(decisions[i], moves[finding.label], objection)
+    return decisions + [_act(snapshot, one, moves.get(one[1].label)) for one in allowed]
 
 
 def _can_wait(condemned: Condemned) -> int:
@@ -135,8 +135,9 @@ def _is_left(snapshot: Snapshot, condemned: Condemned) -> bool:
 def _may_stay(snapshot: Snapshot, condemned: Condemned) -> bool:
     """Whether what runs there goes on to its end: also when a drain that was for later is made again."""
     row, finding = condemned
-    for_later = snapshot.nodes[finding.node].record.drain_kind is DrainKind.AT_JOB_END
-    return row.action is Action.DRAIN or (row.action is Action.DRAIN_AGAIN and for_later)
+    if row.action is Action.DRAIN_AGAIN:
+        return snapshot.nodes[finding.node].record.drain_kind is DrainKind.AT_JOB_END
+    return row.action is Action.DRAIN
 
 
 def _awaited(snapshot: Snapshot, node: str) -> bool:
@@ -149,19 +150,18 @@ def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decisio
     stays = "no managed gang is moved" if row.action is Action.DRAIN else "no managed gang runs there"
     move = move or Move(None, Because.RULE, stays)
     plan = move.plan
-    unnamed = finding.signal is Signal.GANG_HUNG_UNNAMED
     if plan is None and row.action in (*TAKES_OUT, Action.DRAIN_AGAIN):
         plan = _plan_for_the_node(snapshot, condemned)
     return Decision(
         row=row.number,
-        subject=f"job {finding.job.job_id}" if unnamed and finding.job else finding.node,
+        subject=finding.label,
         action=row.action if plan else Action.NOTHING,
         because=move.because,
         reason=f"{finding.summary}: {row.why}; {move.words}",
         to_state=row.to,
         finding=finding,
         evidence=finding.evidence,
-        opens_incident=finding.signal is not Signal.SEAT_LOST and finding.signal not in HANGS,
+        opens_incident=_opens_incident(finding),
         plan=plan,
         suspects=row.suspects,
     )
@@ -200,4 +200,9 @@ def _breaker(current: Round, asked: list[str], new: set[str]) -> Decision:
 
 def _held_back(condemned: Condemned, objection: guards.Objection) -> Decision:
     held = guards.held_back(*condemned, objection)
-    return replace(held, opens_incident=condemned[1].signal not in HANGS)
+    return replace(held, opens_incident=_opens_incident(condemned[1]))
+
+
+def _opens_incident(finding: Finding) -> bool:
+    """A node that an administrator took is not at fault."""
+    return finding.signal is not Signal.SEAT_LOST

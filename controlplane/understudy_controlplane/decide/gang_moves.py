@@ -24,8 +24,13 @@ class Move:
     words: str
 
 
+MOVED_ALREADY = Move(None, Because.RULE, "the gang is moved for another reason already")
+
+
 def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[str, Move]:
-    """Node → what becomes of the gang that has a seat there. A node without one is not in it."""
+    """Label of a finding → what becomes of the gang that hangs, or has a seat on its node. A node without one is left
+    out.
+    """
     moves: dict[str, Move] = {}
     hung = [finding for finding in findings if finding.signal in HANGS]
     findings = [finding for finding in findings if finding.signal not in HANGS]
@@ -34,14 +39,14 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[str, Move]:
         own = [finding for finding in findings if finding.node in seats]
         move = _move_inside(current, job, own) or _move(current, job, own, seats)
         current = current.after(move.plan)
-        moves.update((finding.node, move) for finding in own)
+        moves.update((finding.label, move) for finding in own)
     moved = {job_of(move.plan) for move in moves.values() if move.plan}
-    for key in dict.fromkeys(finding.job for finding in hung if finding.job not in moved):
+    for key in dict.fromkeys(finding.job for finding in hung):
         own = [finding for finding in hung if finding.job == key]
-        move = _restart(current, own)
+        move = MOVED_ALREADY if key in moved else _restart(current, own)
         current = current.after(move.plan)
         for finding in own:
-            moves.setdefault(finding.node, move)
+            moves.setdefault(finding.label, move)
     return moves
 
 

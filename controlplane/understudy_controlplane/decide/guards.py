@@ -40,7 +40,7 @@ class Objection:
 def held_back(row: Row, finding: Finding, objection: Objection) -> Decision:
     return Decision(
         row=row.number,
-        subject=finding.node,
+        subject=finding.label,
         action=Action.NOTHING,
         because=objection.because,
         reason=f"{finding.summary}: {row.why}; but nothing is done, because {objection.words}",

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from understudy_controlplane.fleet.finding import ACCUSING, Finding
+from understudy_controlplane.fleet.finding import FAULTS, Finding
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject, SubjectKind
 
 NOTHING_DONE = "the fault is no longer seen, and nothing had been done about it"
+JOB_ENDED = "the job has ended"
+STEPS_AGAIN = "the gang finishes steps again"
+CAUSE_GONE = "its nodes no longer fail alike"
+
+SETTLED_SECONDS = 120.0
+"""A control plane that has just started does not end the incident of a domain: it may not have heard its nodes yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +30,14 @@ def incident_news(
     snapshot: Snapshot, findings: Sequence[Finding], incidents: Mapping[Subject, OpenIncident]
 ) -> IncidentNews:
     """`incidents`: the open ones, those that this round has opened included."""
-    accused = {finding.subject for finding in findings if finding.signal in ACCUSING}
+    accused = {finding.subject for finding in findings if finding.signal in FAULTS}
     over = ((one.id, outcome) for one in incidents.values() if (outcome := _outcome(snapshot, one, accused)))
-    evidence = ((incidents[one.subject].id, one) for one in findings if one.subject in incidents)
+    evidence = (
+        (incidents[subject].id, one)
+        for one in findings
+        for subject in dict.fromkeys((one.subject, Subject.of_node(one.node)))
+        if subject in incidents
+    )
     return IncidentNews(tuple(evidence), tuple(over))
 
 
@@ -35,8 +46,10 @@ def _outcome(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) 
     match incident.subject.kind:
         case SubjectKind.NODE:
             return _of_node(snapshot, incident.subject, accused)
-        case _:
-            return ""
+        case SubjectKind.GANG:
+            return _of_gang(snapshot, incident, accused)
+        case SubjectKind.DOMAIN:
+            return _of_domain(snapshot, incident.subject, accused)
 
 
 def _of_node(snapshot: Snapshot, subject: Subject, accused: Set[Subject]) -> str:
@@ -46,3 +59,21 @@ def _of_node(snapshot: Snapshot, subject: Subject, accused: Set[Subject]) -> str
     node = snapshot.nodes.get(subject.name)
     well = node is not None and node.state is NodeState.IN_SERVICE and node.heard_at is not None
     return NOTHING_DONE if well and subject not in accused else ""
+
+
+def _of_gang(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) -> str:
+    """Over when the gang steps again, or its job has ended. Nothing is known of jobs before Slurm was read."""
+    if snapshot.slurm_read_at is None:
+        return ""
+    key = next((key for key in snapshot.jobs if str(key) == incident.subject.name), None)
+    if key is None or snapshot.jobs[key].slurm.ended:
+        return JOB_ENDED
+    table = snapshot.tables.get(key)
+    steps = table is not None and table.advanced_at > incident.opened_at
+    return STEPS_AGAIN if steps and incident.subject not in accused else ""
+
+
+def _of_domain(snapshot: Snapshot, subject: Subject, accused: Set[Subject]) -> str:
+    """Over when its cause is no longer found, and the nodes have had the time to report to this control plane."""
+    known = snapshot.now - snapshot.started_at > SETTLED_SECONDS
+    return CAUSE_GONE if known and subject not in accused else ""

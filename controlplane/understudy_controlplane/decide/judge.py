@@ -11,9 +11,9 @@ from understudy_controlplane.decide.condemnation import Condemned, condemnations
 from understudy_controlplane.decide.pool import fill_pool
 from understudy_controlplane.decide.releases import releases
 from understudy_controlplane.decide.round import Round
-from understudy_controlplane.decide.table import SIGNAL_PRIORITY, Row, look_up
+from understudy_controlplane.decide.table import SIGNAL_PRIORITY, Row, look_up, row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, SilenceDetail
+from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, Signal, SilenceDetail
 from understudy_controlplane.fleet.node import NodeView, ValidationOrigin
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -30,6 +30,9 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     by_node: dict[str, list[Finding]] = {}
     for finding in (*findings, *repair_cycle.due(snapshot, config)):
         by_node.setdefault(finding.node, []).append(finding)
+    of_no_node = [(row_without_node(finding.signal), finding) for finding in by_node.pop("", ())]
+    decisions += [_plain(*one) for one in of_no_node if one[0].action is Action.NOTHING]
+    condemned += [one for one in of_no_node if one[0].action is not Action.NOTHING]
     for name, node in snapshot.nodes.items():
         own = by_node.get(name)
         if own is None:
@@ -98,13 +101,14 @@ def _most_urgent(node: NodeView, findings: Iterable[Finding]) -> tuple[Row, Find
 def _plain(row: Row, finding: Finding) -> Decision:
     return Decision(
         row=row.number,
-        subject=finding.node,
+        subject=finding.label,
         action=Action.NOTHING,
         because=Because.RULE,
         reason=f"{finding.summary}: {row.why}",
         to_state=row.to,
         finding=finding,
         evidence=finding.evidence,
+        opens_incident=finding.signal in (Signal.DOMAIN_FAULT, Signal.LAUNCHER_FAILED),
         request=finding.request,
         suspects=row.suspects,
         ends_suspicion=finding.suspicion,

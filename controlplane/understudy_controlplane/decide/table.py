@@ -48,7 +48,7 @@ class Condition(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Row:
     number: int
-    states: tuple[NodeState, ...]  # empty: the row is about the fleet or a job
+    states: tuple[NodeState, ...]  # empty: the row is about no single node
     signals: tuple[Signal, ...]
     to: NodeState | None  # None: stays
     action: Action
@@ -103,6 +103,8 @@ TABLE: tuple[Row, ...] = (
         "the program's own fault condemns no node"),
     Row(61, ALL, (Signal.RECORDED,), None, Action.NOTHING,
         "kept for the record: no rule acts on it"),
+    Row(70, (), (Signal.DOMAIN_FAULT,), None, Action.NOTHING,
+        "the cause lies outside these nodes, so none of them is condemned for it; a person looks"),
     Row(80, (), (Signal.POOL_SHORT,), None, Action.FILL_POOL,
         "fewer spares are held than wanted"),
     Row(90, (), (Signal.JOB_HELD,), None, Action.RELEASE_JOB,
@@ -113,19 +115,21 @@ TABLE: tuple[Row, ...] = (
     Row(101, (SUSPECT, QUARANTINED, FOREIGN_DRAIN), (Signal.GANG_HUNG,), None, Action.RESTART_GANG,
         "the gang hangs and waits for this node, which is a suspect or out of service already: the gang is restarted",
         suspects=SuspicionCause.HANG),
-    Row(102, ALL, (Signal.GANG_HUNG_UNNAMED,), None, Action.RESTART_GANG,
+    Row(102, (), (Signal.GANG_HUNG_UNNAMED,), None, Action.RESTART_GANG,
         "the gang hangs, and no node can be named: it is restarted on the same nodes"),
     Row(103, (IN_SERVICE, PROBATION), (Signal.BLACK_HOLE,), SUSPECT, Action.NOTHING,
         "launchers of several users blame it: only a suspect, because launchers are users' processes",
         suspects=SuspicionCause.BLACK_HOLE),
-    Row(104, ALL, (Signal.GANG_STILL,), None, Action.NOTHING,
+    Row(104, (), (Signal.GANG_STILL,), None, Action.NOTHING,
         "its ranks are not known to wait for each other: an evaluation or a checkpoint looks the same, so "
         "nothing is done"),
     Row(105, (SUSPECT,), (Signal.BLACK_HOLE,), None, Action.NOTHING,
         "one more reason to suspect it", when=Condition.FIRST_SUSPICION, suspects=SuspicionCause.BLACK_HOLE),
-    Row(106, ALL, (Signal.GANG_HUNG_TOGETHER,), None, Action.NOTHING,
+    Row(106, (), (Signal.GANG_HUNG_TOGETHER,), None, Action.NOTHING,
         "many gangs stopped at the same time: the network, the storage or the control plane is the cause, "
         "and no gang is restarted"),
+    Row(107, (), (Signal.LAUNCHER_FAILED,), None, Action.NOTHING,
+        "its launcher gets no more orders in this allocation: if the gang has to move, it moves to nodes of the pool"),
     Row(130, TRUSTED, (Signal.DRAIN_AT_JOB_END,), QUARANTINED, Action.DRAIN,
         "jobs there may run to their end; no new job starts there before the repair"),
     Row(131, (FOREIGN_DRAIN,), (Signal.DRAIN_AT_JOB_END,), None, Action.NOTHING,
@@ -263,7 +267,7 @@ def look_up(record: NodeRecord, signal: Signal) -> Row | None:
 
 
 def row_without_node(signal: Signal) -> Row:
-    """The row of a signal that is about the fleet or a job."""
+    """The row of a signal that is about no single node."""
     return next(row for row in TABLE if signal in row.signals and not row.states)
 
 

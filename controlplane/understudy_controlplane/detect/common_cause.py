@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
-from understudy_controlplane.detect.silence import TOGETHER_SECONDS
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import SubjectKind
+
+TOGETHER_SECONDS = 120.0
+"""Nodes that began to fail within this of each other began together."""
+
+WHOLE_FLEET = "fleet"
+"""The domain of nodes that no smaller domain joins."""
+
+NODES_SHOWN_MAX = 64
 
 
 def bears_witness(node: NodeView) -> bool:
@@ -44,3 +55,46 @@ def nodes_alike(failures: Sequence[tuple[NodeView, float]]) -> list[int]:
             first += 1
         counts[i] = len(inside) + (node.name not in inside)
     return counts
+
+
+def domain_faults(snapshot: Snapshot, rule: str, failures: Iterable[tuple[str, float]], what: str) -> Iterator[Finding]:
+    """Common causes of nodes that fail alike: one for those that began together. `failures`: node, and since when."""
+    group: dict[str, float] = {}
+    for name, at in sorted(failures, key=lambda failure: failure[1]):
+        if group and at > max(group.values()) + TOGETHER_SECONDS:
+            yield domain_fault(snapshot, rule, group, what)
+            group = {}
+        group.setdefault(name, at)
+    if group:
+        yield domain_fault(snapshot, rule, group, what)
+
+
+def domain_fault(snapshot: Snapshot, rule: str, nodes: dict[str, float], what: str) -> Finding:
+    """One common cause. `nodes`: since when each fails."""
+    domain = domain_of(snapshot, rule, nodes.keys())
+    shown = ", ".join(list(nodes)[:8]) + (", …" if len(nodes) > 8 else "")
+    return Finding(
+        Signal.DOMAIN_FAULT,
+        rule,
+        "",
+        min(nodes.values()),
+        f"{len(nodes)} nodes of {domain}: {what} ({shown})",
+        Evidence({"nodes": [*list(nodes)[:NODES_SHOWN_MAX]], "nodes_alike": len(nodes)}),
+        domain=domain,
+        nodes=tuple(nodes),
+    )
+
+
+def domain_of(snapshot: Snapshot, rule: str, nodes: Set[str]) -> str:
+    """That of an open incident of these nodes, if there is one; otherwise the smallest that contains all of them, if
+    they are at least half of it and it is not the whole fleet.
+    """
+    for subject, incident in snapshot.incidents.items():
+        if subject.kind is SubjectKind.DOMAIN and incident.rule == rule and not nodes.isdisjoint(incident.nodes):
+            return subject.name
+    sizes = {
+        name: len(members)
+        for name, members in snapshot.domains.items()
+        if 2 * len(nodes) >= len(members) and len(members) < len(snapshot.nodes) and nodes <= set(members)
+    }
+    return min(sizes, key=lambda name: (sizes[name], name), default=WHOLE_FLEET)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from understudy_controlplane.config import Hardware
-from understudy_controlplane.detect.common_cause import nodes_alike
+from understudy_controlplane.detect.common_cause import domain_faults, nodes_alike
 from understudy_controlplane.detect.standstill import stands_still
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
@@ -26,6 +26,7 @@ def silent_drivers(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         for node in snapshot.nodes.values()
         if node.nvml_silent_seconds
     ]
+    many: list[tuple[str, float]] = []
     for (node, at), alike in zip(silent, nodes_alike(silent), strict=True):
         seconds = node.nvml_silent_seconds
         if seconds < policy.nvml_silent_seconds:
@@ -40,6 +41,7 @@ def silent_drivers(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         if job is not None:
             words += f"; job {job.job_id} there makes no progress"
         if together:
+            many.append((node.name, at))
             words += f"; {alike} nodes show the same"
         yield Finding(
             signal=Signal.RECORDED if together else Signal.HARDWARE_FAULT if job else Signal.HEALTH_SUSPECTED,
@@ -59,3 +61,4 @@ def silent_drivers(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
             detail=HardwareDetail(repair=Repair.REBOOT, boot_id=node.boot_id),
             job=job,
         )
+    yield from domain_faults(snapshot, "driver.silent", many, "their drivers stopped answering together")

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from understudy_agent.wire import Gpu, HardwareEvent, HardwareKind, Port
 from understudy_controlplane.config import Hardware
-from understudy_controlplane.detect.common_cause import nodes_alike
+from understudy_controlplane.detect.common_cause import domain_faults, nodes_alike
 from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.detect.standstill import stands_still
 from understudy_controlplane.fleet.evidence import Evidence
@@ -24,6 +24,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
 
 ACTIVE = "ACTIVE"
+PORT_DOWN = "infiniband.port_down"
 
 FABRIC_NOT_STARTED = 1  # nvmlGpuFabricState
 FABRIC_IN_PROGRESS = 2
@@ -51,9 +52,15 @@ def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
     ]
     alike = nodes_alike([(node, (node.heard_at or snapshot.now) - seconds) for node, _, seconds in down])
     soonest = min(policy.port_down_stalled_seconds, policy.port_down_seconds)
+    together: list[tuple[str, float]] = []
     for (node, port, seconds), nodes in zip(down, alike, strict=True):
         if seconds >= soonest:
             yield from _down(snapshot, node, port, policy, nodes)
+        if nodes >= policy.together_nodes:
+            together.append((node.name, (node.heard_at or snapshot.now) - seconds))
+    if any(snapshot.now - at >= soonest for _, at in together):
+        what = "their ports went down together: a switch, or what manages it"
+        yield from domain_faults(snapshot, PORT_DOWN, together, what)
     for node in snapshot.nodes.values():
         if node.hardware_events:
             yield from _flaps(snapshot, node, policy)
@@ -74,7 +81,7 @@ def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, node
         words += f"; {nodes} nodes show the same at once: the cause is a switch or its management"
     yield Finding(
         signal=Signal.RECORDED if together else Signal.HARDWARE_FAULT,
-        rule="infiniband.port_down",
+        rule=PORT_DOWN,
         node=node.name,
         at=(node.heard_at or snapshot.now) - seconds,
         summary=words,

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from understudy_controlplane.config import Hang, Silence
-from understudy_controlplane.detect.silence import TOGETHER_SECONDS
+from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, domain_faults
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HangDetail, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -30,6 +30,7 @@ RANKS_SHOWN_MAX = 32
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
     running = {table.job: table for table in snapshot.tables.values() if _runs(table, snapshot)}
     standing = sorted(since for table in running.values() if (since := _standing_since(table, snapshot)) is not None)
+    stopped: list[tuple[str, float]] = []
     for table in running.values():
         nodes = _nodes_of(table)
         if not nodes or not _all_report(nodes, snapshot, silence):
@@ -43,7 +44,10 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
             yield from found
         else:
             mass = together >= policy.together_share * len(running)
-            yield _with_others(next(iter(found)), HangDetail(together=together, mass=mass))
+            one = _with_others(next(iter(found)), nodes, HangDetail(together=together, mass=mass))
+            yield one
+            stopped += [(name, since) for name in nodes if one.signal is not Signal.GANG_STILL]
+    yield from domain_faults(snapshot, "hang.together", stopped, "the gangs on them stopped at the same time")
 
 
 def _runs(table: StepTable, snapshot: Snapshot) -> bool:
@@ -61,13 +65,15 @@ def _standing_since(table: StepTable, snapshot: Snapshot) -> float | None:
     return since if snapshot.now - since > max(2 * table.longest_pause_seconds, TOGETHER_SECONDS) else None
 
 
-def _with_others(finding: Finding, detail: HangDetail) -> Finding:
+def _with_others(finding: Finding, nodes: Sequence[str], detail: HangDetail) -> Finding:
     if finding.signal is Signal.GANG_STILL:
         return finding
     return replace(
         finding,
         signal=Signal.GANG_HUNG_TOGETHER,
         rule="hang.together",
+        node="",
+        nodes=tuple(nodes),
         summary=f"no step of job {finding.job.job_id if finding.job else '?'} has ended since {detail.together} gangs "
         "stopped at the same time",
         detail=detail,
@@ -130,11 +136,12 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
         yield Finding(
             Signal.GANG_HUNG_UNNAMED if waits else Signal.GANG_STILL,  # an evaluation, or a checkpoint, is no hang
             "hang.unexplained" if waits else "hang.still",
-            nodes[0],
+            "",
             since,
             f"{stands}; the cause is not known: {_why_none_named(table)}",
             Evidence(evidence),
             job=table.job,
+            nodes=tuple(nodes),
         )
         return
     by_node: dict[str, list[int]] = {}
@@ -153,6 +160,7 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
             f"{table.furthest_collective} ({furthest}), where the others are",
             Evidence({**evidence, "ranks": shown, "ranks_behind": len(ranks), "sequence_behind": behind}),
             job=table.job,
+            nodes=tuple(by_node),
         )
 
 

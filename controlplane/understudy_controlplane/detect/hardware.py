@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from understudy_agent.wire import Gpu, GpuStatus, HardwareKind
 from understudy_controlplane.config import Hardware
-from understudy_controlplane.detect.common_cause import bears_witness
+from understudy_controlplane.detect.common_cause import bears_witness, domain_fault
 from understudy_controlplane.detect.fabric import (
     FABRIC_COMPLETED,
     fabric_wrong,
@@ -30,24 +29,21 @@ FABRIC_AS_IT_SHOULD_BE = (None, 0, FABRIC_COMPLETED)
 
 def hardware(snapshot: Snapshot, policy: Hardware) -> list[Finding]:
     """A sign that many nodes show makes no node suspect: it is a property of the site, of an update, or of the control
-    plane's clock, and a fleet of suspects has no spare left. It is recorded once, for the first of them.
+    plane's clock, and a fleet of suspects has no spare left. It is a fault of their domain.
     """
     found = list(_all(snapshot, policy))
-    nodes: dict[str, dict[str, None]] = {}
+    nodes: dict[str, dict[str, float]] = {}
+    words: dict[str, str] = {}  # of the first of them
     for finding in found:
         alike_counts = finding.signal is Signal.HEALTH_SUSPECTED or isinstance(finding.detail, ClockDetail)
         if alike_counts and bears_witness(snapshot.nodes[finding.node]):
-            nodes.setdefault(finding.rule, {})[finding.node] = None
+            nodes.setdefault(finding.rule, {}).setdefault(finding.node, finding.at)
+            words.setdefault(finding.rule, f"{finding.node} and others alike: {finding.summary}")
     many = max(policy.together_nodes, policy.together_share * len(snapshot.nodes))
-    alike = {rule: (next(iter(names)), len(names)) for rule, names in nodes.items() if len(names) >= many}
-    if not alike:
-        return found
+    alike = {rule: names for rule, names in nodes.items() if len(names) >= many}
     return [
-        replace(one, signal=Signal.RECORDED, summary=f"{one.summary}; {alike[one.rule][1]} nodes show the same at once")
-        if one.rule in alike
-        else one
-        for one in found
-        if one.rule not in alike or one.node == alike[one.rule][0]
+        *(one for one in found if one.rule not in alike),
+        *(domain_fault(snapshot, rule, names, words[rule]) for rule, names in alike.items()),
     ]
 
 

@@ -1,4 +1,6 @@
-"""Nodes blamed by launchers and hangs: two users that blame the same one, and how long a suspicion lasts."""
+"""Launchers that did not carry out an order. Nodes blamed by launchers and hangs: two users that blame the same one,
+and how long a suspicion lasts.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ FORGOTTEN = frozenset({SuspicionCause.HANG, SuspicionCause.BLACK_HOLE})
 
 
 def launches(snapshot: Snapshot) -> Iterator[Finding]:
+    yield from _disobedient(snapshot)
     for name, node in snapshot.nodes.items():
         blaming = [one for one in snapshot.black_holes.get(name, ()) if one.at > node.record.cleared_at]
         blaming = [one for one in blaming if snapshot.now - one.at < SUSPECT_SECONDS]
@@ -44,3 +47,11 @@ def launches(snapshot: Snapshot) -> Iterator[Finding]:
             if snapshot.now - suspicion.since > SUSPECT_SECONDS:
                 words = f"nothing more was found against it in {SUSPECT_SECONDS / 60:.0f} minutes"
                 yield Finding(Signal.CLEAN, "launches.clean", name, snapshot.now, words, suspicion=suspicion.cause)
+
+
+def _disobedient(snapshot: Snapshot) -> Iterator[Finding]:
+    """Launchers that did not carry out an order of the control plane, until their job is requeued."""
+    for key, gang in snapshot.gangs.items():
+        if (key, snapshot.jobs[key].slurm.restart_count) in snapshot.disobeyed:
+            words = f"the launcher of job {key.job_id} did not carry out an order of the control plane"
+            yield Finding(Signal.LAUNCHER_FAILED, "launches.order", "", snapshot.now, words, job=key, nodes=gang.seats)

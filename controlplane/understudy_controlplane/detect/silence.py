@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from understudy_controlplane.config import Silence
+from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, domain_faults
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal, SilenceDetail
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
@@ -23,9 +24,6 @@ PROGRESS_MARGIN_SECONDS = 2.0
 
 PROGRESS_AGE_MAX_SECONDS = 5.0
 """... and it does so still if the last of those steps is no older than this, or than three steps."""
-
-TOGETHER_SECONDS = 120.0
-"""Nodes that fell silent within this time of each other count as one group."""
 
 
 def silent_since(node: NodeView, started_at: float) -> float | None:
@@ -42,24 +40,25 @@ def is_mass_silence(silent: int, watched: int, policy: Silence) -> bool:
     return silent >= policy.mass_nodes_min and silent >= policy.mass_share * watched
 
 
-def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[list[float], int]:
+def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[dict[str, float], int]:
     """When the silent nodes fell silent, and how many nodes are watched at all. Nodes that are out of service already,
     that Slurm has away on purpose, or that never had an agent do not count either way.
     """
-    watched = [
-        node
+    since = {
+        node.name: at
         for node in snapshot.nodes.values()
         if node.state not in OUT_OF_SERVICE
         and node.state is not NodeState.FOREIGN_DRAIN
         and not (node.slurm and node.slurm.on_leave)
-    ]
-    since = [at for node in watched if (at := silent_since(node, snapshot.started_at)) is not None]
-    return [at for at in since if snapshot.now - at > policy.silent_after_seconds], len(since)
+        and (at := silent_since(node, snapshot.started_at)) is not None
+    }
+    return {name: at for name, at in since.items() if snapshot.now - at > policy.silent_after_seconds}, len(since)
 
 
 def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
-    silent, watched = fallen_silent(snapshot, policy)
-    silent.sort()
+    fallen, watched = fallen_silent(snapshot, policy)
+    silent = sorted(fallen.values())
+    masses: list[tuple[str, float]] = []
     at_of = {
         name: snapshot.started_at if (since := silent_since(node, snapshot.started_at)) is None else since
         for name, node in snapshot.nodes.items()
@@ -72,9 +71,12 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
             # However long ago: agents that stopped together may have one cause, and it may be the control plane.
             together = bisect_left(silent, at + TOGETHER_SECONDS) - bisect_right(silent, at - TOGETHER_SECONDS)
             mass = is_mass_silence(together, watched, policy)
+            if mass and name in fallen:
+                masses.append((name, at))
             yield _dead_or_silent(node, snapshot, policy, mass, advanced_at.get(name, 0.0))
         elif node.state is NodeState.UNKNOWN and node.heard_at is not None:
             yield Finding(Signal.HEARD, "silence.heard", node.name, node.heard_at, "the agent reports again")
+    yield from domain_faults(snapshot, "silence.mass", masses, "their agents fell silent together")
 
 
 def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, advanced_at: float) -> Finding:

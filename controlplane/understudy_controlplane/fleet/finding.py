@@ -30,9 +30,11 @@ class Signal(StrEnum):
     APPLICATION_FAULT = "application_fault"  # caused by the program
     LEMON = "lemon"  # its faults return repeatedly
     GANG_STILL = "gang_still"  # no step ends, and nothing shows that its ranks wait for each other
-    GANG_HUNG = "gang_hung"  # no step ends; `node` has not arrived where the others are
+    GANG_HUNG = "gang_hung"  # no step ends; ranks of `node` have not arrived where the others are
     GANG_HUNG_UNNAMED = "gang_hung_unnamed"  # no step ends, and no node can be named
     GANG_HUNG_TOGETHER = "gang_hung_together"  # no step ends, and many gangs stopped at the same time
+    LAUNCHER_FAILED = "launcher_failed"  # it did not carry out an order of the control plane
+    DOMAIN_FAULT = "domain_fault"  # many nodes fail alike: the cause lies outside them
     BLACK_HOLE = "black_hole"  # launchers of several users blame it
     RECORDED = "recorded"  # recorded; nothing follows
     DRAINED_BY_OTHERS = "drained_by_others"
@@ -81,6 +83,12 @@ ACCUSING = frozenset(
 
 HANGS = frozenset({Signal.GANG_HUNG, Signal.GANG_HUNG_UNNAMED})
 
+OF_A_GANG = HANGS | {Signal.GANG_STILL, Signal.GANG_HUNG_TOGETHER, Signal.LAUNCHER_FAILED}
+"""Signals whose subject is the gang, also where they name a node."""
+
+FAULTS = ACCUSING | HANGS | {Signal.GANG_HUNG_TOGETHER, Signal.LAUNCHER_FAILED, Signal.DOMAIN_FAULT}
+"""While one is found, the incident of its subject is not over."""
+
 
 class HardwareDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="hardware"):
     """The faulty part of a node, and its repair."""
@@ -123,11 +131,13 @@ Detail = HardwareDetail | SilenceDetail | HangDetail | ClockDetail | RequestDeta
 class Finding:
     signal: Signal
     rule: str  # such as "xid.79": which detector, which row of its policy
-    node: str
+    node: str  # empty: it is about no single node
     at: float  # when it happened, as well as is known
     summary: str  # for people, one line
     evidence: Evidence = NO_EVIDENCE
     job: JobKey | None = None
+    domain: str = ""  # of failure, where it is about one
+    nodes: tuple[str, ...] = ()  # concerned, where it is about a gang or a domain
     dead: bool = False  # the node does not answer: it has to be set down in Slurm
     suspicion: SuspicionCause | None = None  # of the signal CLEAN: the suspicion that ends
     detail: Detail | None = None  # what code needs to know of it
@@ -135,12 +145,21 @@ class Finding:
     @property
     def subject(self) -> Subject:
         """Of the incident that it belongs to."""
+        if self.domain:
+            return Subject.of_domain(self.domain)
+        if self.signal in OF_A_GANG and self.job is not None:
+            return Subject.of_gang(self.job)
         return Subject.of_node(self.node)
 
     @property
     def concerned(self) -> tuple[str, ...]:
         """The nodes that it is about."""
-        return (self.node,)
+        return self.nodes or (self.node,)
+
+    @property
+    def label(self) -> str:
+        """The subject of a decision about it: the node where it names one."""
+        return self.node or self.domain or (f"job {self.job.job_id}" if self.job is not None else "")
 
     @property
     def request(self) -> int | None:
