@@ -106,6 +106,9 @@ class Clusters:
             prolog = directory / "prolog"
             prolog.write_text(f'#!/bin/sh\n[ ! -e "{directory}/bad-prolog.$SLURMD_NODENAME" ]\n')
             prolog.chmod(0o755)
+            epilog = directory / "epilog"
+            epilog.write_text(f'#!/bin/sh\n[ ! -e "{directory}/slow-epilog" ] || sleep "$(cat "{directory}/slow-epilog")"\n')
+            epilog.chmod(0o755)
             cluster = SlurmCluster(
                 directory,
                 # Quicker than Slurm's three seconds from a submission to its start: only the tests' patience is tuned.
@@ -113,6 +116,7 @@ class Clusters:
                     "SchedulerParameters=batch_sched_delay=0,sched_interval=1",
                     "RebootProgram=/bin/true",
                     f"Prolog={prolog}",
+                    f"Epilog={epilog}",
                 ],
                 slurm=installation,
                 racks={"rack1": 4, "rack2": 4},

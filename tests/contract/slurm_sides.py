@@ -50,7 +50,15 @@ class Side(Protocol):
         """The node's Prolog fails from now on."""
         ...
 
+    def slow_epilog(self, seconds: float) -> None:
+        """Every node's Epilog takes this long from now on."""
+        ...
+
     def cancel(self, job_id: int) -> None: ...
+
+    def end(self, job_id: int, state: str = "COMPLETED") -> None:
+        """The job's script ends by itself: "COMPLETED" or "FAILED"."""
+        ...
 
     def finish_reboot(self, node: str) -> None:
         """A node that Slurm reboots comes back."""
@@ -85,8 +93,14 @@ class FakeSide:
     def spoil_prolog(self, node: str) -> None:
         self.fake.bad_prologs.add(node)
 
+    def slow_epilog(self, seconds: float) -> None:
+        self.fake.epilog_seconds = seconds
+
     def cancel(self, job_id: int) -> None:
         self.fake.cancel(job_id)
+
+    def end(self, job_id: int, state: str = "COMPLETED") -> None:
+        self.fake.end(job_id, state)
 
     def finish_reboot(self, node: str) -> None:
         self.fake.finish_reboot(node)
@@ -111,7 +125,8 @@ class RealSide:
             f"--comment={comment}",
             "--job-name=job",
             user=user,
-            script=f"#!/bin/sh\n{trap}\nwhile :; do sleep 0.1; done\n",
+            script=f"#!/bin/sh\n{trap}\nend={self._cluster.directory}/end.$SLURM_JOB_ID\n"
+            'while [ ! -e "$end" ]; do sleep 0.1; done\nexit "$(cat "$end")"\n',
         )
 
     def wait(self, seconds: float) -> None:
@@ -128,8 +143,17 @@ class RealSide:
     def spoil_prolog(self, node: str) -> None:
         (self._cluster.directory / f"bad-prolog.{node}").touch()
 
+    def slow_epilog(self, seconds: float) -> None:
+        (self._cluster.directory / "slow-epilog").write_text(f"{seconds}\n", encoding="utf-8")
+
     def cancel(self, job_id: int) -> None:
         self._cluster.run("scancel", str(job_id))
+
+    def end(self, job_id: int, state: str = "COMPLETED") -> None:
+        exit_code = 0 if state == "COMPLETED" else 1
+        written = self._cluster.directory / f"end.{job_id}.new"
+        written.write_text(f"{exit_code}\n", encoding="utf-8")
+        written.rename(written.with_suffix(""))  # the job reads it as soon as it is there
 
     def finish_reboot(self, node: str) -> None:
         self.kill_node(node)
@@ -161,8 +185,9 @@ class RealSide:
 
     def clear(self) -> None:
         """Make the cluster what `Side` promises."""
-        for spoilt in self._cluster.directory.glob("bad-prolog.*"):
-            spoilt.unlink()
+        for pattern in ("bad-prolog.*", "slow-epilog", "end.*"):
+            for left_behind in self._cluster.directory.glob(pattern):
+                left_behind.unlink()
         left = [str(job.job_id) for job in self.slurm.jobs() if job.state not in ENDED]
         if left:
             self._cluster.run("scancel", *left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache
 
@@ -27,6 +27,7 @@ from tests.contract.slurm_sides import (
 from understudy_controlplane.fleet.slurm import PROLOG_ERROR, JobRequest, SlurmJob
 from understudy_controlplane.slurm.protocol import SlurmError, slurm_version
 
+EPILOG_SECONDS = 4.0
 REASON = "understudy: GPU [0000:1b:00.0] lost, xid=79 (rule 7)"
 
 
@@ -59,6 +60,12 @@ def refused(call: Callable[..., object], *arguments: object) -> str:
     with pytest.raises(SlurmError) as caught:
         call(*arguments)
     return str(caught.value)
+
+
+def without_effect(call: Callable[..., object], *arguments: object) -> None:
+    """Slurm 22.05 reports success, other versions may report an error."""
+    with suppress(SlurmError):
+        call(*arguments)
 
 
 def nodes_of(side: Side, reservation: str) -> tuple[str, ...] | None:
@@ -219,7 +226,9 @@ def test_a_requeued_job_counts_up_at_once_and_waits_for_its_start_time(side: Sid
     assert job.start_at is not None
     assert 100 < job.start_at - side.now() < 130
 
-    refused(side.slurm.requeue_job, job_id)  # pending already: it changes nothing
+    without_effect(side.slurm.requeue_job, job_id)  # it is pending
+    assert job_of(side, job_id).restart_count == 1
+    refused(side.slurm.requeue_failed_job, job_id)
     assert job_of(side, job_id).restart_count == 1
     start(side, job_id)
     assert running(side, job_id).restart_count == 1
@@ -231,12 +240,52 @@ def test_a_start_time_set_while_the_job_is_completing_is_lost(side: Side) -> Non
     side.wait(0.5)  # until its script has set its trap
     side.slurm.requeue_job(job_id)
     assert job_of(side, job_id).state == "COMPLETING"
-    refused(side.slurm.requeue_job, job_id)
+    without_effect(side.slurm.requeue_job, job_id)
+    refused(side.slurm.requeue_failed_job, job_id)
     side.slurm.start_job_now(job_id)
     job = pending(side, job_id)
     assert job.start_at is not None
     assert job.start_at - side.now() > 100
     assert job.restart_count == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "exit_code", "exit_signal", "reason"),
+    [("CANCELLED", 0, 15, ""), ("COMPLETED", 0, 0, ""), ("FAILED", 1, 0, "NonZeroExitCode")],
+)
+def test_a_job_that_ends_during_a_long_epilog_shows_how_and_is_not_requeued(
+    side: Side, how: str, exit_code: int, exit_signal: int, reason: str
+) -> None:
+    side.slow_epilog(EPILOG_SECONDS)
+    job_id = side.submit("news", 2)
+    running(side, job_id)
+    if how == "CANCELLED":
+        side.cancel(job_id)
+        without_effect(side.slurm.requeue_job, job_id)  # in the moment of the cancellation
+    else:
+        side.end(job_id, how)
+    until(side, lambda: job_of(side, job_id).completing, "its epilogs run")
+    side.wait(1.0)
+    job = job_of(side, job_id)
+    assert (job.state, job.restart_count) == ("COMPLETING", 0)
+    assert (job.exit_code, job.exit_signal, job.reason) == (exit_code, exit_signal, reason)
+    assert job.failed_by_itself == (how == "FAILED")
+    without_effect(side.slurm.requeue_job, job_id)
+    until(side, lambda: job_of(side, job_id).state == how, "its epilogs are over")
+    without_effect(side.slurm.requeue_job, job_id)
+    assert (job_of(side, job_id).state, job_of(side, job_id).restart_count) == (how, 0)
+
+
+def test_a_plain_requeue_runs_even_a_cancelled_job_again(side: Side) -> None:
+    """Why the caller has to know how the job ended."""
+    side.slow_epilog(EPILOG_SECONDS)
+    job_id = side.submit("news", 1)
+    running(side, job_id)
+    side.cancel(job_id)
+    until(side, lambda: job_of(side, job_id).completing, "its epilog runs")
+    side.slurm.requeue_failed_job(job_id)
+    assert (job_of(side, job_id).state, job_of(side, job_id).restart_count) == ("COMPLETING", 1)
+    assert pending(side, job_id).restart_count == 1
 
 
 def test_a_job_whose_prolog_failed_is_held_until_it_is_released(side: Side) -> None:
@@ -296,6 +345,7 @@ def test_what_slurm_does_not_know_is_refused_by_name(side: Side) -> None:
     assert "nowhere" in refused(side.slurm.set_reservation_nodes, "nowhere", ["n1"])
     assert "nowhere" in refused(side.slurm.delete_reservation, "nowhere")
     assert "4711" in refused(side.slurm.requeue_job, 4711)
+    assert "4711" in refused(side.slurm.requeue_failed_job, 4711)
     assert "4711" in refused(side.slurm.start_job_now, 4711)
     assert "4711" in refused(side.slurm.set_job_reservation, 4711, "")
     assert "n99" in refused(side.slurm.reboot_node, "n99", REASON)

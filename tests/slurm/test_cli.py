@@ -98,12 +98,12 @@ def test_a_controller_that_does_not_answer_is_unavailable_not_wrong(scontrol: Ma
 
 
 def test_a_command_that_hangs_is_given_up(scontrol: Make) -> None:
-    with pytest.raises(SlurmUnavailable, match=r"requeue 7.*0.2 s"):
+    with pytest.raises(SlurmUnavailable, match=r"requeue incomplete 7.*0.2 s"):
         scontrol(seconds=30, timeout=0.2).requeue_job(7)
 
 
 def test_a_refusal_says_what_was_run_how_it_ended_and_what_it_printed(scontrol: Make) -> None:
-    with pytest.raises(SlurmError, match=r"requeue 7` failed with exit code 3: Job is pending") as caught:
+    with pytest.raises(SlurmError, match=r"requeue incomplete 7` failed with exit code 3: Job is pending") as caught:
         scontrol(err="Job is pending execution for job 7", code=3).requeue_job(7)
     assert not isinstance(caught.value, SlurmUnavailable)
 

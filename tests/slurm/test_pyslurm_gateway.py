@@ -134,8 +134,8 @@ def test_a_refusal_names_the_call_and_an_absent_slurmctld_is_another_error(make:
     with pytest.raises(SlurmError, match=r"release_job\(7\) failed: Invalid job id specified") as refused:
         gateway.release_job(7)
     assert not isinstance(refused.value, SlurmUnavailable)
-    with pytest.raises(SlurmUnavailable, match=r"requeue_job\(7\) failed: Unable to contact"):
-        gateway.requeue_job(7)
+    with pytest.raises(SlurmUnavailable, match=r"requeue_failed_job\(7\) failed: Unable to contact"):
+        gateway.requeue_failed_job(7)
     with pytest.raises(SlurmError, match=r"ValueError: what is this"):
         gateway.resume_node("n1")
 

@@ -176,6 +176,8 @@ class SlurmJob:
     required_nodes: tuple[str, ...] = ()  # it runs on no set of nodes without these
     features: str = ""  # that its nodes must have, as an expression of Slurm's
     part_of: str = ""  # "job array", "heterogeneous job": Slurm may take its id for the whole
+    exit_code: int = 0  # of its script, once it has ended
+    exit_signal: int = 0  # that ended its script
 
     @property
     def pending(self) -> bool:
@@ -184,6 +186,29 @@ class SlurmJob:
     @property
     def ended(self) -> bool:
         return self.state in ENDED_STATES
+
+    @property
+    def completing(self) -> bool:
+        """It has ended, or was requeued, and its epilogs run. Slurm shows neither "CANCELLED" nor "COMPLETED" yet."""
+        return self.state == "COMPLETING"
+
+    @property
+    def failed_by_itself(self) -> bool:
+        """Its script ended with an error. Slurm gives this reason to no job that was cancelled: one whose script then
+        exits with an error has none.
+        """
+        return self.completing and self.reason == "NonZeroExitCode"
+
+    @property
+    def end_in_words(self) -> str:
+        """How it ended, for one that is over or completing."""
+        if not self.completing:
+            return f"the job is over: {self.state}"
+        if self.exit_signal:
+            return f"the job was cancelled (signal {self.exit_signal}) and is completing"
+        if self.exit_code or self.reason:
+            return f"the job has ended with exit code {self.exit_code} ({self.reason or 'cancelled'}) and is completing"
+        return "the job has completed, or was cancelled, and is completing"
 
     @property
     def holds_nodes(self) -> bool:

@@ -1,8 +1,9 @@
 """A Slurm in memory that behaves as the real one does, on a clock that its owner advances. It passes the contract.
 
 What it does was seen on Slurm 22.05: a requeue passes through COMPLETING, renews the submit time and puts the
-begin time two minutes off; a begin time set while COMPLETING is lost; a job started in the second of its kill
-fails; a dead node holds its job COMPLETING until it is set DOWN, and a job requeued before that fails for good.
+begin time two minutes off; a begin time set while COMPLETING is lost; a plain requeue runs a job again that is
+COMPLETING because it was cancelled or has ended; a job started in the second of its kill fails; a dead node holds its
+job COMPLETING until it is set DOWN, and a job requeued before that fails for good.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ MIN_JOB_AGE_SECONDS = 300
 GRAIN_SECONDS = 0.05
 """Time never moves by less, unless its owner asks for less."""
 
+SIGTERM = 15
 OVER = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"})
 
 
@@ -60,8 +62,12 @@ class _Job:
     begin_at: float | None = None
     started_at: float | None = None
     killed_at: float | None = None
+    completes_at: float = 0.0
     ended_at: float | None = None
     next_state: str = ""  # after COMPLETING
+    exit_code: int = 0
+    exit_signal: int = 0
+    end_reason: str = ""
     broken: bool = False  # Slurm's record of it is: its next start fails
     launch_failed: bool = False  # and so it is held
     priority: int = 1
@@ -92,6 +98,8 @@ class VirtualSlurm:
         self._started_at = now - 1000
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
+        self.epilog_seconds = 0.0
+        """How long a job is COMPLETING after its processes have ended."""
         self.job_seconds = 5.0
         self.job_ends_as: dict[str, str] = {}
         """Of jobs that the control plane submits: how long they run, and how they end on a node; else COMPLETED."""
@@ -115,14 +123,17 @@ class VirtualSlurm:
 
     def cancel(self, job_id: int) -> None:
         job = self._job(job_id)
-        if job.state in ("RUNNING", "COMPLETING"):
+        if job.state == "RUNNING":
+            job.exit_signal = SIGTERM
             self._kill(job, "CANCELLED")
+        elif job.state == "COMPLETING" and job.next_state == "PENDING":
+            job.next_state = "CANCELLED"
         elif job.state == "PENDING":
             self._end(job, "CANCELLED")
 
     def end(self, job_id: int, state: str = "COMPLETED") -> None:
         """The job's script ends by itself."""
-        self._end(self._job(job_id), state)
+        self._let_end(self._job(job_id), state)
 
     def kill_node(self, name: str) -> None:
         """The node stops answering. Slurm does not know it yet."""
@@ -171,9 +182,8 @@ class VirtualSlurm:
             free_at = max(self.now, job.begin_at or 0.0)
             yield (free_at // self._tick_seconds + 1) * self._tick_seconds
         elif job.state == "COMPLETING":
-            gone_at = (job.killed_at or 0.0) + job.kill_seconds
-            if gone_at > self.now or not any(self._holds_up(self._nodes[name]) for name in job.nodes):
-                yield gone_at
+            if job.completes_at > self.now or not any(self._holds_up(self._nodes[name]) for name in job.nodes):
+                yield job.completes_at
         elif job.state == "RUNNING" and job.runs_seconds is not None and job.started_at is not None:
             yield job.started_at + job.runs_seconds
         elif job.state in OVER and job.ended_at is not None:
@@ -313,11 +323,21 @@ class VirtualSlurm:
         job = self._job(job_id)
         if not job.requeue:
             raise SlurmError(f"Requested operation is presently disabled for job {job_id}")
-        if job.state in ("PENDING", "COMPLETING"):
+        if job.state == "RUNNING":
+            job.restart_count += 1
+            self._kill(job, "PENDING")
+
+    def requeue_failed_job(self, job_id: int) -> None:
+        job = self._job(job_id)
+        if not job.requeue:
+            raise SlurmError(f"Requested operation is presently disabled for job {job_id}")
+        if job.state == "PENDING" or (job.state == "COMPLETING" and job.next_state == "PENDING"):
             raise SlurmError(f"Job is pending execution for job {job_id}")
         job.restart_count += 1
         if job.state == "RUNNING":
             self._kill(job, "PENDING")
+        elif job.state == "COMPLETING":
+            job.next_state = "PENDING"
         else:
             self._pend(job)
 
@@ -379,6 +399,7 @@ class VirtualSlurm:
 
     def _start(self, job: _Job, seats: list[str]) -> None:
         job.nodes, job.started_at, job.begin_at = seats, self.now, None
+        job.exit_code, job.exit_signal, job.end_reason = 0, 0, ""
         same_second = job.killed_at is not None and int(job.killed_at) == int(self.now)
         if job.broken or same_second:  # same second: "Job credential revoked"
             self._end(job, "FAILED")
@@ -400,10 +421,20 @@ class VirtualSlurm:
 
     def _kill(self, job: _Job, next_state: str) -> None:
         job.state, job.next_state, job.killed_at = "COMPLETING", next_state, self.now
+        job.completes_at = self.now + job.kill_seconds + self.epilog_seconds
+
+    def _let_end(self, job: _Job, state: str) -> None:
+        """Its script has ended."""
+        job.exit_code = 1 if state == "FAILED" else 0
+        job.end_reason = "NonZeroExitCode" if state == "FAILED" else ""
+        if self.epilog_seconds:
+            job.state, job.next_state, job.completes_at = "COMPLETING", state, self.now + self.epilog_seconds
+        else:
+            self._end(job, state)
 
     def _finish_completing(self) -> None:
         for job in self._jobs.values():
-            if job.state != "COMPLETING" or self.now < (job.killed_at or 0.0) + job.kill_seconds:
+            if job.state != "COMPLETING" or self.now < job.completes_at:
                 continue
             job.nodes = [name for name in job.nodes if self._holds_up(self._nodes[name])]
             if job.nodes:
@@ -418,7 +449,7 @@ class VirtualSlurm:
             if job.state != "RUNNING" or job.runs_seconds is None or job.started_at is None:
                 continue
             if self.now >= job.started_at + job.runs_seconds:
-                self._end(job, job.ends_as)
+                self._let_end(job, job.ends_as)
 
     def _holds_up(self, node: _Node) -> bool:
         return node.dead_since is not None and not node.down
@@ -516,11 +547,13 @@ class VirtualSlurm:
             batch=True,
             requeue=job.requeue,
             reservation=job.reservation,
-            reason=_pending_reason(job, begin_at) if job.state == "PENDING" else "",
+            reason=_pending_reason(job, begin_at) if job.state == "PENDING" else job.end_reason,
             start_at=int(job.started_at) if job.started_at is not None else begin_at,
             excluded_nodes=job.excluded,
             priority=job.priority,
             time_limit_minutes=job.time_limit_minutes,
+            exit_code=job.exit_code,
+            exit_signal=job.exit_signal,
         )
 
     def _check_nodes(self, reservation: str, nodes: Sequence[str]) -> None:

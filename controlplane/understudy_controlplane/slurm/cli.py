@@ -177,6 +177,9 @@ class CommandLineGateway:
                 raise
 
     def requeue_job(self, job_id: int) -> None:
+        self._run("requeue", "incomplete", str(int(job_id)))
+
+    def requeue_failed_job(self, job_id: int) -> None:
         self._run("requeue", str(int(job_id)))
 
     def start_job_now(self, job_id: int) -> None:

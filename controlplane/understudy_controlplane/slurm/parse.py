@@ -27,7 +27,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
 _OWN_KEYS = re.compile(
     r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|Partition|ReqNodeList|ExcNodeList|NodeList"
-    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot)="
+    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode)="
 )
 """Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS)."""
 _RESERVATION = re.compile(r" DelayBoot=\S+\s+Reservation=(\S+)")
@@ -243,6 +243,7 @@ def _job(record: str) -> SlurmJob | None:
     if submit_at is None:
         raise SlurmError(f"scontrol printed no usable SubmitTime in {record[:120]!r}")
     reason = _value(own_part, "Reason") or ""
+    exit_code, _, exit_signal = (_value(own_part, "ExitCode") or "0:0").partition(":")
     return SlurmJob(
         job_id=int(start[1]),
         submit_at=submit_at,
@@ -267,6 +268,8 @@ def _job(record: str) -> SlurmJob | None:
         required_nodes=hosts(_value(own_part, "ReqNodeList") or ""),
         features=_value(own_part, "Features") or "",
         part_of=_part_of(record),
+        exit_code=int(exit_code) if exit_code.isdecimal() else 0,
+        exit_signal=int(exit_signal) if exit_signal.isdecimal() else 0,
     )
 
 

@@ -121,10 +121,22 @@ class Slurm(SlurmReads, Protocol):
         ...
 
     def requeue_job(self, job_id: int) -> None:
-        """The restart count goes up at once; the submit time is renewed once the job is PENDING again.
+        """Requeue a job that has not ended. The restart count goes up at once; the submit time is renewed once the job
+        is PENDING again.
+
+        A job that pends, that was cancelled or that has ended stays as it is, also while it is still COMPLETING: Slurm
+        decides that under its own lock, so a cancellation just before the call is not undone. Some versions report it
+        as an error, 22.05 as a success.
 
         Never for a job with a dead node: Slurm 22.05 would wait for that node, and then fail the job and lose count
         of its GPUs. Set the node DOWN instead, that requeues the job.
+        """
+        ...
+
+    def requeue_failed_job(self, job_id: int) -> None:
+        """Requeue a job whose script has ended, while it is COMPLETING or as long as Slurm remembers it.
+
+        Slurm also runs a job again that was cancelled or that completed: the caller has checked that it failed.
         """
         ...
 

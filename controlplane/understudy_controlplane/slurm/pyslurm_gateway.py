@@ -76,6 +76,8 @@ class _Job(msgspec.Struct, frozen=True):
     required_nodes: str
     features: str
     part_of: str
+    exit_code: int = 0
+    exit_signal: int = 0
 
 
 class _Reservation(msgspec.Struct, frozen=True):
@@ -185,7 +187,10 @@ class PyslurmGateway:
         self._command_line.cancel_job(job_id)
 
     def requeue_job(self, job_id: int) -> None:
-        self._act("requeue_job", int(job_id))
+        self._command_line.requeue_job(job_id)  # pyslurm cannot pass "incomplete"
+
+    def requeue_failed_job(self, job_id: int) -> None:
+        self._act("requeue_failed_job", int(job_id))
 
     def start_job_now(self, job_id: int) -> None:
         self._act("start_job_now", int(job_id))

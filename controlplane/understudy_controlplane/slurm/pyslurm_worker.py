@@ -33,6 +33,10 @@ def _epoch(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
 def _text(value: Any) -> str:
     return ",".join(str(one) for one in value) if isinstance(value, list | tuple) else str(value or "")
 
@@ -136,7 +140,7 @@ class Calls:
     def delete_reservation(self, name: str) -> None:
         self._pyslurm.Reservation(name).delete()
 
-    def requeue_job(self, job_id: int) -> None:
+    def requeue_failed_job(self, job_id: int) -> None:
         self._pyslurm.Job(job_id).requeue()
 
     def start_job_now(self, job_id: int) -> None:
@@ -213,6 +217,8 @@ class Calls:
             "required_nodes": job.required_nodes or "",
             "features": _text(job.constraints),
             "part_of": _part_of(job),
+            "exit_code": _count(getattr(job, "exit_code", 0)),
+            "exit_signal": _count(getattr(job, "exit_code_signal", 0)),
         }
 
 
