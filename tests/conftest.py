@@ -107,7 +107,9 @@ class Clusters:
             prolog.write_text(f'#!/bin/sh\n[ ! -e "{directory}/bad-prolog.$SLURMD_NODENAME" ]\n')
             prolog.chmod(0o755)
             epilog = directory / "epilog"
-            epilog.write_text(f'#!/bin/sh\n[ ! -e "{directory}/slow-epilog" ] || sleep "$(cat "{directory}/slow-epilog")"\n')
+            epilog.write_text(
+                f'#!/bin/sh\n[ ! -e "{directory}/slow-epilog" ] || sleep "$(cat "{directory}/slow-epilog")"\n'
+            )
             epilog.chmod(0o755)
             cluster = SlurmCluster(
                 directory,

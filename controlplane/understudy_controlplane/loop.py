@@ -109,6 +109,7 @@ class Loop:
         # In mode observe a recovery begun before stays where it is, and is shown as running.
         acting = snapshot.mode is Mode.ACT and not snapshot.slurm_error
         if acting:
+            self._runner.begin_round({recovery.id for recovery in recoveries})
             all(self._advance(recovery) for recovery in recoveries)
         else:
             self._runner.unreadable()

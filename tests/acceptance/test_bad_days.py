@@ -128,7 +128,7 @@ def test_requests_are_repeated_to_a_slurmctld_that_lost_the_last_seconds_in_a_cr
 def is_settled(site: Site, job: int) -> bool:
     *_, latest = site.recoveries()
     if gang.state(site, job) in ("FAILED", "CANCELLED"):
-        return bool(latest["status"] == "failed")
+        return latest["status"] in ("failed", "overtaken")
     moved = gang.state(site, job) == "RUNNING" and "n2" not in gang.nodes_of(site, job)
     return bool(moved and latest["status"] == "succeeded")
 

@@ -203,6 +203,16 @@ class TestTestsOfNodesInService:
         decisions = decided(snapshot, b.config(**TESTED))
         assert [one.subject for one in decisions if one.action is Action.VALIDATE] == tested
 
+    def test_of_many_tests_that_people_ask_for_some_wait(self) -> None:
+        requests = {f"n{i}": Request(i, f"n{i}", Verb.BURN_IN, "new rack", "alice", b.NOW - 5) for i in range(1, 7)}
+        busy = {"n7": under_test("n7", REQUESTED), "n8": under_test("n8", PROBED)}
+        config = b.config(validation={**TESTED["validation"], "requested_at_once_max": 4})
+        snapshot = snapshot_of(fleet(6) | busy, requests=requests, reservations=b.kept("n7", "n8"))
+        decisions = decided(snapshot, config)
+        assert sum(one.action is Action.VALIDATE for one in decisions) == 3
+        waiting = [one for one in decisions if one.because is Because.REPAIR_BUDGET]
+        assert [one.request for one in waiting] == [None] * 3, "they are not answered yet"
+
     def test_a_suspect_is_tested_only_where_all_that_are_could_be_quarantined(self) -> None:
         at_work = under_test("n8", PROBED)
         for limit, begun in ((2, ["n1"]), (1, [])):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus, StepName
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.fleet.subject import Subject
-from understudy_controlplane.slurm.protocol import SlurmUnavailable
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
 
 pytestmark = pytest.mark.integration
@@ -132,9 +133,148 @@ def test_a_job_cancelled_in_the_middle_ends_the_recovery_and_frees_the_seats(reh
     rehearsal.fake.cancel(rehearsal.gang)
     rehearsal.run_until(rehearsal.ended)
     (recovery,) = rehearsal.recoveries()
-    assert recovery.status is RecoveryStatus.FAILED
+    assert recovery.status is RecoveryStatus.OVERTAKEN
     assert "CANCELLED" in recovery.outcome
+    assert "n3 stays drained (quarantined)" in recovery.outcome
     assert "understudy_seats_1" not in rehearsal.reservation_names()
+
+
+def seats_are_held(rehearsal: Rehearsal) -> bool:
+    return "understudy_seats_1" in rehearsal.reservation_names()
+
+
+@pytest.mark.parametrize("how", ["CANCELLED", "COMPLETED"])
+@pytest.mark.parametrize("moment", ["create_reservation", "set_reservation_nodes", "set_job_reservation"])
+def test_a_job_that_its_owner_ends_during_the_swap_never_runs_again(
+    rehearsal: Rehearsal, how: str, moment: str
+) -> None:
+    """Its epilogs take twenty seconds, during which Slurm shows it as COMPLETING and would requeue it."""
+    rehearsal.fake.epilog_seconds = 20.0
+
+    def end(name: str) -> None:
+        if name == moment and rehearsal.gang_state()[0] == "RUNNING":
+            gang = rehearsal.gang
+            rehearsal.fake.cancel(gang) if how == "CANCELLED" else rehearsal.fake.end(gang)
+
+    rehearsal.line.after = end
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 15)
+    assert rehearsal.gang_state() == ("COMPLETING", 0)
+    assert not seats_are_held(rehearsal), "the seats are not kept for the time of the epilogs"
+    rehearsal.run(30)
+    assert rehearsal.gang_state() == (how, 0)
+    (recovery,) = rehearsal.recoveries()
+    assert recovery.status is RecoveryStatus.OVERTAKEN
+    assert "completing" in recovery.outcome
+
+
+def test_a_job_cancelled_in_the_moment_of_the_requeue_never_runs_again(rehearsal: Rehearsal) -> None:
+    rehearsal.fake.epilog_seconds = 20.0
+    rehearsal.line.before = lambda name: rehearsal.fake.cancel(rehearsal.gang) if name == "requeue_job" else None
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 15)
+    rehearsal.run(30)
+    assert rehearsal.gang_state() == ("CANCELLED", 0)
+    assert rehearsal.recoveries()[0].status is RecoveryStatus.OVERTAKEN
+
+
+def test_a_job_cancelled_during_the_swap_is_not_moved_by_the_next_fault_either(rehearsal: Rehearsal) -> None:
+    rehearsal.fake.epilog_seconds = 20.0
+
+    def cancel(name: str) -> None:
+        if name == "set_job_reservation" and rehearsal.gang_state()[0] == "RUNNING":
+            rehearsal.fake.cancel(rehearsal.gang)
+            rehearsal.fail("n6")
+
+    rehearsal.line.after = cancel
+    rehearsal.fail("n3")
+    rehearsal.run(40)
+    assert rehearsal.gang_state() == ("CANCELLED", 0)
+    assert len(rehearsal.recoveries()) == 1
+
+
+def test_a_job_whose_script_fails_during_the_swap_is_moved_all_the_same(rehearsal: Rehearsal) -> None:
+    """The gang crashes for the very fault that it is moved for."""
+    rehearsal.fake.epilog_seconds = 5.0
+
+    def fail(name: str) -> None:
+        if name == "set_job_reservation" and rehearsal.gang_state() == ("RUNNING", 0):
+            rehearsal.fake.end(rehearsal.gang, "FAILED")
+
+    rehearsal.line.after = fail
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+
+
+def test_a_call_that_always_times_out_fails_its_own_recovery_in_time(rehearsal: Rehearsal) -> None:
+    """Reading works meanwhile."""
+
+    def time_out(name: str) -> None:
+        if name == "set_job_reservation":
+            raise SlurmUnavailable("Socket timed out on send/recv operation")
+
+    rehearsal.line.before = time_out
+    begun = rehearsal.fake.now
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 200)
+    recovery = rehearsal.recoveries()[0]
+    assert recovery.status is RecoveryStatus.FAILED
+    assert "bind_job: not done after 120 s" in recovery.outcome
+    assert "Socket timed out" in recovery.outcome
+    assert rehearsal.fake.now - begun < 150
+    assert not seats_are_held(rehearsal)
+
+
+def test_a_call_that_times_out_stops_no_clock_of_another_recovery(rehearsal: Rehearsal) -> None:
+    def one_refuses_the_other_hangs(name: str) -> None:
+        if name == "set_job_reservation":
+            raise SlurmError("set_job_reservation: Access/permission denied")
+        if name == "drain_node" and seats_are_held(rehearsal):
+            raise SlurmUnavailable("Socket timed out on send/recv operation")
+
+    rehearsal.line.before = one_refuses_the_other_hangs
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: seats_are_held(rehearsal))
+    rehearsal.fail("n5")
+    rehearsal.run_until(rehearsal.ended, 150)
+    assert "bind_job: not done after 120 s" in rehearsal.recoveries()[0].outcome
+
+
+def test_a_reading_that_fails_now_and_then_does_not_keep_a_recovery_alive(rehearsal: Rehearsal) -> None:
+    """The time between two readings that worked counts, whatever was between other ones."""
+    calls = [0]
+
+    def now_and_then(name: str) -> None:
+        calls[0] += name == "nodes"
+        if name == "nodes" and calls[0] % 5 == 0:
+            raise SlurmUnavailable("Unable to contact slurm controller (connect failure)")
+        if name == "set_job_reservation":
+            raise SlurmError("set_job_reservation: Access/permission denied")
+
+    rehearsal.line.before = now_and_then
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 600)
+    assert rehearsal.recoveries()[0].status is RecoveryStatus.FAILED
+
+
+def test_a_call_that_hangs_holds_up_neither_the_loop_nor_another_recovery(rehearsal: Rehearsal) -> None:
+    answered = threading.Event()
+
+    def hang(name: str) -> None:
+        if name == "create_reservation":
+            answered.wait(60)
+
+    rehearsal.line.before = hang
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.line.effects["drain_node n3"])
+    rehearsal.fail("n5")
+    rehearsal.run_until(lambda: rehearsal.line.effects["drain_node n5"], 10)
+    assert not seats_are_held(rehearsal)
+    answered.set()
+    rehearsal.run_until(rehearsal.ended)
+    assert rehearsal.gang_state() == ("RUNNING", 1)
+    assert rehearsal.line.effects["create_reservation understudy_seats_1"] == 1
 
 
 def test_a_job_that_ends_by_itself_before_the_requeue_is_left_alone(rehearsal: Rehearsal) -> None:

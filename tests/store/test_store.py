@@ -22,7 +22,13 @@ from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Attempt, JobKey, JobThere, identify
 from understudy_controlplane.fleet.node import NodeState, generation_of
-from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, StepStatus
+from understudy_controlplane.fleet.recovery import (
+    PoolSwapPlan,
+    RecoveryStatus,
+    StepName,
+    StepStatus,
+    ValidationPlan,
+)
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -328,6 +334,26 @@ class TestJournal:
         recoveries.intend(recovery.id, recovery.steps[0], b.NOW + 1)
         step = RecoveryStore(engine).get(recovery.id).steps[0]
         assert (step.status, step.attempts, step.intended_at) == (StepStatus.INTENDED, 1, b.NOW + 1)
+
+    def test_every_recovery_that_is_under_way_is_read_however_many_there_are(self, engine: Engine) -> None:
+        """A hundred burn-ins may be, and a fault that comes after them is to be dealt with."""
+        names = [f"n{i}" for i in range(1, 2001)]
+        FleetStore(engine).add_nodes(names, b.NOW)
+        plans = [ValidationPlan(steps=(StepName.HOLD_NODE,), nodes=(name,), label=name) for name in names]
+        decided = [Decision(254, one.label, Action.VALIDATE, Because.RULE, "asked", plan=one) for one in plans]
+        write_round(engine, decided, b.NOW)
+        running = RecoveryStore(engine).running()
+        assert [one.plan for one in running] == plans
+        assert all(len(one.steps) == 1 for one in running)
+
+    def test_a_recovery_that_ends_early_gets_the_steps_that_undo_it(self, engine: Engine, job_row: int) -> None:
+        recoveries = self.swap(engine, job_row)
+        (recovery,) = recoveries.running()
+        recoveries.end_early(recovery, RecoveryStatus.OVERTAKEN, "cancelled", (StepName.LIFT_DRAIN,))
+        (ending,) = recoveries.running()
+        assert (ending.ends_as, ending.outcome) == (RecoveryStatus.OVERTAKEN, "cancelled")
+        assert ending.steps[:-1] == recovery.steps
+        assert (ending.steps[-1].name, ending.steps[-1].position) == (StepName.LIFT_DRAIN, len(recovery.steps))
 
     def test_a_recovery_ends_once(self, engine: Engine, job_row: int) -> None:
         recoveries = self.swap(engine, job_row)

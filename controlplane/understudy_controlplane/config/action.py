@@ -267,6 +267,9 @@ class Validation(Section):
         False, description="Burn in each node that is new in Slurm, as soon as no job uses it."
     )
     test_suspects: bool = Field(True, description="Validate each suspect node as soon as no job uses it.")
+    requested_at_once_max: int = Field(
+        8, ge=1, description="Nodes at once in a validation or burn-in that an operator requested; more of them wait."
+    )
     suspects_at_once_max: int = Field(
         2,
         ge=1,

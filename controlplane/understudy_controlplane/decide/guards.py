@@ -127,6 +127,18 @@ def object_to_operator(snapshot: Snapshot) -> Objection | None:
     return None
 
 
+def object_to_requested_test(snapshot: Snapshot, config: Config, already: Collection[str]) -> Objection | None:
+    """`already`: nodes whose requested test began in this same round. A hundred burn-ins at once would take the nodes
+    from the jobs, and the control plane's time from recoveries.
+    """
+    origins = {ValidationOrigin.IN_SERVICE, ValidationOrigin.SUSPECT_REQUESTED, ValidationOrigin.PROBATION}
+    limit = config.validation.requested_at_once_max
+    under_test = sum(node.record.validation_origin in origins for node in snapshot.nodes.values())
+    if len(already) + under_test < limit:
+        return None
+    return Objection(Because.REPAIR_BUDGET, f"{limit} requested validations are under way already, which is the limit")
+
+
 def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
     """Of a node in service: it is not reserved while a job runs, and no gang is on its way there."""
     if not config.validation.enabled:

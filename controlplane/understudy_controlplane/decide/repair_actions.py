@@ -46,7 +46,8 @@ def carry_out(
     probed = ValidationOrigin.SUSPECT_PROBED
     probe = finding.signal is Signal.PROBE_DUE
     already = [name for name, origin in begun.items() if (origin is probed if probe else origin not in FROM_SERVICE)]
-    objection = _object(snapshot, row, finding, config, already)
+    requested = [name for name, origin in begun.items() if origin in FROM_SERVICE - {probed}]
+    objection = _object(snapshot, row, finding, config, requested if finding.signal is Signal.TEST_ASKED else already)
     if objection is not None:
         return guards.held_back(row, finding, objection)
     node = snapshot.nodes[finding.node]
@@ -80,7 +81,11 @@ def _object(
             objection = guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
         else:
             objection = guards.object_to_operator(snapshot)
-        return objection or guards.object_to_test(snapshot, finding.node, config)
+        return (
+            objection
+            or guards.object_to_test(snapshot, finding.node, config)
+            or guards.object_to_requested_test(snapshot, config, already)
+        )
     if finding.request is not None:
         return guards.object_to_operator(snapshot)
     if row.action in (Action.REPAIR, Action.VALIDATE):

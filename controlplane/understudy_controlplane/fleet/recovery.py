@@ -69,10 +69,15 @@ class StepName(StrEnum):
     RAISE_WEIGHT = "raise_weight"
     RELEASE_NODE = "release_node"
     RESTORE_WEIGHT = "restore_weight"
+    LIFT_DRAIN = "lift_drain"
 
 
 JOBS_ON_A_NODE = frozenset({StepName.RESET_GPU, StepName.RUN_VALIDATION})
 """Steps that are a job of the control plane on the node. The steps before them only prepare it."""
+
+
+UNDOES = frozenset({StepName.RELEASE_SEATS, StepName.LIFT_DRAIN})
+"""Steps that undo what others did: of a recovery that failed, or that ends early, only these are still carried out."""
 
 
 class StepStatus(StrEnum):
@@ -87,6 +92,7 @@ class RecoveryStatus(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # needs a person
     SUPERSEDED = "superseded"  # a newer plan for the same job goes on from here
+    OVERTAKEN = "overtaken"  # what it was planned for is no longer so
 
 
 class PlanBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -252,6 +258,7 @@ class Recovery:
     detected_at: float = 0.0
     ended_at: float | None = None
     outcome: str = ""
+    ends_as: RecoveryStatus | None = None  # while it runs: it ends early, once what was begun is undone
 
     @property
     def swap(self) -> PoolSwapPlan | AllocationSwapPlan | None:

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import structlog
 
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config
+from understudy_controlplane.decide.course import AS_PLANNED, Course, Ending, ended_by_its_owner, undo_steps
 from understudy_controlplane.fleet.recovery import (
     JOBS_ON_A_NODE,
+    UNDOES,
     AllocationSwapPlan,
     DrainPlan,
-    Plan,
     Recovery,
     RecoveryStatus,
     RecoveryStep,
     StepName,
     StepStatus,
-    ValidationPlan,
     job_of,
 )
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.live.launchers import Launchers
+from understudy_controlplane.recover.effect import Effect
+from understudy_controlplane.recover.patience import Patience
 from understudy_controlplane.recover.step import Done, Failed, GangFacts, Observation, Todo, Wait, World
 from understudy_controlplane.recover.steps import STEPS
-from understudy_controlplane.recover.steps.repair import START_SECONDS
 from understudy_controlplane.recover.tickets import Tickets, WebhookSender
+from understudy_controlplane.recover.timeouts import timeout_seconds
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_view
 from understudy_controlplane.store.stores import Stores
 
@@ -54,8 +56,15 @@ ON_A_NODE = frozenset(
 )
 
 TICKET_AGAIN_SECONDS = 15.0
-TICKET_SECONDS = 24 * 3600.0
-"""How long a ticket is sent again to a webhook that does not accept it."""
+
+EFFECT_SECONDS = 1.0
+"""How long the other recoveries wait for a call of one of them. Most take milliseconds; one may take its time-out."""
+
+FRESH_SECONDS = 0.5
+"""No effect follows from a reading of Slurm that is older: then it is read again first."""
+
+BEFORE_THE_JOB = UNDOES | {StepName.DRAIN_NODES}
+"""Steps that are right whatever has become of the job."""
 
 WRITE_REASONS = frozenset({StepName.DRAIN_NODES, StepName.DOWN_NODES, StepName.REQUEUE_JOB, StepName.REBOOT_NODE})
 """Steps that may have set a reason in Slurm: the reason that is read back after them proves Understudy's ownership."""
@@ -86,23 +95,38 @@ class Runner:
         self._stores = stores
         self._config = config
         self._clock = clock
-        self._readable_since: float | None = None
+        self._patience = Patience()
+        self._reading: SlurmView | None = None
+        self._under_way: dict[int, tuple[RecoveryStep, Effect]] = {}
         self._refusals: dict[tuple[int, int], str] = {}
 
-    def advance(self, recovery: Recovery) -> bool:
-        """Go as far as possible without waiting. Slurm being away is no failure: the next call goes on.
-
-        Returns whether Slurm could be talked to: if not, others need not try right now.
+    def begin_round(self, running: Collection[int]) -> None:
+        """The recoveries of one round share a reading of Slurm, until one of them changes something. What is remembered
+        of a recovery that is no longer running is forgotten.
         """
+        self._reading = None
+        self._patience.keep_only(running)
+        self._under_way = {key: one for key, one in self._under_way.items() if key in running}
+        self._refusals = {key: reason for key, reason in self._refusals.items() if key[0] in running}
+
+    def advance(self, recovery: Recovery, course: Course = AS_PLANNED) -> bool:
+        """Go as far as possible without waiting. That Slurm cannot be read is no failure: the next call goes on.
+
+        Returns whether Slurm could be read: if not, others need not try right now.
+        """
+        if not self._is_free(recovery):
+            return True
         for _ in range(OBSERVATIONS_PER_ADVANCE_MAX):
+            if course.ending is not None and recovery.ends_as is None:
+                recovery = self._end_early(recovery, course.ending)
             step = _next_step(recovery)
             if step is None:
                 self._end(recovery)
                 return True
             try:
-                moved = self._advance_step(recovery, step)
+                moved = self._advance_step(recovery, step, course)
             except SlurmError as error:
-                self._readable_since = None
+                self.unreadable()
                 log.warning("slurm_unreadable", recovery=recovery.id, step=step.name.value, error=str(error))
                 return False
             if not moved:
@@ -110,27 +134,55 @@ class Runner:
             recovery = self._reload(recovery)
         return True
 
-    def _advance_step(self, recovery: Recovery, step: RecoveryStep) -> bool:
+    def unreadable(self) -> None:
+        """Slurm could not be read, or nothing was advanced: that time does not count against any step."""
+        self._patience.interrupt()
+
+    def _is_free(self, recovery: Recovery) -> bool:
+        """Whether no effect of the recovery is under way. One that hangs counts against its own step only."""
+        if recovery.id not in self._under_way:
+            return True
+        step, effect = self._under_way[recovery.id]
+        if effect.is_over(0.0):
+            self._settle(recovery, step)
+            return True
+        self._patience.look(recovery.id, step.position, self._clock.now())
+        return False
+
+    def _advance_step(self, recovery: Recovery, step: RecoveryStep, course: Course) -> bool:
         """Returns whether the step moved on, so that it is worth looking again at once."""
         world = self._world(recovery)
+        ending = None if recovery.ends_as or step.name in BEFORE_THE_JOB else ended_by_its_owner(recovery, world.job)
+        if ending is not None:
+            self._end_early(recovery, ending)
+            return True
         observation = STEPS[step.name].observe(world)
-        timeout = self._timeout(step, observation, recovery.plan)
         match observation:
             case Done():
                 self._done(recovery, step, observation, world)
-                return True
             case Failed(why, never_began):
                 self._fail(recovery, step, why, never_began=never_began)
-                return True
-            case Todo(why) | Wait(why) if self._late(recovery, step, observation):
-                self._fail(recovery, step, f"not done after {timeout:.0f} s: {why}")
-                return True
+            case Todo() if not course.may_act:
+                return False
+            case Todo(why) | Wait(why) if self._is_late(recovery, step, observation, world):
+                refusal = self._refusals.get((recovery.id, step.position), "")
+                timeout = timeout_seconds(step.name, observation, recovery.plan, self._config)
+                self._fail(recovery, step, f"not done after {timeout:.0f} s: {why}{refusal and f' ({refusal})'}")
             case Todo() if self._may_act(step):
                 return self._try(recovery, step, world)
-        return False
+            case _:
+                return False
+        return True
+
+    def _is_late(self, recovery: Recovery, step: RecoveryStep, observation: Observation, world: World) -> bool:
+        waited = self._patience.look(recovery.id, step.position, world.now)
+        return waited > timeout_seconds(step.name, observation, recovery.plan, self._config)
 
     def _try(self, recovery: Recovery, step: RecoveryStep, world: World) -> bool:
         """Act, where what is needed for it stands and it has not been tried too often."""
+        if self._clock.now() - world.slurm.read_at > FRESH_SECONDS:
+            self._reading = None
+            return True
         undone = _undone(recovery, step, world)
         if undone is not None:
             self._stores.recoveries.reopen(recovery.id, undone)
@@ -146,16 +198,30 @@ class Runner:
     def _act(self, recovery: Recovery, step: RecoveryStep, world: World) -> bool:
         self._stores.recoveries.intend(recovery.id, step, self._clock.now())
         log.info("step_begun", recovery=recovery.id, step=step.name.value, tries=step.attempts + 1)
+        self._reading = None
+        effect = Effect(lambda: STEPS[step.name].act(world, self._slurm))
+        self._under_way[recovery.id] = step, effect
+        return effect.is_over(EFFECT_SECONDS) and self._settle(recovery, step)
+
+    def _settle(self, recovery: Recovery, step: RecoveryStep) -> bool:
+        """Returns whether the call was answered. If not, or if Slurm refused it, what Slurm shows next time counts:
+        the call may have been carried out, or another did it first.
+        """
+        _, effect = self._under_way.pop(recovery.id)
+        self._reading = None
         try:
-            STEPS[step.name].act(world, self._slurm)
-        except SlurmUnavailable:
-            raise
+            effect.check()
         except SlurmError as error:
-            # Refused, or another did it first: what Slurm shows next time counts.
+            event = "step_unanswered" if isinstance(error, SlurmUnavailable) else "step_refused"
             self._refusals[recovery.id, step.position] = str(error)
-            log.warning("step_refused", recovery=recovery.id, step=step.name.value, error=str(error))
+            log.warning(event, recovery=recovery.id, step=step.name.value, error=str(error))
             return False
         return True
+
+    def _end_early(self, recovery: Recovery, ending: Ending) -> Recovery:
+        self._stores.recoveries.end_early(recovery, ending.status, ending.why, undo_steps(recovery))
+        log.info("recovery_ends_early", recovery=recovery.id, status=ending.status.value, reason=ending.why)
+        return self._reload(recovery)
 
     def _may_act(self, step: RecoveryStep) -> bool:
         """An effect may take a moment to be seen: it is not tried again at once."""
@@ -181,53 +247,17 @@ class Runner:
         log.error("step_failed", recovery=recovery.id, step=step.name.value, reason=why)
 
     def _end(self, recovery: Recovery) -> None:
-        failed = [step for step in recovery.steps if step.status is StepStatus.FAILED]
-        status = RecoveryStatus.FAILED if failed else RecoveryStatus.SUCCEEDED
-        outcome = f"{failed[0].name.value}: {failed[0].detail}" if failed else ""
+        status, outcome = _end_of(recovery)
         self._stores.recoveries.end(recovery.id, status, outcome, self._clock.now())
-        self._refusals = {key: reason for key, reason in self._refusals.items() if key[0] != recovery.id}
         log.info("recovery_ended", recovery=recovery.id, status=status.value, outcome=outcome)
-
-    def _late(self, recovery: Recovery, step: RecoveryStep, observation: Observation) -> bool:
-        """Time in which Slurm could not be read does not count."""
-        moved = [done.done_at for done in recovery.steps if done.done_at is not None]
-        since = max([recovery.decided_at, self._readable_since or 0.0, *moved])
-        return self._clock.now() - since > self._timeout(step, observation, recovery.plan)
-
-    def _timeout(self, step: RecoveryStep, observation: Observation, plan: Plan) -> float:
-        policy = self._config.recovery
-        own = self._own_timeout(step.name, plan)
-        if own is not None:
-            return own
-        for_people = isinstance(observation, Wait) and observation.for_people
-        patient = for_people or step.name in (StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP)
-        return policy.first_step_timeout_seconds if patient else policy.step_timeout_seconds
-
-    def _own_timeout(self, step: StepName, plan: Plan) -> float | None:
-        """Of steps that take as long as what they run."""
-        match step:
-            case StepName.REBOOT_NODE:
-                return self._config.repair.reboot_timeout_seconds
-            case StepName.RESET_GPU:
-                return self._config.repair.reset_timeout_seconds + START_SECONDS
-            case StepName.RUN_VALIDATION:
-                hours = plan.hours if isinstance(plan, ValidationPlan) else 0.0
-                return self._config.validation.timeout_seconds + hours * 3600 + START_SECONDS
-            case StepName.OPEN_TICKET:
-                return TICKET_SECONDS
-            case StepName.TELL_LAUNCHER:
-                return self._config.recovery.launcher_timeout_seconds
-        return None
 
     def _world(self, recovery: Recovery) -> World:
         now = self._clock.now()
-        view: SlurmView = read_view(self._slurm, now)
-        if self._readable_since is None:
-            self._readable_since = now
+        self._reading = self._reading or read_view(self._slurm, now)
         job = job_of(recovery.plan)
         return World(
             plan=recovery.plan,
-            slurm=view,
+            slurm=self._reading,
             records=self._stores.fleet.nodes_named(recovery.plan.nodes),
             gang=self._gang(recovery),
             answers=self._asker(),
@@ -238,10 +268,6 @@ class Runner:
             launcher=self._launchers.gang(job.job_id) if job else None,
             tickets=self._tickets,
         )
-
-    def unreadable(self) -> None:
-        """Slurm could not be read, or nothing was advanced: that time does not count against any step."""
-        self._readable_since = None
 
     def _asker(self) -> Callable[[SlurmNode], bool]:
         """Probes a slurmd's port, twice with a pause. A port that never answered the control plane proves nothing."""
@@ -306,9 +332,19 @@ def _wrote(recovery: Recovery, step: RecoveryStep, node: SlurmNode) -> bool:
 
 
 def _next_step(recovery: Recovery) -> RecoveryStep | None:
-    """The first step that is neither done nor failed. After a failure only the seats are still given back."""
+    """The first step that is neither done nor failed; once the recovery fails or ends early, of those that undo."""
     failed = any(step.status is StepStatus.FAILED for step in recovery.steps)
     left = [step for step in recovery.steps if step.status in (StepStatus.PLANNED, StepStatus.INTENDED)]
-    if failed:
-        left = [step for step in left if step.name is StepName.RELEASE_SEATS]
+    if failed or recovery.ends_as is not None:
+        left = [step for step in left if step.name in UNDOES]
     return left[0] if left else None
+
+
+def _end_of(recovery: Recovery) -> tuple[RecoveryStatus, str]:
+    """How the recovery ends, and why, with what is left of it."""
+    failed = [step for step in recovery.steps if step.status is StepStatus.FAILED]
+    if recovery.ends_as is None:
+        status = RecoveryStatus.FAILED if failed else RecoveryStatus.SUCCEEDED
+        return status, f"{failed[0].name.value}: {failed[0].detail}" if failed else ""
+    left = [step.detail for step in recovery.steps if step.name in UNDOES and step.detail]
+    return recovery.ends_as, f"{recovery.outcome}; left: {'; '.join(left)}" if left else recovery.outcome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,19 +28,16 @@ from understudy_controlplane.store.database import reading
 
 PlanT = TypeVar("PlanT", bound=PlanBase)
 
-RUNNING_MAX = 100
-"""Recoveries under way that one round works on."""
-
 
 class RecoveryStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def running(self) -> list[Recovery]:
-        """Oldest first."""
+        """All of them, oldest first: one that is left out would be neither seen by the guards nor carried on."""
         table = tables.recovery
         running = select(table).where(table.c.status == RecoveryStatus.RUNNING.value)
-        return self._read(running.order_by(table.c.id).limit(RUNNING_MAX))
+        return self._read(running.order_by(table.c.id))
 
     def newest(self, limit: int) -> list[Recovery]:
         """Newest first."""
@@ -117,6 +114,18 @@ class RecoveryStore:
                 table = tables.recovery
                 connection.execute(update(table).where(table.c.id == recovery).values(never_began=True))
 
+    def end_early(self, recovery: Recovery, ends_as: RecoveryStatus, outcome: str, undo: Sequence[StepName]) -> None:
+        """Nothing more of the plan is done; `undo` are steps that the plan does not have yet."""
+        positions = range(len(recovery.steps), len(recovery.steps) + len(undo))
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(tables.recovery)
+                .where(tables.recovery.c.id == recovery.id)
+                .values(ends_as=ends_as.value, outcome=outcome)
+            )
+            if undo:
+                connection.execute(insert(tables.recovery_step), _planned(recovery.id, positions, undo))
+
     def end(self, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:
         with self._engine.begin() as connection:
             _end_recovery(connection, recovery, status, outcome, now)
@@ -163,7 +172,13 @@ def plan_recovery(
         "outcome": "",
     }
     recovery: int = connection.execute(insert(table).values(**values).returning(table.c.id)).scalar_one()
-    steps = [
+    connection.execute(insert(tables.recovery_step), _planned(recovery, range(len(plan.steps)), plan.steps))
+    planned[plan] = recovery
+    return recovery
+
+
+def _planned(recovery: int, positions: Iterable[int], names: Sequence[StepName]) -> list[dict[str, Any]]:
+    return [
         {
             "recovery": recovery,
             "position": position,
@@ -172,11 +187,8 @@ def plan_recovery(
             "attempts": 0,
             "detail": "",
         }
-        for position, name in enumerate(plan.steps)
+        for position, name in zip(positions, names, strict=True)
     ]
-    connection.execute(insert(tables.recovery_step), steps)
-    planned[plan] = recovery
-    return recovery
 
 
 def _write_step(connection: Connection, recovery: int, step: RecoveryStep, values: Mapping[str, Any]) -> None:
@@ -233,4 +245,5 @@ def _recovery(row: Row[Any], steps: tuple[RecoveryStep, ...]) -> Recovery:
         detected_at=row.detected_at,
         ended_at=row.ended_at,
         outcome=row.outcome,
+        ends_as=RecoveryStatus(row.ends_as) if row.ends_as else None,
     )

@@ -339,6 +339,7 @@ recovery = Table(
     Column("ended_at", Double),
     Column("outcome", Text, nullable=False, default=""),
     Column("never_began", Boolean, nullable=False, server_default=false()),  # its job on the node never ran
+    Column("ends_as", String(32)),  # while it runs: the status with which it ends early
     Index("ix_recovery_status", "status"),
     Index("ix_recovery_kind", "kind", "decided_at"),
 )

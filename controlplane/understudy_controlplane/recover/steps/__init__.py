@@ -11,6 +11,7 @@ STEPS: dict[StepName, Step] = {
     for step in (
         nodes.DRAIN_NODES,
         nodes.DOWN_NODES,
+        nodes.LIFT_DRAIN,
         launcher.TELL_LAUNCHER,
         pool.TAKE_SPARES,
         pool.FILL_POOL,

@@ -20,7 +20,7 @@ counts whole seconds). The requeue renews the submit time, so the job may start 
 def _over(job: SlurmJob | None) -> Failed | None:
     if job is None:
         return Failed("Slurm no longer knows the job")
-    return Failed(f"the job is over: {job.state}") if job.ended else None
+    return Failed(job.end_in_words) if job.ended else None
 
 
 def observe_requeued(world: World) -> Observation:
@@ -31,6 +31,14 @@ def observe_requeued(world: World) -> Observation:
     over = _over(job)
     if over or job is None:
         return over or Failed("Slurm no longer knows the job")
+    if job.failed_by_itself:
+        return Todo(f"{job.end_in_words}: its failure is taken for a result of the fault")
+    return _obstacle(world, job) or Todo(f"attempt {plan.restart_count} still holds its nodes")
+
+
+def _obstacle(world: World, job: SlurmJob) -> Wait | None:
+    """What has to happen before the job can be requeued."""
+    plan = world.plan_as(PoolSwapPlan)
     dead = sorted(set(job.nodes) & set(plan.dead_nodes))
     held = _held_by_others(world, dead)
     if held:
@@ -43,7 +51,7 @@ def observe_requeued(world: World) -> Observation:
     silent = world.mute(name for name in job.nodes if name not in plan.nodes)
     if silent:
         return Wait(f"{', '.join(silent)} does not answer: a requeue now would spoil the job's record")
-    return Todo(f"attempt {plan.restart_count} still holds its nodes")
+    return None
 
 
 def _held_by_others(world: World, names: Iterable[str]) -> str:
@@ -63,6 +71,9 @@ def requeue(world: World, slurm: Slurm) -> None:
     """Where a failed node has died since, it is declared down instead, which requeues the job properly."""
     plan = world.plan_as(PoolSwapPlan)
     assert world.job is not None
+    if world.job.failed_by_itself:
+        slurm.requeue_failed_job(plan.job.job_id)
+        return
     dead = world.mute(name for name in world.job.nodes if name in plan.nodes)
     held = _held_by_others(world, dead)
     if held:

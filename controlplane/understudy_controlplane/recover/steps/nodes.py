@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_controlplane.fleet.node import REASON_PREFIX
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, REASON_PREFIX
 from understudy_controlplane.fleet.recovery import DrainPlan, PoolSwapPlan, QuarantinePlan, StepName, TakeBackPlan
 from understudy_controlplane.fleet.slurm import PROLOG_ERROR, SlurmNode
 from understudy_controlplane.recover.step import Done, Observation, Step, Todo, Wait, World
@@ -70,5 +70,28 @@ def down(world: World, slurm: Slurm) -> None:
         slurm.down_node(name, world.plan_as(PoolSwapPlan).drain_reason)
 
 
+def observe_lifted(world: World) -> Observation:
+    """Lifted is only a drain that nothing else answers for: a node that is out of service keeps it."""
+    plan, left = world.plan_as(DrainPlan), []
+    for name in plan.nodes:
+        node, record = world.slurm.nodes.get(name), world.records.get(name)
+        if node is None or not node.draining or node.reason != plan.drain_reason:
+            continue
+        if record is None or record.state not in OUT_OF_SERVICE:
+            return Todo(f"{name} is drained, and in service otherwise")
+        left.append(f"{name} stays drained ({record.state.value})")
+    return Done("; ".join(left))
+
+
+def lift(world: World, slurm: Slurm) -> None:
+    plan = world.plan_as(DrainPlan)
+    for name in plan.nodes:
+        node, record = world.slurm.nodes.get(name), world.records.get(name)
+        drained = node is not None and node.draining and node.reason == plan.drain_reason
+        if drained and (record is None or record.state not in OUT_OF_SERVICE):
+            slurm.resume_node(name)
+
+
 DRAIN_NODES = Step(StepName.DRAIN_NODES, observe_drained, drain)
+LIFT_DRAIN = Step(StepName.LIFT_DRAIN, observe_lifted, lift)
 DOWN_NODES = Step(StepName.DOWN_NODES, observe_down, down, needs=SEATED)

@@ -1,0 +1,38 @@
+"""How long a step may take. Pure."""
+
+from __future__ import annotations
+
+from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.recovery import Plan, StepName, ValidationPlan
+from understudy_controlplane.recover.step import Observation, Wait
+from understudy_controlplane.recover.steps.repair import START_SECONDS
+
+TICKET_SECONDS = 24 * 3600.0
+"""How long a ticket is sent again to a webhook that does not accept it."""
+
+
+def timeout_seconds(step: StepName, observation: Observation, plan: Plan, config: Config) -> float:
+    own = _own_timeout(step, plan, config)
+    if own is not None:
+        return own
+    for_people = isinstance(observation, Wait) and observation.for_people
+    patient = for_people or step in (StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP)
+    policy = config.recovery
+    return policy.first_step_timeout_seconds if patient else policy.step_timeout_seconds
+
+
+def _own_timeout(step: StepName, plan: Plan, config: Config) -> float | None:
+    """Of steps that take as long as what they run."""
+    match step:
+        case StepName.REBOOT_NODE:
+            return config.repair.reboot_timeout_seconds
+        case StepName.RESET_GPU:
+            return config.repair.reset_timeout_seconds + START_SECONDS
+        case StepName.RUN_VALIDATION:
+            hours = plan.hours if isinstance(plan, ValidationPlan) else 0.0
+            return config.validation.timeout_seconds + hours * 3600 + START_SECONDS
+        case StepName.OPEN_TICKET:
+            return TICKET_SECONDS
+        case StepName.TELL_LAUNCHER:
+            return config.recovery.launcher_timeout_seconds
+    return None
