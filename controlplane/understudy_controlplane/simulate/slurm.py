@@ -95,6 +95,8 @@ class VirtualSlurm:
         self._reservations: dict[str, SlurmReservation] = {}
         self._reservation_ends: dict[str, float] = {}
         self._next_job_id = 1
+        self.changes = 0
+        """Counts what has happened: Slurm shows the same while it stays the same and no time passes."""
         self._started_at = now - 1000
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
@@ -141,6 +143,12 @@ class VirtualSlurm:
 
     def start_node(self, name: str) -> None:
         self._node(name).dead_since = None
+
+    def boot_node(self, name: str) -> None:
+        """The node has booted, and Slurm did not expect it: what ran there is gone."""
+        self.start_node(name)
+        if not self._node(name).down:
+            self._down(self._node(name), "Node unexpectedly rebooted", "slurm")
 
     def add_node(self, name: str) -> None:
         self._nodes[name] = _Node(name)
@@ -209,6 +217,10 @@ class VirtualSlurm:
         assert node.reboot == "ISSUED"
         node.reboot, node.drained = "", False
         self._set_reason(node, f"{node.reason} : reboot complete", node.reason_user)
+
+    def rebooting(self) -> set[str]:
+        """Nodes that are to boot, until `finish_reboot`."""
+        return {node.name for node in self._nodes.values() if node.reboot == "ISSUED"}
 
     def give_up_reboot(self, name: str) -> None:
         """ResumeTimeout is over and the node is not back: Slurm waits no longer."""
@@ -398,6 +410,7 @@ class VirtualSlurm:
         return [name for name in free if name not in reserved]
 
     def _start(self, job: _Job, seats: list[str]) -> None:
+        self.changes += 1
         job.nodes, job.started_at, job.begin_at = seats, self.now, None
         job.exit_code, job.exit_signal, job.end_reason = 0, 0, ""
         same_second = job.killed_at is not None and int(job.killed_at) == int(self.now)
@@ -420,6 +433,7 @@ class VirtualSlurm:
         self._kill(job, "PENDING" if job.requeue else "CANCELLED")
 
     def _kill(self, job: _Job, next_state: str) -> None:
+        self.changes += 1
         job.state, job.next_state, job.killed_at = "COMPLETING", next_state, self.now
         job.completes_at = self.now + job.kill_seconds + self.epilog_seconds
 
@@ -455,14 +469,17 @@ class VirtualSlurm:
         return node.dead_since is not None and not node.down
 
     def _pend(self, job: _Job) -> None:
+        self.changes += 1
         job.state, job.nodes, job.started_at, job.ended_at = "PENDING", [], None, None
         job.submit_at = int(self.now)
         job.begin_at = int(self.now) + REQUEUE_DELAY_SECONDS
 
     def _end(self, job: _Job, state: str) -> None:
+        self.changes += 1
         job.state, job.nodes, job.ended_at = state, [], self.now
 
     def _down(self, node: _Node, reason: str, user: str) -> None:
+        self.changes += 1
         self._set_reason(node, reason, user)
         node.down = True
         for job in self._jobs.values():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,14 @@ StoreError = SQLAlchemyError
 """The database did not do what it was asked; nothing of that transaction is in it. For rooms without SQL."""
 
 __all__ = [
+    "DatabaseInMemory",
     "StoreError",
-    "database_in_memory",
     "insert_new",
     "look_at",
     "make_url",
     "migrate",
     "open_database",
     "reading",
-    "schema_in_memory",
 ]
 
 BUSY_TIMEOUT_MILLISECONDS = 10_000
@@ -53,26 +52,28 @@ def open_database(url: str) -> Engine:
     return engine
 
 
-def database_in_memory(schema: bytes | None = None) -> Engine:
-    """A SQLite database that ends with its engine, for one thread. `schema`: a database as `schema_in_memory` gives it;
-    without it the migrations run.
-    """
-    connection = sqlite3.connect(":memory:", check_same_thread=False)
-    if schema is not None:
-        connection.deserialize(schema)
-    engine = sqlalchemy.create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
-    _prepare_sqlite(engine)
-    if schema is None:
-        migrate(engine)
-    return engine
+class DatabaseInMemory:
+    """A SQLite database for one thread. `before_statement` and `before_commit` can be replaced."""
 
+    def __init__(self) -> None:
+        connection = sqlite3.connect(":memory:", check_same_thread=False)
+        self.engine = sqlalchemy.create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+        self.before_statement: Callable[[str], None] = lambda _statement: None
+        self.before_commit: Callable[[], None] = lambda: None
+        """An exception from it rolls the transaction back."""
+        _prepare_sqlite(self.engine)
+        migrate(self.engine)
+        self._connection = connection
+        self._empty = connection.serialize()
+        event.listen(self.engine, "commit", lambda _: self.before_commit())
+        event.listen(
+            self.engine, "before_cursor_execute", lambda _connection, _cursor, text, *_: self.before_statement(text)
+        )
 
-@functools.cache
-def schema_in_memory() -> bytes:
-    """An empty database of the newest schema."""
-    connection = database_in_memory().raw_connection()
-    assert isinstance(connection.driver_connection, sqlite3.Connection)
-    return connection.driver_connection.serialize()
+    def clear(self) -> None:
+        """Empty, with the newest schema."""
+        self._connection.rollback()
+        self._connection.deserialize(self._empty)
 
 
 def migrate(engine: Engine) -> None:

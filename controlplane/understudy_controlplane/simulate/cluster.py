@@ -1,0 +1,399 @@
+"""Machines, their agents, and the gangs that run on them. They send real wire messages to the control plane."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from random import Random
+
+import msgspec
+
+from understudy_agent.wire import (
+    RELEASE,
+    WIRE_VERSION,
+    Anomaly,
+    AnomalyKind,
+    CheckpointShard,
+    Collective,
+    Fact,
+    FirstStep,
+    Gpu,
+    GpuStatus,
+    KernelEvent,
+    LauncherPhase,
+    LauncherReport,
+    LauncherState,
+    LaunchStarted,
+    RankStarted,
+    RankWindow,
+    Report,
+)
+from understudy_controlplane.app import Core
+from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.ingest.decode import decode_report
+from understudy_controlplane.ingest.launchers import gang_of
+from understudy_controlplane.ingest.launchers import objection_to as objection_to_launcher
+from understudy_controlplane.ingest.reports import objection_to, store_facts
+from understudy_controlplane.live.telemetry import UnknownNode
+
+CLUSTER = "testbed"
+STEP_SECONDS = 2.0
+REPORT_SECONDS = 1.0
+START_SECONDS = 1.5
+CHECKPOINT_STEPS = 30
+WINDOW_STEPS_MAX = 64
+REBOOT_SECONDS = 20.0
+LATE_SECONDS_MAX = 15.0
+
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass
+class Machine:
+    """A node and its agent."""
+
+    name: str
+    boots: int = 1
+    alive: bool = True
+    boots_at: float = math.inf  # when it comes back by itself
+    silent_until: float = 0.0
+    disturbed_until: float = 0.0
+    broken: bool = False
+    fails_validation: bool = False
+    accused_at: float = -math.inf  # when something last happened for which it may be taken out of service
+    sequence: int = 0
+    sent_at: float = -math.inf
+    facts: list[Fact] = field(default_factory=list)  # not acknowledged yet
+    late: list[tuple[float, bytes]] = field(default_factory=list)
+    reported: dict[tuple[int, Attempt], int] = field(default_factory=dict)  # the next step to report
+
+    @property
+    def boot_id(self) -> str:
+        return f"boot {self.boots} of {self.name}"
+
+    @cached_property
+    def gpus(self) -> list[Gpu]:
+        return [
+            Gpu(index, GpuStatus.OK, f"GPU-{self.name}-{index}", f"0000:{index + 1:02x}:00.0") for index in range(8)
+        ]
+
+    def log_xid(self, xid: int, now: float) -> None:
+        text = f"NVRM: Xid (PCI:0000:01:00): {xid}, pid=1, name=python, simulated"
+        self.facts.append(KernelEvent(self.boot_id, int(now * 100), now, text, xid, "0000:01:00.0"))
+
+    def die(self) -> None:
+        self.alive = False
+        self.facts.clear()
+        self.reported.clear()
+
+    def boot(self) -> None:
+        self.alive, self.boots_at = True, math.inf
+        self.boots += 1
+        self.sequence = 0
+
+
+@dataclass
+class Gang:
+    """The processes of a gang's job. They know the attempt that they belong to, and the step from which it began."""
+
+    number: int
+    job_id: int
+    user: str
+    seats_wanted: int
+    launcher: bool
+    attempt: Attempt | None = None
+    seats: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    starts_at: float = math.inf  # when its processes will be there
+    since: float = math.inf  # when it began to compute
+    first_step: int = 0
+    stopped_at: float = math.inf
+    hung_on: str = ""
+    first_step_sent: bool = False
+    saved: int = 0  # the last step of which its ranks have announced a checkpoint
+    over: str = ""  # how it ended, as its user knows
+
+    def step(self, now: float) -> int:
+        """The next step to be finished."""
+        return self.first_step + max(0, int((min(now, self.stopped_at) - self.since) // STEP_SECONDS))
+
+    @property
+    def computes(self) -> bool:
+        return self.since < math.inf and self.stopped_at == math.inf
+
+    def begin(self, attempt: Attempt, now: float) -> None:
+        self.attempt = attempt
+        self.starts_at, self.since, self.stopped_at = now + START_SECONDS, math.inf, math.inf
+        self.hung_on, self.first_step_sent, self.lost = "", False, ()
+
+    def stop(self, now: float) -> None:
+        self.stopped_at = min(self.stopped_at, now)
+
+    def end(self) -> None:
+        self.attempt, self.starts_at, self.since = None, math.inf, math.inf
+
+
+@dataclass(frozen=True)
+class Restore:
+    """The answer to a gang that asked where to continue."""
+
+    gang: Gang
+    attempt: Attempt
+    step: int
+    path: str
+
+
+class Cluster:
+    """`live` brings everything to the present; `deliver` brings the agents' messages to the control plane."""
+
+    def __init__(self, names: Iterable[str], random: Random) -> None:
+        self._random = random
+        self.machines = {name: Machine(name) for name in names}
+        self.gangs: list[Gang] = []
+        self.written: dict[tuple[int, str], set[int]] = {}
+        """Job and path → ranks that wrote their shard."""
+        self.bad_since: dict[tuple[int, Attempt], int] = {}
+        """From which step on an attempt's loss was NaN, as the control plane has acknowledged."""
+        self.restores: list[Restore] = []
+
+    # -- what happens by itself ----------------------------------------------------------------------------------
+
+    def next_change(self) -> float:
+        moments = [machine.boots_at for machine in self.machines.values()]
+        for gang in self.gangs:
+            moments.append(gang.starts_at)
+            if gang.computes and not gang.first_step_sent:
+                moments.append(gang.since + STEP_SECONDS)
+        return min(moments)
+
+    def live(self, jobs: dict[int, SlurmJob], core: Core | None, now: float) -> None:
+        for gang in self.gangs:
+            self._follow_slurm(gang, jobs.get(gang.job_id), now)
+            self._obey(gang, core, now)
+            bad = [name for name in gang.seats if not self._well(name)]
+            if bad:
+                gang.stop(now)
+                gang.hung_on, gang.starts_at = gang.hung_on or bad[0], math.inf
+            if gang.starts_at <= now:
+                self._start(gang, core, now)
+            if gang.since < math.inf:
+                self._announce(gang, now)
+
+    def _well(self, name: str) -> bool:
+        machine = self.machines[name]
+        return machine.alive and not machine.broken
+
+    def _follow_slurm(self, gang: Gang, job: SlurmJob | None, now: float) -> None:
+        if job is None or job.state != "RUNNING":
+            gang.end()
+            return
+        if gang.attempt is None or gang.attempt.restart_count != job.restart_count:
+            gang.seats, gang.spares = job.nodes[: gang.seats_wanted], job.nodes[gang.seats_wanted :]
+            self._launch(gang, Attempt(job.restart_count), now)
+
+    def _launch(self, gang: Gang, attempt: Attempt, now: float) -> None:
+        gang.begin(attempt, now)
+        if gang.launcher:
+            started = LaunchStarted(
+                gang.job_id, attempt.restart_count, attempt.launch, gang.seats, gang.spares, now, self._user_id(gang)
+            )
+            self._put(gang.seats[0], started)
+
+    def _obey(self, gang: Gang, core: Core | None, now: float) -> None:
+        """The launcher follows its orders: another launch, without the bad nodes."""
+        if not gang.launcher or core is None or gang.attempt is None:
+            return
+        orders = core.launchers.orders(gang.job_id)
+        if orders is None:
+            return
+        bad = [name for name in gang.seats if name in orders.bad]
+        again = orders.restart is not None and gang.attempt.launch <= orders.restart.launch
+        gang.spares = tuple(name for name in gang.spares if name not in orders.bad)
+        if (bad or again) and len(gang.spares) >= len(bad):
+            kept = [name for name in gang.seats if name not in bad]
+            gang.seats, gang.spares = (*kept, *gang.spares[: len(bad)]), gang.spares[len(bad) :]
+            self._launch(gang, Attempt(gang.attempt.restart_count, gang.attempt.launch + 1), now)
+
+    def _start(self, gang: Gang, core: Core | None, now: float) -> None:
+        """Its processes are there. They ask where to continue; without an answer they ask again."""
+        assert gang.attempt is not None
+        known = core.reports.directory.get(gang.job_id) if core else None
+        if core is None or known is None or known.restart_count < gang.attempt.restart_count:
+            gang.starts_at = now + 1.0
+            return
+        answers = {core.reports.give_restore_point(known, gang.attempt) for _ in gang.seats}
+        self.restores += [Restore(gang, gang.attempt, step, path) for step, path in answers]
+        gang.first_step, gang.saved = min(answers)[0], min(answers)[0]
+        gang.starts_at, gang.since = math.inf, now
+        for rank, name in enumerate(gang.seats):
+            started = RankStarted(
+                gang.job_id,
+                gang.attempt.restart_count,
+                rank,
+                len(gang.seats),
+                now,
+                100 + rank,
+                gang.attempt.launch,
+                self._user_id(gang),
+            )
+            self._put(name, started)
+
+    def _announce(self, gang: Gang, now: float) -> None:
+        """First step and checkpoints, as the ranks report them."""
+        assert gang.attempt is not None
+        (restarts, launch), world, user = gang.attempt, len(gang.seats), self._user_id(gang)
+        if gang.step(now) > gang.first_step and not gang.first_step_sent:
+            gang.first_step_sent = True
+            for rank, name in enumerate(gang.seats):
+                self._put(name, FirstStep(gang.job_id, restarts, rank, world, gang.first_step, now, launch, user))
+        step = gang.step(now) // CHECKPOINT_STEPS * CHECKPOINT_STEPS
+        if step > gang.saved:
+            gang.saved, path = step, f"/ckpt/{gang.job_id}/{restarts}.{launch}/{step}"
+            for rank, name in enumerate(gang.seats):
+                file = f"{rank}.pt"
+                shard = CheckpointShard(gang.job_id, restarts, rank, world, step, path, file, 1, "", now, launch, user)
+                self._put(name, shard)
+                self.written.setdefault((gang.job_id, path), set()).add(rank)
+
+    def lose_numbers(self, gang: Gang, now: float) -> None:
+        """From this step on the loss is NaN."""
+        if gang.attempt is None or not gang.computes:
+            return
+        (restarts, launch), world = gang.attempt, len(gang.seats)
+        anomaly = Anomaly(
+            gang.job_id, restarts, 0, world, AnomalyKind.LOSS_NAN, gang.step(now), now, "nan", launch=launch
+        )
+        self._put(gang.seats[0], msgspec.structs.replace(anomaly, user_id=self._user_id(gang)))
+
+    def _put(self, name: str, fact: Fact) -> None:
+        if self.machines[name].alive:
+            self.machines[name].facts.append(fact)
+
+    @staticmethod
+    def _user_id(gang: Gang) -> int:
+        return 1000 + sum(gang.user.encode()) % 1000
+
+    # -- messages ------------------------------------------------------------------------------------------------
+
+    def deliver(self, core: Core, now: float) -> None:
+        for machine in self.machines.values():
+            arriving = [body for at, body in machine.late if at <= now]
+            machine.late = [(at, body) for at, body in machine.late if at > now]
+            for body in arriving:
+                _receive(core, body, now)
+            due = bool(machine.facts) or now - machine.sent_at >= REPORT_SECONDS
+            if machine.alive and now >= machine.silent_until and due:
+                machine.sent_at = now
+                self._send(machine, core, now)
+        for gang in self.gangs:
+            if gang.launcher and gang.attempt is not None:
+                self._report_launcher(gang, core, now)
+
+    def _send(self, machine: Machine, core: Core, now: float) -> None:
+        body = _encoder.encode(self._report(machine, now))
+        fate = self._random.random() if now < machine.disturbed_until else 1.0
+        if fate < 0.3:
+            return
+        if fate < 0.5:
+            machine.late.append((now + self._random.uniform(0.5, LATE_SECONDS_MAX), body))
+            return
+        acknowledged = _receive(core, body, now)
+        if fate < 0.7:
+            _receive(core, body, now)
+        if acknowledged and not 0.7 <= fate < 0.8:  # else the answer is lost, and the facts are sent again
+            self._note_acknowledged(machine)
+            machine.facts.clear()
+
+    def _note_acknowledged(self, machine: Machine) -> None:
+        for fact in machine.facts:
+            if isinstance(fact, Anomaly):
+                self.bad_since.setdefault((fact.job_id, Attempt(fact.restart_count, fact.launch)), fact.step)
+
+    def _report(self, machine: Machine, now: float) -> Report:
+        machine.sequence += 1
+        windows = [
+            window
+            for gang in self.gangs
+            if gang.since < math.inf
+            for rank, name in enumerate(gang.seats)
+            if name == machine.name and (window := self._window(machine, gang, rank, now)) is not None
+        ]
+        return Report(
+            version=WIRE_VERSION,
+            release=RELEASE,
+            cluster=CLUSTER,
+            node=machine.name,
+            boot_id=machine.boot_id,
+            sequence=machine.sequence,
+            agent_started_at=0.0,
+            sent_at=now,
+            gpus=machine.gpus,
+            ranks=windows,
+            facts=list(machine.facts),
+        )
+
+    def _window(self, machine: Machine, gang: Gang, rank: int, now: float) -> RankWindow | None:
+        assert gang.attempt is not None
+        step = gang.step(now)
+        begin = max(
+            machine.reported.get((gang.job_id, gang.attempt), gang.first_step), step - WINDOW_STEPS_MAX, gang.first_step
+        )
+        machine.reported[gang.job_id, gang.attempt] = step
+        behind = gang.hung_on == machine.name
+        waits = bool(gang.hung_on) and not behind
+        return RankWindow(
+            gang.job_id,
+            gang.attempt.restart_count,
+            rank,
+            len(gang.seats),
+            0,
+            self._user_id(gang),
+            "",
+            begin,
+            [1.0] * (step - begin),
+            [STEP_SECONDS] * (step - begin),
+            gang.attempt.launch,
+            Collective("all_reduce", step + 1 + waits, now, step, waits),
+        )
+
+    def _report_launcher(self, gang: Gang, core: Core, now: float) -> None:
+        """It runs on the gang's first node and sends through its agent."""
+        assert gang.attempt is not None
+        host = self.machines[gang.seats[0]]
+        nodes = core.telemetry.nodes_of(gang.job_id, gang.attempt.restart_count)
+        known = core.reports.directory.get(gang.job_id)
+        if not host.alive or now < host.silent_until or nodes is None or known is None:
+            return
+        state = LauncherState(
+            gang.job_id,
+            gang.attempt.restart_count,
+            gang.attempt.launch,
+            LauncherPhase.RUNNING,
+            gang.seats,
+            gang.spares,
+            gang.lost,
+        )
+        report = LauncherReport(WIRE_VERSION, CLUSTER, host.name, self._user_id(gang), state)
+        if objection_to_launcher(report, known, nodes) is None and core.launchers.note(gang_of(report, nodes, now)):
+            core.loop.wake()
+
+
+def _receive(core: Core, body: bytes, now: float) -> bool:
+    """As the route for reports does it. Whether it was acknowledged."""
+    deps = core.reports
+    report = decode_report(body).report
+    if objection_to(deps, report) is not None:
+        return False
+    before = core.telemetry.latest(report.node) if report.facts else None
+    try:
+        core.telemetry.receive(report, now)
+    except UnknownNode:
+        return False
+    if report.facts:
+        store_facts(deps, report, before.report if before else None, now)
+        deps.wake_loop()
+    return True

@@ -1,0 +1,324 @@
+"""What must hold at every moment of a simulation, each promise with its name."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from understudy_controlplane.decide.guards import HOUR_SECONDS
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
+from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.recovery import (
+    NODE_HOLD_PREFIX,
+    SEATS_PREFIX,
+    Recovery,
+    RecoveryStatus,
+    StepName,
+    StepStatus,
+    SwapPlan,
+)
+
+if TYPE_CHECKING:
+    from understudy_controlplane.app import Core
+    from understudy_controlplane.simulate.cluster import Machine
+    from understudy_controlplane.simulate.world import World
+
+GRACE_SECONDS = 100.0
+"""How long the control plane may take to put right what it sees, while it runs and Slurm answers."""
+
+STEP_SECONDS_MAX = 420.0
+"""No step of these simulations may take longer."""
+
+DRAINS = (StepName.DRAIN_NODES,)
+CALLS: dict[str, tuple[StepName, ...]] = {
+    "drain_node": DRAINS,
+    "down_node": (StepName.DOWN_NODES, StepName.REQUEUE_JOB),
+    "resume_node": (StepName.RESUME_NODE,),
+    "reboot_node": (StepName.REBOOT_NODE,),
+    "set_weight": (StepName.RAISE_WEIGHT, StepName.RESTORE_WEIGHT),
+    "create_reservation": (StepName.HOLD_SEATS, StepName.FILL_POOL, StepName.HOLD_NODE),
+    "set_reservation_nodes": (StepName.HOLD_SEATS, StepName.FILL_POOL, StepName.TAKE_SPARES),
+    "delete_reservation": (StepName.RELEASE_SEATS, StepName.TAKE_SPARES, StepName.RELEASE_NODE),
+    "set_job_reservation": (StepName.BIND_JOB, StepName.RELEASE_SEATS),
+    "submit_job": (StepName.RESET_GPU, StepName.RUN_VALIDATION),
+    "cancel_job": (StepName.RELEASE_NODE,),
+    "requeue_job": (StepName.REQUEUE_JOB,),
+    "start_job_now": (StepName.START_JOB, StepName.RELEASE_JOB),
+    "release_job": (StepName.RELEASE_JOB,),
+    "set_time_limit": (StepName.CREDIT_TIME,),
+}
+"""What a step may call."""
+
+
+class Violation(BaseException):
+    """No `except Exception` of the control plane must hide it."""
+
+    def __init__(self, invariant: str, words: str) -> None:
+        super().__init__(f"{invariant}: {words}")
+        self.invariant = invariant
+        self.words = words
+
+
+@dataclass(frozen=True)
+class Effect:
+    call: str
+    arguments: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        shown = (one.name if hasattr(one, "name") else one for one in self.arguments)
+        return f"{self.call} {' '.join(str(one) for one in shown)}"
+
+
+class Invariants:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.effects = 0
+        self.paused_since = math.inf
+        self._wrong_since: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
+        self._drained_by_person: set[str] = set()
+        self._resumed_at: dict[str, float] = {}
+        self._restores_seen = 0
+        self._known: tuple[Recovery, ...] = ()
+        self._moved_at: dict[tuple[int, int, StepStatus], float] = {}
+        self._fine_since = math.inf
+
+    # -- what the simulation reports -------------------------------------------------------------------------------
+
+    def started(self) -> None:
+        self._fine_since = self._world.now
+        self._wrong_since.clear()
+
+    def asked(self, verb: Verb, node: str) -> None:
+        self._asked[node] = self._world.now
+        if verb in (Verb.HOLD, Verb.TEST, Verb.RETIRE):
+            self._world.cluster.machines[node].accused_at = self._world.now
+
+    def drained_by_person(self, node: str) -> None:
+        self._drained_by_person.add(node)
+
+    def resumed_by_person(self, node: str) -> None:
+        self._drained_by_person.discard(node)
+        self._resumed_at[node] = self._world.now
+
+    def activity(self) -> tuple[object, ...]:
+        """Changes whenever the control plane did something."""
+        core = self._world.core
+        snapshot = core.loop.pulse.snapshot if core else None
+        states = tuple(node.state for node in snapshot.nodes.values()) if snapshot else ()
+        steps = tuple((one.id, step.status) for one in self._known for step in one.steps)
+        return (self.effects, states, steps)
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def before_effect(self, effect: Effect) -> None:
+        world = self._world
+        assert world.core is not None
+        if world.scenario.settings.observes:
+            raise Violation("observe-writes-nothing", f"{effect} in mode observe")
+        open_ones = world.core.stores.recoveries.running()
+        begun = [
+            (recovery, step)
+            for recovery in open_ones
+            for step in recovery.steps
+            if step.status is StepStatus.INTENDED and step.name in CALLS[effect.call]
+        ]
+        if not begun:
+            raise Violation("no-effect-without-decision", f"{effect}, and no recovery has begun a step that does this")
+        self._touches_nothing_of_others(effect)
+
+    def after_effect(self, effect: Effect) -> None:
+        self.effects += 1
+        if effect.call == "resume_node":
+            self._resumed_at.pop(effect.arguments[0], None)
+
+    def _touches_nothing_of_others(self, effect: Effect) -> None:
+        first = effect.arguments[0]
+        jobs = self._world.jobs()
+        words = ""
+        match effect.call:
+            case "drain_node" | "down_node" | "resume_node" if first in self._drained_by_person:
+                words = "an administrator has drained the node"
+            case "drain_node" | "down_node":
+                self._has_evidence(effect, self._world.cluster.machines[first])
+            case "requeue_job" | "set_job_reservation" | "start_job_now" | "release_job" | "set_time_limit":
+                words = "" if "understudy" in jobs[first].comment else "the job is not managed"
+            case "cancel_job":
+                words = "" if jobs[first].name.startswith("understudy-") else "the job is not the control plane's"
+            case "create_reservation" | "set_reservation_nodes" | "delete_reservation":
+                words = "" if first.startswith("understudy_") else "the reservation is not the control plane's"
+        if words:
+            raise Violation("nothing-of-others-touched", f"{effect}, and {words}")
+
+    def _has_evidence(self, effect: Effect, machine: Machine) -> None:
+        if machine.accused_at == -math.inf:
+            raise Violation("no-decision-without-evidence", f"{effect}, and nothing has happened to the node")
+        if machine.alive and machine.accused_at < self._resumed_at.get(machine.name, -math.inf):
+            raise Violation("a-resume-stands", f"{effect}, and nothing has happened since a person resumed the node")
+
+    # -- after a tick ----------------------------------------------------------------------------------------------
+
+    def after_tick(self) -> None:
+        core = self._world.core
+        assert core is not None
+        if core.loop.pulse.errors_total:
+            raise Violation("no-error", core.loop.pulse.last_error or "a recovery ran into an error")
+        if core.loop.pulse.slurm.error:
+            self._fine_since = math.inf
+        else:
+            self._fine_since = min(self._fine_since, self._world.now)
+        records = core.stores.fleet.nodes()
+        self._known = tuple(core.stores.recoveries.running())
+        self._jobs_that_ended()
+        self._budgets(records)
+        self._one_recovery_a_node()
+        self._pause()
+        self._restores()
+        self._steps_end()
+        self._owners(records)
+
+    def _jobs_that_ended(self) -> None:
+        jobs = self._world.jobs()
+        for gang in self._world.cluster.gangs:
+            job = jobs.get(gang.job_id)
+            if gang.over and job is not None and job.state in ("PENDING", "RUNNING"):
+                words = f"job {gang.job_id} was {gang.over} and is {job.state} again"
+                raise Violation("an-ended-job-never-runs-again", words)
+
+    def _budgets(self, records: dict[str, NodeRecord]) -> None:
+        guards = self._world.config.guards
+        at_fault = [name for name, record in records.items() if record.at_fault and name not in self._asked]
+        limit = min(guards.quarantined_nodes_max, int(guards.quarantined_share_max * len(records)))
+        if len(at_fault) > limit:
+            words = f"{', '.join(at_fault)} are out of service, {limit} may be"
+            raise Violation("never-over-a-budget", words)
+        core = self._world.core
+        assert core is not None
+        moves = Counter(job for _, job in core.stores.recoveries.swaps_since(self._world.now - HOUR_SECONDS))
+        for job, number in moves.items():
+            if number > self._world.config.jobs.swaps_per_hour_max:
+                raise Violation("never-over-a-budget", f"job {job} was moved {number} times within an hour")
+
+    def _one_recovery_a_node(self) -> None:
+        claimed: dict[str, int] = {}
+        for recovery in self._known:
+            for name in dict.fromkeys(recovery.plan.nodes):
+                if name in claimed:
+                    words = f"recoveries {claimed[name]} and {recovery.id} both work on {name}"
+                    raise Violation("one-recovery-a-node", words)
+                claimed[name] = recovery.id
+
+    def _pause(self) -> None:
+        """A request of a person is carried out in a pause as well."""
+        for recovery in self._known:
+            asked = any(name in self._asked for name in recovery.plan.nodes)
+            if recovery.decided_at > self.paused_since and not asked:
+                kind = recovery.plan.kind.value
+                raise Violation("a-pause-begins-nothing", f"recovery {recovery.id} ({kind}) began in a pause")
+
+    def _restores(self) -> None:
+        cluster = self._world.cluster
+        for one in cluster.restores[self._restores_seen :]:
+            same = {(other.step, other.path) for other in cluster.restores if _same_attempt(other, one)}
+            if len(same) > 1:
+                raise Violation("one-restore-point-an-attempt", f"attempt {one.attempt} was sent to {sorted(same)}")
+            if one.path and len(cluster.written.get((one.gang.job_id, one.path), ())) < one.gang.seats_wanted:
+                raise Violation("restored-only-from-good", f"{one.path} is not complete")
+        self._restores_seen = len(cluster.restores)
+
+    def _steps_end(self) -> None:
+        now = self._world.now
+        moved: dict[tuple[int, int, StepStatus], float] = {}
+        for recovery in self._known:
+            for step in recovery.steps:
+                key = (recovery.id, step.position, step.status)
+                moved[key] = self._moved_at.get(key, now)
+            last = max(moved[recovery.id, step.position, step.status] for step in recovery.steps)
+            if now - max(last, self._fine_since) > STEP_SECONDS_MAX:
+                words = f"recovery {recovery.id} ({recovery.plan.kind.value}) has not moved for {now - last:.0f} s"
+                raise Violation("every-recovery-ends", words)
+        self._moved_at = moved
+
+    def _owners(self, records: dict[str, NodeRecord]) -> None:
+        """Seats, holds and drains of the control plane have a recovery or a state of their node that explains them."""
+        wrong = self._ownerless(records)
+        now = self._world.now
+        self._wrong_since = {words: self._wrong_since.get(words, now) for words in wrong}
+        for words, since in self._wrong_since.items():
+            if now - max(since, self._fine_since) > GRACE_SECONDS and not self._world.scenario.settings.observes:
+                raise Violation("everything-has-an-owner", f"{words} for {now - since:.0f} s")
+
+    def _ownerless(self, records: dict[str, NodeRecord]) -> list[str]:
+        world = self._world
+        jobs = {recovery.plan.job.job_id for recovery in self._known if isinstance(recovery.plan, SwapPlan)}
+        nodes = {name for recovery in self._known for name in recovery.plan.nodes}
+        wrong = []
+        for reservation in world.slurm.reservations():
+            if reservation.name.startswith(SEATS_PREFIX):
+                if int(reservation.name.removeprefix(SEATS_PREFIX)) not in jobs:
+                    wrong.append(f"{reservation.name} is left over")
+            elif reservation.name.startswith(NODE_HOLD_PREFIX):
+                name = reservation.name.removeprefix(NODE_HOLD_PREFIX)
+                if name not in nodes and records[name].state not in (NodeState.REPAIRING, NodeState.VALIDATING):
+                    wrong.append(f"{reservation.name} is left over")
+        for node in world.slurm.nodes():
+            drained = node.draining and node.reason.startswith("understudy:") and node.name not in nodes
+            if drained and records[node.name].state not in OUT_OF_SERVICE:
+                wrong.append(f"{node.name} is drained ({node.reason}), and {records[node.name].state.value}")
+        return wrong
+
+    # -- at the end ------------------------------------------------------------------------------------------------
+
+    def at_the_end(self) -> None:
+        """Faults stopped minutes ago: everything is at rest."""
+        world = self._world
+        core = world.core
+        if core is None:
+            raise Violation("everything-comes-to-rest", "the control plane is not running")
+        if world.scenario.settings.observes or core.stores.repairs.breaker() or core.stores.fleet.pause():
+            return
+        for recovery in core.stores.recoveries.running():
+            steps = [f"{step.name.value} {step.status.value}" for step in recovery.steps]
+            words = f"recovery {recovery.id} ({recovery.plan.kind.value}) is still open: {', '.join(steps)}"
+            raise Violation("everything-comes-to-rest", words)
+        self._gangs_rest()
+
+    def _without_spare(self, core: Core) -> set[int]:
+        """KNOWN: a gang stays on a node at fault while the pool has no spare, also where other nodes are idle."""
+        if any(one.name == "understudy_spares" for one in self._world.slurm.reservations()):
+            return set()
+        at_fault = [name for name, record in core.stores.fleet.nodes().items() if record.at_fault]
+        return {job for name in at_fault for job in _jobs_on(self._world, name)}
+
+    def _gangs_rest(self) -> None:
+        world = self._world
+        jobs = world.jobs()
+        reserved = {name for one in world.slurm.reservations() for name in one.nodes}
+        usable = sum(
+            node.usable and node.base_state == "IDLE" and node.name not in reserved for node in world.slurm.nodes()
+        )
+        core = world.core
+        assert core is not None
+        failed = {
+            recovery.plan.job.job_id
+            for recovery in core.stores.recoveries.newest(100)
+            if isinstance(recovery.plan, SwapPlan) and recovery.status is RecoveryStatus.FAILED
+        }
+        for gang in world.cluster.gangs:
+            job = jobs.get(gang.job_id)
+            if gang.over or job is None or job.ended or gang.job_id in failed:
+                continue
+            if gang.computes or (job.pending and usable < job.node_count) or gang.job_id in self._without_spare(core):
+                continue
+            words = f"gang {gang.number} (job {gang.job_id}) is {job.state} on {', '.join(job.nodes)} and does not work"
+            raise Violation("everything-comes-to-rest", words)
+
+
+def _jobs_on(world: World, node: str) -> list[int]:
+    return [job.job_id for job in world.jobs().values() if node in job.nodes]
+
+
+def _same_attempt(one: Any, other: Any) -> bool:
+    return bool(one.gang is other.gang and one.attempt == other.attempt)

@@ -1,0 +1,103 @@
+"""Runs seeds, shrinks the scenario of one that fails, and tells its story."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import msgspec
+import structlog
+
+from understudy_controlplane.simulate.invariants import Violation
+from understudy_controlplane.simulate.scenario import Scenario, draw
+from understudy_controlplane.simulate.world import World
+from understudy_controlplane.store.database import DatabaseInMemory
+
+SHRINKS_MAX = 200
+
+
+@dataclass(frozen=True)
+class Outcome:
+    world: World
+    violation: Violation | None
+
+
+def simulate(scenario: Scenario, *, trace: bool = False) -> Outcome:
+    """With `trace` the world's story contains what the control plane logs as well."""
+    world = World(scenario, _database())
+    with _logs(world if trace else None):
+        try:
+            world.run()
+        except Violation as violation:
+            world.tell(f"VIOLATED {violation}")
+            return Outcome(world, violation)
+    return Outcome(world, None)
+
+
+@functools.cache
+def _database() -> DatabaseInMemory:
+    """One for all simulations of this process: the migrations run once."""
+    return DatabaseInMemory()
+
+
+def shrink(scenario: Scenario, violation: Violation) -> Scenario:
+    """Without the events that it fails without: fewer events, the same invariant."""
+    smallest = scenario
+    for _ in range(SHRINKS_MAX):
+        for index in reversed(range(len(smallest.events))):
+            events = (*smallest.events[:index], *smallest.events[index + 1 :])
+            smaller = msgspec.structs.replace(smallest, events=events)
+            failed = simulate(smaller).violation
+            if failed is not None and failed.invariant == violation.invariant:
+                smallest = smaller
+                break
+        else:
+            return smallest
+    return smallest
+
+
+def run_seeds(seeds: Iterable[int], *, trace: bool, show: Callable[[str], None]) -> list[int]:
+    """Returns the seeds that failed."""
+    failed = []
+    for seed in seeds:
+        scenario = draw(seed)
+        outcome = simulate(scenario, trace=trace)
+        if outcome.violation is not None:
+            failed.append(seed)
+            smallest = shrink(scenario, outcome.violation)
+            outcome = simulate(smallest, trace=True)
+            show(f"seed {seed} fails, also with {len(smallest.events)} of its {len(scenario.events)} events:")
+        elif not trace:
+            continue
+        for at, words in outcome.world.story:
+            show(f"{at:8.2f} s  {words}")
+    show(f"{len(failed)} of the seeds failed{': ' if failed else ''}{', '.join(map(str, failed))}")
+    return failed
+
+
+@contextmanager
+def _logs(world: World | None) -> Iterator[None]:
+    """The control plane's log lines become part of the story, or are not even made."""
+    before = structlog.get_config()
+
+    def tell(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> NoReturn:
+        assert world is not None
+        event = line.pop("event")
+        line.pop("exc_info", None)
+        world.tell(f"{event}: " + ", ".join(f"{key} {value}" for key, value in line.items()))
+        raise structlog.DropEvent
+
+    level = logging.CRITICAL if world is None else logging.DEBUG
+    structlog.configure(
+        processors=[tell],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

@@ -1,0 +1,459 @@
+"""One simulation: the real control plane, the virtual cluster, people and faults, on one clock."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields
+from random import Random
+from typing import Any, cast
+
+from sqlalchemy import Engine
+
+from understudy_controlplane.api.operator_requests import REFUSED_IN
+from understudy_controlplane.app import Core, Outside, assemble
+from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, StepStatus
+from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob
+from understudy_controlplane.ingest.authority import Token
+from understudy_controlplane.simulate.cluster import CLUSTER, REBOOT_SECONDS, Cluster, Gang, Machine
+from understudy_controlplane.simulate.invariants import Effect, Invariants
+from understudy_controlplane.simulate.remembered import Tables, remembered
+from understudy_controlplane.simulate.scenario import (
+    END,
+    GANG_SIZES,
+    LAUNCHER_GANG,
+    NODES,
+    Event,
+    Kind,
+    Scenario,
+    Settings,
+)
+from understudy_controlplane.simulate.slurm import VirtualSlurm
+from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmError, SlurmUnavailable
+from understudy_controlplane.store.database import DatabaseInMemory
+from understudy_controlplane.store.stores import Stores
+
+BEGIN = 1_700_000_000.0
+SOON_SECONDS = 0.3
+QUIET_SECONDS_MAX = 30.0
+SLOW_CALL_SECONDS = 2.0
+SLURM_SAVES_SECONDS = 5.0
+PERSON_SECONDS = (20.0, 90.0)
+"""How long a person takes from a ticket to the repaired node."""
+
+
+class Killed(BaseException):
+    """The control plane's process ends here. It is started again after `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+
+def configuration(settings: Settings) -> Config:
+    return Config.model_validate(
+        {
+            "cluster": CLUSTER,
+            "mode": "observe" if settings.observes else "act",
+            "spares": {"count": settings.spares},
+            "hang": {"seconds_min": 30, "factor": 3, "first_step_seconds": 90},
+            "recovery": {"step_timeout_seconds": 60, "first_step_timeout_seconds": 150},
+            "repair": {
+                "enabled": settings.repairs,
+                "reset_command": "reset",
+                "cooldown_seconds": 5,
+                "reboot_timeout_seconds": 120,
+                "dead_node_wait_seconds": 60,
+                "webhook": "http://tickets/",
+            },
+            "validation": {"enabled": settings.validates, "probation_hours": 0.02},
+        }
+    )
+
+
+class VirtualClock:
+    def __init__(self, slurm: VirtualSlurm) -> None:
+        self._slurm = slurm
+
+    def now(self) -> float:
+        return self._slurm.now
+
+
+class World:
+    def __init__(self, scenario: Scenario, database: DatabaseInMemory) -> None:
+        self.scenario = scenario
+        self.config = configuration(scenario.settings)
+        self.slurm = VirtualSlurm(NODES, BEGIN)
+        self.cluster = Cluster(NODES, Random(f"messages {scenario.seed}"))
+        self.random = Random(f"world {scenario.seed}")
+        self._tables = Tables()
+        self._database = database
+        database.clear()
+        database.before_statement, database.before_commit = self._tables.note, self._committing
+        self.core: Core | None = None
+        self.story: list[tuple[float, str]] = []
+        self.ticks = 0
+        self.crashed_in: Counter[str] = Counter()
+        """Steps that were under way when the control plane was killed."""
+        self._line = SlurmLine(self)
+        self._recovering = False
+        self._due = BEGIN
+        self._pause = SOON_SECONDS
+        self._restart_at = math.inf
+        self._commits_left = 0
+        self._kill_at_commit = 0.0
+        self._repairs: dict[str, float] = {}  # node → when a person has repaired it
+        self._rebooting: dict[str, float] = {}
+        self._tickets: dict[str, str] = {}
+        self.invariants = Invariants(self)
+
+    @property
+    def now(self) -> float:
+        return self.slurm.now
+
+    def tell(self, words: str) -> None:
+        self.story.append((self.now - BEGIN, words))
+
+    # -- the course of time --------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Raises Violation."""
+        self.start()
+        self._pass_until(BEGIN + 6)  # the pool is filled before any job comes
+        for number, size in enumerate(GANG_SIZES):
+            self._submit_gang(number, size)
+        for event in self.scenario.events:
+            if event.kind is Kind.SLURM_CRASHES:
+                self._pass_until(BEGIN + event.at - SLURM_SAVES_SECONDS)
+                saved = self.slurm.saved_state()
+            self._pass_until(BEGIN + event.at)
+            self.tell(f"-- {event}")
+            if event.kind is Kind.SLURM_CRASHES:
+                self.slurm.crash(saved)
+            self._happen(event)
+            self.slurm.changes += 1
+            self._wake()
+        self._pass_until(BEGIN + END)
+        self.invariants.at_the_end()
+
+    def _submit_gang(self, number: int, size: int) -> None:
+        launcher = number == LAUNCHER_GANG
+        user = f"user{number}"
+        job_id = self.slurm.submit(user, size, f"gang{number}", "understudy", kill_seconds=self.random.uniform(0.1, 3))
+        self.cluster.gangs.append(Gang(number, job_id, user, size - launcher, launcher))
+
+    def _pass_until(self, end: float) -> None:
+        while self.now < end:
+            moment = min(end, self._due if self.core else self._restart_at, self.cluster.next_change(), self._chores())
+            changes = self.slurm.changes
+            self.slurm.step(max(moment, self.now + 1e-3))
+            if self.slurm.changes != changes:
+                self._due = min(self._due, self.now + SOON_SECONDS)
+                self._pause = SOON_SECONDS
+            self._do_chores()
+            self.cluster.live(self.jobs(), self.core, self.now)
+            if self.core is None and self.now >= self._restart_at:
+                self.start()
+            if self.core is not None and self.now >= self._due:
+                self._tick()
+
+    def jobs(self) -> dict[int, SlurmJob]:
+        return {job.job_id: job for job in self._line.jobs_now()}
+
+    def _wake(self) -> None:
+        self._due, self._pause = self.now, SOON_SECONDS
+
+    def _tick(self) -> None:
+        core = self.core
+        assert core is not None
+        self.ticks += 1
+        before = self.invariants.activity()
+        try:
+            self.cluster.deliver(core, self.now)
+            self._recovering = core.loop.tick(self._recovering)
+        except Killed as killed:
+            self.die(killed.seconds)
+            return
+        self.cluster.live(self.jobs(), core, self.now)
+        self.invariants.after_tick()
+        busy = self.invariants.activity() != before
+        self._pause = SOON_SECONDS if busy else min(2 * self._pause, QUIET_SECONDS_MAX)
+        self._due = self.now + self._pause
+
+    # -- the control plane's process -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        try:
+            outside = Outside(
+                cast(Slurm, self._line),
+                lambda node: self.cluster.machines[node.name].alive,
+                VirtualClock(self.slurm),
+                webhook=self,
+                make_stores=self._stores,
+                sleep=self.slurm.advance,
+            )
+            self._restart_at = math.inf
+            self.core = assemble(self.config, outside, self._database.engine, Token("a-token-for-simulations"))
+        except Killed as killed:
+            self.die(killed.seconds)
+            return
+        self.tell("control plane starts")
+        self._recovering = False
+        self.invariants.started()
+        self._wake()
+
+    def _stores(self, engine: Engine) -> Stores:
+        stores = Stores.of(engine)
+        own = {field.name: remembered(getattr(stores, field.name), self._tables) for field in fields(stores)}
+        return Stores(**own)
+
+    def die(self, seconds: float) -> None:
+        self.tell("control plane is killed")
+        if self.core is not None:
+            for recovery in self.core.stores.recoveries.running():
+                self.crashed_in.update(s.name.value for s in recovery.steps if s.status is StepStatus.INTENDED)
+        self.core, self._restart_at = None, self.now + seconds
+
+    def _committing(self) -> None:
+        if self._commits_left:
+            self._commits_left -= 1
+            if not self._commits_left:
+                raise Killed(self._kill_at_commit)
+
+    # -- people and tickets --------------------------------------------------------------------------------------
+
+    def send(self, url: str, body: Mapping[str, Json]) -> None:
+        """A ticket: a person repairs the node."""
+        node, label = str(body["node"]), str(body["id"])
+        self.tell(f"ticket for {node} at {url}")
+        self._tickets[label] = ""
+        self._repairs.setdefault(node, self.now + self.random.uniform(*PERSON_SECONDS))
+
+    def take_answer(self, label: str) -> str | None:
+        return self._tickets.pop(label, None)
+
+    def _chores(self) -> float:
+        return min((*self._repairs.values(), *self._rebooting.values()), default=math.inf)
+
+    def _do_chores(self) -> None:
+        """Machines boot, people finish repairs."""
+        for machine in self.cluster.machines.values():
+            if machine.boots_at <= self.now:
+                self._boot(machine)
+        issued = self.slurm.rebooting()
+        for name in issued - self._rebooting.keys():
+            self.cluster.machines[name].die()
+            self._rebooting[name] = self.now + REBOOT_SECONDS
+        for name in [name for name, at in self._rebooting.items() if at <= self.now or name not in issued]:
+            del self._rebooting[name]
+            self.cluster.machines[name].broken = False
+            self._boot(self.cluster.machines[name])
+            if name in issued:
+                self.slurm.finish_reboot(name)
+                self.slurm.changes += 1
+        for name in [name for name, at in self._repairs.items() if at <= self.now and self.core]:
+            del self._repairs[name]
+            self._repaired(self.cluster.machines[name])
+
+    def _boot(self, machine: Machine) -> None:
+        if not machine.alive:
+            self.tell(f"{machine.name} boots")
+            machine.boot()
+            if machine.name in self.slurm.rebooting():
+                self.slurm.start_node(machine.name)
+            else:
+                self.slurm.boot_node(machine.name)
+            self.slurm.changes += 1
+            self._wake()
+
+    def _repaired(self, machine: Machine) -> None:
+        machine.broken = machine.fails_validation = False
+        self._boot(machine)
+        self.tell(f"a person has repaired {machine.name}")
+        self._ask(Verb.RELEASE, machine.name)
+
+    def _ask(self, verb: Verb, node: str) -> None:
+        """As `understudy hold` and others do; the control plane has to run for that."""
+        core = self.core
+        if core is not None and core.stores.fleet.nodes()[node].state not in REFUSED_IN[verb]:
+            self.invariants.asked(verb, node)
+            with suppress(Killed):
+                core.stores.repairs.ask(verb, node, "a person asks for it", "alice", self.now)
+            self._wake()
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def _happen(self, event: Event) -> None:
+        with suppress(SlurmError):
+            if event.subject in self.cluster.machines:
+                self._happen_to_node(event, self.cluster.machines[event.subject])
+            elif event.subject:
+                self._happen_to_gang(event, self.cluster.gangs[int(event.subject)])
+            else:
+                self._happen_to_all(event)
+
+    def _happen_to_node(self, event: Event, machine: Machine) -> None:
+        name, until = machine.name, self.now + event.seconds
+        match event.kind:
+            case Kind.NODE_DIES if machine.alive:
+                machine.die()
+                machine.accused_at = self.now
+                machine.boots_at = until if event.seconds else math.inf
+                self.slurm.kill_node(name)
+            case Kind.XID if machine.alive:
+                machine.broken = event.number not in (63, 94)
+                machine.accused_at = self.now
+                machine.log_xid(event.number, self.now)
+            case Kind.XID_OF_PROGRAM if machine.alive:
+                machine.log_xid(event.number, self.now)
+            case Kind.AGENT_SILENT:
+                machine.silent_until = until
+            case Kind.MESSAGES_DISTURBED:
+                machine.disturbed_until = until
+            case Kind.VALIDATION_FAILS:
+                machine.fails_validation = True
+            case Kind.DRAINS:
+                self.slurm.drain_by("admin", name, "looks odd")
+                self.invariants.drained_by_person(name)
+            case Kind.RESUMES:
+                self.slurm.resume_node(name)
+                self.invariants.resumed_by_person(name)
+            case Kind.HOLDS:
+                self._ask(Verb.HOLD, name)
+            case Kind.RELEASES:
+                self._ask(Verb.RELEASE, name)
+            case Kind.TESTS:
+                self._ask(Verb.TEST, name)
+
+    def _happen_to_gang(self, event: Event, gang: Gang) -> None:
+        job = self.jobs().get(gang.job_id)
+        if job is None or job.ended:
+            return
+        match event.kind:
+            case Kind.CANCELS:
+                gang.over = "cancelled"
+                self.slurm.cancel(gang.job_id)
+            case Kind.COMPLETES | Kind.CRASHES if job.state == "RUNNING":
+                gang.over = "completed" if event.kind is Kind.COMPLETES else "failed"
+                self.slurm.end(gang.job_id, gang.over.upper())
+            case Kind.REQUEUES if job.state == "RUNNING":
+                self.slurm.requeue_job(gang.job_id)
+            case Kind.RANK_HANGS if gang.computes:
+                gang.hung_on = gang.seats[-1]
+                gang.stop(self.now)
+            case Kind.LOSS_NAN:
+                self.cluster.lose_numbers(gang, self.now)
+
+    def _happen_to_all(self, event: Event) -> None:
+        until = self.now + event.seconds
+        match event.kind:
+            case Kind.ALL_AGENTS_SILENT:
+                for machine in self.cluster.machines.values():
+                    machine.silent_until = max(machine.silent_until, until)
+            case Kind.SLURM_AWAY:
+                self._line.away_until = until
+            case Kind.SLURM_SLOW:
+                self._line.slow_until = until
+            case Kind.SLURM_LOSES_ANSWERS:
+                self._line.deaf_until = until
+            case Kind.KILLED_BEFORE_EFFECT | Kind.KILLED_AFTER_EFFECT:
+                self._line.kill = event
+            case Kind.KILLED_AT_COMMIT:
+                self._commits_left, self._kill_at_commit = event.number, event.seconds
+            case Kind.PAUSES | Kind.UNPAUSES if self.core is not None:
+                verb = Verb.PAUSE if event.kind is Kind.PAUSES else Verb.RESUME
+                with suppress(Killed):
+                    self.core.stores.fleet.add_intent(verb.value, "a person asks for it", "alice", self.now)
+                    self.invariants.paused_since = self.now if verb is Verb.PAUSE else math.inf
+            case Kind.DELETES_RESERVATIONS:
+                for reservation in self.slurm.reservations():
+                    with suppress(SlurmError):
+                        self.slurm.delete_reservation(reservation.name)
+            case Kind.SUBMITS:
+                self.slurm.submit("student", event.number, kill_seconds=0.1)
+
+
+class SlurmLine:
+    """Between the control plane and Slurm: calls fail, take long, lose their answers, and are the last that a process
+    makes. Implements `Slurm`.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._slurm = world.slurm
+        self.away_until = self.slow_until = self.deaf_until = 0.0
+        self.kill: Event | None = None
+        self._cache: dict[str, Any] = {}
+        self._cached_at = (-1.0, -1)
+
+    def jobs_now(self) -> list[SlurmJob]:
+        return cast(list[SlurmJob], self._read("jobs", ()))
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            return self._answer(name, arguments)
+
+        return call
+
+    def _answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        slurm = self._slurm
+        if slurm.now < self.slow_until:
+            slurm.advance(SLOW_CALL_SECONDS)
+        if slurm.now < self.away_until:
+            raise SlurmUnavailable("slurmctld does not answer")
+        if name in READS:
+            return self._read(name, arguments)
+        return self._write(name, arguments)
+
+    def _read(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """What Slurm shows changes with time and with writes."""
+        moment = (self._slurm.now, self._slurm.changes)
+        if moment != self._cached_at:
+            self._cache, self._cached_at = {}, moment
+        if arguments:
+            return getattr(self._slurm, name)(*arguments)
+        if name not in self._cache:
+            self._cache[name] = getattr(self._slurm, name)()
+        return self._cache[name]
+
+    def _write(self, name: str, arguments: tuple[Any, ...]) -> None:
+        world, kill = self._world, self.kill
+        effect = Effect(name, arguments)
+        if kill is not None and kill.kind is Kind.KILLED_BEFORE_EFFECT:
+            self.kill = None
+            world.tell(f"the last that it wanted to do: {effect}")
+            raise Killed(kill.seconds)
+        world.invariants.before_effect(effect)
+        if name == "submit_job":
+            self._prepare(arguments[0])
+        try:
+            getattr(self._slurm, name)(*arguments)
+            world.tell(f"Slurm: {effect}")
+        except SlurmError as error:
+            world.tell(f"Slurm refuses {effect}: {error}")
+            raise
+        finally:
+            self._slurm.changes += 1
+        world.invariants.after_effect(effect)
+        if kill is not None:
+            self.kill = None
+            raise Killed(kill.seconds)
+        if self._slurm.now < self.deaf_until:
+            raise SlurmUnavailable("the answer is lost")
+
+    def _prepare(self, request: JobRequest) -> None:
+        """How the control plane's job on the node will end."""
+        machine = self._world.cluster.machines[request.node]
+        if request.name.startswith("understudy-reset"):
+            machine.broken = False
+        fails = machine.broken or machine.fails_validation
+        machine.fails_validation = False
+        self._slurm.job_ends_as[request.node] = "FAILED" if fails else "COMPLETED"
+
+
+OWN_RESERVATIONS = (SEATS_PREFIX, NODE_HOLD_PREFIX, "understudy_spares")

@@ -1,0 +1,60 @@
+"""Simulations: they find nothing, they can be repeated, and what they found once stays fixed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests import REPOSITORY
+from understudy_controlplane.simulate.run import shrink, simulate
+from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, draw
+
+pytestmark = pytest.mark.integration
+
+CORPUS = REPOSITORY / "tests" / "data" / "simulator"
+
+
+def scenarios(folder: str) -> list[Path]:
+    return sorted((CORPUS / folder).glob("*.json"))
+
+
+def read(path: Path) -> Scenario:
+    return msgspec.json.decode(path.read_bytes(), type=Scenario)
+
+
+def test_a_seed_has_the_same_story_each_time() -> None:
+    assert simulate(draw(11), trace=True).world.story == simulate(draw(11), trace=True).world.story
+
+
+def test_a_node_that_dies_leaves_service_and_its_gang_works_again() -> None:
+    outcome = simulate(Scenario(0, (Event(60.0, Kind.NODE_DIES, "n2"),)), trace=True)
+    assert outcome.violation is None
+    gang = outcome.world.cluster.gangs[0]
+    assert gang.computes
+    assert "n2" not in gang.seats
+    assert any("drain_node n2" in words for _, words in outcome.world.story)
+
+
+def test_what_was_found_once_is_fixed() -> None:
+    found = {path.stem: simulate(read(path)).violation for path in scenarios("fixed")}
+    assert {name: violation for name, violation in found.items() if violation is not None} == {}
+
+
+@pytest.mark.parametrize("path", scenarios("open"), ids=lambda path: path.stem)
+def test_open_defects_are_still_found(path: Path) -> None:
+    """One that is not found any more belongs into the folder `fixed`."""
+    outcome = simulate(read(path))
+    assert outcome.violation is not None, f"{path.name} passes: move it to {CORPUS / 'fixed'}"
+    assert path.stem.startswith(outcome.violation.invariant)
+
+
+def test_a_failing_scenario_is_shrunk_to_the_events_that_it_needs() -> None:
+    path = scenarios("open")[0]
+    needed = read(path)
+    harmless = tuple(Event(20.0 + second, Kind.SUBMITS, number=1) for second in range(2))
+    longer = msgspec.structs.replace(needed, events=(*harmless, *needed.events))
+    violation = simulate(longer).violation
+    assert violation is not None
+    assert len(shrink(longer, violation).events) <= len(needed.events)
