@@ -1,8 +1,8 @@
 """A seat: the program that Slurm starts on every node, which starts, watches and ends the ranks there.
 
-Belongs here: carrying out the launcher's messages, and reporting to it what happens to the ranks. Must not: deciding
-anything, Slurm commands, or outliving the launcher. It starts no rank before the launcher's `go`; until then it is a
-standby, and keeps warm interpreters where the job asked for them (`warm_pool.py`).
+Belongs here: carrying out the launcher's messages, and reporting what happens to the ranks (`seat_ranks.py`). Must not:
+deciding anything, Slurm commands, or outliving the launcher. It starts no rank before the launcher's `go`; until
+then it is a standby, and keeps warm interpreters where the job asked for them (`warm_pool.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 from collections.abc import Sequence
 from enum import Enum
 
-from understudy_agent.launch import command as commands
 from understudy_agent.launch.channel import Channel
 from understudy_agent.launch.greeting import connect, greet, launcher_addresses, node_name
 from understudy_agent.launch.ports import PORTS, bind_a_port, port_range
@@ -31,13 +30,11 @@ from understudy_agent.launch.protocol import (
     encode,
     number,
 )
-from understudy_agent.launch.rank_process import exit_status_of, start_rank
-from understudy_agent.launch.task import Part, rank_environment, read_part
-from understudy_agent.launch.tree import become_subreaper, end_everything_below, kill_below, kill_tree, parents
-from understudy_agent.launch.warm_pool import WarmInterpreter, WarmPool
+from understudy_agent.launch.seat_ranks import Exit, Ranks
+from understudy_agent.launch.task import Part, read_part
+from understudy_agent.launch.tree import become_subreaper, end_everything_below, kill_below
+from understudy_agent.launch.warm_pool import WarmInterpreter
 
-LEFT_GANG_STATUS = 1
-"""Reported for a rank that has left its gang after an exception: Python's exit status for an exception."""
 SILENCE_SECONDS = 120.0
 """After this time without a message the seat ends, as if the launcher was gone."""
 ENDING_POLL_SECONDS = 0.01
@@ -60,17 +57,13 @@ class Seat:
         """Raises OSError where none of the ports is free: one is kept from other seats until the gang needs it."""
         self._link = link
         self._lines = Lines()
-        self._command = list(command)
-        self._in_process_seconds: float | None = options.in_process
+        self._in_process_seconds: float = options.in_process or 0.0
         self._ports: Sequence[int] = options.port_range
         self._phase = Phase.STANDBY
         self._keeping_until = 0.0
-        self._ranks: dict[int, int] = {}  # process id → local rank
-        self._channels: dict[int, Channel] = {}  # process id → its channel, where it may go on in the next launch
-        self._torchrun = False
         self._last_message_at = self._beaten = time.monotonic()
         self._selector = selectors.DefaultSelector()
-        self._pool = WarmPool(self._selector, options.preload)
+        self._ranks = Ranks(command, options.preload, self._selector, restartable=options.in_process is not None)
         self._port_holder = bind_a_port(self._ports)
 
     @property
@@ -102,7 +95,8 @@ class Seat:
     def _turn(self, wakeup: int) -> None:
         before = time.monotonic()
         self._read_events(wakeup, ENDING_POLL_SECONDS if self._phase in ENDING else BEAT_SECONDS)
-        self._reap()
+        for one in self._ranks.exits():
+            self._report(one)
         if self._phase is Phase.KILLING:
             self._kill()
         elif self._phase is Phase.KEEPING:
@@ -124,9 +118,9 @@ class Seat:
                 with contextlib.suppress(BlockingIOError):
                     self._report_signals(os.read(wakeup, 4096))
             elif isinstance(key.data, Channel):
-                self._read_channel(key.data)
-            elif isinstance(key.data, WarmInterpreter) and self._pool.read_ready(key.data):
-                self._send("warm", failed=self._pool.failed)
+                self._report(self._ranks.read(key.data))
+            elif isinstance(key.data, WarmInterpreter) and self._ranks.warm(key.data):
+                self._send("warm", failed=self._ranks.warm_failed)
 
     def _listen(self) -> None:
         piece = self._link.recv(65536)
@@ -143,17 +137,17 @@ class Seat:
             case "beat":
                 pass
             case "prepare":
-                self._prepare(number(message, "processes"), bool(message.get("torchrun")))
+                self._ranks.prepare(number(message, "processes"), bool(message.get("torchrun")))
             case "go":
                 self._go(read_part(message))
             case "signal":
-                self._signal(number(message, "number"))
+                self._ranks.signal(number(message, "number"))
             case "kill":
                 self._phase = Phase.KILLING
             case "keep":
                 if self._phase is not Phase.KILLING:
                     self._phase = Phase.KEEPING
-                self._keeping_until = time.monotonic() + (self._in_process_seconds or 0.0)
+                self._keeping_until = time.monotonic() + self._in_process_seconds
             case "leave":
                 self._phase = Phase.OVER
             case other:
@@ -173,71 +167,17 @@ class Seat:
 
     # -- ranks -------------------------------------------------------------------------------------------------
 
-    def _prepare(self, processes: int, torchrun: bool) -> None:
-        program = commands.parse_python(self._command)
-        if program is not None and not torchrun and not self._ranks:
-            self._pool.start(processes, program, self._open_channel)
-
     def _go(self, part: Part) -> None:
         self._phase = Phase.RUNNING
-        self._torchrun = part.torchrun
         self._port_holder.close()
-        kept = {local_rank: pid for pid, local_rank in self._ranks.items()}
-        usable = self._pool.usable()
-        count = 1 if part.torchrun else part.meeting.processes
-        warm = len(usable) == count
-        for local_rank in range(count):
-            environment = rank_environment(os.environ, part, local_rank)
-            if local_rank in kept:
-                self._channels[kept[local_rank]].go_on(environment)
-            elif warm:
-                self._start_warm(usable[local_rank], local_rank, environment)
-            else:
-                self._start_cold(part, local_rank, environment)
-        self._send("started", warm=warm, kept=len(kept), at=time.time())
+        start = self._ranks.start(part)
+        for one in start.failed:
+            self._report(one)
+        self._send("started", warm=start.warm, kept=start.kept, at=time.time())
 
-    def _start_warm(self, interpreter: WarmInterpreter, local_rank: int, environment: dict[str, str]) -> None:
-        if interpreter.channel is not None:
-            self._channels[interpreter.pid] = interpreter.channel
-        self._pool.become_rank(interpreter, environment)
-        self._ranks[interpreter.pid] = local_rank
-
-    def _start_cold(self, part: Part, local_rank: int, environment: dict[str, str]) -> None:
-        channel = self._open_channel()
-        try:
-            arguments = commands.torchrun(self._command, part.meeting) if part.torchrun else self._command
-            pid = start_rank(arguments, environment, channel)
-        except OSError as error:
-            sys.stderr.write(f"understudy: {node_name()}: cannot start {self._command[0]}: {error.strerror}\n")
-            self._send("exited", local_rank=local_rank, status=exit_status_of(error))
-            return
-        self._ranks[pid] = local_rank
-        if channel is not None:
-            self._channels[pid] = channel
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            self._pool.note_exit(pid)
-            local_rank = self._ranks.pop(pid, None)
-            channel = self._channels.pop(pid, None)
-            reported = channel is not None and channel.waiting  # as failed, when it left its gang
-            if local_rank is not None and self._phase not in ENDING and not reported:
-                self._send("exited", local_rank=local_rank, status=os.waitstatus_to_exitcode(status))
-
-    def _signal(self, which: int) -> None:
-        """Sends it to the ranks. Under torchrun they are its children, and the signal would end torchrun itself."""
-        targets = list(self._ranks)
-        if self._torchrun:
-            targets = [pid for pid, parent in parents().items() if parent in self._ranks]
-        for pid in targets:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, which)
+    def _report(self, ended: Exit | None) -> None:
+        if ended is not None and self._phase not in ENDING:
+            self._send("exited", local_rank=ended.local_rank, status=ended.status)
 
     def _kill(self) -> None:
         left = kill_below()
@@ -245,37 +185,9 @@ class Seat:
             self._phase = Phase.STANDBY
             self._send("gone")
 
-    # -- ranks that go on in the next launch ---------------------------------------------------------------------
-
-    def _open_channel(self) -> Channel | None:
-        if self._in_process_seconds is None:
-            return None
-        channel = Channel()
-        self._selector.register(channel.seat_end, selectors.EVENT_READ, channel)
-        return channel
-
-    def _read_channel(self, channel: Channel) -> None:
-        if channel.read():
-            pid = next((pid for pid, one in self._channels.items() if one is channel), None)
-            if pid in self._ranks and channel.waiting and self._phase not in ENDING:
-                # It has failed in this launch, although its process continues.
-                self._send("exited", local_rank=self._ranks[pid], status=LEFT_GANG_STATUS)
-        elif not channel.open:
-            self._selector.unregister(channel.seat_end)
-            channel.seat_end.close()
-
     def _keep(self) -> None:
-        """Ranks that cannot go on, or do not leave in time, are killed. Reports when none is left in the old launch."""
-        late = time.monotonic() > self._keeping_until
-        left = False
-        for pid in self._ranks:
-            channel = self._channels.get(pid)
-            can_go_on = channel is not None and channel.restartable
-            waiting = can_go_on and channel is not None and channel.waiting
-            if not can_go_on or (late and not waiting):
-                kill_tree(pid)
-            left = left or not waiting
-        if not left:
+        """Ranks that cannot continue, or do not leave in time, are killed. Reports when none is in the old launch."""
+        if self._ranks.all_have_left(late=time.monotonic() > self._keeping_until):
             self._phase = Phase.STANDBY
             self._port_holder = bind_a_port(self._ports)
             self._send("gone", port=self.port, kept=len(self._ranks))

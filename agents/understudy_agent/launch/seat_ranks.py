@@ -1,0 +1,168 @@
+"""The ranks of a seat: their processes on this node, and the warm interpreters that become ranks.
+
+Belongs here: starting them, seeing how they end, signals to them, and those that continue in the next launch
+(`--in-process`). Must not: the launcher's messages, or when anything happens to a rank (`seat.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from understudy_agent.launch import command as commands
+from understudy_agent.launch.channel import Channel
+from understudy_agent.launch.greeting import node_name
+from understudy_agent.launch.rank_process import exit_status_of, start_rank
+from understudy_agent.launch.task import Part, rank_environment
+from understudy_agent.launch.tree import kill_tree, parents
+from understudy_agent.launch.warm_pool import WarmInterpreter, WarmPool
+
+LEFT_GANG_STATUS = 1
+"""Reported for a rank that has left its gang after an exception: Python's exit status for an exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    local_rank: int
+    status: int
+    """The exit code, or a signal's number below zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    warm: bool
+    """The ranks were warm interpreters."""
+    kept: int
+    """Ranks that continue from the launch before."""
+    failed: list[Exit]
+    """Ranks that could not be started."""
+
+
+class Ranks:
+    def __init__(
+        self, command: Sequence[str], preload: str, selector: selectors.BaseSelector, restartable: bool
+    ) -> None:
+        """`restartable`: ranks may continue in the next launch, where their program can."""
+        self._command = list(command)
+        self._selector = selector
+        self._restartable = restartable
+        self._pool = WarmPool(selector, preload)
+        self._ranks: dict[int, int] = {}  # process id → local rank
+        self._channels: dict[int, Channel] = {}  # process id → its channel, where it may continue in the next launch
+        self._torchrun = False
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def prepare(self, processes: int, torchrun: bool) -> None:
+        """Starts warm interpreters for a later launch."""
+        program = commands.parse_python(self._command)
+        if program is not None and not torchrun and not self._ranks:
+            self._pool.start(processes, program, self._open_channel)
+
+    def warm(self, interpreter: WarmInterpreter) -> bool:
+        """Whether all interpreters are ready now, or have failed."""
+        return self._pool.read_ready(interpreter)
+
+    @property
+    def warm_failed(self) -> str | None:
+        return self._pool.failed
+
+    def start(self, part: Part) -> Start:
+        self._torchrun = part.torchrun
+        kept = {local_rank: pid for pid, local_rank in self._ranks.items()}
+        usable = self._pool.usable()
+        count = 1 if part.torchrun else part.meeting.processes
+        warm = len(usable) == count
+        failed: list[Exit] = []
+        for local_rank in range(count):
+            environment = rank_environment(os.environ, part, local_rank)
+            if local_rank in kept:
+                self._channels[kept[local_rank]].go_on(environment)
+            elif warm:
+                self._start_warm(usable[local_rank], local_rank, environment)
+            else:
+                failed += self._start_cold(part, local_rank, environment)
+        return Start(warm, len(kept), failed)
+
+    def _start_warm(self, interpreter: WarmInterpreter, local_rank: int, environment: dict[str, str]) -> None:
+        if interpreter.channel is not None:
+            self._channels[interpreter.pid] = interpreter.channel
+        self._pool.become_rank(interpreter, environment)
+        self._ranks[interpreter.pid] = local_rank
+
+    def _start_cold(self, part: Part, local_rank: int, environment: dict[str, str]) -> list[Exit]:
+        channel = self._open_channel()
+        try:
+            arguments = commands.torchrun(self._command, part.meeting) if part.torchrun else self._command
+            pid = start_rank(arguments, environment, channel)
+        except OSError as error:
+            sys.stderr.write(f"understudy: {node_name()}: cannot start {self._command[0]}: {error.strerror}\n")
+            return [Exit(local_rank, exit_status_of(error))]
+        self._ranks[pid] = local_rank
+        if channel is not None:
+            self._channels[pid] = channel
+        return []
+
+    def exits(self) -> Iterator[Exit]:
+        """Collects the processes that have ended. Yields the ranks among them that have not been reported yet."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._pool.note_exit(pid)
+            local_rank = self._ranks.pop(pid, None)
+            channel = self._channels.pop(pid, None)
+            reported = channel is not None and channel.waiting  # as failed, when it left its gang
+            if local_rank is not None and not reported:
+                yield Exit(local_rank, os.waitstatus_to_exitcode(status))
+
+    def signal(self, which: int) -> None:
+        """Under torchrun the ranks are its children, and the signal would end torchrun itself."""
+        targets = list(self._ranks)
+        if self._torchrun:
+            targets = [pid for pid, parent in parents().items() if parent in self._ranks]
+        for pid in targets:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, which)
+
+    # -- ranks that continue in the next launch ------------------------------------------------------------------
+
+    def _open_channel(self) -> Channel | None:
+        if not self._restartable:
+            return None
+        channel = Channel()
+        self._selector.register(channel.seat_end, selectors.EVENT_READ, channel)
+        return channel
+
+    def read(self, channel: Channel) -> Exit | None:
+        """The rank that has left its gang: it has failed in this launch, although its process continues."""
+        if channel.read():
+            pid = next((pid for pid, one in self._channels.items() if one is channel), None)
+            if pid in self._ranks and channel.waiting:
+                return Exit(self._ranks[pid], LEFT_GANG_STATUS)
+        elif not channel.open:
+            self._selector.unregister(channel.seat_end)
+            channel.seat_end.close()
+        return None
+
+    def all_have_left(self, late: bool) -> bool:
+        """Whether every rank has left the old launch. Kills those that cannot continue, or, once it is `late`, those
+        that have not left.
+        """
+        left = True
+        for pid in self._ranks:
+            channel = self._channels.get(pid)
+            can_go_on = channel is not None and channel.restartable
+            waiting = can_go_on and channel is not None and channel.waiting
+            if not can_go_on or (late and not waiting):
+                kill_tree(pid)
+            left = left and waiting
+        return left
