@@ -70,6 +70,11 @@ class ControlPlane:
     telemetry: Telemetry
     stores: Stores
     launchers: Launchers
+    engine: Engine
+
+    def close(self) -> None:
+        """Closes the database, where the routes were not served: a server does it when it ends."""
+        self.engine.dispose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.include_router(
         trust_router(TrustDependencies(operator_token, stores.checkpoints, core.reports.directory, clock))
     )
-    return ControlPlane(app, loop, core.telemetry, stores, core.launchers)
+    return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine)
 
 
 async def _refuse_request(_request: Request, error: Exception) -> Response:

@@ -17,11 +17,11 @@ from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.incidents import incident_news
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders
+from understudy_controlplane.decide.news import Recorded
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import detect
-from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Decision
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import Recovery
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 IDLE_TICK_SECONDS = 0.5
 RECOVERING_TICK_SECONDS = 0.1
-STANDING_SECONDS = 7 * 24 * HOUR_SECONDS
+RECORDED_SECONDS = 7 * 24 * HOUR_SECONDS
 """How far back a new process looks for decisions that were recorded already."""
 
 
@@ -66,8 +66,7 @@ class Loop:
         self._runner = runner
         self._config = config
         self._clock = clock
-        self._standing: set[str] = stores.journal.keys_since(clock.now() - STANDING_SECONDS)
-        self._recorded = set(self._standing)
+        self._recorded = Recorded.from_journal(stores.journal.keys_since(clock.now() - RECORDED_SECONDS))
         self._wake = threading.Event()
         self._stop = threading.Event()
         self.pulse = Pulse(slurm=observer.reading)
@@ -149,7 +148,6 @@ class Loop:
         return snapshot, findings, decide(snapshot, findings, self._config)
 
     def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> None:
-        """What stands already is not written again; what acts or changes a record always is."""
         now = self._clock.now()
         records = {name: node.record for name, node in snapshot.nodes.items()}
         changes, refused = follow_all(records, decisions, now)
@@ -157,18 +155,14 @@ class Loop:
             self.pulse.errors_total += 1
             self.pulse.last_error = f"transition refused: {one.why}"
             log.error("transition_refused", row=one.decision.row, subject=one.decision.subject, error=one.why)
-        news = [one for one in changes if one.decision.plan or one.decision.to_state or self._is_news(one)]
+        news = self._recorded.news(changes)
         if news:
             rows: dict[JobKey, int] = {
                 key: row for key in snapshot.jobs if (row := self._directory.row_of(key.job_id)) is not None
             }
             self._stores.journal.record(news, now, rows)
-        self._standing = {one.key for one in decisions}
-        self._recorded |= {one.key for one in decisions if one.once}
+        self._recorded = self._recorded.after(decisions, news)
         for decision in (one.decision for one in news):
-            if decision.finding is not None and decision.finding.signal is Signal.DRAIN_LIFTED:
-                # After the node was cleared a finding is new, also if it was recorded before.
-                self._recorded = {key for key in self._recorded if not key.startswith(f"{decision.subject}|")}
             log.info(
                 "decision",
                 row=decision.row,
@@ -178,11 +172,6 @@ class Loop:
                 reason=decision.reason,
             )
         self._note_incidents(findings, snapshot)
-
-    def _is_news(self, change: Change) -> bool:
-        decision = change.decision
-        known = self._recorded if decision.once else self._standing
-        return change.changes_record or decision.key not in known
 
     def _note_incidents(self, findings: list[Finding], snapshot: Snapshot) -> None:
         news = incident_news(snapshot, findings, self._stores.incidents.open_incidents())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ def plane(tmp_path: Path) -> Iterator[tuple[TestClient, Stores]]:
         "operator_token_file": str(token),
     }
     fake = VirtualSlurm(["n1", "n2"])
-    made = compose(b.config(mode="observe", server=server), Outside(fake, lambda _node: True))
-    made.loop.tick()
-    yield TestClient(made.app), made.stores
+    with closing(compose(b.config(mode="observe", server=server), Outside(fake, lambda _node: True))) as made:
+        made.loop.tick()
+        yield TestClient(made.app), made.stores
 
 
 @pytest.fixture

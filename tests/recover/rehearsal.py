@@ -127,6 +127,7 @@ class Rehearsal:
 
     def restart_control_plane(self, mode: str = "act", cluster: str = b.CLUSTER) -> None:
         self._config = self._config.model_copy(update={"mode": Mode(mode), "cluster": cluster})
+        self.control_plane.close()
         self.control_plane = self._compose()
 
     # -- what is seen ------------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ class Rehearsal:
         return [one for one in reversed(recoveries) if one.plan.kind is RecoveryKind.POOL_SWAP]
 
     def decisions(self) -> list[str]:
-        return sorted(self.control_plane.stores.journal.keys_since(0.0))
+        return sorted(key.text for key in self.control_plane.stores.journal.keys_since(0.0))
 
     def ended(self) -> bool:
         recoveries = self.recoveries()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from sqlalchemy import Engine
 
 from tests import builders as b
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact
-from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.queries import Queries
@@ -148,8 +150,14 @@ def test_a_person_can_answer_for_the_checkpoints(tmp_path: Path) -> None:
         "operator_token_file": str(tmp_path / "operator"),
     }
     config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
-    FleetStore(_engine(config)).see_jobs([JOB], b.NOW)
-    plane = compose(config, Outside(VirtualSlurm(["n1"]), lambda _: True, StoodClock()))
+    engine = open_database(config.server.database)
+    FleetStore(engine).see_jobs([JOB], b.NOW)
+    engine.dispose()
+    with closing(compose(config, Outside(VirtualSlurm(["n1"]), lambda _: True, StoodClock()))) as plane:
+        _trust(plane)
+
+
+def _trust(plane: ControlPlane) -> None:
     known = plane.stores.fleet.known_jobs(b.CLUSTER)
     plane.stores.facts.record("n2", [*shards(20), anomaly(7)], b.NOW, known.get)
     client = TestClient(plane.app)
@@ -166,12 +174,6 @@ def test_a_person_can_answer_for_the_checkpoints(tmp_path: Path) -> None:
     assert client.get("/v1/checkpoints").json()[0]["suspect"] == ""
     plane.stores.facts.record("n2", [anomaly(9)], b.NOW + 200, known.get)
     assert client.get("/v1/checkpoints").json()[0]["suspect"] != ""
-
-
-def _engine(config: Config) -> Engine:
-    from understudy_controlplane.store.database import open_database
-
-    return open_database(config.server.database)
 
 
 def test_of_many_jobs_only_those_asked_for_are_read(engine: Engine, tell: Tell) -> None:

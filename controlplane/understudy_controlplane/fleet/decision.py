@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from understudy_controlplane.fleet.evidence import NO_EVIDENCE, Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail
@@ -62,6 +63,13 @@ class Because(StrEnum):
     MOVE_BUDGET = "move_budget"
 
 
+class DecisionKey(NamedTuple):
+    """Two decisions with the same key say the same."""
+
+    subject: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     row: int  # number in `decide.table`
@@ -82,14 +90,14 @@ class Decision:
     origin: ValidationOrigin | None = None  # with VALIDATING
 
     @property
-    def key(self) -> str:
-        """A decision with the key of one that stands already is not recorded again."""
+    def key(self) -> DecisionKey:
+        """A decision with the key of one that is recorded, and still holds, is not recorded again."""
         parts = [self.subject, str(self.row), self.action.value, self.because.value]
         if self.to_state is None and self.finding is not None:
             seen = self.finding.detail
             hardware = seen if isinstance(seen, HardwareDetail) else HardwareDetail()
             parts += [self.finding.rule, hardware.boot_id, hardware.part]
-        return "|".join(parts)
+        return DecisionKey(self.subject, "|".join(parts))
 
     @property
     def once(self) -> bool:

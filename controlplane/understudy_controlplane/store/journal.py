@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, insert, select, update
 
 from understudy_controlplane.fleet.change import Change
-from understudy_controlplane.fleet.decision import TAKES_OUT
+from understudy_controlplane.fleet.decision import TAKES_OUT, DecisionKey
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.fleet.recovery import Plan
@@ -48,7 +48,7 @@ class Journal:
                 rows.append(
                     {
                         "at": now,
-                        "key": decision.key,
+                        "key": decision.key.text,
                         "table_row": decision.row,
                         "rule": decision.finding.rule if decision.finding else "",
                         "subject": decision.subject,
@@ -66,10 +66,11 @@ class Journal:
             if rows:
                 connection.execute(insert(tables.decision), rows)
 
-    def keys_since(self, since: float) -> set[str]:
+    def keys_since(self, since: float) -> set[DecisionKey]:
         table = tables.decision
         with reading(self._engine) as connection:
-            return set(connection.execute(select(table.c.key).where(table.c.at >= since)).scalars())
+            rows = connection.execute(select(table.c.subject, table.c.key).where(table.c.at >= since))
+            return {DecisionKey(*row) for row in rows}
 
     def quarantines_since(self, since: float) -> tuple[float, ...]:
         table = tables.decision

@@ -1,0 +1,69 @@
+"""Which decisions are recorded, and which repeat what is recorded already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests import builders as b
+from understudy_controlplane.decide.news import Recorded
+from understudy_controlplane.decide.transitions import follow
+from understudy_controlplane.fleet.change import Change
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
+from understudy_controlplane.fleet.node import NodeRecord, NodeState
+from understudy_controlplane.fleet.recovery import QuarantinePlan, StepName
+
+NEW = Recorded.from_journal([])
+FOUND = Finding(Signal.HARDWARE_FAULT, "xid.79", "n2", b.NOW, "fell off the bus")
+HELD = Decision(10, "n2", Action.NOTHING, Because.PAUSED, "broken", finding=FOUND)
+EVENT = replace(FOUND, signal=Signal.RECORDED, detail=HardwareDetail(boot_id="boot", part="gpu 3", is_event=True))
+NOTED = Decision(61, "n2", Action.NOTHING, Because.RULE, "an event", finding=EVENT)
+LIFTED = Decision(
+    50, "n2", Action.NOTHING, Because.RULE, "resumed", NodeState.IN_SERVICE, replace(FOUND, signal=Signal.DRAIN_LIFTED)
+)
+
+
+def run(recorded: Recorded, *rounds: list[Decision]) -> list[list[Decision]]:
+    """What each round records."""
+    found: list[list[Decision]] = []
+    for decisions in rounds:
+        news = recorded.news(Change(one) for one in decisions)
+        recorded = recorded.after(decisions, news)
+        found.append([one.decision for one in news])
+    return found
+
+
+def test_a_decision_that_still_holds_is_recorded_once_and_again_after_it_did_not() -> None:
+    assert run(NEW, [HELD], [HELD], [], [HELD]) == [[HELD], [], [], [HELD]]
+
+
+def test_another_cause_is_another_decision() -> None:
+    other = replace(HELD, because=Because.FLEET_BUDGET)
+    assert run(NEW, [HELD], [other], [HELD]) == [[HELD], [other], [HELD]]
+
+
+def test_a_decision_about_an_event_is_recorded_once_however_often_the_event_is_seen() -> None:
+    assert run(NEW, [NOTED], [], [NOTED]) == [[NOTED], [], []]
+
+
+def test_a_decision_that_acts_or_changes_a_state_is_always_recorded() -> None:
+    plan = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n2",), drain_reason="understudy: broken")
+    acts = replace(HELD, action=Action.QUARANTINE, plan=plan)
+    enters = replace(HELD, to_state=NodeState.UNKNOWN)
+    assert run(NEW, [acts, enters], [acts, enters]) == [[acts, enters]] * 2
+
+
+def test_a_decision_that_changes_a_record_otherwise_is_recorded() -> None:
+    change = Change(HELD, NodeRecord("n2"), NodeRecord("n2", weight=7, weight_before=1))
+    assert Recorded.from_journal([HELD.key]).news([change]) == [change]
+    assert Recorded.from_journal([HELD.key]).news([follow(NodeRecord("n2"), HELD, b.NOW)]) == []
+
+
+def test_a_new_process_does_not_record_again_what_the_one_before_it_recorded() -> None:
+    known = Recorded.from_journal([HELD.key, NOTED.key])
+    assert run(known, [HELD, NOTED], [], [HELD, NOTED]) == [[], [], [HELD]]
+
+
+def test_events_of_a_node_are_news_again_after_the_node_was_cleared_and_those_of_others_are_not() -> None:
+    other = replace(NOTED, subject="n22")
+    assert run(NEW, [NOTED, other], [LIFTED, NOTED, other], [NOTED, other]) == [[NOTED, other], [LIFTED], [NOTED]]

@@ -1,0 +1,41 @@
+"""What one round of the loop does with decisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+from structlog.testing import capture_logs
+
+from tests.recover.rehearsal import Rehearsal
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.queries import Queries
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_transition_that_would_break_an_invariant_is_logged_and_counted_and_not_recorded(tmp_path: Path) -> None:
+    """A record from outside contradicts itself: a suspect without a suspicion, for which an operator wants a test."""
+    rehearsal = Rehearsal(tmp_path, validation={"enabled": True})
+    rehearsal.fake.cancel(rehearsal.hungry)
+    with rehearsal.engine.begin() as connection:
+        connection.execute(update(tables.node).where(tables.node.c.name == "n5").values(state=NodeState.SUSPECT.value))
+    rehearsal.restart_control_plane()
+    for verb, node in ((Verb.TEST, "n5"), (Verb.HOLD, "n8")):
+        rehearsal.control_plane.stores.repairs.ask(verb, node, "new cables", "alice", rehearsal.fake.now)
+    with capture_logs() as lines:
+        rehearsal.run(5)
+    refused = [line for line in lines if line["event"] == "transition_refused"]
+    assert refused, lines
+    assert {(line["log_level"], line["subject"], line["row"]) for line in refused} == {("error", "n5", 257)}
+    assert "a suspect that is validated keeps its suspicions" in refused[0]["error"]
+    pulse = rehearsal.control_plane.loop.pulse
+    assert pulse.errors_total == len(refused)
+    assert pulse.last_error.startswith("transition refused: n5 would be validating by row 257")
+    assert rehearsal.state_of("n5") is NodeState.SUSPECT
+    decided = {(one["subject"], one["table_row"]) for one in Queries(rehearsal.engine).decisions(100)}
+    assert ("n8", 250) in decided, "others go on"
+    assert not any(subject == "n5" and row == 257 for subject, row in decided)
