@@ -77,6 +77,7 @@ class Invariants:
         self.effects = 0
         self.paused_since = math.inf
         self._wrong_since: dict[str, float] = {}
+        self._at_fault: set[str] = set()
         self._asked: dict[str, float] = {}
         self._drained_by_person: set[str] = set()
         self._resumed_at: dict[str, float] = {}
@@ -188,12 +189,14 @@ class Invariants:
                 raise Violation("an-ended-job-never-runs-again", words)
 
     def _budgets(self, records: dict[str, NodeRecord]) -> None:
+        """Counted when a node is newly out of service; those that operators asked for do not count."""
         guards = self._world.config.guards
-        at_fault = [name for name, record in records.items() if record.at_fault and name not in self._asked]
-        limit = min(guards.quarantined_nodes_max, int(guards.quarantined_share_max * len(records)))
-        if len(at_fault) > limit:
-            words = f"{', '.join(at_fault)} are out of service, {limit} may be"
-            raise Violation("never-over-a-budget", words)
+        at_fault = {name for name, record in records.items() if record.at_fault and name not in self._asked}
+        waiting = sum(records[name].state is NodeState.MANUAL_REPAIR for name in at_fault)
+        limit = (guards.quarantined_nodes_max or 0) + min(waiting, guards.waiting_nodes_min)
+        if at_fault - self._at_fault and len(at_fault) > limit:
+            raise Violation("never-over-a-budget", f"{', '.join(sorted(at_fault))} are out of service, {limit} may be")
+        self._at_fault = at_fault
         core = self._world.core
         assert core is not None
         moves = Counter(job for _, job in core.stores.recoveries.swaps_since(self._world.now - HOUR_SECONDS))

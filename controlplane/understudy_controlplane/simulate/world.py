@@ -60,6 +60,7 @@ def configuration(settings: Settings) -> Config:
         {
             "cluster": CLUSTER,
             "mode": "observe" if settings.observes else "act",
+            "guards": {"quarantined_nodes_max": 3, "waiting_share": 0, "waiting_nodes_min": 2},
             "spares": {"count": settings.spares},
             "hang": {"seconds_min": 30, "factor": 3, "first_step_seconds": 90},
             "recovery": {"step_timeout_seconds": 60, "first_step_timeout_seconds": 150},
