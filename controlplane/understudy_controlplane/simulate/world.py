@@ -10,8 +10,6 @@ from dataclasses import fields
 from random import Random
 from typing import Any, cast
 
-from sqlalchemy import Engine
-
 from understudy_controlplane.api.operator_requests import REFUSED_IN
 from understudy_controlplane.app import Core, Outside, assemble
 from understudy_controlplane.config import Config
@@ -35,7 +33,7 @@ from understudy_controlplane.simulate.scenario import (
 )
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmError, SlurmUnavailable
-from understudy_controlplane.store.database import DatabaseInMemory
+from understudy_controlplane.store.database import DatabaseInMemory, Engine
 from understudy_controlplane.store.stores import Stores
 
 BEGIN = 1_700_000_000.0

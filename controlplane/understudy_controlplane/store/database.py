@@ -22,6 +22,7 @@ StoreError = SQLAlchemyError
 
 __all__ = [
     "DatabaseInMemory",
+    "Engine",
     "StoreError",
     "insert_new",
     "look_at",
