@@ -16,6 +16,12 @@ def complaint(text: str) -> str:
     return str(caught.value)
 
 
+def test_a_policy_that_the_control_plane_cannot_carry_out_is_refused_with_what_can() -> None:
+    text = complaint('[spares]\nno_spare = "shrink"')
+    assert "spares.no_spare" in text
+    assert "use idle, wait or page" in text
+
+
 def test_a_fresh_install_only_observes() -> None:
     assert parse_config('cluster = "c"', "site.toml").mode is Mode.OBSERVE
 

@@ -21,6 +21,7 @@ from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import ACCUSING, Signal
 from understudy_controlplane.fleet.job import Checkpoint, JobThere, Refusal
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, DrainKind, NodeRecord, NodeState, NodeView
+from understudy_controlplane.fleet.operator import Request, Verb
 from understudy_controlplane.fleet.recovery import (
     FillPoolPlan,
     Plan,
@@ -163,7 +164,8 @@ class TestQuarantine:
         assert "not submitted" in decision.reason
 
     def test_without_a_spare_the_node_is_drained_and_the_gang_left_to_a_person(self) -> None:
-        decision = only(decided(b.snapshot(broken("n2"), jobs=[b.job()])))
+        config = b.config(spares={"no_spare": "wait"})
+        decision = only(decided(b.snapshot(broken("n2"), jobs=[b.job()]), config))
         assert (decision.because, plan_of(decision).steps) == (Because.NO_SPARE, (StepName.DRAIN_NODES,))
 
     def test_a_broken_spare_leaves_the_pool_and_is_not_chosen(self) -> None:
@@ -200,7 +202,7 @@ class TestStranded:
     node = b.node("n2", NodeState.QUARANTINED, slurm=b.slurm_node("n2", "ALLOCATED", ["DRAIN"], "understudy: x"))
 
     def test_it_moves_as_soon_as_there_is_a_spare(self) -> None:
-        without = only(decided(b.snapshot(self.node, jobs=[b.job()])))
+        without = only(decided(b.snapshot(self.node, jobs=[b.job()]), b.config(spares={"no_spare": "wait"})))
         assert (without.row, without.action, without.because) == (13, Action.NOTHING, Because.NO_SPARE)
         with_one = only(decided(b.snapshot(self.node, jobs=[b.job()], spares=SPARES)))
         assert (with_one.row, with_one.action, with_one.to_state) == (13, Action.MOVE_GANG, None)
@@ -258,6 +260,83 @@ class TestSpares:
         )
         plan = swap_of(only(decided(snapshot)))
         assert (plan.restart_count, plan.supersedes, plan.seats) == (1, 41, ("n1", "n4", "n6", "n7"))
+
+
+class TestIdleNodes:
+    """No spare in the pool, or no pool at all: an idle node will do."""
+
+    def moved_to(self, *nodes: NodeView, config: Config | None = None, **values: Any) -> tuple[str, ...]:
+        jobs = values.pop("jobs", [b.job()])
+        snapshot = b.snapshot(broken("n2"), *nodes, jobs=jobs, **values)
+        decision = next(one for one in decided(snapshot, config) if one.subject == "n2")
+        return decision.plan.spares if isinstance(decision.plan, PoolSwapPlan) else ()
+
+    def test_the_gang_gets_one(self) -> None:
+        assert self.moved_to() == ("n5",)
+
+    def test_spares_come_first(self) -> None:
+        assert self.moved_to(spares=("n8",)) == ("n8",)
+        assert self.moved_to(broken("n3"), spares=("n8",)) == ("n8", "n5")
+
+    @pytest.mark.parametrize("policy", ["wait", "page"])
+    def test_where_the_site_does_not_want_that_it_waits(self, policy: str) -> None:
+        assert self.moved_to(config=b.config(spares={"no_spare": policy})) == ()
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            b.node("n5", slurm=b.slurm_node("n5", "ALLOCATED")),
+            b.node("n5", slurm=b.slurm_node("n5", flags=["PLANNED"])),
+            b.node("n5", slurm=b.slurm_node("n5", flags=["COMPLETING"])),
+            b.node("n5", slurm=b.slurm_node("n5", flags=["DRAIN"], reason="NHC: disk", user="root")),
+            b.node("n5", slurm=dataclasses.replace(b.slurm_node("n5"), gres="gpu:4")),
+            b.node("n5", NodeState.SUSPECT, gpus=(b.gpu(0, nvlinks=17, nvlinks_max=18),)),
+            b.node("n5", heard_at=None),
+            broken("n5"),
+        ],
+        ids=["at work", "planned", "completing", "drained", "other GPUs", "suspect", "without an agent", "broken"],
+    )
+    def test_a_node_that_is_not_idle_healthy_and_fitting_is_not_taken(self, changed: NodeView) -> None:
+        assert self.moved_to(changed) == ("n6",)
+
+    def test_nor_one_that_others_have_reserved_for_later(self) -> None:
+        later = SlurmReservation("maint", ("n5",), ("root",), frozenset({"MAINT"}), start_at=int(b.NOW) + 9000)
+        assert self.moved_to(reservations={later.name: later}) == ("n6",)
+
+    def test_nor_one_that_another_gang_is_about_to_get(self) -> None:
+        other = b.job(job_id=8, nodes=("n6",))
+        snapshot = b.snapshot(broken("n2"), broken("n6"), jobs=[b.job(), other])
+        plans = [one.plan for one in decided(snapshot) if isinstance(one.plan, PoolSwapPlan)]
+        assert {plan.spares for plan in plans} == {("n5",), ("n7",)}
+
+    def test_nor_one_on_which_a_job_holds_a_part(self) -> None:
+        assert self.moved_to(jobs=[b.job(), b.job(managed=False, job_id=8, nodes=("n5",))]) == ("n6",)
+
+    def test_an_operators_node_is_left_to_them(self) -> None:
+        request = Request(1, "n5", Verb.HOLD, "it burns", "alice", b.NOW - 1)
+        assert self.moved_to(requests={"n5": request}) == ("n6",)
+
+
+class TestADeadNodeThatAnAdministratorDrained:
+    drained = b.slurm_node("n3", "ALLOCATED", ["DRAIN"], "NHC: disk", "root")
+    dead = b.node("n3", NodeState.FOREIGN_DRAIN, slurm=drained, heard_at=b.NOW - 60, slurmd_silent_since=b.NOW - 50)
+
+    def test_its_gang_is_moved_and_the_node_left_alone(self) -> None:
+        decision = only(decided(b.snapshot(self.dead, jobs=[b.job()], spares=SPARES)))
+        assert (decision.row, decision.action, decision.to_state) == (43, Action.MOVE_GANG, None)
+        plan = swap_of(decision)
+        assert (plan.seats, plan.nodes, plan.dead_nodes) == (("n1", "n2", "n4", "n6"), (), ("n3",))
+        assert not decision.opens_incident
+
+    def test_once(self) -> None:
+        plan = plan_of(only(decided(b.snapshot(self.dead, jobs=[b.job()], spares=SPARES))))
+        under_way = Recovery(3, plan, RecoveryStatus.RUNNING, b.NOW, ())
+        again = only(decided(b.snapshot(self.dead, jobs=[b.job()], spares=SPARES, recoveries=(under_way,))))
+        assert (again.action, again.plan) == (Action.NOTHING, None)
+
+    def test_without_a_gang_nothing_is_done(self) -> None:
+        decision = only(decided(b.snapshot(self.dead, jobs=[b.job(managed=False)], spares=SPARES)))
+        assert (decision.action, decision.plan, decision.opens_incident) == (Action.NOTHING, None, False)
 
 
 class TestNothing:

@@ -247,9 +247,11 @@ def test_a_job_without_a_launcher_is_requeued_onto_its_seats() -> None:
 
 
 def test_without_a_spare_the_named_node_keeps_its_seat() -> None:
-    snapshot = b.snapshot(jobs=[JOB])
-    plan = pool(snapshot, hang("n2"))
+    busy = [b.node(f"n{i}", slurm=b.slurm_node(f"n{i}", "ALLOCATED")) for i in (5, 6, 7, 8)]
+    plan = pool(b.snapshot(*busy, jobs=[JOB]), hang("n2"))
     assert (plan.seats, plan.leaving) == (("n1", "n2", "n3", "n4"), ())
+    plan = pool(b.snapshot(jobs=[JOB]), hang("n2"))
+    assert (plan.seats, plan.leaving) == (("n1", "n3", "n4", "n5"), ("n2",))
 
 
 def test_a_hardware_fault_has_priority_over_a_hang() -> None:

@@ -130,6 +130,13 @@ class Rehearsal:
         self.control_plane.close()
         self.control_plane = self._compose()
 
+    def set_config(self, **sections: Any) -> None:
+        """From here on, by a control plane that starts again."""
+        kept = self._config.model_dump()
+        kept |= {name: {**kept[name], **values} for name, values in sections.items()}
+        self._config = Config.model_validate(kept)
+        self.control_plane = self._compose()
+
     # -- what is seen ------------------------------------------------------------------------------------------
 
     @property

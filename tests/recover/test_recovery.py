@@ -620,6 +620,41 @@ def test_in_mode_observe_a_recovery_begun_before_stays_where_it_is(tmp_path: Pat
     assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
 
 
+def without_a_pool(tmp_path: Path) -> Rehearsal:
+    """The waiting job is gone, so that n5 to n8 are idle."""
+    rehearsal = Rehearsal(tmp_path)
+    rehearsal.fake.cancel_job(rehearsal.hungry)
+    rehearsal.fake.delete_reservation("understudy_spares")
+    rehearsal.set_config(spares={"count": 0})
+    rehearsal.run(1)
+    return rehearsal
+
+
+def test_without_a_pool_the_gang_gets_an_idle_node(tmp_path: Path) -> None:
+    rehearsal = without_a_pool(tmp_path)
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert (rehearsal.gang_state(), rehearsal.gang_nodes()) == (("RUNNING", 1), ["n1", "n2", "n4", "n5"])
+    assert rehearsal.reservation_names() == set()
+
+
+def test_an_idle_node_that_slurm_gives_to_another_job_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
+    """The gang stays until the seats are surely its own, and gets another node."""
+    rehearsal = without_a_pool(tmp_path)
+
+    def taken(name: str) -> None:
+        if name == "create_reservation" and not other:
+            other.append(rehearsal.fake.submit("student", 1))
+            rehearsal.fake.advance(1.0)
+
+    other: list[int] = []
+    rehearsal.line.before = taken
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: len(rehearsal.recoveries()) == 2 and rehearsal.ended())
+    assert "taken meanwhile: n5 by job" in rehearsal.recoveries()[0].outcome
+    assert (rehearsal.gang_state(), rehearsal.gang_nodes()) == (("RUNNING", 1), ["n1", "n2", "n4", "n6"])
+
+
 def test_a_gang_leaves_a_broken_node_also_where_a_budget_keeps_the_node_in_service(tmp_path: Path) -> None:
     """The node is idle then, and the job must not start there again."""
     rehearsal = Rehearsal(tmp_path, guards={"quarantined_nodes_max": 0})

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 from understudy_controlplane.config.action import Guards, Recovery, Repair, Validation
 from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
 from understudy_controlplane.config.section import Section
-from understudy_controlplane.config.service import Gateway, Jobs, Server, Slurm, Spares
+from understudy_controlplane.config.service import Gateway, Jobs, NoSpare, Server, Slurm, Spares
 from understudy_controlplane.xid_policy import RowOverride
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Jobs",
     "Lemon",
     "Mode",
+    "NoSpare",
     "Recovery",
     "Repair",
     "Server",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from understudy_controlplane.config.section import Section
 
@@ -82,7 +82,29 @@ class Jobs(Section):
     )
 
 
+class NoSpare(StrEnum):
+    IDLE = "idle"
+    WAIT = "wait"
+    PAGE = "page"
+
+
 class Spares(Section):
     count: int = Field(0, ge=0, description="Nodes to keep as hot spares, in a reservation of the control plane.")
     reservation: str = Field("understudy_spares", description="Name of the reservation that holds the spares.")
     partition: str = Field("", description="Partition to take spares from. Empty: any.")
+    no_spare: NoSpare = Field(
+        NoSpare.IDLE,
+        description="What a gang on a failed node gets when no spare of the pool fits: `idle` (an idle healthy node "
+        "that fits and that no reservation holds), `wait` (it stays until there is a spare), or `page` (it stays, and "
+        "a person is notified at once).",
+    )
+
+    @field_validator("no_spare", mode="before")
+    @classmethod
+    def _is_supported(cls, value: object) -> object:
+        if value == "shrink":
+            raise ValueError(
+                "the control plane cannot shrink a gang; the launcher can, inside its allocation "
+                "(`understudy run --when-out-of-spares shrink`): use idle, wait or page"
+            )
+        return value

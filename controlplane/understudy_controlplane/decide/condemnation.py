@@ -14,7 +14,7 @@ from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, D
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
-from understudy_controlplane.fleet.node import DrainKind
+from understudy_controlplane.fleet.node import DrainKind, NodeState
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
@@ -53,13 +53,14 @@ def condemnations(current: Round, condemned: Sequence[Condemned]) -> list[Decisi
             new |= {one[1].node} if takes_out else set()
         else:
             held.append((one, objection))
-    decisions = [_held_back(*pair) for pair in held]
+    decisions = [_held_back(snapshot, *pair) for pair in held]
     too_many = _one_too_many(current, decisions, new)
     if too_many and not snapshot.breaker:
         decisions.append(_breaker(current, too_many, new))
-    moving = [one[1] for one in allowed if _is_left(snapshot, one)]
+    moving = [one[1] for one in allowed if _is_left(snapshot, one) and not _is_others_and_left(snapshot, one[1])]
     undrained = [] if too_many else [one[1] for one, objection in held if _leaves(snapshot, one, objection)]
-    current = replace(current, undrained=frozenset(one.node for one in undrained))
+    if moving or undrained:
+        current = replace(current, undrained=frozenset(one.node for one in undrained)).with_idle()
     moves = gang_moves(current, moving + undrained)
     for i, ((_, finding), objection) in enumerate(held):
         if finding in undrained and finding.label in moves:
@@ -105,11 +106,19 @@ def _leaves(snapshot: Snapshot, condemned: Condemned, objection: guards.Objectio
     )
 
 
+def _is_others_and_left(snapshot: Snapshot, finding: Finding) -> bool:
+    """An administrator's node, which stays dead however often it is looked at, and that no gang has to leave again."""
+    if finding.signal is not Signal.NODE_DEAD or snapshot.nodes[finding.node].state is not NodeState.FOREIGN_DRAIN:
+        return False
+    return not any(_is_seated(snapshot, job, finding.node) for job in gangs_on(snapshot, {finding.node}))
+
+
 def _is_seated(snapshot: Snapshot, job: Job, node: str) -> bool:
     """And does not leave it already."""
     recovery = snapshot.recovery_of(job.key)
-    leaving = recovery.swap.leaving if recovery is not None and recovery.swap is not None else ()
-    return node in seats_of(snapshot, job) and node not in leaving
+    swap = recovery.swap if recovery is not None else None
+    left = (*swap.nodes, *swap.leaving) if swap is not None else ()
+    return node in seats_of(snapshot, job) and node not in left
 
 
 def _moved_all_the_same(decision: Decision, move: Move, objection: guards.Objection) -> Decision:
@@ -161,10 +170,21 @@ def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decisio
         to_state=row.to,
         finding=finding,
         evidence=finding.evidence,
-        opens_incident=_opens_incident(finding),
+        opens_incident=_opens_incident(snapshot, row, finding),
         plan=plan,
         suspects=row.suspects,
     )
+
+
+def _opens_incident(snapshot: Snapshot, row: Row, finding: Finding) -> bool:
+    """A node that an administrator took is not at fault."""
+    return finding.signal is not Signal.SEAT_LOST and not _is_others(snapshot, row, finding)
+
+
+def _is_others(snapshot: Snapshot, row: Row, finding: Finding) -> bool:
+    """An administrator deals with the node, and goes on doing so."""
+    node = snapshot.nodes.get(finding.node)
+    return node is not None and node.state is NodeState.FOREIGN_DRAIN and row.to is None
 
 
 def _plan_for_the_node(snapshot: Snapshot, condemned: Condemned) -> Plan:
@@ -198,11 +218,6 @@ def _breaker(current: Round, asked: list[str], new: set[str]) -> Decision:
     )
 
 
-def _held_back(condemned: Condemned, objection: guards.Objection) -> Decision:
+def _held_back(snapshot: Snapshot, condemned: Condemned, objection: guards.Objection) -> Decision:
     held = guards.held_back(*condemned, objection)
-    return replace(held, opens_incident=_opens_incident(condemned[1]))
-
-
-def _opens_incident(finding: Finding) -> bool:
-    """A node that an administrator took is not at fault."""
-    return finding.signal is not Signal.SEAT_LOST
+    return replace(held, opens_incident=_opens_incident(snapshot, *condemned))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide import allocation_swap, guards, hangs, plans, spares
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.fleet.decision import Because
@@ -63,7 +64,8 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     held = _held_back(current, job, named)
     if held is not None:
         return held
-    plan, words = hangs.restart(current.snapshot, job, findings, current.free, current.condemned, current.config)
+    fitting = current.fitting(job, named[0]) if named else []
+    plan, words = hangs.restart(current.snapshot, job, findings, fitting, current.condemned, current.config)
     return Move(plan, Because.RULE, words)
 
 
@@ -152,9 +154,10 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
         return held
     gone = _gone(snapshot, job, seats, findings)
     needed = len(findings) + len(gone) + _removed(snapshot, job)
-    free = [name for name in current.free if spares.suits(snapshot.nodes[name], job, snapshot.nodes[findings[0].node])]
+    free = current.fitting(job, findings[0].node)
     if len(free) < needed:
-        words = f"no fitting spare for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until then"
+        what = "spare or idle node" if current.config.spares.no_spare is NoSpare.IDLE else "spare"
+        words = f"no fitting {what} for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until then"
         return Move(None, Because.NO_SPARE, words)
     others = [
         other.key.job_id

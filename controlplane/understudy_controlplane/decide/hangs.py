@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from understudy_controlplane.config import Config
-from understudy_controlplane.decide import allocation_swap, plans, spares
+from understudy_controlplane.decide import allocation_swap, plans
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.recovery import Plan
@@ -39,7 +39,12 @@ def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
 
 
 def restart(
-    snapshot: Snapshot, job: Job, findings: Sequence[Finding], free: Sequence[str], bad: Collection[str], config: Config
+    snapshot: Snapshot,
+    job: Job,
+    findings: Sequence[Finding],
+    fitting: Sequence[str],
+    bad: Collection[str],
+    config: Config,
 ) -> tuple[Plan, str]:
     """Without the nodes that are named, where there are spares for them. They are not failed: a hang alone condemns
     none.
@@ -49,10 +54,7 @@ def restart(
     if job.key in snapshot.gangs and not allocation_swap.why_not(snapshot, job, (), bad):
         inside = plans.allocation_plan(snapshot, job, snapshot.gangs[job.key], findings, config, hang=why)
         return inside, f"the launcher of job {number} restarts it"
-    suiting = [
-        name for name in free if named and spares.suits(snapshot.nodes[name], job, snapshot.nodes[named[0].node])
-    ]
-    chosen = suiting[: len(named)]
+    chosen = fitting[: len(named)]
     plan = plans.swap_plan(snapshot, job, named or findings, job.slurm.nodes, chosen, hang=why)
     words = ", ".join(f"{new} in the place of {old.node}" for old, new in zip(named, chosen, strict=False))
     return plan, f"job {number} is requeued onto its seats{f', {words}' if words else ''}"

@@ -92,10 +92,9 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     earlier = superseded.swap if superseded else None
     # A job that pends is on its way from the attempt that the earlier plan gave up; one that runs is given up now.
     on_its_way = earlier if earlier and not job.running else None
-    accused = [] if hang else [finding for finding in findings if finding.signal is not Signal.SEAT_LOST]
-    accused = [finding for finding in accused if finding.node not in undrained]
     # Nodes that others took are no failed ones.
-    lost = {finding.node for finding in findings if finding.signal is Signal.SEAT_LOST}
+    lost = {finding.node for finding in findings if _is_taken(snapshot, finding)}
+    accused = [] if hang else [one for one in findings if one.node not in lost and one.node not in undrained]
     leaving = tuple(finding.node for finding in (findings[: len(spares)] if hang else findings))
     leaving = tuple(name for name in leaving if hang or name in undrained)
     failed = (*(finding.node for finding in accused), *gone)
@@ -132,6 +131,12 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     )
 
 
+def _is_taken(snapshot: Snapshot, finding: Finding) -> bool:
+    """An administrator has the node."""
+    node = snapshot.nodes.get(finding.node)
+    return finding.signal is Signal.SEAT_LOST or (node is not None and node.state is NodeState.FOREIGN_DRAIN)
+
+
 ALLOCATION_STEPS = (
     StepName.DRAIN_NODES,
     StepName.TELL_LAUNCHER,
@@ -156,8 +161,9 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
     superseded = snapshot.recovery_of(job.key)
     earlier = superseded.swap if superseded else None
     named = () if hang else tuple(dict.fromkeys(finding.node for finding in findings))
-    failed = tuple(name for name in named if name not in undrained)
-    avoided = tuple(name for name in named if name in undrained)
+    kept = {finding.node for finding in findings if finding.node in undrained or _is_taken(snapshot, finding)}
+    failed = tuple(name for name in named if name not in kept)
+    avoided = tuple(name for name in named if name in kept)
     reason = "" if hang else drain_reason(findings[0])
     if earlier:  # as in `swap_plan`
         held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}

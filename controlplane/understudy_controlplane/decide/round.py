@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from understudy_controlplane.config import Config
+from understudy_controlplane.config import Config, NoSpare
 from understudy_controlplane.decide import spares
+from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.recovery import Plan, SwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -21,6 +22,7 @@ class Round:
     """Of them: those that a budget keeps in service. Their gangs leave them all the same."""
 
     free: tuple[str, ...] = ()  # spares that a gang may get, best first
+    idle: tuple[str, ...] = ()  # nodes outside the pool that a gang may get when no spare fits, best first
     moves: tuple[SwapPlan, ...] = ()  # of gangs, decided in this round
 
     def with_condemned(self, nodes: frozenset[str]) -> Round:
@@ -28,8 +30,24 @@ class Round:
         return replace(self, condemned=nodes, free=free)
 
     def after(self, plan: Plan | None) -> Round:
-        """The spares that the plan takes are not free any more, and a gang that it moves counts."""
+        """The nodes that the plan takes are not free any more, and a gang that it moves counts."""
         if plan is None:
             return self
         moves = (*self.moves, plan) if isinstance(plan, SwapPlan) else self.moves
-        return replace(self, free=tuple(name for name in self.free if name not in plan.claimed), moves=moves)
+        free = tuple(name for name in self.free if name not in plan.claimed)
+        idle = tuple(name for name in self.idle if name not in plan.claimed)
+        return replace(self, free=free, idle=idle, moves=moves)
+
+    def with_idle(self) -> Round:
+        """Where the site lets gangs have idle nodes."""
+        if self.config.spares.no_spare is not NoSpare.IDLE:
+            return self
+        return replace(
+            self,
+            idle=tuple(name for name in spares.idle_nodes(self.snapshot, self.config) if name not in self.condemned),
+        )
+
+    def fitting(self, job: Job, failed: str) -> list[str]:
+        """Nodes that the job can start on in the place of `failed`, spares first."""
+        nodes = self.snapshot.nodes
+        return [name for name in (*self.free, *self.idle) if spares.suits(nodes[name], job, nodes[failed])]

@@ -101,21 +101,38 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     missing = policy.count - _held(snapshot)
     if missing <= 0 or still_gathering(snapshot):
         return ()
-    elsewhere = {name for reservation in snapshot.reservations.values() for name in reservation.nodes}
-    idle = [
-        name
-        for name, node in snapshot.nodes.items()
-        if _fit(node, snapshot)
-        and node.slurm is not None
-        and node.slurm.base_state == "IDLE"
-        and not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
-        and (not policy.partition or policy.partition in node.slurm.partitions)
-        and name not in elsewhere
-        and name not in bad
-    ]
+    idle = [name for name in _unused(snapshot) if name not in bad and _is_in(snapshot.nodes[name], policy.partition)]
     known = lemons(snapshot, config.lemon)
     best_last = sorted(idle, key=lambda name: (name not in known, _on_probation(snapshot, name), natural(name)))
     return tuple(best_last[-missing:])
+
+
+def idle_nodes(snapshot: Snapshot, config: Config) -> list[str]:
+    """Nodes outside the pool that a gang may get, best first; those on probation and lemons last. No reservation holds
+    them, now or later, no recovery has promised them, and no operator asks for them.
+    """
+    promised = {name for one in snapshot.recoveries for name in one.plan.claimed}
+    idle = [
+        name
+        for name in _unused(snapshot)
+        if name not in promised and name not in snapshot.requests and not snapshot.holders_of(name)
+    ]
+    known = lemons(snapshot, config.lemon)
+    return sorted(idle, key=lambda name: (name in known, _on_probation(snapshot, name), natural(name)))
+
+
+def _unused(snapshot: Snapshot) -> list[str]:
+    """Healthy nodes that Slurm has idle, and planned and reserved for nothing."""
+    reserved = {name for reservation in snapshot.reservations.values() for name in reservation.nodes}
+    return [
+        name
+        for name, node in snapshot.nodes.items()
+        if name not in reserved
+        and _fit(node, snapshot)
+        and node.slurm is not None
+        and node.slurm.base_state == "IDLE"
+        and not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
+    ]
 
 
 def _on_probation(snapshot: Snapshot, name: str) -> bool:
@@ -127,8 +144,12 @@ def takes_into_pool(snapshot: Snapshot, node: NodeView, policy: Spares) -> bool:
     pool = snapshot.reservations.get(policy.reservation)
     owned = pool is None or pool.made_for(POOL_USER)
     busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
-    fits = not policy.partition or (node.slurm is not None and policy.partition in node.slurm.partitions)
-    return policy.count > _held(snapshot) and owned and not busy and fits
+    return policy.count > _held(snapshot) and owned and not busy and _is_in(node, policy.partition)
+
+
+def _is_in(node: NodeView, partition: str) -> bool:
+    """Empty: any partition will do."""
+    return not partition or (node.slurm is not None and partition in node.slurm.partitions)
 
 
 def _held(snapshot: Snapshot) -> int:

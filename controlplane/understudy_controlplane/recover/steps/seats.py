@@ -11,9 +11,24 @@ def observe_held(world: World) -> Observation:
     held, plan = world.slurm.reservations.get(world.seats_name), world.plan_as(PoolSwapPlan)
     if held is not None and not held.made_for(plan.user):
         return Failed(f"reservation {held.name} was created for users {', '.join(held.users)}")
+    taken = _taken(world)
+    if taken:
+        return Failed(taken)
     if held is not None and set(held.nodes) == set(plan.seats):
         return Done(f"{held.name}: {', '.join(held.nodes)}")
     return Todo(f"seats not held: {', '.join(plan.seats)}")
+
+
+def _taken(world: World) -> str:
+    """A spare that was idle, and on which Slurm has started another job since. The gang still runs, and stays."""
+    plan = world.plan_as(PoolSwapPlan)
+    taken = [
+        f"{name} by job {job.job_id}"
+        for job in world.slurm.jobs.values()
+        if job.holds_nodes and job.job_id != plan.job.job_id
+        for name in sorted(set(job.nodes) & set(plan.spares))
+    ]
+    return f"taken meanwhile: {', '.join(taken)}" if taken else ""
 
 
 def hold(world: World, slurm: Slurm) -> None:
