@@ -303,7 +303,7 @@ class TestAKnownBadNodeThatABudgetKeepsInService:
         (decision,) = decided(snapshot)
         plan = b.plan_as(AllocationSwapPlan, decision.plan)
         assert (plan.nodes, plan.leaving, plan.launch) == ((), ("n2",), 2)
-        sent = (RecoveryStep(1, StepName.TELL_LAUNCHER, StepStatus.INTENDED),)
+        sent = (RecoveryStep(1, StepName.ORDER_RESTART, StepStatus.INTENDED),)
         under_way = Recovery(41, plan, RecoveryStatus.RUNNING, b.NOW - 1, sent)
         orders = launcher_orders(replace(snapshot, recoveries=(under_way,)))
         assert list(orders[7].bad) == ["n2"]

@@ -82,7 +82,7 @@ def pool(snapshot: Snapshot, *findings: Finding) -> PoolSwapPlan:
 def test_a_spare_of_its_own_is_preferred() -> None:
     plan = inside(scene(), fault("n2"))
     assert (plan.nodes, plan.claimed, plan.launch) == (("n2",), ("n2",), 2)
-    assert plan.steps[:2] == (StepName.DRAIN_NODES, StepName.TELL_LAUNCHER)
+    assert plan.steps[:2] == (StepName.DRAIN_NODES, StepName.ORDER_RESTART)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_dead_node_that_the_launcher_replaced_first_is_still_a_swap() -> None:
     assert StepName.AWAIT_FIRST_STEP in plan.steps
     for much_earlier in ({(JOB.key, 0): {"n2": (0, b.NOW - 900)}}, {(JOB.key, 1): {"n2": (1, b.NOW)}}, {}):
         plan = inside(scene(swapped, replaced=much_earlier), fault("n2", dead=True))
-        assert (plan.launch, plan.steps) == (-1, (StepName.DRAIN_NODES, StepName.TELL_LAUNCHER))
+        assert (plan.launch, plan.steps) == (-1, (StepName.DRAIN_NODES, StepName.ORDER_RESTART))
 
 
 def test_a_job_that_lost_its_batch_host_is_moved_although_slurm_shows_it_as_running() -> None:

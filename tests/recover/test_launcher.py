@@ -124,7 +124,7 @@ def test_a_bad_spare_is_reported_and_no_gang_is_moved(rehearsal: Rehearsal, laun
     rehearsal.fail("n4")
     rehearsal.run_until(lambda: all_ended(rehearsal))
     (recovery,) = moves(rehearsal)
-    assert [step.name for step in recovery.steps] == [StepName.DRAIN_NODES, StepName.TELL_LAUNCHER]
+    assert [step.name for step in recovery.steps] == [StepName.DRAIN_NODES, StepName.ORDER_RESTART]
     assert (launcher.seats, launcher.spares, launcher.launch) == (("n1", "n2", "n3"), (), 0)
 
 
@@ -153,7 +153,7 @@ def test_a_launcher_that_does_not_follow_its_orders_is_not_waited_for(
     rehearsal.run_until(lambda: len(moves(rehearsal)) == 2 and all_ended(rehearsal), 120)
     inside, pool = moves(rehearsal)
     assert inside.status is RecoveryStatus.FAILED
-    assert inside.outcome.startswith("tell_launcher: not done after 20 s")
+    assert inside.outcome.startswith("order_restart: not done after 20 s")
     assert (pool.plan.kind, pool.status) == (RecoveryKind.POOL_SWAP, RecoveryStatus.SUCCEEDED)
     assert rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"]
 

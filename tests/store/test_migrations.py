@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import msgspec
@@ -285,6 +286,30 @@ INSERT INTO incident (id, node, rule, signal, summary, evidence, fault_at, opene
 INCIDENT_FINDING = """
 INSERT INTO incident_finding (incident, rule, summary, evidence, at) VALUES (1, :rule, '', :evidence, 1)
 """
+
+
+class TestTheOrderToALauncher:
+    """0016: its step has another name."""
+
+    def test_is_renamed_in_the_steps_and_in_the_plan_and_back(self, engine: Engine) -> None:
+        downgrade(engine, "0015")
+        steps = ("drain_nodes", "tell_launcher")
+        add_recovery(engine, 1, steps, "tell_launcher", "no answer", "running")
+        with engine.begin() as connection:
+            plan = json.dumps({"steps": steps, "launch": 2})
+            connection.execute(text("UPDATE recovery SET kind = 'allocation', plan = :plan"), {"plan": plan})
+        migrate(engine)
+        assert self.stored(engine) == (["drain_nodes", "order_restart"],) * 2
+        downgrade(engine, "0015")
+        assert self.stored(engine) == (["drain_nodes", "tell_launcher"],) * 2
+
+    @staticmethod
+    def stored(engine: Engine) -> tuple[list[str], list[str]]:
+        with engine.connect() as connection:
+            steps = connection.execute(text("SELECT name FROM recovery_step ORDER BY position")).scalars()
+            plan = json.loads(connection.execute(text("SELECT plan FROM recovery")).scalar_one())
+            assert plan["launch"] == 2
+            return list(steps), plan["steps"]
 
 
 class TestDetailsOfFindings:

@@ -6,7 +6,7 @@ from understudy_controlplane.fleet.recovery import Recovery, StepName, StepStatu
 
 PHASE_STEPS = {
     "drained": StepName.DRAIN_NODES,
-    "relaunched": StepName.TELL_LAUNCHER,
+    "relaunched": StepName.ORDER_RESTART,
     "seats_held": StepName.BIND_JOB,
     "requeued": StepName.REQUEUE_JOB,
     "running": StepName.AWAIT_PROCESSES,

@@ -39,7 +39,7 @@ def _orders(snapshot: Snapshot, job: JobKey, gang: Gang) -> LauncherOrders:
 
 
 def _launcher_acts(recovery: Recovery) -> bool:
-    step = recovery.step(StepName.TELL_LAUNCHER)
+    step = recovery.step(StepName.ORDER_RESTART)
     return step is not None and step.status in (StepStatus.INTENDED, StepStatus.DONE)
 
 

@@ -139,7 +139,7 @@ def _is_taken(snapshot: Snapshot, finding: Finding) -> bool:
 
 ALLOCATION_STEPS = (
     StepName.DRAIN_NODES,
-    StepName.TELL_LAUNCHER,
+    StepName.ORDER_RESTART,
     StepName.AWAIT_PROCESSES,
     StepName.AWAIT_FIRST_STEP,
 )

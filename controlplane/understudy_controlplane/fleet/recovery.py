@@ -46,7 +46,7 @@ class StepName(StrEnum):
     """Imperatives, in the order in which plans use them."""
 
     DRAIN_NODES = "drain_nodes"
-    TELL_LAUNCHER = "tell_launcher"
+    ORDER_RESTART = "order_restart"
     HOLD_SEATS = "hold_seats"
     TAKE_SPARES = "take_spares"
     BIND_JOB = "bind_job"

@@ -33,6 +33,6 @@ def _own_timeout(step: StepName, plan: Plan, config: Config) -> float | None:
             return config.validation.timeout_seconds + hours * 3600 + START_SECONDS
         case StepName.OPEN_TICKET:
             return TICKET_SECONDS
-        case StepName.TELL_LAUNCHER:
+        case StepName.ORDER_RESTART:
             return config.recovery.launcher_timeout_seconds
     return None

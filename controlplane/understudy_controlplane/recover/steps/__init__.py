@@ -12,7 +12,7 @@ STEPS: dict[StepName, Step] = {
         nodes.DRAIN_NODES,
         nodes.DOWN_NODES,
         nodes.LIFT_DRAIN,
-        launcher.TELL_LAUNCHER,
+        launcher.ORDER_RESTART,
         pool.TAKE_SPARES,
         pool.FILL_POOL,
         seats.HOLD_SEATS,

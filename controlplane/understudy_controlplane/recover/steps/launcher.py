@@ -40,4 +40,4 @@ def send_orders(world: World, _slurm: Slurm) -> None:
     world.send_orders(orders_of(world.plan_as(AllocationSwapPlan)))
 
 
-TELL_LAUNCHER = Step(StepName.TELL_LAUNCHER, observe_launcher, send_orders, needs=(StepName.DRAIN_NODES,))
+ORDER_RESTART = Step(StepName.ORDER_RESTART, observe_launcher, send_orders, needs=(StepName.DRAIN_NODES,))
