@@ -25,6 +25,7 @@ KEYS = {
     "fact": "a fact, as JSON",
     "gateway": "how Slurm is called",
     "host": "address that is listened on",
+    "jump_seconds": "by how much the machine's clock was set; negative: back",
     "job": "Slurm's job id, or cluster/id@submit time",
     "kind": "kind of a hardware event",
     "mode": "observe or act",

@@ -109,6 +109,9 @@ def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_beli
         def now(self) -> float:
             return fake.now
 
+        def monotonic(self) -> float:
+            return fake.now
+
     def probe(node: SlurmNode) -> bool:
         asked.append(node.name)
         return answering
@@ -149,6 +152,9 @@ def test_a_slurmd_that_never_answers_is_tried_ever_more_rarely(tmp_path: Path) -
 
     class Clock:
         def now(self) -> float:
+            return fake.now
+
+        def monotonic(self) -> float:
             return fake.now
 
     def probe(_node: SlurmNode) -> bool:

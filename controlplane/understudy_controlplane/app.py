@@ -168,6 +168,7 @@ def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
         AgentRecorder(stores.fleet, stores.repairs),
         stores,
         directory,
+        telemetry,
         launchers,
         runner,
         config,

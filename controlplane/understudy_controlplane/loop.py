@@ -10,7 +10,7 @@ import threading
 import structlog
 
 from understudy_controlplane.agent_recorder import AgentRecorder
-from understudy_controlplane.clock import Clock
+from understudy_controlplane.clock import Clock, ClockWatch
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.guards import HOUR_SECONDS
@@ -28,6 +28,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.live.pulse import Pulse
+from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.live.verdicts import Verdicts
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.recover.runner import Runner
@@ -52,6 +53,7 @@ class Loop:
         agent_recorder: AgentRecorder,
         stores: Stores,
         directory: JobDirectory,
+        telemetry: Telemetry,
         launchers: Launchers,
         runner: Runner,
         config: Config,
@@ -62,10 +64,12 @@ class Loop:
         self._agent_recorder = agent_recorder
         self._stores = stores
         self._directory = directory
+        self._telemetry = telemetry
         self._launchers = launchers
         self._runner = runner
         self._config = config
         self._clock = clock
+        self._clock_watch = ClockWatch(clock)
         self._recorded = Recorded.from_journal(stores.journal.keys_since(clock.now() - RECORDED_SECONDS))
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -95,6 +99,7 @@ class Loop:
 
     def tick(self, recovering: bool = False) -> bool:
         """Returns whether recoveries are under way, so that the next tick should come soon."""
+        self._look_at_clock()
         begun = self._clock.now()
         snapshot, findings, decisions = self._judge(
             RECOVERING_TICK_SECONDS if recovering else self._config.slurm.poll_interval_seconds
@@ -116,6 +121,22 @@ class Loop:
         self.pulse.tick_seconds = self.pulse.last_tick_at - begun
         self.pulse.ticks_total += 1
         return acting and bool(recoveries)
+
+    def _look_at_clock(self) -> None:
+        """A clock that was set makes every age in memory wrong: all nodes have to be heard again, as after a start."""
+        jump = self._clock_watch.jump_seconds()
+        if jump == 0.0:
+            return
+        self.pulse.clock_jumps_total += 1
+        log.error(
+            "clock_set",
+            jump_seconds=round(jump, 1),
+            remedy="nothing is begun before all nodes were heard again; let a time service keep this machine's clock",
+        )
+        self._telemetry.forget()
+        self._launchers.forget()
+        self.observer.begin()
+        self._runner.unreadable()
 
     def _advance(self, recovery: Recovery) -> bool:
         """Whether to go on with others: a recovery that runs into something unforeseen does not hold them up."""

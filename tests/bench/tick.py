@@ -60,6 +60,9 @@ class SetClock:
     def now(self) -> float:
         return self.at
 
+    def monotonic(self) -> float:
+        return self.at
+
 
 class Fleet:
     """A control plane, and agents that report to it once a second."""

@@ -137,6 +137,9 @@ def test_a_slow_reading_costs(tmp_path: Path) -> None:
             self.at += 0.9
             return self.at
 
+        def monotonic(self) -> float:
+            return self.now()
+
     policy = Policy()
     diagnosis = diagnose(None, lambda _policy: Choice(SettingsOf(), "cli", ""), SlowClock(), 0)
     slow = check(diagnosis, "reading")

@@ -61,6 +61,9 @@ class Still:
     def now(self) -> float:
         return b.NOW
 
+    def monotonic(self) -> float:
+        return b.NOW
+
 
 STATE = LauncherState(7, 1, 0, LauncherPhase.RUNNING, ("n1", "n2", "n3"), ("n4",), nodes_min=3)
 

@@ -67,6 +67,9 @@ class Still:
     def now(self) -> float:
         return b.NOW
 
+    def monotonic(self) -> float:
+        return b.NOW
+
 
 @pytest.fixture
 def route(tmp_path: Path) -> Iterator[Route]:

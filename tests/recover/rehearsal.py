@@ -65,9 +65,22 @@ class Line:
 class VirtualClock:
     def __init__(self, fake: VirtualSlurm) -> None:
         self._fake = fake
+        self._ahead_of_slurm_seconds = 0.0
+        self._set_by_seconds = 0.0
 
     def now(self) -> float:
-        return self._fake.now
+        return self._fake.now + self._ahead_of_slurm_seconds
+
+    def monotonic(self) -> float:
+        return self.now() - self._set_by_seconds
+
+    def set_by(self, seconds: float, *, with_slurm: bool) -> None:
+        """`with_slurm`: slurmctld runs on the same machine."""
+        self._set_by_seconds += seconds
+        if with_slurm:
+            self._fake.now += seconds
+        else:
+            self._ahead_of_slurm_seconds += seconds
 
 
 class Rehearsal:
@@ -90,6 +103,7 @@ class Rehearsal:
         self.webhook_says = ""
         self._ticket_answers: dict[str, str] = {}
         self.each_tick: Callable[[], None] = lambda: None
+        self.clock = VirtualClock(self.fake)
         self.control_plane = self._compose()
         self.run(3)
         assert self.pool() == ["n6", "n7", "n8"]
@@ -103,15 +117,15 @@ class Rehearsal:
     # -- what happens ------------------------------------------------------------------------------------------
 
     def run(self, seconds: float) -> None:
-        until = self.fake.now + seconds
-        self.run_until(lambda: self.fake.now >= until, seconds + 10)
+        until = self.clock.monotonic() + seconds
+        self.run_until(lambda: self.clock.monotonic() >= until, seconds + 10)
 
     def run_until(self, predicate: Callable[[], object], seconds: float = 60) -> None:
         """Ticks come slower when nothing has happened for a while: virtual minutes are not what is tested."""
-        begun = self.fake.now
+        begun = self.clock.monotonic()
         while not predicate():
-            assert self.fake.now < begun + seconds, f"not within {seconds} s; {self.describe()}"
-            self.fake.advance(TICK_SECONDS if self.fake.now < begun + 10 else PATIENT_TICK_SECONDS)
+            assert self.clock.monotonic() < begun + seconds, f"not within {seconds} s; {self.describe()}"
+            self.fake.advance(TICK_SECONDS if self.clock.monotonic() < begun + 10 else PATIENT_TICK_SECONDS)
             self._boot()
             self._report()
             self.each_tick()
@@ -119,7 +133,7 @@ class Rehearsal:
 
     def fail(self, node: str, xid: int = 79) -> None:
         event = b.xid_event(node, xid, self.fake.now, int(self.fake.now * 10), self._boot_id(node))
-        self.control_plane.stores.facts.record(node, [event.event], self.fake.now, lambda _: None)
+        self.control_plane.stores.facts.record(node, [event.event], self.clock.now(), lambda _: None)
 
     def kill_node(self, node: str) -> None:
         self.fake.kill_node(node)
@@ -188,7 +202,7 @@ class Rehearsal:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _compose(self) -> ControlPlane:
-        outside = Outside(self.line, self._probe, VirtualClock(self.fake), webhook=self)
+        outside = Outside(self.line, self._probe, self.clock, webhook=self)
         return compose(self._config, outside)
 
     def send(self, url: str, body: Mapping[str, Any]) -> None:
@@ -227,7 +241,7 @@ class Rehearsal:
             if name not in self.silent and name in known:
                 gpus: dict[str, Any] = {"gpus": self.gpus[name]} if name in self.gpus else {}
                 report = b.report(name, boot_id=self._boot_id(name), sent_at=self.fake.now, **gpus)
-                self.control_plane.telemetry.receive(report, self.fake.now)
+                self.control_plane.telemetry.receive(report, self.clock.now())
 
     @staticmethod
     def _write(directory: Path, sections: dict[str, Any]) -> Config:

@@ -31,6 +31,9 @@ class StoodClock:
     def now(self) -> float:
         return b.NOW + 100
 
+    def monotonic(self) -> float:
+        return self.now()
+
 
 def shards(step: int, restart_count: int = 0) -> list[Fact]:
     return [

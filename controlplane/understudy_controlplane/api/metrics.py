@@ -146,6 +146,11 @@ class FleetCollector(Collector):
         )
         yield CounterMetricFamily("understudy_loop_ticks_total", "Ticks since start.", value=pulse.ticks_total)
         yield CounterMetricFamily("understudy_loop_errors_total", "Failed ticks since start.", value=pulse.errors_total)
+        yield CounterMetricFamily(
+            "understudy_clock_jumps_total",
+            "Times that the clock of the control plane's machine was set by two seconds or more since start.",
+            value=pulse.clock_jumps_total,
+        )
         yield GaugeMetricFamily("understudy_loop_tick_seconds", "Duration of the last tick.", value=pulse.tick_seconds)
         yield GaugeMetricFamily(
             "understudy_loop_age_seconds",

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from understudy_agent.wire import EarlierAllocations, LauncherOrders
 from understudy_controlplane.fleet.gang import Gang, orders_version
@@ -49,6 +49,11 @@ class Launchers:
                 return False
             self._gangs[job_id] = gang
             return before is None or before.state != gang.state
+
+    def forget(self) -> None:
+        """As after a start: what each launcher reported is known, and none has been heard."""
+        with self._lock:
+            self._gangs = {job_id: replace(gang, heard_at=None) for job_id, gang in self._gangs.items()}
 
     def gangs(self) -> dict[int, Gang]:
         with self._lock:

@@ -22,5 +22,6 @@ class Pulse:
     ticks_total: int = 0
     errors_total: int = 0
     last_error: str = ""
+    clock_jumps_total: int = 0
     snapshot: Snapshot | None = None  # the newest
     slurm: SlurmReading = field(default_factory=SlurmReading)

@@ -77,6 +77,12 @@ class Telemetry:
             self.windows_dropped_total += len(dropped)
             return dropped
 
+    def forget(self) -> None:
+        """As after a start: no node has been heard."""
+        with self._lock:
+            self._heard.clear()
+            self._steps.clear()
+
     def heard(self) -> dict[str, Heard]:
         with self._lock:
             return dict(self._heard)

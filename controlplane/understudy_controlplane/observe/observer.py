@@ -54,13 +54,18 @@ class Observer:
     def __init__(self, sources: Sources) -> None:
         config, stores = sources.config, sources.stores
         self._sources = sources
-        self._started_at = sources.clock.now()
-        self._view: SlurmView | None = None
         self._slurm = SlurmReader(sources.slurm, config.cluster, sources.clock)
-        self._probe = SlurmdProbe(sources.probe, config.silence.silent_after_seconds, self._started_at)
         self._events = EventCache(stores.facts, config.xid.burst_silence_seconds)
         self._history = NodeHistory(stores.checkpoints, stores.lemons, config.lemon.days)
         self._inventory = Inventory(stores.repairs)
+        self.begin()
+
+    def begin(self) -> None:
+        """At a start, and when the clock was set: how long a node is silent counts from now on."""
+        self._started_at = self._sources.clock.now()
+        self._view: SlurmView | None = None
+        silent_after_seconds = self._sources.config.silence.silent_after_seconds
+        self._probe = SlurmdProbe(self._sources.probe, silent_after_seconds, self._started_at)
 
     @property
     def reading(self) -> SlurmReading:

@@ -228,7 +228,8 @@ class Runner:
         if step.intended_at is None:
             return True
         pause = TICKET_AGAIN_SECONDS if step.name is StepName.OPEN_TICKET else 0.0
-        return self._clock.now() - step.intended_at >= max(pause, self._config.recovery.repeat_after_seconds)
+        pause = max(pause, self._config.recovery.repeat_after_seconds)
+        return not 0.0 <= self._clock.now() - step.intended_at < pause  # negative: the clock was set back
 
     def _done(self, recovery: Recovery, step: RecoveryStep, outcome: Done, world: World) -> None:
         now = self._clock.now()

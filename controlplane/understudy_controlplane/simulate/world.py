@@ -82,6 +82,9 @@ class VirtualClock:
     def now(self) -> float:
         return self._slurm.now
 
+    def monotonic(self) -> float:
+        return self._slurm.now
+
 
 class World:
     def __init__(self, scenario: Scenario, database: DatabaseInMemory) -> None:

@@ -12,6 +12,9 @@ from understudy_controlplane.slurm.protocol import Slurm, SlurmError
 
 BEGIN_TIME_SLACK_SECONDS = 1.0
 
+CLOCKS_APART_SECONDS_MAX = 5.0
+"""A time of Slurm's that is further ahead says nothing: this machine's clock was set."""
+
 SAME_SECOND_MARGIN_SECONDS = 1.05
 """Slurm fails a job that starts in the very second in which its last attempt was killed ("credential revoked"; it
 counts whole seconds). The requeue renews the submit time, so the job may start a second after that."""
@@ -138,11 +141,15 @@ def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait | Failed:
         return Wait(f"the job is held ({job.reason}): its user or an administrator has to release it", for_people=True)
     if not job.pending:
         return Wait(f"the job is {job.state}")  # a start time set now would be lost
-    if now < job.submit_at + SAME_SECOND_MARGIN_SECONDS:
+    if _requeued_within_this_second(job, now):
         return Wait("requeued within this second")
     if job.start_at is not None and job.start_at > now + BEGIN_TIME_SLACK_SECONDS:
         return Todo(f"Slurm would start it in {job.start_at - now:.0f} s")
     return Wait(f"pending: {job.reason or 'no reason given'}")
+
+
+def _requeued_within_this_second(job: SlurmJob, now: float) -> bool:
+    return -CLOCKS_APART_SECONDS_MAX < now - job.submit_at < SAME_SECOND_MARGIN_SECONDS
 
 
 def start(world: World, slurm: Slurm) -> None:
@@ -156,7 +163,7 @@ def observe_released(world: World) -> Observation:
         return Done("Slurm no longer knows the job")
     if job.ended or job.restart_count > plan.restart_count or not job.pending:
         return Done(f"the job is {job.state}")
-    if world.now < job.submit_at + SAME_SECOND_MARGIN_SECONDS:
+    if _requeued_within_this_second(job, world.now):
         return Wait("requeued within this second")
     if job.held_after_failed_launch:
         return Todo("Slurm holds the job since its launch failed")

@@ -1,0 +1,61 @@
+"""An administrator or a time service sets the clock of the control plane's machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.recover.rehearsal import NODES, Rehearsal
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import RecoveryStatus
+
+pytestmark = pytest.mark.integration
+
+SETS = ((-3600.0, True), (-200.0, False), (60.0, False), (3600.0, True))
+"""Seconds, and whether slurmctld runs on the same machine. MUNGE refuses another one whose clock is minutes away."""
+
+
+@pytest.fixture
+def rehearsal(tmp_path: Path) -> Rehearsal:
+    return Rehearsal(tmp_path)
+
+
+@pytest.mark.parametrize(("seconds", "with_slurm"), SETS)
+def test_a_clock_that_is_set_makes_no_node_silent(rehearsal: Rehearsal, seconds: float, with_slurm: bool) -> None:
+    rehearsal.clock.set_by(seconds, with_slurm=with_slurm)
+    rehearsal.run(60)
+    assert not rehearsal.line.effects
+    assert {rehearsal.state_of(node) for node in NODES} == {NodeState.IN_SERVICE}
+    assert rehearsal.control_plane.loop.pulse.clock_jumps_total == 1
+
+
+@pytest.mark.parametrize(("seconds", "with_slurm"), SETS)
+def test_a_fault_after_it_is_dealt_with(rehearsal: Rehearsal, seconds: float, with_slurm: bool) -> None:
+    rehearsal.clock.set_by(seconds, with_slurm=with_slurm)
+    rehearsal.run(15)
+    rehearsal.fail("n2")
+    rehearsal.run_until(rehearsal.ended, 30)
+    assert rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"]
+    assert rehearsal.state_of("n2") is NodeState.QUARANTINED
+
+
+@pytest.mark.parametrize("seconds", [-200.0, 60.0])
+@pytest.mark.parametrize("effects", [1, 4])
+def test_a_recovery_goes_on_when_the_clock_is_set_in_its_middle(
+    rehearsal: Rehearsal, seconds: float, effects: int
+) -> None:
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: len(rehearsal.line.effects) >= effects)
+    rehearsal.clock.set_by(seconds, with_slurm=False)
+    rehearsal.run_until(rehearsal.ended, 60)
+    assert [one.status for one in rehearsal.recoveries()] == [RecoveryStatus.SUCCEEDED]
+    assert rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"]
+
+
+def test_a_node_that_dies_just_before_it_is_still_noticed(rehearsal: Rehearsal) -> None:
+    rehearsal.kill_node("n2")
+    rehearsal.run(1)
+    rehearsal.clock.set_by(-3600, with_slurm=True)
+    rehearsal.run_until(rehearsal.ended, 120)
+    assert rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"]
