@@ -116,7 +116,7 @@ def assemble(config: Config, outside: Outside, engine: Engine, agent_token: Toke
         launches=stores.launches,
         clock=clock,
         wake_loop=loop.wake,
-        give_restore_point=lambda known, attempt: restore_points.tell(known.key, known.row, attempt),
+        give_restore_point=lambda known, attempt: restore_points.give(known.key, known.row, attempt),
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
     )

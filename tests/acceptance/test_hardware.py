@@ -20,7 +20,7 @@ def test_a_pending_remap_lets_its_job_end_and_a_hung_driver_is_suspected(make_si
     site.wait_for(lambda: len(site.node("n1")["ports"]) == FABRIC_PORTS, 60, "the fabric's ports are seen")
     for name in ("n1", "n3"):
         site.nodes[name].gpus.change(5, remapped_pending=1)
-        site.nodes[name].gpus.tell(5, EVENT_MEMORY_STORM, 0)  # upon which everything is read at once
+        site.nodes[name].gpus.raise_event(5, EVENT_MEMORY_STORM, 0)  # upon which everything is read at once
     site.nodes["n4"].gpus.hang(0)
 
     site.wait_for(lambda: "DRAIN" in site.node("n3")["slurm"]["flags"], 60, "idle n3 is drained")

@@ -232,8 +232,8 @@ async def test_events_arrive_with_the_gpu_they_are_about_and_a_new_sample(bench:
         news = bench.news
         await asyncio.sleep(0.3)  # until the event set exists
         bench.fake.change(6, recovery_action=1)
-        bench.fake.tell(6, EVENT_XID, 48)
-        bench.fake.tell(6, EVENT_RECOVERY_ACTION, 1)
+        bench.fake.raise_event(6, EVENT_XID, 48)
+        bench.fake.raise_event(6, EVENT_RECOVERY_ACTION, 1)
         await until(lambda: len(bench.events) == 2)
         bus_id = gpus.newest().gpus[6].bus_id
         assert [(event.kind, event.data, event.bus_id) for event in bench.events] == [
@@ -254,7 +254,7 @@ async def test_the_driver_can_be_unloaded_and_loaded_again_under_events_and_samp
         bench.fake.path.write_bytes(content)
         await until(lambda: statuses(gpus) == {GpuStatus.OK})
         await asyncio.sleep(0.3)
-        bench.fake.tell(1, EVENT_XID, 13)
+        bench.fake.raise_event(1, EVENT_XID, 13)
         await until(lambda: [event.data for event in bench.events] == [13])
 
 

@@ -81,7 +81,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
     directory = JobDirectory({known.key.job_id: known})
     woken: list[float] = []
 
-    def tell(known: KnownJob, attempt: Attempt) -> tuple[int, str]:
+    def give(known: KnownJob, attempt: Attempt) -> tuple[int, str]:
         return (20, f"/c/20/{known.row}/{attempt}")
 
     unfit: dict[str, str] = {}
@@ -94,7 +94,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
         LaunchStore(engine),
         Still(),
         lambda: woken.append(b.NOW),
-        tell,
+        give,
         lambda node, _now: unfit.get(node, ""),
     )
     app = FastAPI()

@@ -177,7 +177,7 @@ def test_in_mode_observe_launchers_get_no_orders(rehearsal: Rehearsal, launcher:
 
 
 def test_a_restart_forgets_neither_the_gang_nor_its_orders(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
-    tell(rehearsal, LaunchStarted(1, 0, 0, launcher.seats, launcher.spares, 1.0))
+    report(rehearsal, LaunchStarted(1, 0, 0, launcher.seats, launcher.spares, 1.0))
     launcher.obeys = False
     rehearsal.fail("n2")
     rehearsal.run_until(lambda: moves(rehearsal))
@@ -195,7 +195,7 @@ def test_a_restart_forgets_neither_the_gang_nor_its_orders(rehearsal: Rehearsal,
 def test_just_after_a_start_a_launcher_is_given_time_to_be_heard(
     rehearsal: Rehearsal, launcher: ObedientLauncher
 ) -> None:
-    tell(rehearsal, LaunchStarted(1, 0, 0, launcher.seats, launcher.spares, 1.0))
+    report(rehearsal, LaunchStarted(1, 0, 0, launcher.seats, launcher.spares, 1.0))
     launcher.speaks = False
     rehearsal.restart_control_plane()
     rehearsal.fail("n2")
@@ -233,10 +233,10 @@ def test_what_earlier_allocations_spent_counts_until_there_is_progress(rehearsal
     with rehearsal.engine.connect() as connection:
         row = connection.execute(select(tables.job.c.id).where(tables.job.c.job_id == 1)).scalar_one()
     launches = rehearsal.control_plane.stores.launches
-    tell(rehearsal, ended(0), ended(1), ended(2, counted=False), ended(3, restart_count=1))
+    report(rehearsal, ended(0), ended(1), ended(2, counted=False), ended(3, restart_count=1))
     assert launches.earlier_allocations(row, 1).launches_without_progress == 2
     assert launches.earlier_allocations(row, 2).launches_without_progress == 3
-    tell(rehearsal, ended(4, restart_count=1, progressed=True, counted=False), ended(5, restart_count=1))
+    report(rehearsal, ended(4, restart_count=1, progressed=True, counted=False), ended(5, restart_count=1))
     assert launches.earlier_allocations(row, 2).launches_without_progress == 1
 
 
@@ -246,15 +246,15 @@ def blame(job_id: int, node: str = "n5", launch: int = 1, rank: int = 0) -> Laun
 
 
 def test_two_users_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> None:
-    tell(rehearsal, blame(rehearsal.gang))
+    report(rehearsal, blame(rehearsal.gang))
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
     again = rehearsal.fake.submit("researcher", 1, comment="understudy")
     rehearsal.run(2)
-    tell(rehearsal, blame(again))
+    report(rehearsal, blame(again))
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE, "one user's program, submitted again"
-    tell(rehearsal, blame(rehearsal.hungry))
+    report(rehearsal, blame(rehearsal.hungry))
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.SUSPECT
     rehearsal.run(30)
@@ -265,15 +265,15 @@ def test_two_users_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> 
 
 def test_a_failure_that_goes_with_the_rank_to_another_node_clears_the_first(rehearsal: Rehearsal) -> None:
     after = LaunchEnded(rehearsal.hungry, 0, 2, "L100", "given up", 2.0, failed_node="n6", rank=0)
-    tell(rehearsal, blame(rehearsal.gang), blame(rehearsal.hungry), after)
+    report(rehearsal, blame(rehearsal.gang), blame(rehearsal.hungry), after)
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
-    tell(rehearsal, blame(rehearsal.hungry, launch=3))
+    report(rehearsal, blame(rehearsal.hungry, launch=3))
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.SUSPECT
 
 
-def tell(rehearsal: Rehearsal, *facts: JobFact) -> None:
+def report(rehearsal: Rehearsal, *facts: JobFact) -> None:
     control_plane = rehearsal.control_plane
     known = control_plane.stores.fleet.known_jobs("testbed")
     dropped = control_plane.stores.facts.record("n1", facts, rehearsal.fake.now, known.get)
@@ -288,13 +288,13 @@ def test_time_lost_is_credited_within_the_sites_bound(tmp_path: Path, bound: int
     rehearsal.each_tick = launcher.turn
     rehearsal.run(1)
     rehearsal.fake.set_time_limit(rehearsal.gang, 600)
-    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5))
-    tell(rehearsal, CheckpointShard(1, 0, 0, 1, 40, "/c/40", "r0", 1, "a" * 64, rehearsal.fake.now))
+    report(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5))
+    report(rehearsal, CheckpointShard(1, 0, 0, 1, 40, "/c/40", "r0", 1, "a" * 64, rehearsal.fake.now))
     rehearsal.run(180)
     rehearsal.fail("n2")
     rehearsal.run_until(lambda: launcher.launch == 1)
-    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 6, launch=1))
-    tell(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now + 0.5, launch=1))
+    report(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 6, launch=1))
+    report(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now + 0.5, launch=1))
     rehearsal.run_until(lambda: all_ended(rehearsal))
     assert [one.status for one in moves(rehearsal)] == [RecoveryStatus.SUCCEEDED]
     assert time_limit(rehearsal) == limit
@@ -302,8 +302,8 @@ def test_time_lost_is_credited_within_the_sites_bound(tmp_path: Path, bound: int
     launcher.spares = ("n3",)
     launcher.seats = ("n1", "n4")
     rehearsal.run_until(lambda: launcher.launch == 2)
-    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 7, launch=2))
-    tell(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now + 0.5, launch=2))
+    report(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 7, launch=2))
+    report(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now + 0.5, launch=2))
     rehearsal.run_until(lambda: all_ended(rehearsal))
     assert time_limit(rehearsal) - 600 <= bound
 
@@ -314,14 +314,14 @@ def test_time_is_credited_for_a_dead_node_that_the_launcher_replaced_first(tmp_p
     rehearsal.each_tick = launcher.turn
     rehearsal.run(1)
     rehearsal.fake.set_time_limit(rehearsal.gang, 600)
-    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5))
-    tell(rehearsal, CheckpointShard(1, 0, 0, 1, 40, "/c/40", "r0", 1, "a" * 64, rehearsal.fake.now))
+    report(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5))
+    report(rehearsal, CheckpointShard(1, 0, 0, 1, 40, "/c/40", "r0", 1, "a" * 64, rehearsal.fake.now))
     rehearsal.run(180)
     rehearsal.kill_node("n2")
     at, dead = rehearsal.fake.now + 3, LaunchCause.HARDWARE
-    tell(rehearsal, LaunchEnded(1, 0, 0, "L50", "n2 is silent", at, cause=dead, blamed=("n2",)))
+    report(rehearsal, LaunchEnded(1, 0, 0, "L50", "n2 is silent", at, cause=dead, blamed=("n2",)))
     launcher.seats, launcher.spares, launcher.lost, launcher.launch = ("n1", "n4", "n3"), (), ("n2",), 1
-    tell(rehearsal, RankStarted(1, 0, 0, 1, at + 1, 6, launch=1), FirstStep(1, 0, 0, 1, 41, at + 2, launch=1))
+    report(rehearsal, RankStarted(1, 0, 0, 1, at + 1, 6, launch=1), FirstStep(1, 0, 0, 1, 41, at + 2, launch=1))
     rehearsal.run_until(lambda: all_ended(rehearsal))
     (recovery,) = moves(rehearsal)
     assert (recovery.status, b.plan_as(AllocationSwapPlan, recovery.plan).launch) == (RecoveryStatus.SUCCEEDED, 0)
@@ -336,12 +336,12 @@ def test_a_limit_that_a_user_has_lowered_since_stays(tmp_path: Path) -> None:
     rehearsal.each_tick = launcher.turn
     rehearsal.run(1)
     rehearsal.fake.set_time_limit(rehearsal.gang, 600)
-    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5))
+    report(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5))
     rehearsal.fail("n2")
     rehearsal.run_until(lambda: launcher.launch == 1)
     rehearsal.fake.set_time_limit(rehearsal.gang, 90)
-    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 6, launch=1))
-    tell(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now + 90.0, launch=1))
+    report(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 6, launch=1))
+    report(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now + 90.0, launch=1))
     rehearsal.run_until(lambda: all_ended(rehearsal))
     assert time_limit(rehearsal) == 90
 
@@ -349,13 +349,13 @@ def test_a_limit_that_a_user_has_lowered_since_stays(tmp_path: Path) -> None:
 def test_the_ranks_of_the_launch_given_up_are_not_taken_for_the_new_ones(
     rehearsal: Rehearsal, launcher: ObedientLauncher
 ) -> None:
-    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5), FirstStep(1, 0, 0, 1, 40, rehearsal.fake.now))
+    report(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5), FirstStep(1, 0, 0, 1, 40, rehearsal.fake.now))
     rehearsal.fail("n2")
     rehearsal.run_until(lambda: launcher.launch == 1)
     rehearsal.run(3)
     assert [one.status for one in moves(rehearsal)] == [RecoveryStatus.RUNNING]
-    tell(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 6, launch=1))
-    tell(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now, launch=1))
+    report(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 6, launch=1))
+    report(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now, launch=1))
     rehearsal.run_until(lambda: all_ended(rehearsal))
 
 

@@ -47,11 +47,11 @@ def anomaly(step: int, rank: int = 1, restart_count: int = 0, **changes: Any) ->
     return Anomaly(JOB.key.job_id, restart_count, rank, 4, step=step, **values)
 
 
-Tell = Callable[..., list[str]]
+Report = Callable[..., list[str]]
 
 
 @pytest.fixture
-def tell(engine: Engine) -> Tell:
+def report(engine: Engine) -> Report:
     known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
 
     def record(node: str, *facts: Fact, at: float = b.NOW) -> list[str]:
@@ -62,56 +62,56 @@ def tell(engine: Engine) -> Tell:
 
 def restore(engine: Engine, attempt: int) -> tuple[int, str]:
     known = FleetStore(engine).known_jobs(b.CLUSTER)[JOB.key.job_id]
-    return RestorePoints(CheckpointStore(engine), FleetStore(engine), StoodClock()).tell(
+    return RestorePoints(CheckpointStore(engine), FleetStore(engine), StoodClock()).give(
         JOB.key, known.row, Attempt(attempt)
     )
 
 
-def test_an_anomaly_is_kept_once_however_often_it_arrives(engine: Engine, tell: Tell) -> None:
+def test_an_anomaly_is_kept_once_however_often_it_arrives(engine: Engine, report: Report) -> None:
     for _ in range(3):
-        assert tell("n2", anomaly(50)) == []
+        assert report("n2", anomaly(50)) == []
     (one,) = CheckpointStore(engine).anomalies([JOB.key])
     assert (one.node, one.rank, one.step, one.until, one.attempt) == ("n2", 1, 50, None, Attempt(0))
 
 
-def test_the_end_of_one_closes_it_whichever_comes_first(engine: Engine, tell: Tell) -> None:
-    tell("n2", anomaly(50, until=53))
-    tell("n2", anomaly(50))
+def test_the_end_of_one_closes_it_whichever_comes_first(engine: Engine, report: Report) -> None:
+    report("n2", anomaly(50, until=53))
+    report("n2", anomaly(50))
     (one,) = CheckpointStore(engine).anomalies([JOB.key])
     assert one.until == 53
 
 
-def test_the_restore_point_skips_suspect_checkpoints_and_reports_it(engine: Engine, tell: Tell) -> None:
-    tell("n2", *shards(20), *shards(40), *shards(60), anomaly(41))
+def test_the_restore_point_skips_suspect_checkpoints_and_reports_it(engine: Engine, report: Report) -> None:
+    report("n2", *shards(20), *shards(40), *shards(60), anomaly(41))
     assert restore(engine, 1) == (40, "/c/40")
     (job,) = Queries(engine).jobs(10)
     (attempt,) = [one for one in job["attempts"] if one["restart_count"] == 1]
     assert "step 60: loss_nan (nan) on rank 1 (n2) since step 41" in attempt["restore_why"]
 
 
-def test_a_job_without_a_good_checkpoint_starts_from_the_beginning(engine: Engine, tell: Tell) -> None:
-    tell("n2", *shards(20), *shards(40), anomaly(7))
+def test_a_job_without_a_good_checkpoint_starts_from_the_beginning(engine: Engine, report: Report) -> None:
+    report("n2", *shards(20), *shards(40), anomaly(7))
     assert restore(engine, 1) == (0, "")
 
 
-def test_the_restore_point_of_an_attempt_stays(engine: Engine, tell: Tell) -> None:
-    tell("n2", *shards(20), *shards(40))
+def test_the_restore_point_of_an_attempt_stays(engine: Engine, report: Report) -> None:
+    report("n2", *shards(20), *shards(40))
     assert restore(engine, 1) == (40, "/c/40")
-    tell("n2", anomaly(30))
+    report("n2", anomaly(30))
     assert restore(engine, 1) == (40, "/c/40")
     assert restore(engine, 2) == (20, "/c/20")
 
 
-def test_the_newest_good_checkpoint_is_known_without_settling_anything(engine: Engine, tell: Tell) -> None:
+def test_the_newest_good_checkpoint_is_known_without_settling_anything(engine: Engine, report: Report) -> None:
     """Looked up once: again when there is something new."""
     checkpoints, fleet = CheckpointStore(engine), FleetStore(engine)
     known, points = fleet.known_jobs(b.CLUSTER)[JOB.key.job_id], RestorePoints(checkpoints, fleet, StoodClock())
     assert points.newest(known) == (0, "")
-    tell("n2", *shards(20), *shards(40)[:3])
+    report("n2", *shards(20), *shards(40)[:3])
     assert points.newest(known) == (20, "/c/20")
-    tell("n2", *shards(40))
+    report("n2", *shards(40))
     assert points.newest(known) == (40, "/c/40")
-    tell("n2", anomaly(30))
+    report("n2", anomaly(30))
     assert points.newest(known) == (20, "/c/20")
     checkpoints.clear_anomalies(known.row, "looked at", "alice", b.NOW + 1)
     assert points.newest(known) == (40, "/c/40")
@@ -120,18 +120,18 @@ def test_the_newest_good_checkpoint_is_known_without_settling_anything(engine: E
     assert changed == set()
 
 
-def test_the_window_shows_what_speaks_against_a_checkpoint(engine: Engine, tell: Tell) -> None:
-    tell("n2", *shards(20), *shards(40), anomaly(30))
+def test_the_window_shows_what_speaks_against_a_checkpoint(engine: Engine, report: Report) -> None:
+    report("n2", *shards(20), *shards(40), anomaly(30))
     shown = {one["step"]: one["suspect"] for one in Queries(engine).checkpoints(10)}
     assert shown == {20: "", 40: "loss_nan (nan) on rank 1 (n2) since step 30"}
 
 
-def test_where_nan_was_first(engine: Engine, tell: Tell) -> None:
-    tell("n2", anomaly(50, rank=2), anomaly(50, rank=1), anomaly(51, rank=1))
-    tell("n3", anomaly(51, rank=3), anomaly(49, rank=3, kind=AnomalyKind.LOSS_JUMP))
+def test_where_nan_was_first(engine: Engine, report: Report) -> None:
+    report("n2", anomaly(50, rank=2), anomaly(50, rank=1), anomaly(51, rank=1))
+    report("n3", anomaly(51, rank=3), anomaly(49, rank=3, kind=AnomalyKind.LOSS_JUMP))
     (first,) = CheckpointStore(engine).first_nans(b.NOW - 9)
     assert (first.job, first.step, first.nodes, first.rank) == (JOB.key, 50, ("n2",), 1)
-    tell("n3", anomaly(50, rank=3))
+    report("n3", anomaly(50, rank=3))
     (first,) = CheckpointStore(engine).first_nans(b.NOW - 9)
     assert first.nodes == ("n2", "n3")
     assert CheckpointStore(engine).first_nans(b.NOW + 9) == ()
@@ -179,6 +179,6 @@ def _trust(plane: ControlPlane) -> None:
     assert client.get("/v1/checkpoints").json()[0]["suspect"] != ""
 
 
-def test_of_many_jobs_only_those_asked_for_are_read(engine: Engine, tell: Tell) -> None:
-    tell("n2", anomaly(5))
+def test_of_many_jobs_only_those_asked_for_are_read(engine: Engine, report: Report) -> None:
+    report("n2", anomaly(5))
     assert CheckpointStore(engine).anomalies([JobKey(b.CLUSTER, 99, 1)]) == []

@@ -164,11 +164,11 @@ def test_a_restore_point_stays_for_its_launch(engine: Engine, job_row: int) -> N
     fleet = FleetStore(engine)
     first, second = Attempt(1), Attempt(1, 1)
     assert fleet.restore_point(job_row, first) is None
-    fleet.tell_restore_point(job_row, first, 20, "/c/20", b.NOW)
-    fleet.tell_restore_point(job_row, first, 40, "/c/40", b.NOW)
+    fleet.record_restore_point(job_row, first, 20, "/c/20", b.NOW)
+    fleet.record_restore_point(job_row, first, 40, "/c/40", b.NOW)
     assert fleet.restore_point(job_row, first) == (20, "/c/20")
     assert fleet.restore_point(job_row, second) is None
-    fleet.tell_restore_point(job_row, second, 40, "/c/40", b.NOW)
+    fleet.record_restore_point(job_row, second, 40, "/c/40", b.NOW)
     assert fleet.restore_point(job_row, second) == (40, "/c/40")
     assert fleet.restore_point(job_row, first) == (20, "/c/20")
 

@@ -369,16 +369,16 @@ except pynvml.NVMLError_Timeout:
 
 
 def test_an_event_is_delivered_once_to_every_set_that_waits_for_its_kind(library: Path, gpus: FakeGpus) -> None:
-    gpus.tell(0, EVENT_XID, 13)  # before any set waits
+    gpus.raise_event(0, EVENT_XID, 13)  # before any set waits
     with subprocess.Popen(
         [sys.executable, "-c", WAITS], env=environment(library, gpus.path), stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"
-        gpus.tell(1, EVENT_RECOVERY_ACTION, 2)  # of a kind that was not asked for
-        gpus.tell(3, EVENT_XID, 31)  # of a GPU that was not asked for
-        gpus.tell(1, EVENT_XID, 79)
-        gpus.tell(0, EVENT_XID, 48)
+        gpus.raise_event(1, EVENT_RECOVERY_ACTION, 2)  # of a kind that was not asked for
+        gpus.raise_event(3, EVENT_XID, 31)  # of a GPU that was not asked for
+        gpus.raise_event(1, EVENT_XID, 79)
+        gpus.raise_event(0, EVENT_XID, 48)
         assert process.stdout.read().splitlines() == ["1 8 79 0xffffffff", "0 8 48 0xffffffff", "timeout"]
 
 

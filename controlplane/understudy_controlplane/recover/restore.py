@@ -39,7 +39,7 @@ class RestorePoints:
                 self._newest[job.row] = (chosen.step, chosen.path) if chosen else (0, "")
             return self._newest[job.row]
 
-    def tell(self, job: JobKey, job_row: int, attempt: Attempt) -> tuple[int, str]:
+    def give(self, job: JobKey, job_row: int, attempt: Attempt) -> tuple[int, str]:
         """Step and path; (0, "") to start from the beginning. The first request decides it for all."""
         point = self._fleet.restore_point(job_row, attempt)
         if point is None:
@@ -47,7 +47,7 @@ class RestorePoints:
             chosen = restore_point.choose(complete, anomalies)
             why = restore_point.explain(complete, anomalies)
             step, path = (chosen.step, chosen.path) if chosen else (0, "")
-            self._fleet.tell_restore_point(job_row, attempt, step, path, self._clock.now(), why)
+            self._fleet.record_restore_point(job_row, attempt, step, path, self._clock.now(), why)
             if why:
                 log.warning("restore_point_not_the_furthest", job=str(job), attempt=str(attempt), reason=why)
             point = self._fleet.restore_point(job_row, attempt)

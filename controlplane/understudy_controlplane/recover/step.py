@@ -55,7 +55,7 @@ class Tickets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a step is judged by: Slurm as just read, and the gang's own word."""
+    """What a step may look at: Slurm as just read, and the reports of the gang."""
 
     plan: Plan
     slurm: SlurmView

@@ -193,7 +193,7 @@ class FleetStore:
             row = connection.execute(query).first()
         return None if row is None or row.restore_step is None else (row.restore_step, row.restore_path)
 
-    def tell_restore_point(
+    def record_restore_point(
         self, job_row: int, attempt: Attempt, step: int, path: str, now: float, why: str = ""
     ) -> None:
         """Fix the attempt's restore point. The first one stays: all ranks must get the same. `why` says what

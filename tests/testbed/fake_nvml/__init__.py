@@ -243,7 +243,7 @@ class FakeGpus:
         gpus[gpu] = FakeGpu(**(known | fields))
         self.write(gpus)
 
-    def tell(self, gpu: int, kind: int, data: int) -> None:
+    def raise_event(self, gpu: int, kind: int, data: int) -> None:
         """Let an event happen, as nvmlEventSetWait tells it. `kind` is an nvmlEventType."""
         events = [line for line in self.path.read_text().splitlines() if line.startswith("event=")]
         number = 1 + max((int(line.split("\t")[0].split("=")[1]) for line in events), default=0)

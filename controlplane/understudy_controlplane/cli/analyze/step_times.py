@@ -335,7 +335,7 @@ def _notes(content: Content, policy: Straggler) -> list[str]:
     small = [f"{role or 'none'} ({size})" for role, size in sizes.items() if size < PEERS_MIN]
     if small:
         notes.append(
-            f"not judged: roles with fewer than {PEERS_MIN} ranks, too few to tell which one is slow: "
+            f"not judged: roles with fewer than {PEERS_MIN} ranks, too few to see which one is slow: "
             + ", ".join(small[:20])
             + (f" and {len(small) - 20} more" if len(small) > 20 else "")
         )
