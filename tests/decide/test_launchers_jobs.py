@@ -318,3 +318,9 @@ def test_a_launcher_that_does_not_obey_is_an_incident_of_the_gang() -> None:
     assert (finding.subject, finding.nodes) == (Subject.of_gang(JOB.key), GANG.seats)
     assert (decision.row, decision.action, decision.opens_incident) == (107, Action.NOTHING, True)
     assert list(launches(scene(disobeyed=frozenset({(JOB.key, 1)})))) == [], "the job was requeued since"
+
+
+def test_a_gang_that_waits_for_a_node_of_an_administrator_has_an_incident() -> None:
+    drained = b.node("n2", NodeState.FOREIGN_DRAIN)
+    decision = judged(scene(nodes=(drained,)), hang("n2"))
+    assert (decision.row, decision.opens_incident) == (101, True)

@@ -133,7 +133,7 @@ def test_in_observe_mode_a_held_job_is_only_spoken_of(rehearsal: Rehearsal) -> N
     say_refused(rehearsal, job)
     rehearsal.run(5)
     assert job_of(rehearsal, job).held_after_failed_launch
-    assert f"job {job}|90|nothing|dry_run" in rehearsal.decisions()
+    assert f"job {job}|90|nothing|dry_run|prolog.job_held||" in rehearsal.decisions()
 
 
 def test_a_node_drained_for_a_refusal_gets_understudys_reason(rehearsal: Rehearsal) -> None:

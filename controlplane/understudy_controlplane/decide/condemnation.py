@@ -8,11 +8,11 @@ from dataclasses import replace
 from understudy_controlplane.decide import guards, plans, repair_actions, spares
 from understudy_controlplane.decide.allocation_swap import seats_of
 from understudy_controlplane.decide.gang_moves import Move, gang_moves, gangs_on
-from understudy_controlplane.decide.round import Round
+from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Condition, Row, row_without_node
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import DrainKind, NodeState
 from understudy_controlplane.fleet.recovery import Plan
@@ -21,23 +21,13 @@ from understudy_controlplane.fleet.subject import Subject
 
 BUDGETS = (Because.FLEET_BUDGET, Because.HOURLY_BUDGET, Because.DOMAIN_BUDGET)
 
-CONDEMNING = (
-    Action.QUARANTINE,
-    Action.DRAIN,
-    Action.DRAIN_AGAIN,
-    Action.MOVE_GANG,
-    Action.RESTART_GANG,
-)
-"""Actions that are carried out here: they need the guards' room, or move a gang."""
 
-Condemned = tuple[Row, Finding]
-
-
-def condemnations(current: Round, condemned: Sequence[Condemned]) -> list[Decision]:
+def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     """What cannot wait asks the guards first."""
     snapshot, config = current.snapshot, current.config
-    held: list[tuple[Condemned, guards.Objection]] = []
-    allowed: list[Condemned] = []
+    condemned = [_with_generation(snapshot, one) for one in entered]
+    held: list[tuple[Entered, guards.Objection]] = []
+    allowed: list[Entered] = []
     new: set[str] = set()
     for one in sorted(condemned, key=_can_wait):
         takes_out = one[0].action in TAKES_OUT
@@ -68,7 +58,15 @@ def condemnations(current: Round, condemned: Sequence[Condemned]) -> list[Decisi
     return decisions + [_act(snapshot, one, moves.get(one[1].label)) for one in allowed]
 
 
-def _can_wait(condemned: Condemned) -> int:
+def _with_generation(snapshot: Snapshot, entered: Entered) -> Entered:
+    row, finding = entered
+    if not finding.node:
+        return entered
+    evidence = finding.evidence.with_more({"generation": snapshot.nodes[finding.node].generation})
+    return Entered(row, replace(finding, evidence=evidence))
+
+
+def _can_wait(condemned: Entered) -> int:
     """What can wait leaves the guards' room to what cannot. No job can use a node that failed its validation."""
     row, _ = condemned
     if _failed_validation(row):
@@ -92,7 +90,7 @@ def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) 
     return held if len(wanted) > guards.breaker_limit(snapshot, config) else []
 
 
-def _leaves(snapshot: Snapshot, condemned: Condemned, objection: guards.Objection) -> bool:
+def _leaves(snapshot: Snapshot, condemned: Entered, objection: guards.Objection) -> bool:
     """Whether a gang leaves the node although a budget keeps it in service. The breaker, the mode and a rule that only
     observes doubt that the node is at fault; a budget does not. A dead node would have to be declared down for it.
     """
@@ -133,7 +131,7 @@ def _failed_validation(row: Row) -> bool:
     return row.when is Condition.IN_SERVICE_BEFORE_VALIDATION
 
 
-def _is_left(snapshot: Snapshot, condemned: Condemned) -> bool:
+def _is_left(snapshot: Snapshot, condemned: Entered) -> bool:
     """Whether a gang with a seat there moves. A node that is validated has none."""
     row, finding = condemned
     if _failed_validation(row):
@@ -141,7 +139,7 @@ def _is_left(snapshot: Snapshot, condemned: Condemned) -> bool:
     return not _may_stay(snapshot, condemned) or _awaited(snapshot, finding.node)
 
 
-def _may_stay(snapshot: Snapshot, condemned: Condemned) -> bool:
+def _may_stay(snapshot: Snapshot, condemned: Entered) -> bool:
     """Whether what runs there goes on to its end: also when a drain that was for later is made again."""
     row, finding = condemned
     if row.action is Action.DRAIN_AGAIN:
@@ -154,7 +152,7 @@ def _awaited(snapshot: Snapshot, node: str) -> bool:
     return any(not job.running or node not in job.slurm.nodes for job in gangs_on(snapshot, {node}))
 
 
-def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decision:
+def _act(snapshot: Snapshot, condemned: Entered, move: Move | None) -> Decision:
     row, finding = condemned
     stays = "no managed gang is moved" if row.action is Action.DRAIN else "no managed gang runs there"
     move = move or Move(None, Because.RULE, stays)
@@ -177,7 +175,9 @@ def _act(snapshot: Snapshot, condemned: Condemned, move: Move | None) -> Decisio
 
 
 def _opens_incident(snapshot: Snapshot, row: Row, finding: Finding) -> bool:
-    """A node that an administrator took is not at fault."""
+    """A node that an administrator took is not at fault; a gang that hangs is, whichever node it waits for."""
+    if finding.signal in HANGS:
+        return True
     return finding.signal is not Signal.SEAT_LOST and not _is_others(snapshot, row, finding)
 
 
@@ -187,7 +187,7 @@ def _is_others(snapshot: Snapshot, row: Row, finding: Finding) -> bool:
     return node is not None and node.state is NodeState.FOREIGN_DRAIN and row.to is None
 
 
-def _plan_for_the_node(snapshot: Snapshot, condemned: Condemned) -> Plan:
+def _plan_for_the_node(snapshot: Snapshot, condemned: Entered) -> Plan:
     """Where no gang is moved."""
     row, finding = condemned
     if _failed_validation(row):
@@ -218,6 +218,6 @@ def _breaker(current: Round, asked: list[str], new: set[str]) -> Decision:
     )
 
 
-def _held_back(snapshot: Snapshot, condemned: Condemned, objection: guards.Objection) -> Decision:
+def _held_back(snapshot: Snapshot, condemned: Entered, objection: guards.Objection) -> Decision:
     held = guards.held_back(*condemned, objection)
     return replace(held, opens_incident=_opens_incident(snapshot, *condemned))

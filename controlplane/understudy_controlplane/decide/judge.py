@@ -2,64 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import repair_actions, repair_cycle
-from understudy_controlplane.decide.condemnation import Condemned, condemnations
-from understudy_controlplane.decide.pool import fill_pool
-from understudy_controlplane.decide.releases import releases
-from understudy_controlplane.decide.round import Round
+from understudy_controlplane.decide.condemnation import condemnations
+from understudy_controlplane.decide.pool import fill_pool, pool_short
+from understudy_controlplane.decide.releases import held_jobs, release
+from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import SIGNAL_PRIORITY, Row, look_up, row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, Signal, SilenceDetail
-from understudy_controlplane.fleet.node import NodeView, ValidationOrigin
+from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
 def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> list[Decision]:
-    """Decisions of this round, those that act with a plan. Repetitions are the caller's to leave out."""
+    """Decisions of this round, those that act with a plan. Repetitions are left to the caller (`news`)."""
     if mass := _mass_silence(findings):
         snapshot = replace(snapshot, mass_silence=mass)
     if mass := _mass_hang(findings):
         snapshot = replace(snapshot, mass_hang=mass)
+    entered = [
+        *_of_nodes(snapshot, (*findings, *repair_cycle.due(snapshot, config))),
+        *_of_no_node((*findings, *held_jobs(snapshot))),
+    ]
+    condemned = [one.finding for one in entered if CARRIED_OUT_BY[one.row.action] is condemnations]
+    nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)
+    current = Round(snapshot, config).with_condemned(nodes)
+    entered += _of_no_node(pool_short(current))
     decisions: list[Decision] = []
-    condemned: list[Condemned] = []
-    begun: dict[str, ValidationOrigin | None] = {}
-    by_node: dict[str, list[Finding]] = {}
-    for finding in (*findings, *repair_cycle.due(snapshot, config)):
-        by_node.setdefault(finding.node, []).append(finding)
-    of_no_node = [(row_without_node(finding.signal), finding) for finding in by_node.pop("", ())]
-    decisions += [_plain(*one) for one in of_no_node if one[0].action is Action.NOTHING]
-    condemned += [one for one in of_no_node if one[0].action is not Action.NOTHING]
-    for name, node in snapshot.nodes.items():
-        own = by_node.get(name)
-        if own is None:
-            continue
-        decisions += _remarks(node, own)
-        chosen = _most_urgent(node, own)
-        if chosen is None:
-            continue
-        row, finding = chosen
-        if row.action in repair_actions.PLANNED_BY:
-            decisions.append(repair_actions.carry_out(snapshot, row, finding, config, begun))
-            if decisions[-1].action in (Action.REPAIR, Action.VALIDATE):
-                begun[name] = row.origin
-        elif row.action is not Action.NOTHING:
-            evidence = finding.evidence.with_more({"generation": node.generation})
-            condemned.append((row, replace(finding, evidence=evidence)))
-        else:
-            decisions.append(_plain(row, finding))
-    current = Round(snapshot, config).with_condemned(
-        frozenset(finding.node for _, finding in condemned if finding.signal not in HANGS)
-    )
-    decisions += condemnations(current, condemned)
-    decisions += releases(snapshot, config)
-    acting = [one for one in decisions if one.plan and one.action is not Action.RELEASE_JOB]
-    if not acting:  # one thing after the other: a swap takes spares
-        decisions += fill_pool(replace(current, condemned=frozenset(finding.node for _, finding in condemned)))
+    for carry_out in dict.fromkeys(CARRIED_OUT_BY.values()):
+        decisions += carry_out(current, [one for one in entered if CARRIED_OUT_BY[one.row.action] is carry_out])
+        acting = any(one.plan and one.action is not Action.RELEASE_JOB for one in decisions)
+        current = replace(current, acting=acting)
     return decisions
+
+
+def _of_no_node(findings: Iterable[Finding]) -> Iterator[Entered]:
+    for finding in findings:
+        if not finding.node:
+            yield Entered(row_without_node(finding.signal), finding)
+
+
+def _of_nodes(snapshot: Snapshot, findings: Iterable[Finding]) -> Iterator[Entered]:
+    by_node: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_node.setdefault(finding.node, []).append(finding)
+    for name, node in snapshot.nodes.items():
+        if name in by_node:
+            yield from _remarks(node, by_node[name])
+            yield from _most_urgent(node, by_node[name])
 
 
 def _mass_silence(findings: Iterable[Finding]) -> str:
@@ -82,20 +76,26 @@ def _mass_hang(findings: Iterable[Finding]) -> str:
     )
 
 
-def _remarks(node: NodeView, findings: Iterable[Finding]) -> list[Decision]:
+def _remarks(node: NodeView, findings: Iterable[Finding]) -> Iterator[Entered]:
     """Findings that never change a state: each is worth one line."""
-    remarks = [finding for finding in findings if finding.signal not in SIGNAL_PRIORITY]
-    rows = [(look_up(node.record, finding.signal), finding) for finding in remarks]
-    return [_plain(row, finding) for row, finding in rows if row is not None]
+    for finding in findings:
+        if finding.signal not in SIGNAL_PRIORITY and (row := look_up(node.record, finding.signal)) is not None:
+            yield Entered(row, finding)
 
 
-def _most_urgent(node: NodeView, findings: Iterable[Finding]) -> tuple[Row, Finding] | None:
+def _most_urgent(node: NodeView, findings: Iterable[Finding]) -> list[Entered]:
+    """One at most."""
     entered = [
-        (row, finding)
+        Entered(row, finding)
         for finding in findings
         if finding.signal in SIGNAL_PRIORITY and (row := look_up(node.record, finding.signal)) is not None
     ]
-    return min(entered, key=lambda pair: (SIGNAL_PRIORITY.index(pair[1].signal), pair[1].at), default=None)
+    entered.sort(key=lambda one: (SIGNAL_PRIORITY.index(one.finding.signal), one.finding.at))
+    return entered[:1]
+
+
+def _record(_current: Round, entered: Sequence[Entered]) -> list[Decision]:
+    return [_plain(*one) for one in entered]
 
 
 def _plain(row: Row, finding: Finding) -> Decision:
@@ -113,3 +113,27 @@ def _plain(row: Row, finding: Finding) -> Decision:
         suspects=row.suspects,
         ends_suspicion=finding.suspicion,
     )
+
+
+CARRIED_OUT_BY: Mapping[Action, Callable[[Round, Sequence[Entered]], list[Decision]]] = {
+    Action.NOTHING: _record,
+    Action.REPAIR: repair_actions.carry_out,
+    Action.VALIDATE: repair_actions.carry_out,
+    Action.ASK_PERSON: repair_actions.carry_out,
+    Action.TAKE_BACK: repair_actions.carry_out,
+    Action.RETURN: repair_actions.carry_out,
+    Action.LET_GO: repair_actions.carry_out,
+    Action.RESTORE_WEIGHT: repair_actions.carry_out,
+    Action.HOLD: repair_actions.carry_out,
+    Action.QUARANTINE: condemnations,
+    Action.DRAIN: condemnations,
+    Action.DRAIN_AGAIN: condemnations,
+    Action.MOVE_GANG: condemnations,
+    Action.RESTART_GANG: condemnations,
+    Action.OPEN_BREAKER: condemnations,
+    Action.RELEASE_JOB: release,
+    Action.FILL_POOL: fill_pool,
+}
+"""The function that carries the action of a row out: it gets all findings that entered such rows, asks the guards and
+plans. In this order.
+"""

@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from understudy_controlplane.decide import guards, plans, spares
-from understudy_controlplane.decide.round import Round
-from understudy_controlplane.decide.table import row_without_node
+from understudy_controlplane.decide.round import Entered, Round
+from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
-from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.recovery import FillPoolPlan, Recovery, StepName, StepStatus
 from understudy_controlplane.fleet.slurm import POOL_USER
 
 
-def fill_pool(current: Round) -> list[Decision]:
-    snapshot, config, row = current.snapshot, current.config, row_without_node(Signal.POOL_SHORT)
+def pool_short(current: Round) -> Iterator[Finding]:
+    snapshot, config = current.snapshot, current.config
     if config.spares.count == 0 or any(_changes_pool(recovery) for recovery in snapshot.recoveries):
-        return []
+        return
     bad = current.condemned | {name for one in snapshot.recoveries for name in one.plan.claimed}
     pool = snapshot.reservations.get(config.spares.reservation)
     if pool is not None and not pool.made_for(POOL_USER):
         users = ", ".join(pool.users)
-        reason = f"reservation {pool.name} is another user's (users {users}): there is no spare pool"
-        return [Decision(row.number, "fleet", Action.NOTHING, Because.FOREIGN_POOL, reason)]
-    wanted = spares.joining_pool(snapshot, set(bad), config)
-    if not wanted:
-        return []
-    objection = guards.object_to_any(snapshot)
-    names = ", ".join(wanted)
-    return [
-        Decision(
-            row=row.number,
-            subject="fleet",
-            action=Action.NOTHING if objection else row.action,
-            because=objection.because if objection else Because.RULE,
-            reason=f"{names} should join the spare pool: {row.why}"
-            + (f"; but nothing is done, because {objection.words}" if objection else ""),
-            evidence=Evidence({"joining": list(wanted)}),
-            plan=None if objection else plans.fill_pool_plan(wanted),
-        )
-    ]
+        words = f"reservation {pool.name} is another user's (users {users}): there is no spare pool"
+        yield Finding(Signal.POOL_SHORT, "pool.foreign", "", snapshot.now, words)
+    elif wanted := spares.joining_pool(snapshot, set(bad), config):
+        words = f"{', '.join(wanted)} should join the spare pool"
+        evidence = Evidence({"joining": [*wanted]})
+        yield Finding(Signal.POOL_SHORT, "pool.short", "", snapshot.now, words, evidence, nodes=wanted)
+
+
+def fill_pool(current: Round, entered: Sequence[Entered]) -> list[Decision]:
+    """Only in a round in which nothing else acts: a swap takes spares."""
+    return [_fill(current, *one) for one in entered if not current.acting]
+
+
+def _fill(current: Round, row: Row, finding: Finding) -> Decision:
+    objection = guards.object_to_any(current.snapshot)
+    if objection is not None and finding.nodes:
+        return guards.held_back(row, finding, objection)
+    return Decision(
+        row=row.number,
+        subject=finding.label,
+        action=row.action if finding.nodes else Action.NOTHING,
+        because=Because.RULE if finding.nodes else Because.FOREIGN_POOL,
+        reason=f"{finding.summary}: {row.why}" if finding.nodes else finding.summary,
+        finding=finding,
+        evidence=finding.evidence,
+        plan=plans.fill_pool_plan(finding.nodes) if finding.nodes else None,
+    )
 
 
 def _changes_pool(recovery: Recovery) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, plans
-from understudy_controlplane.decide.table import row_without_node
-from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.decide.round import Entered, Round
+from understudy_controlplane.decide.table import Row
+from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
-from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, Refusal
 from understudy_controlplane.fleet.recovery import ReleaseJobPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -19,17 +22,19 @@ CLOCKS_APART_SECONDS_MAX = 300.0
 """MUNGE tolerates no more."""
 
 
-def releases(snapshot: Snapshot, config: Config) -> list[Decision]:
-    """For every job, also those that did not ask for Understudy, because its Prolog delayed them."""
+def held_jobs(snapshot: Snapshot) -> Iterator[Finding]:
+    """Every such job, also one that did not ask for Understudy, because its Prolog delayed it."""
     under_way = {one.plan.job for one in snapshot.recoveries if isinstance(one.plan, ReleaseJobPlan)}
-    decisions: list[Decision] = []
     for job in snapshot.jobs.values():
         if not job.slurm.held_after_failed_launch or job.key in under_way:
             continue
         refusals = [one for one in snapshot.refusals if refused(job, one)]
         if refusals:
-            decisions.append(_release(snapshot, job, refusals, config))
-    return decisions
+            yield _held(job, refusals)
+
+
+def release(current: Round, entered: Sequence[Entered]) -> list[Decision]:
+    return [_release(current, *one) for one in entered]
 
 
 def refused(job: Job, refusal: Refusal) -> bool:
@@ -41,27 +46,44 @@ def refused(job: Job, refusal: Refusal) -> bool:
     return -CLOCKS_APART_SECONDS_MAX <= job.slurm.submit_at - refusal.at <= HELD_AFTER_SECONDS_MAX
 
 
-def _release(snapshot: Snapshot, job: Job, refusals: list[Refusal], config: Config) -> Decision:
-    row = row_without_node(Signal.JOB_HELD)
+def _held(job: Job, refusals: Sequence[Refusal]) -> Finding:
     nodes = sorted({one.node for one in refusals})
-    reason = f"job {job.key.job_id} is held because Understudy's Prolog kept it off {', '.join(nodes)}: {row.why}"
-    objection = guards.object_to_any(snapshot) or _not_alone(job) or _too_often(snapshot, job, config)
-    return Decision(
-        row=row.number,
-        subject=f"job {job.key.job_id}",
-        action=Action.NOTHING if objection else row.action,
-        because=objection.because if objection else Because.RULE,
-        reason=f"{reason}; but nothing is done, because {objection.words}" if objection else reason,
-        evidence=Evidence(
+    return Finding(
+        Signal.JOB_HELD,
+        "prolog.job_held",
+        "",
+        min(one.received_at for one in refusals),
+        f"job {job.key.job_id} is held because Understudy's Prolog kept it off {', '.join(nodes)}",
+        Evidence(
             {
                 "job": job.key.job_id,
                 "submit_at": job.key.submit_at,
                 "restart_count": job.slurm.restart_count,
-                "nodes": list(nodes),
+                "nodes": [*nodes],
                 "refused": refusals[0].reason,
             }
         ),
-        plan=None if objection else plans.release_plan(job),
+        job=job.key,
+        nodes=tuple(nodes),
+    )
+
+
+def _release(current: Round, row: Row, finding: Finding) -> Decision:
+    snapshot, config = current.snapshot, current.config
+    assert finding.job is not None
+    job = snapshot.jobs[finding.job]
+    objection = guards.object_to_any(snapshot) or _not_alone(job) or _too_often(snapshot, job, config)
+    if objection is not None:
+        return guards.held_back(row, finding, objection)
+    return Decision(
+        row=row.number,
+        subject=finding.label,
+        action=row.action,
+        because=Because.RULE,
+        reason=f"{finding.summary}: {row.why}",
+        finding=finding,
+        evidence=finding.evidence,
+        plan=plans.release_plan(job),
     )
 
 

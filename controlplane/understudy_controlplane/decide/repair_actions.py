@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, plans
 from understudy_controlplane.decide.repair_cycle import NOT_BEGUN, attempts_by_node
+from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.node import FROM_SERVICE, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Plan, Recovery, RepairPlan, Rung
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Plan, RepairPlan, Rung
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Entered:
-    """A row of the table that was entered with a finding."""
-
-    snapshot: Snapshot
-    config: Config
-    row: Row
-    finding: Finding
-
-    @property
-    def node(self) -> NodeView:
-        return self.snapshot.nodes[self.finding.node]
-
-    @property
-    def under_way(self) -> Recovery | None:
-        return self.snapshot.recovery_on(self.node.name)
-
-    @property
-    def label(self) -> str:
-        return f"{self.node.name}-{int(self.snapshot.now)}"
+def carry_out(current: Round, entered: Sequence[Entered]) -> list[Decision]:
+    """One node after the other: those whose repair or validation begins count for the next."""
+    begun: dict[str, ValidationOrigin | None] = {}  # None: a repair
+    decisions: list[Decision] = []
+    for one in entered:
+        decisions.append(_decide(current, one, begun))
+        if decisions[-1].action in (Action.REPAIR, Action.VALIDATE):
+            begun[one.finding.node] = one.row.origin
+    return decisions
 
 
-def carry_out(
-    snapshot: Snapshot, row: Row, finding: Finding, config: Config, begun: Mapping[str, ValidationOrigin | None]
-) -> Decision:
-    """`begun`: nodes whose repair or validation began in this same round; None: a repair."""
+def _decide(current: Round, entered: Entered, begun: Mapping[str, ValidationOrigin | None]) -> Decision:
+    snapshot, config, (row, finding) = current.snapshot, current.config, entered
     probed = ValidationOrigin.SUSPECT_PROBED
     probe = finding.signal is Signal.PROBE_DUE
     already = [name for name, origin in begun.items() if (origin is probed if probe else origin not in FROM_SERVICE)]
@@ -51,7 +38,7 @@ def carry_out(
     if objection is not None:
         return guards.held_back(row, finding, objection)
     node = snapshot.nodes[finding.node]
-    plan = PLANNED_BY[row.action](Entered(snapshot, config, row, finding))
+    plan = _plan(snapshot, config, entered)
     return Decision(
         row=row.number,
         subject=finding.node,
@@ -102,56 +89,36 @@ def take_back(snapshot: Snapshot, finding: Finding) -> Plan:
     return plans.take_back_plan(node, finding, snapshot.recovery_on(node.name))
 
 
-def _repair(entered: Entered) -> Plan:
-    due = entered.finding.detail
-    assert isinstance(due, RepairDetail)
-    return plans.repair_plan(entered.node, due, entered.label, entered.snapshot.incident_of(entered.node.name))
+def _plan(  # noqa: PLR0911 - a list: a return for each action
+    snapshot: Snapshot, config: Config, entered: Entered
+) -> Plan | None:
+    row, finding = entered
+    node, under_way = snapshot.nodes[finding.node], snapshot.recovery_on(finding.node)
+    label = f"{node.name}-{int(snapshot.now)}"
+    match row.action:
+        case Action.REPAIR:
+            assert isinstance(finding.detail, RepairDetail)
+            return plans.repair_plan(node, finding.detail, label, snapshot.incident_of(node.name))
+        case Action.VALIDATE:
+            return _validate(node, finding, label, config)
+        case Action.ASK_PERSON:
+            return plans.manual_repair_plan(node, finding, label)
+        case Action.TAKE_BACK:
+            return take_back(snapshot, finding)
+        case Action.HOLD:
+            return plans.hold_plan(node, finding, under_way)
+        case Action.RESTORE_WEIGHT:
+            return plans.restore_weight_plan(node)
+        case Action.RETURN:
+            on_probation = row.to is NodeState.PROBATION
+            return plans.return_plan(snapshot, node, config, under_way, on_probation=on_probation)
+        case Action.LET_GO:
+            held = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations
+            return plans.let_go_plan(node, under_way) if held or under_way else None
+    raise AssertionError(f"row {row.number}: {row.action} is no action on one node")
 
 
-def _validate(entered: Entered) -> Plan:
-    rung = Rung.RESTART_APP if entered.finding.signal is Signal.VALIDATION_DUE else None
-    asked = entered.finding.detail
-    burn_in = isinstance(asked, RequestDetail) and asked.verb is Verb.BURN_IN
-    hours = entered.config.validation.burn_in_hours if burn_in else 0.0
-    return plans.validation_plan(entered.node, rung, entered.label, hours)
-
-
-def _ask_person(entered: Entered) -> Plan:
-    return plans.manual_repair_plan(entered.node, entered.finding, entered.label)
-
-
-def _take_back(entered: Entered) -> Plan:
-    return take_back(entered.snapshot, entered.finding)
-
-
-def _hold(entered: Entered) -> Plan:
-    return plans.hold_plan(entered.node, entered.finding, entered.under_way)
-
-
-def _restore_weight(entered: Entered) -> Plan:
-    return plans.restore_weight_plan(entered.node)
-
-
-def _return(entered: Entered) -> Plan:
-    on_probation = entered.row.to is NodeState.PROBATION
-    return plans.return_plan(
-        entered.snapshot, entered.node, entered.config, entered.under_way, on_probation=on_probation
-    )
-
-
-def _let_go(entered: Entered) -> Plan | None:
-    held = f"{NODE_HOLD_PREFIX}{entered.node.name}" in entered.snapshot.reservations
-    return plans.let_go_plan(entered.node, entered.under_way) if held or entered.under_way else None
-
-
-PLANNED_BY: Mapping[Action, Callable[[Entered], Plan | None]] = {
-    Action.REPAIR: _repair,
-    Action.VALIDATE: _validate,
-    Action.ASK_PERSON: _ask_person,
-    Action.TAKE_BACK: _take_back,
-    Action.HOLD: _hold,
-    Action.RESTORE_WEIGHT: _restore_weight,
-    Action.RETURN: _return,
-    Action.LET_GO: _let_go,
-}
-"""The function that plans each action on one node. Gangs and condemned nodes: `condemnation`."""
+def _validate(node: NodeView, finding: Finding, label: str, config: Config) -> Plan:
+    rung = Rung.RESTART_APP if finding.signal is Signal.VALIDATION_DUE else None
+    burn_in = isinstance(finding.detail, RequestDetail) and finding.detail.verb is Verb.BURN_IN
+    return plans.validation_plan(node, rung, label, config.validation.burn_in_hours if burn_in else 0.0)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from understudy_controlplane.config import Config, NoSpare
 from understudy_controlplane.decide import spares
+from understudy_controlplane.decide.table import Row
+from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.recovery import Plan, SwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
+
+
+class Entered(NamedTuple):
+    """A row of the table that was entered with a finding."""
+
+    row: Row
+    finding: Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +34,7 @@ class Round:
     free: tuple[str, ...] = ()  # spares that a gang may get, best first
     idle: tuple[str, ...] = ()  # nodes outside the pool that a gang may get when no spare fits, best first
     moves: tuple[SwapPlan, ...] = ()  # of gangs, decided in this round
+    acting: bool = False  # a decision of this round has a plan, other than to release a job
 
     def with_condemned(self, nodes: frozenset[str]) -> Round:
         free = tuple(name for name in spares.free_spares(self.snapshot, self.config) if name not in nodes)

@@ -2,8 +2,7 @@
 
 The numbers are labels: they stand in every decision, log line and document, no code asks for one, and a number is
 never given to another row. Rows are looked up by state, signal and condition; where none applies, nothing follows and
-nothing is recorded. `repair_actions.PLANNED_BY` names the function that carries an action on one node
-out; `condemnation` carries out the actions of condemned nodes and their gangs.
+nothing is recorded. `judge.CARRIED_OUT_BY` names the function that carries out the action of a row.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ ACCUSING = frozenset(
 
 HANGS = frozenset({Signal.GANG_HUNG, Signal.GANG_HUNG_UNNAMED})
 
-OF_A_GANG = HANGS | {Signal.GANG_STILL, Signal.GANG_HUNG_TOGETHER, Signal.LAUNCHER_FAILED}
+OF_A_GANG = HANGS | {Signal.GANG_STILL, Signal.GANG_HUNG_TOGETHER, Signal.LAUNCHER_FAILED, Signal.JOB_HELD}
 """Signals whose subject is the gang, also where they name a node."""
 
 FAULTS = ACCUSING | HANGS | {Signal.GANG_HUNG_TOGETHER, Signal.LAUNCHER_FAILED, Signal.DOMAIN_FAULT}
@@ -159,7 +159,7 @@ class Finding:
     @property
     def label(self) -> str:
         """The subject of a decision about it: the node where it names one."""
-        return self.node or self.domain or (f"job {self.job.job_id}" if self.job is not None else "")
+        return self.node or self.domain or (f"job {self.job.job_id}" if self.job is not None else "fleet")
 
     @property
     def request(self) -> int | None:
