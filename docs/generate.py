@@ -22,7 +22,8 @@ from understudy_controlplane.detect.xid import SIGNALS
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.plan.advice import RULES, Severity
+from understudy_controlplane.plan.rule import Severity
+from understudy_controlplane.plan.slurm_rules import RULES
 from understudy_controlplane.xid_policy import PolicyRow, default_policy
 
 HERE = Path(__file__).parent

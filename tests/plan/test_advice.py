@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_controlplane.plan.advice import RULES, Advice, Severity, advise
+from understudy_controlplane.plan.advice import Advice, advise
+from understudy_controlplane.plan.rule import Severity
 from understudy_controlplane.plan.settings import NotUnderstood, Settings, as_seconds
+from understudy_controlplane.plan.slurm_rules import RULES
 from understudy_controlplane.slurm.parse import parse_config
 
 RECORDED = parse_config((Path(__file__).parent / "data" / "config-22.05.txt").read_text(encoding="utf-8"))

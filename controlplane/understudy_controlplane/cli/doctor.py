@@ -19,7 +19,8 @@ from rich.table import Table
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.config import Slurm as Policy
-from understudy_controlplane.plan.advice import Advice, Severity, advise
+from understudy_controlplane.plan.advice import Advice, advise
+from understudy_controlplane.plan.rule import Severity
 from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.choose import choose as choose_gateway
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, read_view, slurm_version
