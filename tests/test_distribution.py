@@ -337,7 +337,7 @@ WRONG_NAME = re.compile(r"(pip3? install|uv pip install|uv add|install)\s+['\"]?
 """On PyPI the name belongs to another project."""
 
 
-def test_no_text_tells_anyone_to_install_the_name_understudy_from_pypi() -> None:
+def test_no_text_asks_to_install_the_name_understudy_from_pypi() -> None:
     tracked = run("git", "ls-files", "-co", "--exclude-standard", cwd=REPOSITORY).splitlines()
     texts = [path for path in tracked if path.endswith((".md", ".py", ".toml", ".sh", ".mako")) or "/" not in path]
     found = [

@@ -97,7 +97,7 @@ async def until(condition: Callable[[], object]) -> None:
     raise AssertionError("not true within 5 s")
 
 
-def test_hello_becomes_a_fact_with_the_pid_and_start_that_the_kernel_tells(tmp_path: Path) -> None:
+def test_hello_becomes_a_fact_with_the_pid_and_start_that_the_kernel_reports(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         rank = await stage.connect()
         await rank.say(HELLO)

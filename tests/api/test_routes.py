@@ -36,7 +36,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
 
 
 def play(rehearsal: Rehearsal, attempt: int, first: int, last: int) -> None:
-    """Ranks say hello, take their steps, and tell of the first."""
+    """Ranks say hello, take their steps, and report the first."""
     now, nodes = rehearsal.fake.now, rehearsal.gang_nodes()
     record(rehearsal, *(RankStarted(1, attempt, rank, 4, now + 0.1, 100 + rank) for rank in range(4)))
     rehearsal.run(1)
@@ -77,7 +77,7 @@ def get(rehearsal: Rehearsal) -> Iterator[Any]:
     return ask  # type: ignore[return-value]
 
 
-def test_status_tells_the_whole_at_a_glance(get: Any) -> None:
+def test_status_shows_the_whole_at_a_glance(get: Any) -> None:
     status = get("/v1/status")
     assert status["nodes"] == {"in_service": 7, "quarantined": 1}
     assert status["spares"] == {"held": ["n5", "n7", "n8"], "wanted": 3}

@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def parsing() -> list[Result]:
-    # Every record another than the one before: slurmd tells a new load with every ping.
+    # Every record another than the one before: slurmd reports a new load with every ping.
     nodes = [nodes_text(load=load) for load in (65, 66)]
     jobs = [jobs_text(seconds=seconds) for seconds in (15, 16)]
     reader, still = NodeReader(), NodeReader()

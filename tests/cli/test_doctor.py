@@ -1,4 +1,4 @@
-"""The doctor tells what it found, what it costs and what to do, and ends with 1 only where something is dangerous."""
+"""The doctor prints what it found, what it costs and what to do, and ends with 1 only where something is dangerous."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def config(tmp_path: Path, **changes: object) -> Config:
     return b.config(server={"database": f"sqlite:///{tmp_path}/fleet.db"}, **changes)
 
 
-def test_it_tells_gateway_version_cluster_and_how_long_a_reading_takes(tmp_path: Path) -> None:
+def test_it_prints_gateway_version_cluster_and_how_long_a_reading_takes(tmp_path: Path) -> None:
     diagnosis = looked_at(SettingsOf(), config(tmp_path))
     assert (check(diagnosis, "gateway").found, check(diagnosis, "gateway").why) == ("cli", "because")
     assert check(diagnosis, "Slurm").found == "version 22.05.8"

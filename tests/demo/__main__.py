@@ -1,4 +1,4 @@
-"""`make demo`: tells the story, draws what came of it, and fails loudly where a promise was not kept."""
+"""`make demo`: runs the story, draws the result, and fails where a promise was not kept."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class OthersWatch:
         while not self._stop.wait(0.2):
             done = self._site.cluster.run("squeue", "--noheader", "--format=%i|%T|%N")
             jobs = [line.split("|") for line in done.stdout.splitlines()]
-            # A gang that is completing may be over, and its seats free for all; if it is not, the next look tells.
+            # A gang that is completing may be over, and its seats free for all; if it is not, the next look shows it.
             if not any(job == self._gang and state in ("PENDING", "RUNNING") for job, state, _ in jobs):
                 continue
             self.looks += 1

@@ -146,7 +146,7 @@ def _every(state: dict[Key, Value], rank: int, world: int) -> dict[Key, Value]:
 
 
 def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> int:
-    """The step to go on with. Rank 0 asks and tells the others, so that all go on from the same one."""
+    """The step to continue from. Rank 0 asks and broadcasts it, so that all continue from the same one."""
     answer: list[tuple[int, str] | None] = [None]
     if rank == 0:
         point = monitor.restore_point(timeout_seconds=60)

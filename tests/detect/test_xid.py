@@ -201,7 +201,7 @@ class TestTheDriversOwnAction:
         assert [signal for rule, signal, _ in found if rule in ("xid.48", "xid.154")] == [Signal.RECORDED] * 3
         assert ("xid.79", Signal.HARDWARE_FAULT, "reboot") in found
 
-    def test_zero_clears_also_what_the_driver_tells_no_action_for(self) -> None:
+    def test_zero_clears_also_errors_without_an_action_of_their_own(self) -> None:
         found = of(code(46), code(46, 2, bus="02"), action(0, 3, before=1))
         assert [signal for _, signal, _ in found] == [Signal.RECORDED, Signal.HARDWARE_FAULT, Signal.RECORDED]
 
@@ -221,7 +221,7 @@ class TestTheDriversOwnAction:
         found = of(code(48), action(3, 2), code(62, 3, START + 60))
         assert found[-1] == ("xid.62", Signal.HARDWARE_FAULT, "reset_gpu")
 
-    def test_a_driver_that_does_not_tell_it_leaves_the_row(self) -> None:
+    def test_a_driver_that_does_not_report_it_leaves_the_row(self) -> None:
         assert of(code(48), action(3, 2), driver_version="550.54.15")[0][1] is Signal.HARDWARE_FAULT
 
     def test_where_the_log_has_none_nvmls_counts_but_not_its_zero(self) -> None:

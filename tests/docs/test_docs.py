@@ -1,4 +1,4 @@
-"""Documents tell the truth: those made from the code are up to date, the others name what there is."""
+"""Documents are true: those made from the code are up to date, the others name what there is."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class Event:
 
 
 class Listener:
-    """What a _GpuWait tells a Monitor."""
+    """What a _GpuWait reports to a Monitor."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []

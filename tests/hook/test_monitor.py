@@ -501,7 +501,7 @@ def test_the_last_collective_is_reported_and_its_time_is_waiting(plane: FakeCont
 
 
 @pytest.mark.integration
-def test_a_process_that_ends_without_close_tells_what_is_left(
+def test_a_process_that_ends_without_close_sends_what_is_left(
     plane: FakeControlPlane, config: Config, tmp_path: Path
 ) -> None:
     script = (

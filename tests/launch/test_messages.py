@@ -17,7 +17,7 @@ from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.task import Part, rank_environment
 
 BY_THE_AGENT = {"user_id"}
-"""Fields that the agent adds: the kernel tells it whose process the launcher is."""
+"""Fields that the agent adds: the kernel reports whose process the launcher is."""
 
 
 @pytest.mark.parametrize(

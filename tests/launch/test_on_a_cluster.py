@@ -360,18 +360,18 @@ def test_warm_standbys_begin_sooner_than_cold_ones(gang: GangJob) -> None:
 
 
 def test_ranks_go_on_in_their_processes_and_come_to_the_same_weights(gang: GangJob) -> None:
-    """The script of docs/frameworks/ddp.md, which tells in addition which process did which step."""
+    """The script of docs/frameworks/ddp.md, which also records which process did which step."""
     script = gang.home / "train.py"
-    tell = "tell(rank, n); time.sleep(0.03)"
+    note = "note(rank, n); time.sleep(0.03)"
     text = script_of("ddp", "## Continuing in the same process").replace(
         "TOTAL, EVERY = 200, 20", "TOTAL, EVERY = 60, 20"
     )
-    text = text.replace("optimizer.step()\n", f"optimizer.step(); {tell}\n")
+    text = text.replace("optimizer.step()\n", f"optimizer.step(); {note}\n")
     hook = "        model.register_comm_hook(None, in_rank_order)\n"
     text = text.replace("        optimizer = torch", f"{hook}        optimizer = torch")
-    assert tell in text
+    assert note in text
     assert hook in text
-    script.write_text(TELLING + text)
+    script.write_text(NOTING + text)
     weights = {}
     for faults in (False, True):
         directory = gang.home / f"checkpoints-{faults}"
@@ -412,7 +412,7 @@ def test_an_allocation_that_is_too_small_is_refused(gang: GangJob) -> None:
 
 
 def test_at_a_preemption_the_ranks_are_warned_and_have_the_grace_time(gang: GangJob) -> None:
-    """Slurm tells the steps alone when it begins. That it is over is found half a minute later: not waited for here."""
+    """Slurm signals only the steps when it begins. Its end is found half a minute later: not waited for here."""
     let_urgent_jobs_preempt(gang.site, grace_seconds=60)
     script = gang.home / "warned.py"
     script.write_text(WARNED)
@@ -460,7 +460,7 @@ signal.signal(signal.SIGTERM, lambda *_: program.append(home / "warned", {"rank"
 program.main()
 """
 
-TELLING = """
+NOTING = """
 import json, os, time
 from pathlib import Path
 import torch
@@ -477,7 +477,7 @@ def in_rank_order(_, bucket):
     done.set_result(total / len(parts))
     return done
 
-def tell(rank, step):
+def note(rank, step):
     launch = int(os.environ["UNDERSTUDY_LAUNCH"])
     line = json.dumps({"launch": launch, "rank": rank, "step": step, "pid": os.getpid(), "at": time.time()})
     with (Path(os.environ["HOME"]) / "done").open("a") as file:

@@ -39,5 +39,5 @@ def test_straggling_counts_as_loss() -> None:
 
 
 @pytest.mark.parametrize("attempts", [[], [AttemptProgress(0, 0, 1, 0, 1)]])
-def test_too_little_to_tell_is_none(attempts: list[AttemptProgress]) -> None:
+def test_too_little_is_none(attempts: list[AttemptProgress]) -> None:
     assert ettr(attempts) is None

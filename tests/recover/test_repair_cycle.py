@@ -303,9 +303,9 @@ def test_a_report_from_before_the_reset_condemns_no_node_and_one_from_after_it_d
     rehearsal.fake.job_seconds = 20.0
     rehearsal.gpus["n5"] = [b.gpu(0, recovery_action=1)]
     wait_for(rehearsal, "n5", NodeState.VALIDATING)
-    rehearsal.run(1)  # its agent tells what it read just before
+    rehearsal.run(1)  # its agent reports what it read just before
     assert rehearsal.state_of("n5") is NodeState.VALIDATING
-    rehearsal.run(5)  # and goes on telling: the reset was none
+    rehearsal.run(5)  # and reports it again: the reset was none
     assert 222 in states_passed(rehearsal, "n5")
 
 

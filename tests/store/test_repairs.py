@@ -75,7 +75,9 @@ class TestGpus:
         seats = {one["node"]: (one["first_seen_at"], one["last_seen_at"]) for one in repairs.gpus(10)}
         assert seats == {"n1": (b.NOW, b.NOW + 30), "n2": (b.NOW + 10, b.NOW + 10)}
 
-    def test_what_a_gpu_tells_later_is_added_and_what_it_tells_no_more_is_kept(self, repairs: RepairStore) -> None:
+    def test_what_a_gpu_reports_later_is_added_and_what_it_no_longer_reports_is_kept(
+        self, repairs: RepairStore
+    ) -> None:
         repairs.see_gpus({"n1": [b.gpu(0, serial="4711")]}, b.NOW)  # of an agent that did not read the part number
         repairs.see_gpus({"n1": [b.gpu(0, board_part_number="692-2G520-0200-000", bus_id="0000:9d:00.0")]}, b.NOW + 10)
         (seat,) = repairs.gpus(10)

@@ -1,6 +1,6 @@
 """A whole site on this machine: the Slurm cluster, the control plane, and an agent for each node with fake GPUs.
 
-Belongs here: starting all of it, breaking it from outside, and asking the control plane. Must not: telling a story
+Belongs here: starting all of it, breaking it from outside, and asking the control plane. Must not: a story
 (`tests.demo`) or promising anything (`tests`).
 """
 

@@ -1,4 +1,4 @@
-"""Runs every side with every fault, and tells and writes what came of it.
+"""Runs every side with every fault, and prints and writes the results.
 
 `python -m tests.bench.recovery [--runs N] [--sides A,B] [--faults A,B] [--give-up-seconds S] [--keep]`
 """

@@ -58,7 +58,7 @@ class Peer:
 
 
 class Gang:
-    """All ranks of one start. Rank 0 collects and tells."""
+    """All ranks of one start. Rank 0 collects and broadcasts."""
 
     def __init__(self, directory: Path, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
@@ -180,7 +180,7 @@ def main() -> None:
         importlib.import_module(module)
     beat = heartbeat(options.heartbeat)
     gang = Gang(directory, rank, world)
-    tell(directory / "joined", gang=gang.name, rank=rank, node=os.environ.get("SLURMD_NODENAME"), began=BEGAN)
+    write(directory / "joined", gang=gang.name, rank=rank, node=os.environ.get("SLURMD_NODENAME"), began=BEGAN)
     checkpoints, hardware = Checkpoints(directory / "checkpoints", world), Hardware(directory)
     step = gang.exchange(checkpoints.newest() if rank == 0 else None, lambda values: values[0])
     weight = checkpoints.load(step, rank)
@@ -203,7 +203,7 @@ def main() -> None:
             if step % every == 0:
                 checkpoints.save(step, rank, weight)
                 gang.exchange(None, len)
-    tell(directory / "final", rank=rank, step=step, weight=weight)
+    write(directory / "final", rank=rank, step=step, weight=weight)
     gang.exchange(None, len)
     monitor.close()
 
@@ -216,7 +216,7 @@ def total_and_stop(values: list[int], directory: Path) -> tuple[int, int]:
     return sum(values) % PRIME, stop
 
 
-def tell(path: Path, **fields: object) -> None:
+def write(path: Path, **fields: object) -> None:
     with path.open("a") as file:
         file.write(json.dumps(fields) + "\n")
 

@@ -178,7 +178,7 @@ WITH_MIG: dict[str, Any] = {
     "remapped_failed": None,
     "utilization_percent": None,
 }
-"""What a GPU with MIG instances does not tell."""
+"""What a GPU with MIG instances does not report."""
 
 
 def shaped_node(node: str, shape: Shape, gpu_count: int = 8, **differences: Any) -> list[FakeGpu]:
@@ -244,7 +244,7 @@ class FakeGpus:
         self.write(gpus)
 
     def raise_event(self, gpu: int, kind: int, data: int) -> None:
-        """Let an event happen, as nvmlEventSetWait tells it. `kind` is an nvmlEventType."""
+        """Let an event happen, as nvmlEventSetWait returns it. `kind` is an nvmlEventType."""
         events = [line for line in self.path.read_text().splitlines() if line.startswith("event=")]
         number = 1 + max((int(line.split("\t")[0].split("=")[1]) for line in events), default=0)
         news = f"event={number}\tgpu={gpu}\tkind={kind}\tdata={data}"

@@ -703,7 +703,7 @@ int nvmlEventSetFree(struct event_set *set) {
     return leave(SUCCESS);
 }
 
-/* Call with the lock held. Returns 1 when there was an event to tell. */
+/* Call with the lock held. Returns 1 when there was an event to report. */
 static int next_event(struct event_set *set, struct event_data *data) {
     for (unsigned int i = 0; i < state.event_count; i++) {
         const struct event *event = &state.events[i];
