@@ -37,7 +37,9 @@ def plan_as(kind: type[PlanT], plan: Plan | None) -> PlanT:
 
 
 def config(**sections: Any) -> Config:
-    return Config.model_validate({"cluster": CLUSTER, "mode": "act", **sections})
+    """Its jobs have neither hook nor launcher that could confirm that a node is dead: it is believed at once."""
+    silence = {"dead_unconfirmed_seconds": 6} | sections.pop("silence", {})
+    return Config.model_validate({"cluster": CLUSTER, "mode": "act", "silence": silence, **sections})
 
 
 def slurm_node(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import msgspec
+
 from understudy_agent.coalesced_requests import CoalescedRequests
 from understudy_agent.config import Config, read_boot_id, read_token
 from understudy_agent.facts import FactQueue, Settle
@@ -124,7 +126,7 @@ class Agent:
             self._gpus.stop()
             self._port_sampler.stop()
             self._host_sampler.stop()
-            await self._send_last_facts()
+            await self._send_last_report()
             await self._ranks.stop()
             await self._uplink.close()
             log.info("agent_stopped", extra=fields(count=len(self._facts)))
@@ -184,15 +186,13 @@ class Agent:
         log.warning("hardware_event", extra=fields(kind=event.kind, part=event.part, number=event.number))
         self._facts.put(event)
 
-    async def _send_last_facts(self) -> None:
-        """One last attempt to send facts that would be lost with the agent."""
+    async def _send_last_report(self) -> None:
+        """One last attempt to send facts that would be lost with the agent, and to announce that it stops."""
         for event in self._nvml_events.last():
             self._put_hardware(event)
-        if not len(self._facts):
-            return
         try:
             async with asyncio.timeout(LAST_REPORT_SECONDS):
-                await self._uplink.send(self._build())
+                await self._uplink.send(msgspec.structs.replace(self._build(), stopping=True))
         except TimeoutError:
             log.warning("facts_not_sent", extra=fields(count=len(self._facts)))
 

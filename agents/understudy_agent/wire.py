@@ -442,6 +442,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     ports_silent_seconds: float = 0.0  # since reading the ports began; they are left out meanwhile. 0: they are read
     host_silent_seconds: float = 0.0  # the same of the host
     release: Text = ""  # of the agent; empty before 0.2.0
+    stopping: bool = False  # the last report before the agent stops, as for an upgrade
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):

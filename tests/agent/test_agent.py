@@ -82,6 +82,12 @@ def test_reports_come_every_interval(plane: FakeControlPlane, config: Config) ->
     assert reports[4].sent_at - reports[0].sent_at == pytest.approx(0.4, abs=0.2)
 
 
+def test_the_last_report_announces_that_the_agent_stops(plane: FakeControlPlane, config: Config) -> None:
+    with running_agent(config, OneGpu()):
+        plane.wait_for(lambda plane: len(plane.reports) >= 2)
+    assert [report.stopping for report in plane.reports[-2:]] == [False, True]
+
+
 def test_without_nvml_reports_come_as_well(plane: FakeControlPlane, config: Config) -> None:
     with running_agent(config):
         plane.wait_for(lambda plane: len(plane.reports) >= 2)

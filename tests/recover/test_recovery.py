@@ -620,6 +620,22 @@ def test_in_mode_observe_a_recovery_begun_before_stays_where_it_is(tmp_path: Pat
     assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
 
 
+def test_a_management_network_that_is_away_for_eight_seconds_ends_no_job(tmp_path: Path) -> None:
+    """The gang has neither hook nor launcher that could confirm that its node is dead."""
+    rehearsal = Rehearsal(tmp_path, silence={"dead_unconfirmed_seconds": 120})
+    rehearsal.silent.add("n3")
+    rehearsal.run(8)
+    assert rehearsal.state_of("n3") is NodeState.UNKNOWN
+    rehearsal.silent.discard("n3")
+    rehearsal.run(60)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert rehearsal.recoveries() == []
+    assert rehearsal.state_of("n3") is NodeState.IN_SERVICE
+    rehearsal.kill_node("n3")
+    rehearsal.run_until(rehearsal.ended, 180)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+
+
 def without_a_pool(tmp_path: Path) -> Rehearsal:
     """The waiting job is gone, so that n5 to n8 are idle."""
     rehearsal = Rehearsal(tmp_path)

@@ -22,6 +22,18 @@ class Silence(Section):
         description="Time without a report after which a node is dead, if its slurmd does not answer either and its "
         "job makes no progress.",
     )
+    dead_unconfirmed_seconds: float = Field(
+        120.0,
+        ge=1,
+        description="The same for a node with a job where neither the job's gang, which stands still, nor its launcher "
+        "on another node confirms it: agent and slurmd may be silent because of the management network alone.",
+    )
+    stopped_seconds: float = Field(
+        600.0,
+        ge=0,
+        description="The same for a node whose agent announced its stop, as for an upgrade, and whose gang does not "
+        "stand still.",
+    )
     slurmd_silent_seconds: float = Field(
         1.0, ge=0, description="Time for which a slurmd must not answer: one lost answer is not enough."
     )

@@ -1,7 +1,9 @@
 """Silence: an agent that stops reporting is unknown, not bad.
 
 A node is dead only when Slurm agrees (its slurmd's port does not answer, or Slurm reports it down) *and* no job there
-makes progress. Many silent at once: the cause is the network or the control plane, and nothing is concluded.
+makes progress. Agent and slurmd use one network, and a job goes on without it: where a job holds the node, its gang or
+launcher on other nodes has to confirm the death, or it takes much longer. An agent that is stopped, as for an upgrade,
+announces that. Many silent at once: the cause is the network or the control plane, and nothing is concluded.
 """
 
 from __future__ import annotations
@@ -26,6 +28,13 @@ PROGRESS_AGE_MAX_SECONDS = 5.0
 """... and it does so still if the last of those steps is no older than this, or than three steps."""
 
 
+STANDS_SECONDS_MIN = 4.0
+"""A gang that finishes no step for this long, for three steps, and for longer than it paused before, stands still."""
+
+LAUNCHER_AGE_MAX_SECONDS = 12.0
+"""A launcher is reported every five seconds."""
+
+
 def silent_since(node: NodeView, started_at: float) -> float | None:
     """Time of the node's last report, by the control plane's clock; None: it never had an agent.
 
@@ -42,7 +51,7 @@ def is_mass_silence(silent: int, watched: int, policy: Silence) -> bool:
 
 def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[dict[str, float], int]:
     """When the silent nodes fell silent, and how many nodes are watched at all. Nodes that are out of service already,
-    that Slurm has away on purpose, or that never had an agent do not count either way.
+    that Slurm has away on purpose, whose agent announced its stop, or that never had one do not count either way.
     """
     since = {
         node.name: at
@@ -50,6 +59,7 @@ def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[dict[str, float]
         if node.state not in OUT_OF_SERVICE
         and node.state is not NodeState.FOREIGN_DRAIN
         and not (node.slurm and node.slurm.on_leave)
+        and not node.stopping
         and (at := silent_since(node, snapshot.started_at)) is not None
     }
     return {name: at for name, at in since.items() if snapshot.now - at > policy.silent_after_seconds}, len(since)
@@ -65,6 +75,7 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
     }
     quiet = {name for name, at in at_of.items() if snapshot.now - at > policy.silent_after_seconds}
     advanced_at = _advanced_at(snapshot, quiet)
+    confirmed = _confirmed(snapshot, quiet)
     for name, node in snapshot.nodes.items():
         at = at_of[name]
         if name in quiet:
@@ -73,13 +84,15 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
             mass = is_mass_silence(together, watched, policy)
             if mass and name in fallen:
                 masses.append((name, at))
-            yield _dead_or_silent(node, snapshot, policy, mass, advanced_at.get(name, 0.0))
+            yield _dead_or_silent(node, snapshot, policy, mass, advanced_at.get(name, 0.0), confirmed.get(name, ""))
         elif node.state is NodeState.UNKNOWN and node.heard_at is not None:
             yield Finding(Signal.HEARD, "silence.heard", node.name, node.heard_at, "the agent reports again")
     yield from domain_faults(snapshot, "silence.mass", masses, "their agents fell silent together")
 
 
-def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, advanced_at: float) -> Finding:
+def _dead_or_silent(
+    node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, advanced_at: float, confirmed_by: str
+) -> Finding:
     since = silent_since(node, snapshot.started_at)
     at = snapshot.started_at if since is None else since
     evidence = {
@@ -91,6 +104,9 @@ def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: b
     # A synchronous gang cannot finish steps without its ranks on this node.
     goes_on = advanced_at > (since or 0.0) + PROGRESS_MARGIN_SECONDS
     because = _why_not_dead(node, snapshot, policy, mass, since, goes_on)
+    if not because and not confirmed_by:
+        because = _why_not_confirmed(node, snapshot, policy, snapshot.now - at)
+        confirmed_by = "no job holds it" if not snapshot.holders_of(node.name) else "neither has been heard for long"
     if because:
         rule = "silence.mass" if mass else "silence.agent"
         words = f"the agent is silent; {because}"
@@ -100,7 +116,7 @@ def _dead_or_silent(node: NodeView, snapshot: Snapshot, policy: Silence, mass: b
         "silence.node_dead",
         node.name,
         at,
-        f"dead: agent silent for {snapshot.now - at:.1f} s and its slurmd does not answer",
+        f"dead: agent silent for {snapshot.now - at:.1f} s, its slurmd does not answer, and {confirmed_by}",
         Evidence(evidence),
         dead=True,
         detail=SilenceDetail(mass=False),
@@ -130,6 +146,35 @@ def _why_not_dead(
         (goes_on, "its job makes progress"),
     )
     return next((words for holds, words in reasons if holds), "")
+
+
+def _why_not_confirmed(node: NodeView, snapshot: Snapshot, policy: Silence, silent_for: float) -> str:
+    """Why a node of which only agent and slurmd are silent does not count as dead; empty: it does."""
+    if node.stopping and silent_for <= policy.stopped_seconds:
+        return "it has announced that it stops"
+    if snapshot.holders_of(node.name) and silent_for <= policy.dead_unconfirmed_seconds:
+        return "neither its gang nor a launcher on another node confirms that it is dead"
+    return ""
+
+
+def _confirmed(snapshot: Snapshot, quiet: set[str]) -> dict[str, str]:
+    """Silent node → what confirms its death besides agent and slurmd: its gang or launcher, seen from other nodes."""
+    found: dict[str, str] = {}
+    for table in snapshot.tables.values():
+        there = quiet.intersection(table.nodes) if quiet else set()
+        if there and _stands(table, snapshot) and any(name and name not in quiet for name in table.nodes):
+            found |= dict.fromkeys(there, "its gang stands still")
+    for gang in snapshot.gangs.values():
+        heard = gang.heard_at is not None and snapshot.now - gang.heard_at < LAUNCHER_AGE_MAX_SECONDS
+        if heard and gang.host not in quiet:
+            found |= dict.fromkeys(quiet.intersection(gang.state.lost), "its launcher has lost it")
+    return found
+
+
+def _stands(table: StepTable, snapshot: Snapshot) -> bool:
+    """For longer than a step takes, and than it has paused before."""
+    pause = max(STANDS_SECONDS_MIN, 3 * step_seconds(table), table.longest_pause_seconds)
+    return bool(table.advanced_at) and snapshot.now - table.advanced_at > pause
 
 
 def _advanced_at(snapshot: Snapshot, nodes: set[str]) -> dict[str, float]:

@@ -208,6 +208,7 @@ class NodeView:
     nvml_unkillable: bool = False
     ports_silent_seconds: float = 0.0
     host_silent_seconds: float = 0.0
+    stopping: bool = False  # its agent announced that it stops
     clock_ahead_seconds: float = 0.0  # of the control plane's clock; the report's travel time makes it less
 
     @property

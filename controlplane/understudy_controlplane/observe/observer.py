@@ -198,5 +198,6 @@ class Observer:
             nvml_unkillable=heard.report.nvml_unkillable if heard else False,
             ports_silent_seconds=heard.report.ports_silent_seconds if heard else 0.0,
             host_silent_seconds=heard.report.host_silent_seconds if heard else 0.0,
+            stopping=heard.report.stopping if heard else False,
             clock_ahead_seconds=heard.report.sent_at - heard.at if heard else 0.0,
         )

@@ -1,0 +1,114 @@
+"""A node is dead when something besides the management network confirms it, or after much longer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests import builders as b
+from understudy_agent.wire import LauncherPhase, LauncherState
+from understudy_controlplane.config import Silence
+from understudy_controlplane.detect.silence import silence
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.gang import Gang
+from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.steps import StepTable
+
+POLICY = Silence()
+KEY = b.job().key
+
+
+def silent(name: str, seconds: float, **values: Any) -> NodeView:
+    """Neither its agent nor its slurmd answers, as when the management network is cut."""
+    since = b.NOW - seconds
+    return b.node(name, heard_at=since, slurmd_silent_since=since + 0.5, **values)
+
+
+def found(snapshot: Snapshot) -> Finding:
+    (finding,) = silence(snapshot, POLICY)
+    return finding
+
+
+def steps(stood_for: float, seconds: float = 0.5, **values: Any) -> StepTable:
+    table = b.step_table([[seconds] * 20] * 4, advanced_at=b.NOW - stood_for)
+    return replace(table, **values)
+
+
+def gang(lost: Sequence[str], host: str = "n1", heard_ago: float = 1.0) -> Gang:
+    state = LauncherState(7, 0, 1, LauncherPhase.RUNNING, ("n1", "n2"), lost=tuple(lost))
+    return Gang(state, host, b.NOW - heard_ago)
+
+
+@pytest.mark.parametrize("seconds", [8.0, 30.0, 100.0])
+def test_a_cut_management_network_ends_no_job_that_has_no_hook(seconds: float) -> None:
+    finding = found(b.snapshot(silent("n3", seconds), jobs=[b.job()]))
+    assert finding.signal is Signal.SILENT
+    assert "neither its gang nor a launcher on another node confirms" in finding.summary
+
+
+def test_after_two_minutes_it_is_dead_all_the_same() -> None:
+    assert found(b.snapshot(silent("n3", 121.0), jobs=[b.job()])).signal is Signal.NODE_DEAD
+
+
+def test_a_node_without_a_job_needs_no_confirmation() -> None:
+    assert found(b.snapshot(silent("n3", 8.0))).signal is Signal.NODE_DEAD
+
+
+def test_its_gang_confirms_it_by_standing_still() -> None:
+    finding = found(b.snapshot(silent("n3", 8.0), jobs=[b.job()], tables={KEY: steps(7.5)}))
+    assert finding.signal is Signal.NODE_DEAD
+    assert "its gang stands still" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        steps(7.5, seconds=5.0),
+        steps(7.5, longest_pause_seconds=60.0),
+        steps(7.5, nodes=("n3",) * 4),
+        replace(steps(7.5), advanced_at=0.0),
+        steps(1.0),
+    ],
+    ids=["a long step", "a checkpoint", "no rank elsewhere", "no step yet", "it makes progress"],
+)
+def test_a_gang_that_may_go_on_confirms_nothing(table: StepTable) -> None:
+    assert found(b.snapshot(silent("n3", 8.0), jobs=[b.job()], tables={KEY: table})).signal is Signal.SILENT
+
+
+def test_its_launcher_on_another_node_confirms_it() -> None:
+    finding = found(b.snapshot(silent("n3", 8.0), jobs=[b.job()], gangs={KEY: gang(["n3"])}))
+    assert finding.signal is Signal.NODE_DEAD
+    assert "its launcher has lost it" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "seen", [gang([]), gang(["n3"], host="n3"), gang(["n3"], heard_ago=30.0)], ids=["not lost", "there", "not heard"]
+)
+def test_a_launcher_that_could_not_know_confirms_nothing(seen: Gang) -> None:
+    assert found(b.snapshot(silent("n3", 8.0), jobs=[b.job()], gangs={KEY: seen})).signal is Signal.SILENT
+
+
+class TestAnAnnouncedStop:
+    """systemd stops agent and slurmd for an upgrade."""
+
+    @pytest.mark.parametrize("managed", [True, False, None])
+    def test_is_no_death(self, managed: bool | None) -> None:
+        jobs = [b.job(managed=managed)] if managed is not None else []
+        finding = found(b.snapshot(silent("n3", 300.0, stopping=True), jobs=jobs))
+        assert finding.signal is Signal.SILENT
+        assert "announced" in finding.summary
+
+    def test_that_lasts_too_long_is_one(self) -> None:
+        assert found(b.snapshot(silent("n3", 601.0, stopping=True))).signal is Signal.NODE_DEAD
+
+    def test_by_which_its_gang_stands_still_is_one(self) -> None:
+        snapshot = b.snapshot(silent("n3", 8.0, stopping=True), jobs=[b.job()], tables={KEY: steps(7.5)})
+        assert found(snapshot).signal is Signal.NODE_DEAD
+
+    def test_of_a_whole_fleet_is_no_fault_of_the_network(self) -> None:
+        nodes = [silent(f"n{i}", 30.0, stopping=True) for i in range(1, 7)]
+        assert {one.rule for one in silence(b.snapshot(*nodes), POLICY)} == {"silence.agent"}
