@@ -2,7 +2,9 @@
 
 - Nodes and decisions: why a node is suspected, what it was before its validation, whether a drained node's jobs go on;
   which states a decision led from and to.
-- Words: the state, the repair and the recovery that were called "hands" are called "manual_repair".
+- Words: the state, the repair and the recovery that were called "hands" are called "manual_repair"; the step
+  "tell_launcher" is called "order_restart".
+- Recoveries: one that is overtaken by facts, or cancelled, ends early; what it had begun is undone first.
 - Launches: rows of the launcher's table have labels (L10, L20, ...) instead of numbers.
 - Incidents: the subject is a node, a gang or a domain; what code needs of a finding is a typed detail.
 
@@ -101,12 +103,14 @@ def upgrade() -> None:
     entered = list(_entered(op.get_bind()))
     _fill_decisions(entered)
     _fill_nodes(entered)
+    _rename_step("tell_launcher", "order_restart")
     _label_launches()
     _fill_incidents()
 
 
 def downgrade() -> None:
     _number_launches()
+    _rename_step("order_restart", "tell_launcher")
     _remove_incidents_of_others()
     _rename("manual_repair", "hands")
     _drop_columns()
@@ -126,6 +130,7 @@ def _add_columns() -> None:
         sa.ForeignKeyConstraint(["node"], ["node.name"], name="fk_suspicion_node_node"),
         sa.PrimaryKeyConstraint("node", "cause", name="pk_suspicion"),
     )
+    op.add_column("recovery", sa.Column("ends_as", sa.String(32)))
     op.add_column("incident", sa.Column("detail", sa.JSON()))
     op.add_column("incident_finding", sa.Column("detail", sa.JSON()))
     op.add_column("incident_finding", sa.Column("signal", sa.String(32), server_default="", nullable=False))
@@ -145,6 +150,7 @@ def _drop_columns() -> None:
     op.drop_column("incident_finding", "signal")
     op.drop_column("incident_finding", "detail")
     op.drop_column("incident", "detail")
+    op.drop_column("recovery", "ends_as")
     op.drop_table("suspicion")
     op.drop_column("decision", "to_state")
     op.drop_column("decision", "from_state")
@@ -210,6 +216,16 @@ def _rename(old: str, new: str) -> None:
             known = dict(row[1])
             known |= {key: new for key in keys if known.get(key) == old}
             connection.execute(sa.update(rows).where(rows.c.id == row.id).values({column: known}))
+
+
+def _rename_step(old: str, new: str) -> None:
+    step = sa.table("recovery_step", sa.column("name"))
+    op.execute(sa.update(step).where(step.c.name == old).values(name=new))
+    recovery = sa.table("recovery", sa.column("id"), sa.column("kind"), sa.column("plan", sa.JSON))
+    connection = op.get_bind()
+    for row in connection.execute(sa.select(recovery).where(recovery.c.kind == "allocation")).all():
+        steps = [new if name == old else name for name in row.plan.get("steps", ())]
+        connection.execute(sa.update(recovery).where(recovery.c.id == row.id).values(plan={**row.plan, "steps": steps}))
 
 
 def _label_launches() -> None:

@@ -289,10 +289,10 @@ INSERT INTO incident_finding (incident, rule, summary, evidence, at) VALUES (1, 
 
 
 class TestTheOrderToALauncher:
-    """0016: its step has another name."""
+    """Its step has another name."""
 
     def test_is_renamed_in_the_steps_and_in_the_plan_and_back(self, engine: Engine) -> None:
-        downgrade(engine, "0015")
+        downgrade(engine, "0013")
         steps = ("drain_nodes", "tell_launcher")
         add_recovery(engine, 1, steps, "tell_launcher", "no answer", "running")
         with engine.begin() as connection:
@@ -300,7 +300,7 @@ class TestTheOrderToALauncher:
             connection.execute(text("UPDATE recovery SET kind = 'allocation', plan = :plan"), {"plan": plan})
         migrate(engine)
         assert self.stored(engine) == (["drain_nodes", "order_restart"],) * 2
-        downgrade(engine, "0015")
+        downgrade(engine, "0013")
         assert self.stored(engine) == (["drain_nodes", "tell_launcher"],) * 2
 
     @staticmethod

@@ -31,7 +31,7 @@ FLAT = (Path(__file__).parents[1] / "data" / "flat-plans.json").read_text()
 STORED: list[dict[str, Any]] = json.loads(
     FLAT.replace('"hands"', '"manual_repair"').replace('"tell_launcher"', '"order_restart"')
 )
-"""With the names that migrations 0014 and 0016 give them (`test_migrations`)."""
+"""With the names that migration 0014 gives them (`test_migrations`)."""
 
 
 LATER = {"excluded"}
