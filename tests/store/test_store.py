@@ -272,7 +272,8 @@ class TestJournal:
         assert {step.status for step in recovery.steps} == {StepStatus.PLANNED}
         assert FleetStore(engine).nodes()["n2"].state is NodeState.QUARANTINED
         assert set(IncidentStore(engine).open_incidents()) == {Subject.of_node("n2")}
-        assert recoveries.swaps_since(0) == ((b.NOW, JOB.key),)
+        ((moved_at, moved),) = [(one.at, one.plan) for one in recoveries.gang_plans_after(0, 0.0)]
+        assert (moved_at, moved) == (b.NOW, plan)
         assert Journal(engine).quarantines_since(0) == (b.NOW,)
 
     def test_decisions_of_one_round_about_the_same_node_see_each_other(self, engine: Engine) -> None:

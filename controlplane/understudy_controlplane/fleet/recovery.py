@@ -270,6 +270,15 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class PastPlan:
+    """What was planned, whatever its outcome."""
+
+    recovery: int
+    at: float  # when it was decided
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
 class RepairAttempt:
     """What was tried on a node. It counts from the moment it was written down, whatever became of it."""
 

@@ -20,6 +20,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.pulse import SlurmReading
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.observe.event_cache import EventCache
+from understudy_controlplane.observe.gang_history import GangHistory
 from understudy_controlplane.observe.inventory import Inventory
 from understudy_controlplane.observe.node_history import NodeHistory
 from understudy_controlplane.observe.slurm_reader import SlurmReader
@@ -57,6 +58,7 @@ class Observer:
         self._slurm = SlurmReader(sources.slurm, config.cluster, sources.clock)
         self._events = EventCache(stores.facts, config.xid.burst_silence_seconds)
         self._history = NodeHistory(stores.checkpoints, stores.lemons, config.lemon.days)
+        self._gang_history = GangHistory(stores.recoveries)
         self._inventory = Inventory(stores.repairs)
         self.begin()
 
@@ -95,6 +97,7 @@ class Observer:
     def _snapshot(self, nodes: Mapping[str, NodeView], now: float) -> Snapshot:
         sources, view = self._sources, self._view
         stores, config = sources.stores, sources.config
+        self._gang_history.refresh(now)
         jobs = jobs_in(view, config.cluster, config.jobs.opt_in_word, sources.directory.get) if view else []
         repaired_since = (node.record.since for node in nodes.values() if node.state in IN_REPAIR)
         return Snapshot(
@@ -109,9 +112,9 @@ class Observer:
             jobs={job.key: job for job in jobs},
             reservations=dict(view.reservations) if view else {},
             recoveries=tuple(stores.recoveries.running()),
-            swaps=stores.recoveries.swaps_since(now - HOUR_SECONDS),
+            swaps=self._gang_history.swaps_since(now - HOUR_SECONDS),
             quarantines=stores.journal.quarantines_since(now - HOUR_SECONDS),
-            releases=stores.recoveries.releases_since(now - HOUR_SECONDS),
+            releases=self._gang_history.releases_since(now - HOUR_SECONDS),
             refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
             first_nans=self._history.first_nans(now),
             lemon_signals=self._history.lemon_signals(jobs, now),
@@ -125,8 +128,8 @@ class Observer:
             moved_gpus=self._inventory.moved,
             gangs=self._gangs(jobs),
             disobeyed=stores.recoveries.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
-            limits=stores.recoveries.limits_since(now - HANG_AGE_MAX_SECONDS),
-            hangs=stores.recoveries.hangs_since(now - HANG_AGE_MAX_SECONDS),
+            limits=self._gang_history.limits(),
+            hangs=self._gang_history.hangs(),
             black_holes=stores.launches.black_holes_since(now - HANG_AGE_MAX_SECONDS),
             replaced=stores.launches.replacements(config.cluster),
             tables={

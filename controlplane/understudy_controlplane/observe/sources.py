@@ -17,7 +17,7 @@ from understudy_controlplane.fleet.job import FirstNan, JobKey, KnownJob, Refusa
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.node import NodeRecord, StoredHardwareEvent, StoredKernelEvent
 from understudy_controlplane.fleet.operator import Request
-from understudy_controlplane.fleet.recovery import Recovery, RepairAttempt
+from understudy_controlplane.fleet.recovery import PastPlan, Recovery, RepairAttempt
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import Subject
@@ -54,13 +54,13 @@ class JournalReads(Protocol):
     def quarantines_since(self, since: float) -> tuple[float, ...]: ...
 
 
-class RecoveryReads(Protocol):
+class GangPlanReads(Protocol):
+    def gang_plans_after(self, recovery_id: int, since: float) -> list[PastPlan]: ...
+
+
+class RecoveryReads(GangPlanReads, Protocol):
     def running(self) -> list[Recovery]: ...
-    def swaps_since(self, since: float) -> tuple[tuple[float, JobKey], ...]: ...
-    def releases_since(self, since: float) -> tuple[tuple[float, JobKey], ...]: ...
     def disobeyed_since(self, since: float) -> frozenset[tuple[JobKey, int]]: ...
-    def limits_since(self, since: float) -> Mapping[tuple[JobKey, int], int]: ...
-    def hangs_since(self, since: float) -> tuple[tuple[JobKey, int | None], ...]: ...
 
 
 class IncidentReads(Protocol):

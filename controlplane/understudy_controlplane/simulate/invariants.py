@@ -19,6 +19,7 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
     SwapPlan,
 )
+from understudy_controlplane.observe.gang_history import GangHistory
 
 if TYPE_CHECKING:
     from understudy_controlplane.app import Core
@@ -199,7 +200,9 @@ class Invariants:
         self._at_fault = at_fault
         core = self._world.core
         assert core is not None
-        moves = Counter(job for _, job in core.stores.recoveries.swaps_since(self._world.now - HOUR_SECONDS))
+        history = GangHistory(core.stores.recoveries)
+        history.refresh(self._world.now)
+        moves = Counter(job for _, job in history.swaps_since(self._world.now - HOUR_SECONDS))
         for job, number in moves.items():
             if number > self._world.config.jobs.swaps_per_hour_max:
                 raise Violation("never-over-a-budget", f"job {job} was moved {number} times within an hour")

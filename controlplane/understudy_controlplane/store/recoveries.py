@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Engine, Row, Select, insert, select, update
@@ -12,8 +12,8 @@ from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
+    PastPlan,
     Plan,
-    PlanBase,
     PoolSwapPlan,
     Recovery,
     RecoveryStatus,
@@ -26,7 +26,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 
-PlanT = TypeVar("PlanT", bound=PlanBase)
+GANG_KINDS = tuple(one.kind.value for one in (PoolSwapPlan, AllocationSwapPlan, ReleaseJobPlan))
 
 
 class RecoveryStore:
@@ -49,45 +49,27 @@ class RecoveryStore:
         (found,) = self._read(select(tables.recovery).where(tables.recovery.c.id == recovery_id))
         return found
 
-    def swaps_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
-        """Gangs moved or restarted, from the pool or within their allocation."""
-        inside = [(at, plan.job) for at, plan in self._plans_since(since, AllocationSwapPlan) if plan.launch >= 0]
-        return (*((at, plan.job) for at, plan in self._plans_since(since, PoolSwapPlan)), *inside)
-
-    def hangs_since(self, since: float) -> tuple[tuple[JobKey, int | None], ...]:
-        """Gangs restarted because they hung, oldest first: the job, and the furthest step it had finished."""
-        both = [*self._plans_since(since, PoolSwapPlan), *self._plans_since(since, AllocationSwapPlan)]
-        hung = sorted(((at, plan) for at, plan in both if plan.hang), key=lambda one: one[0])
-        return tuple((plan.job, plan.last_step) for _, plan in hung)
-
-    def limits_since(self, since: float) -> dict[tuple[JobKey, int], int]:
-        """Job and restart count → its time limit at the first fault that was dealt with within its allocation."""
-        found: dict[tuple[JobKey, int], int] = {}
-        for _, plan in self._plans_since(since, AllocationSwapPlan):
-            if plan.time_limit_minutes is not None:
-                found.setdefault((plan.job, plan.restart_count), plan.time_limit_minutes)
-        return found
+    def gang_plans_after(self, recovery_id: int, since: float) -> list[PastPlan]:
+        """Plans about a gang that were recorded after this recovery, and decided since then, in their order."""
+        table = tables.recovery
+        query = select(table.c.id, table.c.decided_at, table.c.kind, table.c.plan)
+        query = query.where(table.c.id > recovery_id, table.c.decided_at >= since, table.c.kind.in_(GANG_KINDS))
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(table.c.id)).all()
+        return [PastPlan(row.id, row.decided_at, plan_of(row.kind, row.plan)) for row in rows]
 
     def disobeyed_since(self, since: float) -> frozenset[tuple[JobKey, int]]:
         """Job and restart count of launchers that did not follow their orders."""
-        failed = self._plans_since(since, AllocationSwapPlan, RecoveryStatus.FAILED)
-        return frozenset((plan.job, plan.restart_count) for _, plan in failed)
-
-    def releases_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
-        return tuple((at, plan.job) for at, plan in self._plans_since(since, ReleaseJobPlan))
-
-    def _plans_since(
-        self, since: float, of: type[PlanT], status: RecoveryStatus | None = None
-    ) -> list[tuple[float, PlanT]]:
-        """When such recoveries were decided, and what was planned, in the order of the decisions."""
         table = tables.recovery
-        query = select(table.c.decided_at, table.c.kind, table.c.plan)
-        query = query.where(table.c.decided_at >= since, table.c.kind == of.kind.value)
-        if status is not None:
-            query = query.where(table.c.status == status.value)
+        query = select(table.c.kind, table.c.plan).where(
+            table.c.decided_at >= since,
+            table.c.kind == AllocationSwapPlan.kind.value,
+            table.c.status == RecoveryStatus.FAILED.value,
+        )
         with reading(self._engine) as connection:
-            rows = connection.execute(query.order_by(table.c.id)).all()
-        return [(row.decided_at, plan) for row in rows if isinstance(plan := plan_of(row.kind, row.plan), of)]
+            rows = connection.execute(query).all()
+        plans = [plan_of(row.kind, row.plan) for row in rows]
+        return frozenset((plan.job, plan.restart_count) for plan in plans if isinstance(plan, AllocationSwapPlan))
 
     def intend(self, recovery: int, step: RecoveryStep, now: float) -> None:
         """Before the effect. The attempt counts from here on, whatever its outcome."""
