@@ -54,7 +54,7 @@ def test_each_plan_is_read_once() -> None:
     assert history.swaps_since(b.NOW + 1) == ((b.NOW + 1, KEY),)
 
 
-def test_moves_releases_hangs_and_time_limits_are_told_apart() -> None:
+def test_moves_releases_hangs_and_time_limits() -> None:
     recoveries = Recoveries()
     plans: tuple[Plan, ...] = (RELEASED, HUNG, ORDERED, LATER)
     for at, plan in enumerate(plans):
