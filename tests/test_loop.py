@@ -1,4 +1,4 @@
-"""What one round of the loop does with decisions."""
+"""What rounds of the loop do with decisions and incidents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from tests.recover.rehearsal import Rehearsal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.queries import Queries
 
@@ -39,3 +40,20 @@ def test_a_transition_that_would_break_an_invariant_is_logged_and_counted_and_no
     decided = {(one["subject"], one["table_row"]) for one in Queries(rehearsal.engine).decisions(100)}
     assert ("n8", 250) in decided, "others go on"
     assert not any(subject == "n5" and row == 257 for subject, row in decided)
+
+
+def test_agents_that_fall_silent_together_are_one_incident_of_their_domain_until_they_report_again(
+    tmp_path: Path,
+) -> None:
+    rehearsal = Rehearsal(tmp_path, guards={"domains": {"rack r2": ["n5", "n6", "n7", "n8"]}})
+    incidents = rehearsal.control_plane.stores.incidents
+    rehearsal.run(130)
+    rehearsal.silent |= {"n5", "n6", "n7", "n8"}
+    rehearsal.run(60)
+    (incident,) = incidents.open_incidents().values()
+    assert (incident.subject, set(incident.nodes)) == (Subject.of_domain("rack r2"), rehearsal.silent)
+    rehearsal.silent.clear()
+    rehearsal.run(5)
+    assert incidents.open_incidents() == {}
+    (shown,) = Queries(rehearsal.engine).incidents(10)
+    assert (shown["rule"], shown["outcome"]) == ("silence.mass", "its nodes no longer fail alike")

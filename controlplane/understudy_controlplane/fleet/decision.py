@@ -73,7 +73,7 @@ class DecisionKey(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Decision:
     row: int  # number in `decide.table`
-    subject: str  # a node's name, "fleet", or "job" with its id
+    subject: str  # a node's name, a domain's name, "fleet", or "job" with its id
     action: Action
     because: Because
     reason: str  # one line for people
