@@ -122,8 +122,8 @@ class Site:
         """`slurm_settings` go into the control plane's section [slurm], `settings` are further sections of its
         configuration. `hooks`: Slurm runs Understudy's Prolog, Epilog, TaskProlog and HealthCheckProgram.
         """
-        # A test breaks more of its few nodes at once than a fleet would lose, and some jobs have neither hook nor launcher
-        # that could confirm that a node is dead.
+        # A test breaks more of its few nodes at once than a fleet would lose, and some jobs have neither hook nor
+        # launcher that could confirm that a node is dead.
         self._settings: dict[str, Mapping[str, str | float | bool]] = {
             "guards": {"breaker_share_max": 1.0},
             "silence": {"dead_unconfirmed_seconds": 6.0},
