@@ -636,6 +636,20 @@ def test_a_management_network_that_is_away_for_eight_seconds_ends_no_job(tmp_pat
     assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
 
 
+def test_a_person_is_notified_once_of_what_a_guard_holds_back_for_long(tmp_path: Path) -> None:
+    guards = {"quarantined_nodes_max": 0, "page_after_seconds": 10}
+    rehearsal = Rehearsal(tmp_path, guards=guards, repair={"webhook": "http://tickets"})
+    rehearsal.fail("n8")
+    rehearsal.run(8)
+    assert rehearsal.tickets == []
+    rehearsal.run(60)
+    (ticket,) = rehearsal.tickets
+    assert (ticket["about"], ticket["node"]) == (["n8"], "n8")
+    assert "fleet_budget" in ticket["reason"]
+    (stored,) = rehearsal.control_plane.stores.repairs.tickets(10)
+    assert stored["closed_at"] is not None, "nothing is waited for"
+
+
 def without_a_pool(tmp_path: Path) -> Rehearsal:
     """The waiting job is gone, so that n5 to n8 are idle."""
     rehearsal = Rehearsal(tmp_path)

@@ -33,6 +33,8 @@ STORED: list[dict[str, Any]] = json.loads(
 """With the names that migration 0014 gives them (`test_migrations`)."""
 
 
+LATER_KINDS = {RecoveryKind.PAGE}
+
 LATER = {"excluded"}
 """Fields that plans of release 0.1 did not have."""
 
@@ -42,7 +44,8 @@ def read(kind: RecoveryKind) -> Plan:
 
 
 def test_there_is_one_type_for_each_kind_and_an_example_of_each() -> None:
-    assert {plan.kind for plan in get_args(Plan)} == set(RecoveryKind) == {RecoveryKind(one["kind"]) for one in STORED}
+    assert {plan.kind for plan in get_args(Plan)} == set(RecoveryKind)
+    assert set(RecoveryKind) - LATER_KINDS == {RecoveryKind(one["kind"]) for one in STORED}
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda one: one["kind"])

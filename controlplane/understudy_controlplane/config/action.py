@@ -111,6 +111,12 @@ class Guards(Section):
     gang_moves_domain_min: int = Field(
         4, ge=1, description="... or this number of gangs, where it is more than that share."
     )
+    page_after_seconds: float = Field(
+        3600.0,
+        ge=0,
+        description="Time for which a guard holds a quarantine, move, restart or repair back, after which a person is "
+        "notified: a ticket, sent to `repair.webhook`.",
+    )
     observe_rules: list[str] = Field(
         [],
         description='Rules that are recorded but not acted on, by the beginning of their name: `["xid.74", '

@@ -8,6 +8,7 @@ from dataclasses import replace
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import repair_actions, repair_cycle
 from understudy_controlplane.decide.condemnation import condemnations
+from understudy_controlplane.decide.pages import held_back, page
 from understudy_controlplane.decide.pool import fill_pool, pool_short
 from understudy_controlplane.decide.releases import held_jobs, release
 from understudy_controlplane.decide.round import Entered, Round
@@ -37,7 +38,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         decisions += carry_out(current, [one for one in entered if CARRIED_OUT_BY[one.row.action] is carry_out])
         acting = any(one.plan and one.action is not Action.RELEASE_JOB for one in decisions)
         current = replace(current, acting=acting)
-    return decisions
+    return decisions + page(current, [*_of_no_node(held_back(current, decisions))])
 
 
 def _of_no_node(findings: Iterable[Finding]) -> Iterator[Entered]:
@@ -133,6 +134,7 @@ CARRIED_OUT_BY: Mapping[Action, Callable[[Round, Sequence[Entered]], list[Decisi
     Action.OPEN_BREAKER: condemnations,
     Action.RELEASE_JOB: release,
     Action.FILL_POOL: fill_pool,
+    Action.PAGE: page,
 }
 """The function that carries the action of a row out: it gets all findings that entered such rows, asks the guards and
 plans. In this order.

@@ -30,6 +30,7 @@ class Action(StrEnum):
     LET_GO = "let_go"  # an administrator took it: give up what the control plane still holds of it
     RESTORE_WEIGHT = "restore_weight"  # that it had in Slurm before its probation
     HOLD = "hold"  # an operator wants it out of service
+    PAGE = "page"  # notify a person of what a guard holds back
     OPEN_BREAKER = "open_breaker"
 
 

@@ -65,6 +65,7 @@ class Signal(StrEnum):
     RELEASE_ASKED = "release_asked"
     POOL_SHORT = "pool_short"  # fewer spares are held than wanted
     JOB_HELD = "job_held"  # by Slurm, because Understudy's Prolog kept it off a node
+    HELD_BACK = "held_back"  # by a guard, for long
     TOO_MANY_AT_ONCE = "too_many_at_once"  # nodes that would be quarantined within a short time
     REQUEST_GIVEN_UP = "request_given_up"  # an operator's request that could not be fulfilled in time
 

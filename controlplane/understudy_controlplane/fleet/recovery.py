@@ -39,6 +39,7 @@ class RecoveryKind(StrEnum):
     RETURN = "return"  # a node that is well goes back to work
     TAKE_BACK = "take_back"  # a node under repair is drained, and its reservation deleted
     LET_GO = "let_go"  # an administrator took a node: what is still held of it is released
+    PAGE = "page"  # a person is notified of what a guard holds back
     RESTORE_WEIGHT = "restore_weight"  # probation is over: the node's weight in Slurm is what it was before
 
 
@@ -215,8 +216,16 @@ class RestoreWeightPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RE
     weight_before: int = 1  # that it had before: it gets it back
 
 
+class PagePlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.PAGE.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.PAGE
+    about: tuple[str, ...]  # nodes and jobs, as decisions name them
+    reason: str
+    label: str  # id of the ticket: never used again
+
+
 Plan = (
-    PoolSwapPlan
+    PagePlan
+    | PoolSwapPlan
     | AllocationSwapPlan
     | QuarantinePlan
     | FillPoolPlan

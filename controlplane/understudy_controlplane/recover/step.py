@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.recovery import (
     SEATS_PREFIX,
     DrainPlan,
     ManualRepairPlan,
+    PagePlan,
     Plan,
     PlanBase,
     ReleaseJobPlan,
@@ -44,7 +45,7 @@ class Tickets(Protocol):
 
     def is_sent(self, label: str) -> bool: ...
 
-    def send(self, plan: ManualRepairPlan) -> None:
+    def send(self, plan: ManualRepairPlan | PagePlan) -> None:
         """Whether the webhook takes it is seen later."""
         ...
 

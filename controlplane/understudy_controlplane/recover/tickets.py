@@ -12,7 +12,7 @@ import structlog
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.recovery import ManualRepairPlan
+from understudy_controlplane.fleet.recovery import ManualRepairPlan, PagePlan
 from understudy_controlplane.store.repairs import RepairStore
 
 log = structlog.get_logger()
@@ -46,22 +46,41 @@ class Tickets:
             self._store.ticket_sent(label, self._clock.now())
         return self._store.is_ticket_sent(label)
 
-    def send(self, plan: ManualRepairPlan) -> None:
+    def send(self, plan: ManualRepairPlan | PagePlan) -> None:
         """Written down first. A webhook that took it but whose answer was lost gets it again, under the same id."""
-        node, now = plan.nodes[0], self._clock.now()
-        body: dict[str, Json] = {
-            "id": plan.label,
-            "cluster": self._config.cluster,
-            "node": node,
-            "reason": plan.drain_reason,
-            "evidence": json.loads(json.dumps(self._store.history(node))),
-            "when_done": f"understudy release {node} REASON, or scontrol update NodeName={node} State=RESUME",
-        }
-        self._store.open_ticket(plan.label, node, body, now)
+        now, page = self._clock.now(), isinstance(plan, PagePlan)
+        body = self._of_page(plan) if isinstance(plan, PagePlan) else self._of_repair(plan)
+        self._store.open_ticket(plan.label, str(body["node"]), body, now, closed=page)
         if self._config.repair.webhook:
             self._webhook.send(self._config.repair.webhook, body)
         else:
             self._store.ticket_sent(plan.label, now)
+
+    def _of_repair(self, plan: ManualRepairPlan) -> dict[str, Json]:
+        node = plan.nodes[0]
+        return {
+            "id": plan.label,
+            "cluster": self._config.cluster,
+            "node": node,
+            "reason": plan.drain_reason,
+            "evidence": self._history(node),
+            "when_done": f"understudy release {node} REASON, or scontrol update NodeName={node} State=RESUME",
+        }
+
+    def _of_page(self, plan: PagePlan) -> dict[str, Json]:
+        return {
+            "id": plan.label,
+            "cluster": self._config.cluster,
+            "node": plan.about[0],
+            "about": list(plan.about),
+            "reason": plan.reason,
+            "evidence": self._history(plan.about[0]),
+            "when_done": "nothing has to be reported: the control plane acts as soon as the guard allows it",
+        }
+
+    def _history(self, node: str) -> Json:
+        history: Json = json.loads(json.dumps(self._store.history(node)))
+        return history
 
     def read_end(self, path: str) -> str:
         try:

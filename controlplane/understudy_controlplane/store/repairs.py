@@ -14,6 +14,7 @@ from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.operator import Request, Verb
 from understudy_controlplane.fleet.recovery import (
     ManualRepairPlan,
+    PagePlan,
     Plan,
     RecoveryKind,
     RecoveryStatus,
@@ -27,7 +28,7 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.recoveries import plan_of
 
-REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR)
+REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR, RecoveryKind.PAGE)
 NODE_VERBS = (Verb.HOLD, Verb.RELEASE, Verb.RETIRE, Verb.TEST, Verb.BURN_IN)
 
 
@@ -61,7 +62,7 @@ class RepairStore:
                     ended_at=row.ended_at,
                     never_began=row.never_began,
                 )
-                for node in plan.nodes
+                for node in (plan.about if isinstance(plan, PagePlan) else plan.nodes)
             ]
         return tuple(found)
 
@@ -130,9 +131,9 @@ class RepairStore:
 
     # -- tickets -----------------------------------------------------------------------------------------------
 
-    def open_ticket(self, label: str, node: str, body: Mapping[str, Json], now: float) -> None:
-        """Once, however often."""
-        row = {"label": label, "node": node, "opened_at": now, "body": dict(body)}
+    def open_ticket(self, label: str, node: str, body: Mapping[str, Json], now: float, *, closed: bool = False) -> None:
+        """Once, however often. `closed`: nothing is waited for."""
+        row = {"label": label, "node": node, "opened_at": now, "body": dict(body), "closed_at": now if closed else None}
         with self._engine.begin() as connection:
             insert_new(connection, tables.ticket, [row])
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from understudy_controlplane.fleet.node import REASON_PREFIX
-from understudy_controlplane.fleet.recovery import ManualRepairPlan, RepairPlan, StepName, ValidationPlan
+from understudy_controlplane.fleet.recovery import ManualRepairPlan, PagePlan, RepairPlan, StepName, ValidationPlan
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
 from understudy_controlplane.recover.steps.pool import POOL_MINUTES
@@ -203,13 +203,17 @@ def validate(world: World, slurm: Slurm) -> None:
 # -- people ----------------------------------------------------------------------------------------------------------
 
 
+def _with_ticket(world: World) -> ManualRepairPlan | PagePlan:
+    return world.plan if isinstance(world.plan, PagePlan) else world.plan_as(ManualRepairPlan)
+
+
 def observe_ticket(world: World) -> Observation:
-    sent = world.tickets.is_sent(world.plan_as(ManualRepairPlan).label)
+    sent = world.tickets.is_sent(_with_ticket(world).label)
     return Done() if sent else Todo("the webhook has not accepted the ticket")
 
 
 def send_ticket(world: World, slurm: Slurm) -> None:  # noqa: ARG001 - Slurm has no part in it
-    world.tickets.send(world.plan_as(ManualRepairPlan))
+    world.tickets.send(_with_ticket(world))
 
 
 HOLD_NODE = Step(StepName.HOLD_NODE, observe_held, hold)

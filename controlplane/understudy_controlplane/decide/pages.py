@@ -1,0 +1,84 @@
+"""A person is notified of what a guard has held back for long: a fault that nothing is done about is not forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from understudy_controlplane.config import Config, NoSpare
+from understudy_controlplane.decide import guards
+from understudy_controlplane.decide.round import Entered, Round
+from understudy_controlplane.decide.table import Row
+from understudy_controlplane.fleet.decision import Because, Decision
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
+from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+HOLDING = frozenset(
+    {
+        Because.FLEET_BUDGET,
+        Because.HOURLY_BUDGET,
+        Because.DOMAIN_BUDGET,
+        Because.MOVE_BUDGET,
+        Because.JOB_BUDGET,
+        Because.RESTART_BUDGET,
+        Because.REPAIR_BUDGET,
+        Because.BREAKER,
+        Because.MASS_SILENCE,
+        Because.MASS_HANG,
+        Because.NO_SPARE,
+    }
+)
+"""Not the mode, a pause, and a rule that only observes: a person has chosen those."""
+
+SHOWN_MAX = 8
+
+SAME_ROUND_SECONDS = 60.0
+"""A page that is sent at once is decided before the incident is written down."""
+
+
+def held_back(current: Round, decisions: Sequence[Decision]) -> Iterator[Finding]:
+    """One for all that is due in this round. What a person was notified of is not repeated for a week."""
+    snapshot = current.snapshot
+    if guards.object_to_operator(snapshot) is not None:
+        return
+    due = [one for one in decisions if _is_due(snapshot, one, current.config)]
+    if due:
+        about = tuple(dict.fromkeys(one.subject for one in due))
+        names = ", ".join(about[:SHOWN_MAX]) + (", …" if len(about) > SHOWN_MAX else "")
+        causes = sorted({one.because.value for one in due})
+        words = f"{len(about)} held back ({names}) by {', '.join(causes)}: {due[0].reason}"
+        evidence = Evidence({"held_back": [*about], "because": [*causes]})
+        yield Finding(Signal.HELD_BACK, "guards.held_back", "", snapshot.now, words, evidence, nodes=about)
+
+
+def page(current: Round, entered: Sequence[Entered]) -> list[Decision]:
+    return [_page(current.snapshot, *one) for one in entered]
+
+
+def _page(snapshot: Snapshot, row: Row, finding: Finding) -> Decision:
+    label = f"held-{finding.nodes[0]}-{int(snapshot.now)}"
+    return Decision(
+        row=row.number,
+        subject=finding.label,
+        action=row.action,
+        because=Because.RULE,
+        reason=f"{finding.summary}; {row.why}",
+        finding=finding,
+        evidence=finding.evidence,
+        plan=PagePlan(steps=(StepName.OPEN_TICKET,), about=finding.nodes, reason=finding.summary, label=label),
+    )
+
+
+def _is_due(snapshot: Snapshot, decision: Decision, config: Config) -> bool:
+    finding = decision.finding
+    if finding is None or not (decision.because in HOLDING or finding.signal is Signal.GANG_HUNG_TOGETHER):
+        return False
+    incident = snapshot.incidents.get(finding.subject)
+    hangs = finding.signal in HANGS or finding.signal is Signal.GANG_HUNG_TOGETHER
+    since = incident.opened_at if incident is not None else finding.at if hangs else snapshot.now
+    at_once = decision.because is Because.NO_SPARE and config.spares.no_spare is NoSpare.PAGE
+    if snapshot.now - since < (0.0 if at_once else config.guards.page_after_seconds):
+        return False
+    sent = (one for one in snapshot.attempts if one.kind is RecoveryKind.PAGE and one.node == decision.subject)
+    return not any(one.at >= since - SAME_ROUND_SECONDS for one in sent)

@@ -1,0 +1,88 @@
+"""What a guard holds back for long pages a person, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.decision import Action, Decision
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, RecoveryStatus, RepairAttempt, StepName
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
+
+FULL: dict[str, Any] = {"quarantines": (b.NOW - 5,) * 12}
+
+
+def broken(*names: str, for_seconds: float = 3700.0, **values: Any) -> Snapshot:
+    nodes = (b.node(name, events=(b.xid_event(name, 79, b.NOW - for_seconds),)) for name in names)
+    subjects = [Subject.of_node(name) for name in names]
+    incidents = {
+        subject: OpenIncident(i, subject, "xid.79", "hardware_fault", "broken", b.NOW - for_seconds)
+        for i, subject in enumerate(subjects)
+    }
+    return b.snapshot(*nodes, incidents=incidents, **values)
+
+
+def pages(snapshot: Snapshot, config: Config | None = None) -> list[Decision]:
+    config = config or b.config()
+    return [one for one in decide(snapshot, detect(snapshot, config), config) if one.action is Action.PAGE]
+
+
+def test_what_a_budget_holds_back_for_an_hour_pages_a_person() -> None:
+    (page,) = pages(broken("n2", **FULL))
+    assert (page.row, page.subject) == (92, "fleet")
+    plan = b.plan_as(PagePlan, page.plan)
+    assert (plan.about, plan.steps, plan.claimed) == (("n2",), (StepName.OPEN_TICKET,), ())
+    assert "hourly_budget" in plan.reason
+
+
+def test_not_before() -> None:
+    assert pages(broken("n2", for_seconds=3500.0, **FULL)) == []
+
+
+def test_nor_what_no_guard_holds_back() -> None:
+    assert pages(broken("n2")) == []
+
+
+@pytest.mark.parametrize("values", [{"mode": Mode.OBSERVE}, {"paused": "maintenance"}, {"slurm_error": "timed out"}])
+def test_nor_what_a_person_holds_back(values: dict[str, Any]) -> None:
+    assert pages(broken("n2", **FULL, **values)) == []
+
+
+def test_nor_a_rule_that_only_observes() -> None:
+    assert pages(broken("n2", **FULL), b.config(guards={"observe_rules": ["xid.79"]})) == []
+
+
+def test_an_open_breaker_pages_once_for_all_nodes_that_it_holds_back() -> None:
+    (page,) = pages(broken("n2", "n3", "n4", breaker="eight at once"))
+    assert b.plan_as(PagePlan, page.plan).about == ("n2", "n3", "n4")
+
+
+def test_a_person_is_paged_once() -> None:
+    snapshot = broken("n2", "n3", **FULL)
+    sent = RepairAttempt(1, "n2", RecoveryKind.PAGE, None, b.NOW - 60, RecoveryStatus.SUCCEEDED)
+    (page,) = pages(replace(snapshot, attempts=(sent,)))
+    assert b.plan_as(PagePlan, page.plan).about == ("n3",), "what is new is reported"
+    earlier = replace(sent, at=b.NOW - 9000)
+    (page,) = pages(replace(snapshot, attempts=(earlier,)))
+    assert b.plan_as(PagePlan, page.plan).about == ("n2", "n3"), "an earlier fault was another one"
+
+
+def test_a_gang_that_hangs_and_may_not_be_restarted_pages_too() -> None:
+    finding = Finding(Signal.GANG_HUNG, "hang.not_arrived", "n2", b.NOW - 4000, "no step has ended", job=b.job().key)
+    snapshot = b.snapshot(jobs=[b.job()], breaker="eight at once")
+    assert [one.action for one in decide(snapshot, [finding], b.config())] == [Action.NOTHING, Action.PAGE]
+
+
+@pytest.mark.parametrize(("policy", "count"), [("page", 1), ("wait", 0)])
+def test_a_gang_without_a_spare_pages_at_once_where_the_site_wants_that(policy: str, count: int) -> None:
+    snapshot = broken("n2", for_seconds=1.0, jobs=[b.job()])
+    assert len(pages(snapshot, b.config(spares={"no_spare": policy}))) == count
