@@ -30,10 +30,12 @@ class Recorded:
     def after(self, decisions: Sequence[Decision], news: Iterable[Change]) -> Recorded:
         """`decisions`: all of the round. After a node was cleared, its events are news again."""
         cleared = {one.decision.subject for one in news if _clears(one.decision)}
-        once = self.once | {one.key for one in decisions if one.once}
-        return Recorded(
-            frozenset(one.key for one in decisions), frozenset(key for key in once if key.subject not in cleared)
-        )
+        once = self.once
+        if new := {one.key for one in decisions if one.once} - once:  # a week's keys are not copied every round
+            once |= new
+        if cleared:
+            once = frozenset(key for key in once if key.subject not in cleared)
+        return Recorded(frozenset(one.key for one in decisions), once)
 
     def _has(self, decision: Decision) -> bool:
         return decision.key in (self.once if decision.once else self.last_round)
