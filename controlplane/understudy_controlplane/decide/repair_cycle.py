@@ -110,7 +110,7 @@ def _left_over(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
     held = snapshot.reservations.get(f"{NODE_HOLD_PREFIX}{node.name}")
     if held is None or not held.made_for(config.validation.user) or node.state in IN_REPAIR:
         return False
-    if any(node.name in one.plan.nodes for one in snapshot.recoveries):
+    if any(node.name in one.plan.claimed for one in snapshot.recoveries):
         return False
     out = node.state in OUT_OF_SERVICE
     return not out or (node.slurm is not None and (node.slurm.draining or node.slurm.down))
@@ -120,7 +120,7 @@ def _weight_left(snapshot: Snapshot, node: NodeView) -> bool:
     """Also where an administrator has changed its weight since: then nothing is restored, which is recorded."""
     if node.record.weight is None or node.slurm is None:
         return False
-    return not any(node.name in one.plan.nodes for one in snapshot.recoveries)
+    return not any(node.name in one.plan.claimed for one in snapshot.recoveries)
 
 
 def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
@@ -172,7 +172,7 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
     drained = slurm is not None and record.drained_at is not None and record.owns(slurm)
     if slurm is None or not drained or slurm.base_state not in ("IDLE", "DOWN") or "COMPLETING" in slurm.flags:
         return
-    if snapshot.holders_of(node.name) or any(node.name in one.plan.nodes for one in snapshot.recoveries):
+    if snapshot.holders_of(node.name) or any(node.name in one.plan.claimed for one in snapshot.recoveries):
         return
     incident = snapshot.incident_of(node.name)
     fault = incident.summary if incident else "not known"
