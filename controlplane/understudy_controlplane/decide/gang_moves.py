@@ -64,7 +64,8 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     held = _held_back(current, job, named)
     if held is not None:
         return held
-    fitting = current.fitting(job, named[0]) if named else []
+    old = (*hangs.at_fault(current.snapshot, job), *named)
+    fitting = current.fitting(job, old[0]) if old else []
     plan, words = hangs.restart(current.snapshot, job, findings, fitting, current.condemned, current.config)
     return Move(plan, Because.RULE, words)
 
@@ -75,6 +76,8 @@ def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Mo
     by_its_launcher = gang is not None and not allocation_swap.why_not(snapshot, job, (), current.condemned)
     not_movable = "" if by_its_launcher else _cannot_move(current, job, findings, job.slurm.nodes)
     spent = hangs.too_often(snapshot, job, config)
+    gone = () if by_its_launcher else hangs.at_fault(snapshot, job)
+    no_seat = bool(gone) and len(current.fitting(job, gone[0])) < len(gone)
     number = job.key.job_id
     reasons = (
         (guards.is_on_its_way(snapshot, job.key), Because.RULE, f"job {number} is being restarted already"),
@@ -86,6 +89,7 @@ def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Mo
         ),
         (_moved_too_often(current, job), Because.JOB_BUDGET, _too_often(job).words),
         (bool(not_movable), Because.RULE, f"job {number} {not_movable}: left to a person"),
+        (no_seat, Because.NO_SPARE, f"no spare for {', '.join(gone)}, on which job {number} may not start again"),
     )
     return next((Move(None, because, words) for holds, because, words in reasons if holds), None)
 

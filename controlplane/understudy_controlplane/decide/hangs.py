@@ -8,6 +8,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.decide import allocation_swap, plans
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.node import AT_FAULT
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -38,6 +39,11 @@ def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
     )
 
 
+def at_fault(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
+    """Nodes of the running job that are out of service for a fault: it may not start on them again."""
+    return tuple(name for name in job.slurm.nodes if snapshot.nodes[name].state in AT_FAULT)
+
+
 def restart(
     snapshot: Snapshot,
     job: Job,
@@ -47,14 +53,17 @@ def restart(
     config: Config,
 ) -> tuple[Plan, str]:
     """Without the nodes that are named, where there are spares for them. They are not failed: a hang alone condemns
-    none.
+    none. Nodes that were to be drained at the job's end are drained by now: the gang gets `fitting` nodes for them
+    first.
     """
     number, why = job.key.job_id, findings[0].summary
     named = [finding for finding in findings if finding.signal is Signal.GANG_HUNG]
     if job.key in snapshot.gangs and not allocation_swap.why_not(snapshot, job, (), bad):
         inside = plans.allocation_plan(snapshot, job, snapshot.gangs[job.key], findings, config, hang=why)
         return inside, f"the launcher of job {number} restarts it"
-    chosen = fitting[: len(named)]
-    plan = plans.swap_plan(snapshot, job, named or findings, job.slurm.nodes, chosen, hang=why)
-    words = ", ".join(f"{new} in the place of {old.node}" for old, new in zip(named, chosen, strict=False))
+    gone = at_fault(snapshot, job)
+    chosen = fitting[: len(gone) + len(named)]
+    plan = plans.swap_plan(snapshot, job, named or findings, job.slurm.nodes, chosen, hang=why, gone=gone)
+    old = (*gone, *(finding.node for finding in named))
+    words = ", ".join(f"{new} in the place of {before}" for before, new in zip(old, chosen, strict=False))
     return plan, f"job {number} is requeued onto its seats{f', {words}' if words else ''}"

@@ -85,7 +85,8 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised.
 
     With `hang` the nodes are not failed: they give up their seats where there are spares, and nothing else. `gone` are
-    quarantined nodes that the gang left before, within its allocation. `undrained` nodes are left and excluded for the
+    quarantined nodes without a finding: the gang left them before, within its allocation, or they are to be drained at
+    the job's end. The first of the `spares` are for them. `undrained` nodes are left and excluded for the
     job, and stay in service.
     """
     superseded = snapshot.recovery_of(job.key)
@@ -95,7 +96,8 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     # Nodes that others took are no failed ones.
     lost = {finding.node for finding in findings if _is_taken(snapshot, finding)}
     accused = [] if hang else [one for one in findings if one.node not in lost and one.node not in undrained]
-    leaving = tuple(finding.node for finding in (findings[: len(spares)] if hang else findings))
+    left = len(spares) - len(gone)
+    leaving = tuple(finding.node for finding in (findings[: max(left, 0)] if hang else findings))
     leaving = tuple(name for name in leaving if hang or name in undrained)
     failed = (*(finding.node for finding in accused), *gone)
     mute = [name for name in gone if snapshot.nodes[name].slurmd_silent_since is not None]
