@@ -68,13 +68,13 @@ class SlurmRecorder:
     def _record_new_nodes(self, view: SlurmView, now: float) -> None:
         if not view.nodes.keys() <= self._names:
             self._names = set(self._fleet.nodes())
-        new_nodes = view.nodes.keys() - self._names
+        new_nodes = sorted(view.nodes.keys() - self._names)
         if not new_nodes:
             return
         self._fleet.add_nodes(new_nodes, now)
         # Without any node in the database the control plane is new, not the nodes.
         if self._names and self._config.validation.burn_in_new_nodes:
-            for name in sorted(new_nodes):
+            for name in new_nodes:
                 self._repairs.ask(Verb.BURN_IN, name, "the node is new in Slurm", BY_CONTROL_PLANE, now)
 
     def _record_jobs(self, jobs: list[Job], now: float) -> list[tuple[KnownJob, Job]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
@@ -145,6 +145,7 @@ class Restore:
     attempt: Attempt
     step: int
     path: str
+    suspect: bool  # the control plane had been notified that the loss was NaN before
 
 
 class Cluster:
@@ -156,6 +157,8 @@ class Cluster:
         self.gangs: list[Gang] = []
         self.written: dict[tuple[int, str], set[int]] = {}
         """Job and path → ranks that wrote their shard."""
+        self._written_by: dict[tuple[int, str], tuple[Attempt, int]] = {}
+        """The same → the attempt, and the step."""
         self.bad_since: dict[tuple[int, Attempt], int] = {}
         """From which step on an attempt's loss was NaN, as the control plane has acknowledged."""
         self.restores: list[Restore] = []
@@ -176,6 +179,8 @@ class Cluster:
             self._obey(gang, core, now)
             bad = [name for name in gang.seats if not self._well(name)]
             if bad:
+                if gang.computes:  # the others have written their part of the next checkpoint
+                    self._write(gang, gang.step(now) + 1, [name for name in gang.seats if name not in bad], now)
                 gang.stop(now)
                 gang.hung_on, gang.starts_at = gang.hung_on or bad[0], math.inf
             if gang.starts_at <= now:
@@ -226,7 +231,9 @@ class Cluster:
             gang.starts_at = now + 1.0
             return
         answers = {core.reports.give_restore_point(known, gang.attempt) for _ in gang.seats}
-        self.restores += [Restore(gang, gang.attempt, step, path) for step, path in answers]
+        self.restores += [
+            Restore(gang, gang.attempt, step, path, self._is_suspect(gang.job_id, path)) for step, path in answers
+        ]
         gang.first_step, gang.saved = min(answers)[0], min(answers)[0]
         gang.starts_at, gang.since = math.inf, now
         for rank, name in enumerate(gang.seats):
@@ -252,12 +259,26 @@ class Cluster:
                 self._put(name, FirstStep(gang.job_id, restarts, rank, world, gang.first_step, now, launch, user))
         step = gang.step(now) // CHECKPOINT_STEPS * CHECKPOINT_STEPS
         if step > gang.saved:
-            gang.saved, path = step, f"/ckpt/{gang.job_id}/{restarts}.{launch}/{step}"
-            for rank, name in enumerate(gang.seats):
+            gang.saved = step
+            self._write(gang, step, gang.seats, now)
+
+    def _write(self, gang: Gang, step: int, writers: Collection[str], now: float) -> None:
+        """A checkpoint, by the ranks on these nodes."""
+        assert gang.attempt is not None
+        (restarts, launch), world, user = gang.attempt, len(gang.seats), self._user_id(gang)
+        path = f"/ckpt/{gang.job_id}/{restarts}.{launch}/{step}"
+        self._written_by[gang.job_id, path] = (gang.attempt, step)
+        for rank, name in enumerate(gang.seats):
+            if name in writers:
                 file = f"{rank}.pt"
                 shard = CheckpointShard(gang.job_id, restarts, rank, world, step, path, file, 1, "", now, launch, user)
                 self._put(name, shard)
                 self.written.setdefault((gang.job_id, path), set()).add(rank)
+
+    def _is_suspect(self, job_id: int, path: str) -> bool:
+        attempt, step = self._written_by.get((job_id, path), (None, 0))
+        bad_since = self.bad_since.get((job_id, attempt)) if attempt is not None else None
+        return bad_since is not None and bad_since <= step
 
     def lose_numbers(self, gang: Gang, now: float) -> None:
         """From this step on the loss is NaN."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from understudy_controlplane.decide.guards import HOUR_SECONDS
-from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
+from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
@@ -46,6 +46,7 @@ CALLS: dict[str, tuple[StepName, ...]] = {
     "submit_job": (StepName.RESET_GPU, StepName.RUN_VALIDATION),
     "cancel_job": (StepName.RELEASE_NODE,),
     "requeue_job": (StepName.REQUEUE_JOB,),
+    "requeue_failed_job": (StepName.REQUEUE_JOB,),
     "start_job_now": (StepName.START_JOB, StepName.RELEASE_JOB),
     "release_job": (StepName.RELEASE_JOB,),
     "set_time_limit": (StepName.CREDIT_TIME,),
@@ -145,7 +146,14 @@ class Invariants:
                 words = "an administrator has drained the node"
             case "drain_node" | "down_node":
                 self._has_evidence(effect, self._world.cluster.machines[first])
-            case "requeue_job" | "set_job_reservation" | "start_job_now" | "release_job" | "set_time_limit":
+            case (
+                "requeue_job"
+                | "requeue_failed_job"
+                | "set_job_reservation"
+                | "start_job_now"
+                | "release_job"
+                | "set_time_limit"
+            ):
                 words = "" if "understudy" in jobs[first].comment else "the job is not managed"
             case "cancel_job":
                 words = "" if jobs[first].name.startswith("understudy-") else "the job is not the control plane's"
@@ -182,10 +190,11 @@ class Invariants:
         self._owners(records)
 
     def _jobs_that_ended(self) -> None:
+        """A job whose program failed may have done so because of a fault."""
         jobs = self._world.jobs()
         for gang in self._world.cluster.gangs:
             job = jobs.get(gang.job_id)
-            if gang.over and job is not None and job.state in ("PENDING", "RUNNING"):
+            if gang.over in ("cancelled", "completed") and job is not None and job.state in ("PENDING", "RUNNING"):
                 words = f"job {gang.job_id} was {gang.over} and is {job.state} again"
                 raise Violation("an-ended-job-never-runs-again", words)
 
@@ -232,6 +241,8 @@ class Invariants:
                 raise Violation("one-restore-point-an-attempt", f"attempt {one.attempt} was sent to {sorted(same)}")
             if one.path and len(cluster.written.get((one.gang.job_id, one.path), ())) < one.gang.seats_wanted:
                 raise Violation("restored-only-from-good", f"{one.path} is not complete")
+            if one.suspect:
+                raise Violation("restored-only-from-good", f"the loss was NaN before {one.path}")
         self._restores_seen = len(cluster.restores)
 
     def _steps_end(self) -> None:
@@ -270,9 +281,12 @@ class Invariants:
                 if name not in nodes and records[name].state not in (NodeState.REPAIRING, NodeState.VALIDATING):
                     wrong.append(f"{reservation.name} is left over")
         for node in world.slurm.nodes():
+            state = records[node.name].state
+            if node.usable and node.name not in nodes and state in OUT_OF_SERVICE - IN_REPAIR:
+                wrong.append(f"{node.name} is {state.value}, and Slurm offers it to jobs")
             drained = node.draining and node.reason.startswith("understudy:") and node.name not in nodes
-            if drained and records[node.name].state not in OUT_OF_SERVICE:
-                wrong.append(f"{node.name} is drained ({node.reason}), and {records[node.name].state.value}")
+            if drained and state not in OUT_OF_SERVICE:
+                wrong.append(f"{node.name} is drained ({node.reason}), and {state.value}")
         return wrong
 
     # -- at the end ------------------------------------------------------------------------------------------------
