@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long bench bench-recovery docs wheels setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long bench bench-recovery bench-sim sim docs wheels setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -25,6 +25,7 @@ check: lint unit
 # Stages that promise times come last: nothing is set up in the background any more.
 test: setup versions-begun lint
 	@$(RUN) -m tests.run unit integration cluster timed cluster-timed
+	@$(RUN) -m tests.simulate.new_seeds
 
 # Hours. The report is build/long/DATE.md.
 long: setup versions
@@ -42,6 +43,14 @@ bench: setup
 # make bench-recovery OPTIONS="--runs 1 --sides understudy,torchrun --faults xid"
 bench-recovery: setup
 	@$(RUN) -m tests.bench.recovery $(OPTIONS)
+
+# SEEDS simulations of 15 minutes each, from SEED on. It prints those that fail, and what was never seen.
+sim: setup-check
+	@$(RUN) -m understudy_controlplane simulate --seed $(or $(SEED),1) --seeds $(or $(SEEDS),240)
+
+# build/bench/sim.json: speed, seeds that fail, and broken code that was not found.
+bench-sim: setup-check
+	@$(RUN) -m tests.bench.sim
 
 docs: setup-check
 	@$(RUN) docs/generate.py

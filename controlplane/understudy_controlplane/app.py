@@ -36,6 +36,7 @@ from understudy_controlplane.loop import Loop
 from understudy_controlplane.notify.webhook import Webhook
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.observe.sources import Sources
+from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Effects, Runner
 from understudy_controlplane.recover.tickets import WebhookSender
@@ -61,6 +62,7 @@ class Outside:
     make_stores: Callable[[Engine], Stores] = Stores.of
     webhook: WebhookSender = field(default_factory=Webhook)
     sleep: Callable[[float], None] = time.sleep
+    begin_effect: Callable[[Callable[[], None]], Effect] = Effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ async def _refuse_request(_request: Request, error: Exception) -> Response:
 def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
     telemetry, directory, launchers = live.telemetry, live.directory, live.launchers
     sources = Sources(outside.slurm, stores, telemetry, launchers, directory, outside.probe, config, outside.clock)
-    effects = Effects(outside.slurm, outside.probe, launchers, outside.webhook, outside.sleep)
+    effects = Effects(outside.slurm, outside.probe, launchers, outside.webhook, outside.sleep, outside.begin_effect)
     runner = Runner(effects, stores, config, outside.clock)
     return Loop(
         Observer(sources),

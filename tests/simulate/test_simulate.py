@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests import REPOSITORY
+from tests.simulate.mutants import MUTANTS
 from understudy_controlplane.simulate.run import shrink, simulate
 from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, draw
 
@@ -48,6 +52,33 @@ def test_open_defects_are_still_found(path: Path) -> None:
     outcome = simulate(read(path))
     assert outcome.violation is not None, f"{path.name} passes: move it to {CORPUS / 'fixed'}"
     assert path.stem.startswith(outcome.violation.invariant)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_code_that_is_broken_on_purpose_is_found(name: str) -> None:
+    """In the smallest scenario; `make long` searches for each by seeds."""
+    invariant, broken = MUTANTS[name]
+    scenario = read(CORPUS / "mutants" / f"{name.replace(' ', '_')}.json")
+    assert simulate(scenario).violation is None
+    with broken():
+        violation = simulate(scenario).violation
+    assert violation is not None
+    assert violation.invariant == invariant
+
+
+def test_the_order_of_sets_changes_no_story() -> None:
+    program = (
+        "from understudy_controlplane.simulate.run import simulate\n"
+        "from understudy_controlplane.simulate.scenario import draw\n"
+        "print(simulate(draw(20), trace=True).world.story)"
+    )
+    stories = {
+        subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in "12"
+    }
+    assert len(stories) == 1
 
 
 def test_a_failing_scenario_is_shrunk_to_the_events_that_it_needs() -> None:

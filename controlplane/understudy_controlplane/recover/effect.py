@@ -13,6 +13,9 @@ class Effect:
         self._act = act
         self._error: BaseException | None = None
         self._over = threading.Event()
+        self._begin()
+
+    def _begin(self) -> None:
         threading.Thread(target=self._run, name="effect", daemon=True).start()
 
     def is_over(self, within_seconds: float) -> bool:
@@ -30,3 +33,10 @@ class Effect:
             self._error = error
         finally:
             self._over.set()
+
+
+class EffectAtOnce(Effect):
+    """Without a thread: it is over when it has begun."""
+
+    def _begin(self) -> None:
+        self._run()

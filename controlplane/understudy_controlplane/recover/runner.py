@@ -79,6 +79,7 @@ class Effects:
     launchers: Launchers
     webhook: WebhookSender  # of tickets
     sleep: Callable[[float], None] = time.sleep
+    begin: Callable[[Callable[[], None]], Effect] = Effect
 
 
 class Runner:
@@ -91,6 +92,7 @@ class Runner:
         self._slurm = effects.slurm
         self._answers = effects.answers
         self._sleep = effects.sleep
+        self._begin_effect = effects.begin
         self._launchers = effects.launchers
         self._stores = stores
         self._config = config
@@ -199,7 +201,7 @@ class Runner:
         self._stores.recoveries.intend(recovery.id, step, self._clock.now())
         log.info("step_begun", recovery=recovery.id, step=step.name.value, tries=step.attempts + 1)
         self._reading = None
-        effect = Effect(lambda: STEPS[step.name].act(world, self._slurm))
+        effect = self._begin_effect(lambda: STEPS[step.name].act(world, self._slurm))
         self._under_way[recovery.id] = step, effect
         return effect.is_over(EFFECT_SECONDS) and self._settle(recovery, step)
 

@@ -90,7 +90,7 @@ class Machine:
         self.reported.clear()
 
     def boot(self) -> None:
-        self.alive, self.boots_at = True, math.inf
+        self.alive, self.boots_at, self.broken = True, math.inf, False
         self.boots += 1
         self.sequence = 0
 

@@ -303,7 +303,19 @@ class Invariants:
             steps = [f"{step.name.value} {step.status.value}" for step in recovery.steps]
             words = f"recovery {recovery.id} ({recovery.plan.kind.value}) is still open: {', '.join(steps)}"
             raise Violation("everything-comes-to-rest", words)
+        self._broken_nodes_rest(core)
         self._gangs_rest()
+
+    def _broken_nodes_rest(self, core: Core) -> None:
+        """Where no budget holds the control plane back, no node at fault is in service, but for a person's resume."""
+        records = core.stores.fleet.nodes()
+        budget = self._world.config.guards.quarantined_nodes_max or 0
+        if sum(record.at_fault for record in records.values()) >= budget:
+            return
+        for name, machine in self._world.cluster.machines.items():
+            resumed = machine.accused_at < self._resumed_at.get(name, -math.inf)
+            if machine.broken and not resumed and records[name].state is NodeState.IN_SERVICE:
+                raise Violation("everything-comes-to-rest", f"{name} is broken, and in service")
 
     def _without_spare(self, core: Core) -> set[int]:
         """KNOWN: a gang stays on a node at fault while the pool has no spare, also where other nodes are idle."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import msgspec
 import structlog
 
+from understudy_controlplane.simulate.coverage import Coverage
 from understudy_controlplane.simulate.invariants import Violation
 from understudy_controlplane.simulate.scenario import Scenario, draw
 from understudy_controlplane.simulate.world import World
@@ -60,12 +61,14 @@ def shrink(scenario: Scenario, violation: Violation) -> Scenario:
     return smallest
 
 
-def run_seeds(seeds: Iterable[int], *, trace: bool, show: Callable[[str], None]) -> list[int]:
+def run_seeds(seeds: Sequence[int], *, trace: bool, show: Callable[[str], None]) -> list[int]:
     """Returns the seeds that failed."""
     failed = []
+    coverage = Coverage()
     for seed in seeds:
         scenario = draw(seed)
         outcome = simulate(scenario, trace=trace)
+        coverage.add(outcome.world)
         if outcome.violation is not None:
             failed.append(seed)
             smallest = shrink(scenario, outcome.violation)
@@ -75,6 +78,8 @@ def run_seeds(seeds: Iterable[int], *, trace: bool, show: Callable[[str], None])
             continue
         for at, words in outcome.world.story:
             show(f"{at:8.2f} s  {words}")
+    if len(seeds) > 1:
+        show("\n".join(coverage.missing()))
     show(f"{len(failed)} of the seeds failed{': ' if failed else ''}{', '.join(map(str, failed))}")
     return failed
 

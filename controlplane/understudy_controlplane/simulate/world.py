@@ -18,6 +18,7 @@ from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, StepStatus
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob
 from understudy_controlplane.ingest.authority import Token
+from understudy_controlplane.recover.effect import EffectAtOnce
 from understudy_controlplane.simulate.cluster import CLUSTER, REBOOT_SECONDS, Cluster, Gang, Machine
 from understudy_controlplane.simulate.invariants import Effect, Invariants
 from understudy_controlplane.simulate.remembered import Tables, remembered
@@ -94,7 +95,7 @@ class World:
         self.cluster = Cluster(NODES, Random(f"messages {scenario.seed}"))
         self.random = Random(f"world {scenario.seed}")
         self._tables = Tables()
-        self._database = database
+        self.engine = database.engine
         database.clear()
         database.before_statement, database.before_commit = self._tables.note, self._committing
         self.core: Core | None = None
@@ -198,9 +199,10 @@ class World:
                 webhook=self,
                 make_stores=self._stores,
                 sleep=self.slurm.advance,
+                begin_effect=EffectAtOnce,
             )
             self._restart_at = math.inf
-            self.core = assemble(self.config, outside, self._database.engine, Token("a-token-for-simulations"))
+            self.core = assemble(self.config, outside, self.engine, Token("a-token-for-simulations"))
         except Killed as killed:
             self.die(killed.seconds)
             return
