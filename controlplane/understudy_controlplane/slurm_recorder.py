@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import structlog
+
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, jobs_in
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, SLURM_SAVES_SECONDS, NodeRecord
@@ -11,6 +13,8 @@ from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
 from understudy_controlplane.store.stores import Stores
+
+log = structlog.get_logger()
 
 PROGRESS_INTERVAL_SECONDS = 2.0
 
@@ -49,7 +53,8 @@ class SlurmRecorder:
         self._telemetry.expect(
             {job.job_id: ExpectedJob(job.restart_count, job.user_id, frozenset(job.nodes)) for job in running.values()}
         )
-        self._facts.attach_waiting(self._directory.get, now)
+        for one in self._facts.attach_waiting(self._directory.get, now).unreadable:
+            log.error("waiting_fact_unreadable", fact=one)
 
     def _record_drains(self, view: SlurmView, now: float) -> None:
         for record in self._fleet.nodes_in(OUT_OF_SERVICE - IN_REPAIR):

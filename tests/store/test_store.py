@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -10,7 +12,7 @@ import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, event, select, update
 
 from tests import builders as b
 from tests.store.rounds import write_round
@@ -49,6 +51,23 @@ def shard(rank: int, step: int = 20, restart_count: int = 0, world_size: int = 4
     return CheckpointShard(
         JOB.key.job_id, restart_count, rank, world_size, step, f"/c/{step}", f"rank-{rank}", 10, "0" * 64, b.NOW
     )
+
+
+def of_no_job(number: int) -> CheckpointShard:
+    return msgspec.structs.replace(shard(0), job_id=100_000 + number, user_id=1000)
+
+
+@contextmanager
+def statements(engine: Engine) -> Iterator[list[str]]:
+    """What is asked of the database meanwhile."""
+    made: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
+        made.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield made
+    event.remove(engine, "before_cursor_execute", note)
 
 
 @pytest.fixture
@@ -128,18 +147,63 @@ class TestCheckpoints:
         for _ in range(2):
             record(engine, None, *(shard(rank) for rank in range(4)))
         facts = FactStore(engine)
-        assert facts.attach_waiting(lambda _: None, b.NOW) == 0
+        assert facts.attach_waiting(lambda _: None, b.NOW).found == 0
         known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
-        assert facts.attach_waiting(lambda _: known, b.NOW) == 4
+        assert facts.attach_waiting(lambda _: known, b.NOW).found == 4
         assert len(CheckpointStore(engine).complete_checkpoints(JOB.key)) == 1
-        assert facts.attach_waiting(lambda _: known, b.NOW) == 0
+        assert facts.attach_waiting(lambda _: known, b.NOW).found == 0
 
     def test_shards_about_no_job_do_not_wait_for_ever(self, engine: Engine) -> None:
         record(engine, None, shard(0))
         facts = FactStore(engine)
         facts.attach_waiting(lambda _: None, b.NOW + 3601)
         known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
-        assert facts.attach_waiting(lambda _: known, b.NOW + 3602) == 0
+        assert facts.attach_waiting(lambda _: known, b.NOW + 3602).found == 0
+
+    def test_facts_about_jobs_that_do_not_exist_delay_no_others_and_take_no_more_than_their_room(
+        self, engine: Engine
+    ) -> None:
+        facts, asked = FactStore(engine), list[int]()
+        forged = [of_no_job(i) for i in range(300)]
+        (words,) = facts.record("n1", forged, b.NOW, lambda _: None)
+        assert "44 facts of user 1000 about jobs that Slurm does not show: 256 wait already" in words
+        assert facts.record("n2", [shard(rank) for rank in range(4)], b.NOW, lambda _: None) == []
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
+        found = facts.attach_waiting(lambda job_id: known if job_id == JOB.key.job_id else None, b.NOW)
+        assert found.found == 4
+        with statements(engine) as made:
+            assert facts.attach_waiting(asked.append, b.NOW).found == 0
+        assert (len(asked), made) == (256, []), "a reading of Slurm that names none of them costs no query"
+        facts.attach_waiting(lambda _: None, b.NOW + 3601)
+        assert facts.record("n1", forged[:200], b.NOW + 3602, lambda _: None) == [], "there is room again"
+
+    def test_what_an_earlier_process_left_counts(self, engine: Engine) -> None:
+        forged = [of_no_job(i) for i in range(256)]
+        FactStore(engine).record("n1", forged, b.NOW, lambda _: None)
+        assert len(FactStore(engine).record("n1", [of_no_job(999)], b.NOW, lambda _: None)) == 1
+
+    def test_the_same_fact_again_takes_no_more_room(self, engine: Engine) -> None:
+        facts = FactStore(engine)
+        for _ in range(300):
+            assert facts.record("n1", [shard(0)], b.NOW, lambda _: None) == []
+
+    def test_a_row_that_cannot_be_read_is_set_aside_and_stops_no_other(self, engine: Engine) -> None:
+        record(engine, None, *(shard(rank) for rank in range(4)))
+        with engine.begin() as connection:
+            table = tables.waiting_fact
+            connection.execute(update(table).where(table.c.id == 1).values(fact='{"type": "of another release"}'))
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
+        facts = FactStore(engine)
+        attached = facts.attach_waiting(lambda _: known, b.NOW)
+        assert attached.found == 3
+        (words,) = attached.unreadable
+        assert "fact 1 of node n1 about job 7" in words
+        with statements(engine) as made:
+            assert facts.attach_waiting(lambda _: known, b.NOW + 1) == (0, ())
+        assert made == []
+        facts.attach_waiting(lambda _: known, b.NOW + 3602)
+        with engine.connect() as connection:
+            assert connection.execute(select(tables.waiting_fact)).all() == []
 
     def test_another_users_process_announces_nothing(self, engine: Engine, job_row: int) -> None:
         forged = [msgspec.structs.replace(shard(rank), user_id=1234) for rank in range(4)]
@@ -150,7 +214,7 @@ class TestCheckpoints:
         record(engine, None, *(msgspec.structs.replace(shard(rank), user_id=1234) for rank in range(4)))
         known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
         facts = FactStore(engine)
-        assert facts.attach_waiting(lambda _: known, b.NOW) == 0
+        assert facts.attach_waiting(lambda _: known, b.NOW).found == 0
         assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_a_checkpoint_written_again_elsewhere_completes_there(self, engine: Engine, job_row: int) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, Table, delete, select
+from sqlalchemy import Connection, Engine, Row, Table, delete, func, or_, select
 
 from understudy_agent.wire import (
+    NOT_UNDERSTOOD,
     Anomaly,
     CheckpointShard,
     Fact,
@@ -47,12 +53,59 @@ WAITING_SECONDS_MAX = 3600.0
 
 WAITING_AT_ONCE = 10_000
 
+JOBS_AT_ONCE = 500
+TEXT_SHOWN_MAX = 200
+
+WAITING_OF_A_USER_MAX = 256
+"""Facts that wait for a job, of one user on one node. A gang has a few for each of its ranks there, and Slurm shows its
+job within a second."""
+
 REFUSALS_AT_ONCE = 1000
 
 
+KeyT = TypeVar("KeyT")
+
+Place = tuple[str, int]
+"""A node, and a user whose processes run there."""
+
+
+class Attached(NamedTuple):
+    found: int  # facts whose job is known now
+    unreadable: tuple[str, ...] = ()  # rows that were set aside just now, in words
+
+
+def _take_one(counter: Counter[KeyT], key: KeyT) -> None:
+    counter[key] -= 1
+    if counter[key] <= 0:
+        del counter[key]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What waits in the database, counted: a reading of Slurm that names no new job costs no query."""
+
+    jobs: Counter[int] = field(default_factory=Counter)  # by job id
+    places: Counter[Place] = field(default_factory=Counter)
+    oldest_at: float = math.inf
+    set_aside: set[int] = field(default_factory=set)  # ids of rows that cannot be read
+
+    def add(self, job_id: int, place: Place, at: float) -> None:
+        self.jobs[job_id] += 1
+        self.places[place] += 1
+        self.oldest_at = min(self.oldest_at, at)
+
+    def remove(self, job_id: int, place: Place) -> None:
+        _take_one(self.jobs, job_id)
+        _take_one(self.places, place)
+
+
 class FactStore:
+    """One for each database and process: it counts what waits."""
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._lock = threading.Lock()  # taken before the database's own
+        self._waiting: _Waiting | None = None  # None: not counted yet
 
     def record(
         self,
@@ -68,69 +121,99 @@ class FactStore:
         `jobs_at(time)` returns the jobs that were on the node then; `generation` is the node's driver and set of GPUs.
         """
         dropped: list[str] = []
+        waiting: list[JobFact] = []
+        rows: list[tuple[Table, dict[str, Any]]] = []
         seen = {"node": node, "received_at": now}
         machine = seen | {"driver_version": generation.driver_version, "gpu_set": generation.gpu_set}
-        with self._engine.begin() as connection:
-            for fact in facts:
-                if isinstance(fact, KernelEvent):
-                    jobs = [list(job) for job in jobs_at(fact.at)]
-                    row = msgspec.structs.asdict(fact) | machine | {"jobs": jobs}
-                    insert_new(connection, tables.kernel_event, [row])
-                elif isinstance(fact, HardwareEvent):
-                    row = msgspec.structs.asdict(fact) | machine | {"kind": fact.kind.value}
-                    insert_new(connection, tables.hardware_event, [row])
-                elif isinstance(fact, JobRefused):
-                    row = msgspec.structs.asdict(fact) | seen
-                    insert_new(connection, tables.job_refusal, [row])
-                else:
-                    job = known_job(fact.job_id)
-                    if job is not None and not job.believes(fact.user_id):
-                        dropped.append(f"user {fact.user_id} speaks for job {fact.job_id} of user {job.user_id}")
-                    else:
-                        self._record_job_fact(connection, node, fact, now, job.row if job else None)
+        for fact in facts:
+            if isinstance(fact, KernelEvent):
+                jobs = [list(job) for job in jobs_at(fact.at)]
+                rows.append((tables.kernel_event, msgspec.structs.asdict(fact) | machine | {"jobs": jobs}))
+            elif isinstance(fact, HardwareEvent):
+                rows.append((tables.hardware_event, msgspec.structs.asdict(fact) | machine | {"kind": fact.kind.value}))
+            elif isinstance(fact, JobRefused):
+                rows.append((tables.job_refusal, msgspec.structs.asdict(fact) | seen))
+            elif (job := known_job(fact.job_id)) is None:
+                waiting.append(fact)
+            elif not job.believes(fact.user_id):
+                dropped.append(f"user {fact.user_id} speaks for job {fact.job_id} of user {job.user_id}")
+            else:
+                rows.append(_of_job(node, fact, now, job.row))
+        if not rows and not waiting:
+            return dropped
+        with self._lock if waiting else nullcontext(), self._engine.begin() as connection:
+            for table, row in rows:
+                insert_new(connection, table, [row])
+            if waiting:
+                dropped += self._wait(connection, node, waiting, now)
         return dropped
 
-    def attach_waiting(self, known_job: Callable[[int], KnownJob | None], now: float) -> int:
-        """Give facts that waited for their job to it, and drop those that waited too long or are not to be believed.
-
-        Returns how many found their job.
-        """
-        table = tables.waiting_fact
-        with reading(self._engine) as connection:
-            waiting = connection.execute(select(table).order_by(table.c.id).limit(WAITING_AT_ONCE)).all()
-        if not waiting:
-            return 0
-        found = 0
-        over: list[int] = []
-        with self._engine.begin() as connection:
-            for row in waiting:
-                job = known_job(row.job_id)
-                fact = msgspec.json.decode(row.fact, type=JobFact)
-                if job is not None and job.believes(fact.user_id):
-                    self._record_job_fact(connection, row.node, fact, row.received_at, job.row)
-                    found += 1
-                if job is not None or now - row.received_at > WAITING_SECONDS_MAX:
-                    over.append(row.id)
-            if over:
-                connection.execute(delete(table).where(table.c.id.in_(over)))
-        return found
+    def _wait(self, connection: Connection, node: str, facts: Sequence[JobFact], now: float) -> list[str]:
+        """With the lock: keep facts until Slurm names their job, within bounds. Returns what is not kept, in words."""
+        waiting, self._waiting = self._counted(connection), None  # counted again if this transaction fails
+        refused: Counter[int] = Counter()
+        for fact in facts:
+            place = (node, fact.user_id)
+            if waiting.places[place] >= WAITING_OF_A_USER_MAX:
+                refused[fact.user_id] += 1
+            elif self._keep(connection, node, fact, now):
+                waiting.add(fact.job_id, place, now)
+        self._waiting = waiting
+        return [
+            f"{count} facts of user {user} about jobs that Slurm does not show: {WAITING_OF_A_USER_MAX} wait already"
+            for user, count in refused.items()
+        ]
 
     @staticmethod
-    def _record_job_fact(connection: Connection, node: str, fact: JobFact, now: float, job_row: int | None) -> None:
-        if job_row is None:
-            text = msgspec.json.encode(fact).decode()
-            digest = hashlib.sha256(f"{node} {text}".encode()).hexdigest()
-            row = {"job_id": fact.job_id, "node": node, "received_at": now, "fact": text, "digest": digest}
-            insert_new(connection, tables.waiting_fact, [row])
-            return
-        values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": now}
-        del values["job_id"], values["user_id"]
-        if isinstance(fact, Anomaly):
-            values["until"] = GOES_ON if fact.until is None else fact.until
-        table = JOB_FACT_TABLES[type(fact)]
-        if "node" in table.c:
-            values["node"] = node
-        insert_new(connection, table, [values])
+    def _keep(connection: Connection, node: str, fact: JobFact, now: float) -> bool:
+        """Whether it is new."""
+        table, text = tables.waiting_fact, msgspec.json.encode(fact).decode()
+        digest = hashlib.sha256(f"{node} {text}".encode()).hexdigest()
+        if connection.execute(select(table.c.id).where(table.c.digest == digest)).first() is not None:
+            return False
+        row = {"job_id": fact.job_id, "node": node, "received_at": now, "fact": text, "digest": digest}
+        insert_new(connection, table, [row])
+        return True
+
+    def _counted(self, connection: Connection) -> _Waiting:
+        """With the lock. What an earlier process has left is counted first."""
+        if self._waiting is not None:
+            return self._waiting
+        waiting = _Waiting()
+        for row in connection.execute(select(tables.waiting_fact)):
+            fact = _read(row)
+            waiting.oldest_at = min(waiting.oldest_at, row.received_at)
+            if fact is not None:
+                waiting.add(row.job_id, (row.node, fact.user_id), row.received_at)
+            else:
+                waiting.jobs[row.job_id] += 1  # until it is read once more, and set aside
+        return waiting
+
+    def attach_waiting(self, known_job: Callable[[int], KnownJob | None], now: float) -> Attached:
+        """Give facts that waited for their job to it, and drop those that waited too long or are not to be believed.
+
+        A row that cannot be read is set aside until it has waited too long, and stops no other.
+        """
+        table = tables.waiting_fact
+        with self._lock:
+            if self._waiting is None:
+                with reading(self._engine) as connection:
+                    self._waiting = self._counted(connection)
+            waiting = self._waiting
+            named = [job_id for job_id in waiting.jobs if known_job(job_id) is not None]
+            too_old = now - waiting.oldest_at > WAITING_SECONDS_MAX
+            if not named and not too_old:
+                return Attached(0)
+            due = or_(table.c.job_id.in_(named[:JOBS_AT_ONCE]), table.c.received_at < now - WAITING_SECONDS_MAX)
+            with self._engine.begin() as connection:
+                self._waiting = None  # counted again if this transaction fails
+                rows = connection.execute(select(table).where(due).order_by(table.c.id).limit(WAITING_AT_ONCE)).all()
+                attached = _attach(connection, rows, waiting, known_job, now)
+                if too_old:
+                    oldest = connection.execute(select(func.min(table.c.received_at))).scalar()
+                    waiting.oldest_at = math.inf if oldest is None else oldest
+            self._waiting = waiting
+        return attached
 
     def kernel_events(self, after_id: int, since: float) -> list[StoredKernelEvent]:
         """Events newer than the one with this id received at or after `since`, in the order of arrival."""
@@ -155,6 +238,53 @@ class FactStore:
                 Refusal(row.node, row.job_id, row.restart_count, row.at, row.received_at, row.reason)
                 for row in connection.execute(query)
             )
+
+
+def _attach(
+    connection: Connection,
+    rows: Sequence[Row[Any]],
+    waiting: _Waiting,
+    known_job: Callable[[int], KnownJob | None],
+    now: float,
+) -> Attached:
+    over: list[int] = []
+    unreadable: list[str] = []
+    found = 0
+    for row in rows:
+        fact, job = _read(row), known_job(row.job_id)
+        if now - row.received_at > WAITING_SECONDS_MAX or (fact is not None and job is not None):
+            over.append(row.id)
+        if fact is None and row.id not in waiting.set_aside:
+            waiting.set_aside.add(row.id)
+            _take_one(waiting.jobs, row.job_id)
+            unreadable.append(f"fact {row.id} of node {row.node} about job {row.job_id}: {row.fact[:TEXT_SHOWN_MAX]}")
+        if fact is None or row.id not in over[-1:]:
+            continue
+        waiting.remove(row.job_id, (row.node, fact.user_id))
+        if job is not None and job.believes(fact.user_id):
+            table, values = _of_job(row.node, fact, row.received_at, job.row)
+            insert_new(connection, table, [values])
+            found += 1
+    connection.execute(delete(tables.waiting_fact).where(tables.waiting_fact.c.id.in_(over)))
+    return Attached(found, tuple(unreadable))
+
+
+def _read(row: Row[Any]) -> JobFact | None:
+    """None: it cannot be read, as after a release that wrote it otherwise."""
+    try:
+        fact: JobFact = msgspec.json.decode(row.fact, type=JobFact)
+    except NOT_UNDERSTOOD:
+        return None
+    return fact
+
+
+def _of_job(node: str, fact: JobFact, received_at: float, job_row: int) -> tuple[Table, dict[str, Any]]:
+    values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": received_at}
+    del values["job_id"], values["user_id"]
+    if isinstance(fact, Anomaly):
+        values["until"] = GOES_ON if fact.until is None else fact.until
+    table = JOB_FACT_TABLES[type(fact)]
+    return table, values | ({"node": node} if "node" in table.c else {})
 
 
 def _kernel_event(row: Row[Any]) -> StoredKernelEvent:
