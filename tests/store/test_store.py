@@ -177,6 +177,17 @@ class TestCheckpoints:
         facts.attach_waiting(lambda _: None, b.NOW + 3601)
         assert facts.record("n1", forged[:200], b.NOW + 3602, lambda _: None) == [], "there is room again"
 
+    def test_those_of_a_job_that_is_not_managed_are_accepted_and_not_stored(self, engine: Engine) -> None:
+        others = FleetStore(engine).see_jobs([replace(JOB, managed=False)], b.NOW)[0]
+        facts = FactStore(engine)
+        shards = [shard(rank) for rank in range(4)]
+        assert facts.record("n1", shards, b.NOW, lambda _: None) == []
+        assert facts.attach_waiting(lambda _: others, b.NOW).found == 0
+        with statements(engine) as made:
+            assert facts.record("n1", shards, b.NOW, lambda _: others) == []
+        assert made == []
+        assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
+
     def test_what_an_earlier_process_left_counts(self, engine: Engine) -> None:
         forged = [of_no_job(i) for i in range(256)]
         FactStore(engine).record("n1", forged, b.NOW, lambda _: None)

@@ -137,7 +137,7 @@ class FactStore:
                 waiting.append(fact)
             elif not job.believes(fact.user_id):
                 dropped.append(f"user {fact.user_id} speaks for job {fact.job_id} of user {job.user_id}")
-            else:
+            elif job.managed:
                 rows.append(_of_job(node, fact, now, job.row))
         if not rows and not waiting:
             return dropped
@@ -261,7 +261,7 @@ def _attach(
         if fact is None or row.id not in over[-1:]:
             continue
         waiting.remove(row.job_id, (row.node, fact.user_id))
-        if job is not None and job.believes(fact.user_id):
+        if job is not None and job.managed and job.believes(fact.user_id):
             table, values = _of_job(row.node, fact, row.received_at, job.row)
             insert_new(connection, table, [values])
             found += 1
