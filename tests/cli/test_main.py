@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.integration
+from understudy.release import RELEASE
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.integration
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
     command = [sys.executable, "-m", "understudy_controlplane", "--version"]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"understudy {version}\n"
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"understudy {RELEASE}\n"
 
 
 def test_the_command_line_is_imported_without_the_server() -> None:
