@@ -317,12 +317,11 @@ class Invariants:
             if machine.broken and not resumed and records[name].state is NodeState.IN_SERVICE:
                 raise Violation("everything-comes-to-rest", f"{name} is broken, and in service")
 
-    def _without_spare(self, core: Core) -> set[int]:
-        """KNOWN: a gang stays on a node at fault while the pool has no spare, also where other nodes are idle."""
-        if any(one.name == "understudy_spares" for one in self._world.slurm.reservations()):
-            return set()
+    def _stays(self, core: Core) -> set[int]:
+        """Jobs on nodes at fault, for which there is no other node: neither a spare nor an idle one."""
         at_fault = [name for name, record in core.stores.fleet.nodes().items() if record.at_fault]
-        return {job for name in at_fault for job in _jobs_on(self._world, name)}
+        free = any(node.usable and node.base_state == "IDLE" for node in self._world.slurm.nodes())
+        return set() if free else {job for name in at_fault for job in _jobs_on(self._world, name)}
 
     def _gangs_rest(self) -> None:
         world = self._world
@@ -342,7 +341,7 @@ class Invariants:
             job = jobs.get(gang.job_id)
             if gang.over or job is None or job.ended or gang.job_id in failed:
                 continue
-            if gang.computes or (job.pending and usable < job.node_count) or gang.job_id in self._without_spare(core):
+            if gang.computes or (job.pending and usable < job.node_count) or gang.job_id in self._stays(core):
                 continue
             words = f"gang {gang.number} (job {gang.job_id}) is {job.state} on {', '.join(job.nodes)} and does not work"
             raise Violation("everything-comes-to-rest", words)

@@ -39,7 +39,7 @@ from understudy_controlplane.store.stores import Stores
 
 BEGIN = 1_700_000_000.0
 SOON_SECONDS = 0.3
-QUIET_SECONDS_MAX = 30.0
+QUIET_SECONDS_MAX = 45.0
 SLOW_CALL_SECONDS = 2.0
 SLURM_SAVES_SECONDS = 5.0
 PERSON_SECONDS = (20.0, 90.0)
@@ -185,7 +185,7 @@ class World:
         self.cluster.live(self.jobs(), core, self.now)
         self.invariants.after_tick()
         busy = self.invariants.activity() != before
-        self._pause = SOON_SECONDS if busy else min(2 * self._pause, QUIET_SECONDS_MAX)
+        self._pause = SOON_SECONDS if busy else min(3 * self._pause, QUIET_SECONDS_MAX)
         self._due = self.now + self._pause
 
     # -- the control plane's process -----------------------------------------------------------------------------
