@@ -142,7 +142,9 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     for router in (status_router, nodes_router, jobs_router, recoveries_router, metrics_router):
         app.include_router(router(reads))
     app.include_router(
-        operator_router(OperatorDependencies(operator_token, stores.fleet, stores.repairs, clock, loop.wake))
+        operator_router(
+            OperatorDependencies(operator_token, stores.fleet, stores.repairs, stores.recoveries, clock, loop.wake)
+        )
     )
     app.include_router(
         trust_router(TrustDependencies(operator_token, stores.checkpoints, core.reports.directory, clock))

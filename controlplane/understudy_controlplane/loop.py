@@ -12,6 +12,7 @@ import structlog
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.clock import Clock, ClockWatch
 from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.course import Course, course
 from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.incidents import incident_news
@@ -114,7 +115,7 @@ class Loop:
         acting = snapshot.mode is Mode.ACT and not snapshot.slurm_error
         if acting:
             self._runner.begin_round({recovery.id for recovery in recoveries})
-            all(self._advance(recovery) for recovery in recoveries)
+            all(self._advance(recovery, course(recovery, snapshot, findings)) for recovery in recoveries)
         else:
             self._runner.unreadable()
         self.pulse.last_tick_at = self._clock.now()
@@ -138,10 +139,10 @@ class Loop:
         self.observer.begin()
         self._runner.unreadable()
 
-    def _advance(self, recovery: Recovery) -> bool:
+    def _advance(self, recovery: Recovery, its_course: Course) -> bool:
         """Whether to go on with others: a recovery that runs into something unforeseen does not hold them up."""
         try:
-            return self._runner.advance(recovery)
+            return self._runner.advance(recovery, its_course)
         except Exception as error:
             self.pulse.errors_total += 1
             self.pulse.last_error = f"recovery {recovery.id}: {type(error).__name__}: {error}"

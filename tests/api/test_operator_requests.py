@@ -13,7 +13,10 @@ from fastapi.testclient import TestClient
 from tests import builders as b
 from tests.new_database import new_database
 from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.fleet.change import Change
+from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.recovery import QuarantinePlan, RecoveryStatus, StepName
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.stores import Stores
 
@@ -74,9 +77,40 @@ def test_what_makes_no_sense_is_refused_in_words(
 
 
 def test_the_breaker_and_a_pause_are_switched_apart(ask: Ask) -> None:
-    assert ask("/v1/pause").json() == {"paused": "cables (alice)"}
+    assert ask("/v1/pause").json() == {"paused": "cables (alice)", "now": False}
     assert ask("/v1/reset-breaker").json() == {"breaker": ""}
-    assert ask("/v1/resume").json() == {"paused": ""}
+    assert ask("/v1/resume").json() == {"paused": "", "now": False}
+
+
+def test_a_pause_may_halt_what_is_under_way(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
+    body = {"reason": "fire", "by": "alice", "now": True}
+    assert ask("/v1/pause", body).json() == {"paused": "fire (alice)", "now": True}
+    assert plane[1].fleet.is_halted()
+    assert ask("/v1/pause").json()["now"] is False, "the last one counts"
+    assert ask("/v1/nodes/n1/hold", body).status_code == 400, "only a pause has it"
+
+
+def test_a_recovery_under_way_is_cancelled_once(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
+    client, stores = plane
+    plan = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n1",), drain_reason="understudy: x")
+    decision = Decision(10, "n1", Action.QUARANTINE, Because.RULE, "broken", plan=plan)
+    stores.journal.record([Change(decision)], b.NOW, {})
+    (recovery,) = stores.recoveries.running()
+    path = f"/v1/recoveries/{recovery.id}/cancel"
+    assert ask("/v1/recoveries/999/cancel").status_code == 404
+    assert ask(path, {"reason": "", "by": "alice"}).status_code == 422
+    assert ask(path, token="wrong").status_code == 401
+    assert stores.repairs.cancels() == {}
+    answer = ask(path)
+    assert (answer.status_code, answer.json()) == (200, {"recovery": recovery.id, "status": "running"})
+    request = stores.repairs.cancels()[recovery.id]
+    assert (request.verb, request.reason, request.by) == (Verb.CANCEL, "cables", "alice")
+    stores.recoveries.end_early(recovery, RecoveryStatus.CANCELLED, "cancelled", (), b.NOW)
+    assert stores.repairs.cancels() == {}
+    again = ask(path)
+    assert again.status_code == 409
+    assert "is cancelled: there is nothing to cancel" in again.json()["error"]
+    assert client.get("/v1/recoveries").json()[0]["status"] == "running", "until what was begun is undone"
 
 
 def test_routes_show_tickets_gpus_and_the_breaker(plane: tuple[TestClient, Stores]) -> None:

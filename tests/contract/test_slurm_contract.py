@@ -338,6 +338,18 @@ def test_a_job_is_bound_and_unbound_in_any_state_but_the_last(side: Side) -> Non
     refused(side.slurm.set_job_reservation, job_id, "seats")
 
 
+def test_of_several_reservations_a_job_is_bound_to_the_first_at_least(side: Side) -> None:
+    for name, node in (("early", "n3"), ("late", "n4")):
+        side.slurm.create_reservation(name, [node], "news", 60)
+    job_id = side.submit("news", 1)
+    running(side, job_id)
+    side.slurm.set_job_reservation(job_id, "early,late")
+    assert job_of(side, job_id).reservation.split(",")[0] == "early"
+    refused(side.slurm.set_job_reservation, job_id, "early,nowhere")
+    side.slurm.set_job_reservation(job_id, "")
+    assert job_of(side, job_id).reservation == ""
+
+
 def test_what_slurm_does_not_know_is_refused_by_name(side: Side) -> None:
     assert "n99" in refused(side.slurm.drain_node, "n99", REASON)
     assert "n99" in refused(side.slurm.down_node, "n99", REASON)

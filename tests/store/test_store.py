@@ -425,7 +425,7 @@ class TestJournal:
     def test_a_recovery_that_ends_early_gets_the_steps_that_undo_it(self, engine: Engine, job_row: int) -> None:
         recoveries = self.swap(engine, job_row)
         (recovery,) = recoveries.running()
-        recoveries.end_early(recovery, RecoveryStatus.OVERTAKEN, "cancelled", (StepName.LIFT_DRAIN,))
+        recoveries.end_early(recovery, RecoveryStatus.OVERTAKEN, "cancelled", (StepName.LIFT_DRAIN,), b.NOW)
         (ending,) = recoveries.running()
         assert (ending.ends_as, ending.outcome) == (RecoveryStatus.OVERTAKEN, "cancelled")
         assert ending.steps[:-1] == recovery.steps

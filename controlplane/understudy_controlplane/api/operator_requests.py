@@ -15,10 +15,12 @@ from fastapi import APIRouter, Request, Response
 from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.operator import Verb, cancel_subject
+from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.authority import Token
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
 
 
@@ -27,8 +29,20 @@ class OperatorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by: str
 
 
+class PauseRequest(OperatorRequest, frozen=True, forbid_unknown_fields=True):
+    now: bool = False  # recoveries under way halt as well
+
+
 class PauseState(msgspec.Struct, frozen=True):
     paused: str
+    now: bool  # whether recoveries under way are halted
+
+
+class CancelledRecovery(msgspec.Struct, frozen=True):
+    """The loop undoes what was begun within seconds; `/v1/recoveries` shows the outcome."""
+
+    recovery: int
+    status: str  # when the request was made
 
 
 class BreakerState(msgspec.Struct, frozen=True):
@@ -68,6 +82,7 @@ class OperatorDependencies:
     token: Token | None
     fleet: FleetStore
     repairs: RepairStore
+    recoveries: RecoveryStore
     clock: Clock
     wake_loop: Callable[[], None]
 
@@ -77,7 +92,9 @@ def operator_router(deps: OperatorDependencies) -> APIRouter:
 
     @router.post("/v1/pause")
     async def pause(request: Request) -> Response:
-        """Pause: the control plane begins no recovery; recoveries under way continue."""
+        """Pause: no recovery begins; those under way stop before their next effect, except between two attempts of a
+        gang. With `now` they stop there as well.
+        """
         return await _set_switch(deps, request, Verb.PAUSE)
 
     @router.post("/v1/resume")
@@ -89,6 +106,11 @@ def operator_router(deps: OperatorDependencies) -> APIRouter:
     async def reset_breaker(request: Request) -> Response:
         """Close the circuit breaker, after a person has found out why it opened."""
         return await _set_switch(deps, request, Verb.RESET_BREAKER)
+
+    @router.post("/v1/recoveries/{recovery}/cancel")
+    async def cancel(recovery: int, request: Request) -> Response:
+        """Cancel a recovery under way: what was begun is undone, or reported as left in its outcome."""
+        return await _cancel(deps, request, recovery)
 
     @router.post("/v1/nodes/{node}/hold")
     async def hold(node: str, request: Request) -> Response:
@@ -119,16 +141,37 @@ def operator_router(deps: OperatorDependencies) -> APIRouter:
 
 
 async def _set_switch(deps: OperatorDependencies, request: Request, verb: Verb) -> Response:
-    operator_request = await read_request(deps.token, request)
+    operator_request = await read_request(deps.token, request, PauseRequest if verb is Verb.PAUSE else OperatorRequest)
     if isinstance(operator_request, Response):
         return operator_request
+    if isinstance(operator_request, PauseRequest) and operator_request.now:
+        verb = Verb.PAUSE_NOW
     await asyncio.to_thread(
         deps.fleet.add_intent, verb.value, operator_request.reason, operator_request.by, deps.clock.now()
     )
     deps.wake_loop()
     if verb is Verb.RESET_BREAKER:
         return answer(BreakerState(await asyncio.to_thread(deps.repairs.breaker)))
-    return answer(PauseState(await asyncio.to_thread(deps.fleet.pause)))
+    paused, now = await asyncio.to_thread(deps.fleet.pause), await asyncio.to_thread(deps.fleet.is_halted)
+    return answer(PauseState(paused, now))
+
+
+async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> Response:
+    operator_request = await read_request(deps.token, request)
+    if isinstance(operator_request, Response):
+        return operator_request
+    recovery = await asyncio.to_thread(deps.recoveries.find, number)
+    if recovery is None:
+        return refuse(404, f"there is no recovery {number}", "GET /v1/recoveries lists the recoveries")
+    if recovery.status is not RecoveryStatus.RUNNING or recovery.ends_as is not None:
+        status = recovery.ends_as or recovery.status
+        return refuse(409, f"recovery {number} is {status.value}: there is nothing to cancel", "see GET /v1/recoveries")
+    now = deps.clock.now()
+    await asyncio.to_thread(
+        deps.repairs.ask, Verb.CANCEL, cancel_subject(number), operator_request.reason, operator_request.by, now
+    )
+    deps.wake_loop()
+    return answer(CancelledRecovery(number, recovery.status.value))
 
 
 async def _request_for_node(deps: OperatorDependencies, request: Request, verb: Verb, node: str) -> Response:
@@ -153,14 +196,16 @@ async def _request_for_node(deps: OperatorDependencies, request: Request, verb: 
     return answer(AcceptedRequest(node, verb.value, record.state.value))
 
 
-async def read_request(token: Token | None, request: Request) -> OperatorRequest | Response:
+async def read_request(
+    token: Token | None, request: Request, kind: type[OperatorRequest] = OperatorRequest
+) -> OperatorRequest | Response:
     """The operator's request, or its refusal."""
     if token is None:
         return refuse(403, "operator requests are switched off", "set operator_token_file in [server]")
     if not token.admits(request.headers.get("authorization")):
         return refuse(401, "no operator's token", "send Authorization: Bearer with what operator_token_file holds")
     try:
-        operator_request = msgspec.json.decode(await request.body(), type=OperatorRequest)
+        operator_request = msgspec.json.decode(await request.body(), type=kind)
     except NOT_UNDERSTOOD as error:
         return refuse(400, f"the request cannot be read: {error}", 'send {"reason": "…", "by": "…"}')
     if not operator_request.reason.strip() or not operator_request.by.strip():

@@ -37,6 +37,8 @@ app = typer.Typer(
 )
 app.add_typer(explain, name="explain")
 app.add_typer(analyze, name="analyze")
+recovery_app = typer.Typer(no_args_is_help=True, help="Recoveries under way.")
+app.add_typer(recovery_app, name="recovery")
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="UNDERSTUDY_URL", help="URL of the control plane.")]
 TokenOption = Annotated[
@@ -152,9 +154,26 @@ def status(url: UrlOption = DEFAULT_URL) -> None:
 
 
 @app.command()
-def pause(reason: ReasonArgument, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
-    """Pause the control plane: it begins no recovery. Recoveries under way continue."""
-    _print_paused(_request(url, "pause", reason, token_file)["paused"])
+def pause(
+    reason: ReasonArgument,
+    now: Annotated[bool, typer.Option("--now", help="Halt what is under way, also between two attempts.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Pause the control plane: it begins nothing. A gang that has left its nodes is still started again."""
+    _print_paused(_request(url, "pause", reason, token_file, **({"now": True} if now else {}))["paused"])
+
+
+@recovery_app.command("cancel")
+def cancel_recovery(
+    recovery: Annotated[int, typer.Argument(help="Its number, as `understudy status` shows it.")],
+    reason: ReasonArgument,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Cancel a recovery under way. What it began is undone; what stays is named in its outcome."""
+    _request(url, f"recoveries/{recovery}/cancel", reason, token_file)
+    console.print(f"recovery {recovery}: cancelling; `understudy status` shows when it is over")
 
 
 @app.command()
@@ -282,7 +301,7 @@ def _print_recoveries(recoveries: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _request(url: str, what: str, reason: str, token_file: Path) -> Any:
+def _request(url: str, what: str, reason: str, token_file: Path, **more: bool) -> Any:
     """POST to `/v1/what`; returns the answer."""
     try:
         token = token_file.read_text().strip()
@@ -290,7 +309,7 @@ def _request(url: str, what: str, reason: str, token_file: Path) -> Any:
         fail(f"{token_file}: cannot be read: {error}; name the operator's token file with --token-file", 2)
         raise
     by = os.environ.get("SUDO_USER") or getpass.getuser()
-    return _ask("POST", url, f"/v1/{what}", json={"reason": reason, "by": by}, token=token)
+    return _ask("POST", url, f"/v1/{what}", json={"reason": reason, "by": by, **more}, token=token)
 
 
 def _print_paused(state: str) -> None:

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, StepName, SwapPlan
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeState
+from understudy_controlplane.fleet.recovery import (
+    DrainPlan,
+    PoolSwapPlan,
+    QuarantinePlan,
+    Recovery,
+    RecoveryStatus,
+    RepairPlan,
+    ReturnPlan,
+    Rung,
+    StepName,
+    SwapPlan,
+    ValidationPlan,
+)
 from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+BACK = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION})
+"""A node that has left its quarantine for one of these states was vouched for by a person, or is well again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +39,97 @@ class Ending:
 class Course:
     may_act: bool = True
     ending: Ending | None = None
+    drain_forgotten: bool = False  # slurmctld may have lost a drain of this recovery in a crash: then it is made again
 
 
 AS_PLANNED = Course()
+
+
+def course(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) -> Course:
+    """`findings` are those of the snapshot."""
+    forgotten = any(
+        name in snapshot.nodes and snapshot.nodes[name].record.drain_may_be_forgotten(snapshot.slurmctld_started_at)
+        for name in recovery.plan.nodes
+    )
+    return Course(_may_act(recovery, snapshot), _ending(recovery, snapshot, findings), forgotten)
+
+
+def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:
+    """In a pause nothing begins, and what is under way stops where that is safe: not between two attempts of a gang. A
+    pause with `--now` stops it there, too. What people ask for themselves is done in a pause.
+    """
+    if not snapshot.paused or recovery.ends_as is RecoveryStatus.CANCELLED:
+        return True
+    if snapshot.halted:
+        return False
+    return recovery.plan.requested or recovery.is_past_return or recovery.ends_as is not None
+
+
+def _ending(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) -> Ending | None:
+    if recovery.ends_as is not None:
+        return None
+    cancel = snapshot.cancels.get(recovery.id)
+    if cancel is not None:
+        return Ending(RecoveryStatus.CANCELLED, f"cancelled by {cancel.by}: {cancel.reason}")
+    if recovery.decided_at >= snapshot.now:
+        return None  # planned on this very snapshot
+    why = _overtaken(recovery, snapshot, findings)
+    return Ending(RecoveryStatus.OVERTAKEN, why) if why else None
+
+
+def _overtaken(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) -> str:
+    """By what; empty: the plan still fits."""
+    match recovery.plan:
+        case SwapPlan() if not recovery.is_past_return:
+            return _back(recovery, snapshot, findings) or _gang_goes_on(recovery, snapshot)
+        case QuarantinePlan():
+            return _back(recovery, snapshot, findings)
+        case RepairPlan(rung=Rung.REBOOT, nodes=(name,)) if not recovery.begun(StepName.REBOOT_NODE):
+            node = snapshot.nodes.get(name)
+            again = node is not None and node.boot_id and node.record.past_boot_id not in ("", node.boot_id)
+            return f"{name} has booted since" if again else ""
+        case RepairPlan(nodes=(name,)) | ValidationPlan(nodes=(name,)):
+            node = snapshot.nodes.get(name)
+            left = node is not None and node.state not in IN_REPAIR and node.record.since > recovery.decided_at
+            return f"{name} is {node.state.value} by now" if node is not None and left else ""
+        case ReturnPlan(nodes=(name,)):
+            node = snapshot.nodes.get(name)
+            out = node is not None and node.state in OUT_OF_SERVICE
+            return f"{name} was taken out of service again" if out else ""
+    return ""
+
+
+def _back(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) -> str:
+    """Whether none of the nodes that the plan takes out of service is to leave it any more."""
+    assert isinstance(recovery.plan, DrainPlan)
+    lifted = {one.node for one in findings if one.signal is Signal.DRAIN_LIFTED}
+    nodes = [snapshot.nodes[name] for name in recovery.plan.nodes if name in snapshot.nodes]
+    cleared = (node.state in BACK and node.record.cleared_at > recovery.decided_at for node in nodes)
+    if nodes and all(back or node.name in lifted for node, back in zip(nodes, cleared, strict=True)):
+        return f"{', '.join(node.name for node in nodes)} is back in service"
+    return ""
+
+
+def _gang_goes_on(recovery: Recovery, snapshot: Snapshot) -> str:
+    """Whether the attempt that the plan would end is over, or has left its hang by itself."""
+    plan = recovery.plan
+    assert isinstance(plan, SwapPlan)
+    job = snapshot.jobs.get(plan.job)
+    if job is None or not job.running:
+        return ""
+    if isinstance(plan, PoolSwapPlan) and job.slurm.restart_count > plan.restart_count and not _drains(recovery):
+        return f"job {plan.job.job_id} was restarted meanwhile (restart {job.slurm.restart_count})"
+    table = snapshot.tables.get(plan.job)
+    last_step = int(table.last_step.max(initial=-1)) if table is not None else -1
+    before = -1 if plan.last_step is None else plan.last_step
+    if plan.hang and job.slurm.restart_count == plan.restart_count and last_step > before:
+        return f"job {plan.job.job_id} has finished step {last_step} since: it no longer hangs"
+    return ""
+
+
+def _drains(recovery: Recovery) -> bool:
+    """Whether its nodes are still to be drained: that is right whatever has become of the gang."""
+    return bool(recovery.plan.nodes) and not recovery.begun(StepName.DRAIN_NODES)
 
 
 def ended_by_its_owner(recovery: Recovery, job: SlurmJob | None) -> Ending | None:
@@ -42,6 +149,12 @@ def ended_by_its_owner(recovery: Recovery, job: SlurmJob | None) -> Ending | Non
 
 
 def undo_steps(recovery: Recovery) -> tuple[StepName, ...]:
-    """Steps to be added to a recovery that ends early. The seats are released by a step that its plan has."""
-    drain = recovery.step(StepName.DRAIN_NODES)
-    return (StepName.LIFT_DRAIN,) if drain is not None and drain.attempts else ()
+    """Steps to be added to a recovery that ends early. Its seats are released by a step that the plan has, after the
+    spares are back in their pool: in between no job takes them.
+    """
+    drain, spares = recovery.step(StepName.DRAIN_NODES), recovery.step(StepName.TAKE_SPARES)
+    taken = isinstance(recovery.plan, PoolSwapPlan) and spares is not None and spares.attempts > 0
+    return (
+        *((StepName.RETURN_SPARES,) if taken and not recovery.is_past_return else ()),
+        *((StepName.LIFT_DRAIN,) if drain is not None and drain.attempts else ()),
+    )

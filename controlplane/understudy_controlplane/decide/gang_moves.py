@@ -38,7 +38,9 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[str, Move]:
     for job in gangs_on(current.snapshot, {finding.node for finding in findings}):
         seats = _seats(current.snapshot, job)
         own = [finding for finding in findings if finding.node in seats]
-        move = _move_inside(current, job, own) or _move(current, job, own, seats)
+        move = (
+            _cancelled(current.snapshot, job, own) or _move_inside(current, job, own) or _move(current, job, own, seats)
+        )
         current = current.after(move.plan)
         moves.update((finding.label, move) for finding in own)
     moved = {job_of(move.plan) for move in moves.values() if move.plan}
@@ -57,7 +59,7 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     job = current.snapshot.jobs.get(key) if key is not None else None
     if job is None or not job.managed or not job.running:
         return Move(None, Because.RULE, "the control plane does not manage the job")
-    objection = _cannot_restart(current, job, findings)
+    objection = _cancelled(current.snapshot, job, findings) or _cannot_restart(current, job, findings)
     if objection is not None:
         return objection
     named = [finding.node for finding in findings if finding.signal is Signal.GANG_HUNG]
@@ -68,6 +70,18 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     fitting = current.fitting(job, old[0]) if old else []
     plan, words = hangs.restart(current.snapshot, job, findings, fitting, current.condemned, current.config)
     return Move(plan, Because.RULE, words)
+
+
+def _cancelled(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:
+    """An operator cancelled the move of this attempt, away from these nodes or out of this hang: it is not repeated."""
+    nodes = {finding.node for finding in findings}
+    for recovery in snapshot.cancelled:
+        plan = recovery.swap
+        same = plan is not None and plan.job == job.key and plan.restart_count == job.slurm.restart_count
+        if plan is not None and same and (plan.hang or nodes <= set(plan.nodes)):
+            words = f"recovery {recovery.id} of job {job.key.job_id} was {recovery.outcome}: left to a person"
+            return Move(None, Because.CANCELLED, words)
+    return None
 
 
 def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Move | None:
@@ -203,9 +217,19 @@ def _mute(snapshot: Snapshot, name: str) -> bool:
     return since is not None and snapshot.now - since > 1.0
 
 
+def _ended_in(snapshot: Snapshot, job: Job) -> bool:
+    """The attempt that was to be given up has ended before, and not by its own failure."""
+    recovery = snapshot.recovery_of(job.key)
+    before = recovery.swap if recovery is not None else None
+    requeued = before is not None and job.slurm.restart_count > before.restart_count
+    return not requeued and not job.slurm.failed_by_itself
+
+
 def _cannot_move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence[str]) -> str:
     """Why this gang cannot be requeued onto other nodes; empty: it can."""
     snapshot, slurm = current.snapshot, job.slurm
+    if slurm.ended or (slurm.completing and _ended_in(snapshot, job)):
+        return f"is not to run again ({slurm.end_in_words})"
     if not slurm.batch or not slurm.requeue:
         return "was not submitted as a batch job with --requeue"
     if slurm.part_of:

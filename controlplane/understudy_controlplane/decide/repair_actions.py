@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from understudy_controlplane.config import Config
+import msgspec
+
+from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, plans
 from understudy_controlplane.decide.repair_cycle import NOT_BEGUN, attempts_by_node
 from understudy_controlplane.decide.round import Entered, Round
@@ -38,7 +40,11 @@ def _decide(current: Round, entered: Entered, begun: Mapping[str, ValidationOrig
     if objection is not None:
         return guards.held_back(row, finding, objection)
     node = snapshot.nodes[finding.node]
-    plan = _plan(snapshot, config, entered)
+    # In mode observe a person's change ends the control plane's claim as well, but nothing is planned that would be
+    # carried out later: what is left of a reservation is found when the mode is act.
+    plan = None if snapshot.mode is Mode.OBSERVE else _plan(snapshot, config, entered)
+    if plan is not None and (finding.request is not None or _is_a_persons_doing(row, finding)):
+        plan = msgspec.structs.replace(plan, requested=True)
     return Decision(
         row=row.number,
         subject=finding.node,
@@ -60,7 +66,7 @@ def _decide(current: Round, entered: Entered, begun: Mapping[str, ValidationOrig
 def _object(
     snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: Collection[str]
 ) -> guards.Objection | None:
-    if row.action is Action.LET_GO and finding.signal in (Signal.DRAIN_LIFTED, Signal.DRAINED_BY_OTHERS):
+    if _is_a_persons_doing(row, finding):
         return None  # an administrator's change ends the control plane's claim at once, before all guards
     if finding.signal is Signal.TEST_ASKED:
         request = snapshot.requests.get(finding.node)
@@ -82,6 +88,10 @@ def _object(
     if row.action is Action.RETURN or finding.signal in NOT_BEGUN.values():
         return guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
     return guards.object_to_any(snapshot)
+
+
+def _is_a_persons_doing(row: Row, finding: Finding) -> bool:
+    return row.action is Action.LET_GO and finding.signal in (Signal.DRAIN_LIFTED, Signal.DRAINED_BY_OTHERS)
 
 
 def take_back(snapshot: Snapshot, finding: Finding) -> Plan:

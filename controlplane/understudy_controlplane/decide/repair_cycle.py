@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from understudy_controlplane.config import Config
+from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, ladder
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
@@ -21,7 +21,7 @@ from understudy_controlplane.fleet.node import (
     NodeView,
     ValidationOrigin,
 )
-from understudy_controlplane.fleet.operator import Request, Verb
+from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Request, Verb
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     RecoveryKind,
@@ -147,6 +147,9 @@ def _asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config)
     if snapshot.now - request.at > waits:
         words = f"{request.verb.value}, asked for by {request.by}, could not be done within {waits / HOUR_SECONDS:g} h"
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
+    if snapshot.mode is Mode.OBSERVE and request.by != BY_CONTROL_PLANE:
+        words = f"{request.verb.value}, asked for by {request.by}, is not done: the control plane only observes"
+        return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
     tested = request.verb is Verb.RELEASE and config.validation.enabled
     tested = tested and node.state in (NodeState.MANUAL_REPAIR, NodeState.RETIRED)
     signal = ASKED.get(request.verb, Signal.VALIDATION_DUE if tested else Signal.RELEASE_ASKED)
@@ -181,6 +184,10 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
     if often >= config.repair.quarantines_max:
         words = f"quarantined {often} times within a week"
         yield _finding(snapshot, node, Signal.MANUAL_REPAIR_DUE, "repair.flapping", words, evidence)
+        return
+    if tried and tried[-1].status is RecoveryStatus.CANCELLED:
+        words = f"its {tried[-1].rung or tried[-1].kind} was {tried[-1].outcome}"
+        yield _finding(snapshot, node, Signal.MANUAL_REPAIR_DUE, "repair.cancelled", words, evidence)
         return
     rung = ladder.next_rung(incident, tried, config.repair)
     if ladder.died(incident) and rung is not Rung.MANUAL_REPAIR:
@@ -221,9 +228,9 @@ def _outcome(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt],
         yield _finding(snapshot, node, not_begun, "validation.not_begun", f"its test has not begun: {why}")
     elif attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
         yield _finding(snapshot, node, failed, f"repair.{kind.value}", f"nothing is known of its {what}")
-    elif attempt.status is RecoveryStatus.FAILED:
+    elif attempt.status in (RecoveryStatus.FAILED, RecoveryStatus.CANCELLED):
         yield _finding(snapshot, node, failed, f"repair.{kind.value}", f"its {what} failed: {attempt.outcome}")
-    elif attempt.status is RecoveryStatus.SUCCEEDED:
+    elif attempt.status in (RecoveryStatus.SUCCEEDED, RecoveryStatus.OVERTAKEN):  # overtaken: it booted by itself
         yield from _succeeded(snapshot, node, attempt, config)
 
 
@@ -231,7 +238,7 @@ def _never_began(attempt: RepairAttempt | None) -> bool:
     """No job of the control plane ran on the node. When Slurm refuses it, or an administrator takes the node, the node
     is not at fault.
     """
-    if attempt is None or attempt.status is RecoveryStatus.SUPERSEDED:
+    if attempt is None or attempt.status in (RecoveryStatus.SUPERSEDED, RecoveryStatus.CANCELLED):
         return True
     return attempt.status is RecoveryStatus.FAILED and attempt.never_began
 

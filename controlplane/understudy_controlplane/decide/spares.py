@@ -35,7 +35,8 @@ def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) ->
     own = {config.spares.reservation}
     if job is not None:
         earlier = snapshot.recovery_of(job.key)
-        own |= {job.slurm.reservation, earlier.swap.reservation if earlier and earlier.swap else ""}
+        before = earlier.swap.reservation if earlier and earlier.swap else ""
+        own |= {*job.slurm.reservation.split(","), *before.split(",")}
     return [
         one
         for one in snapshot.reservations.values()

@@ -6,7 +6,7 @@ Belongs here: `snapshot → findings`. Must not: what follows from a finding (`d
 from __future__ import annotations
 
 from understudy_controlplane.config import Config
-from understudy_controlplane.detect.administration import administration, undrained
+from understudy_controlplane.detect.administration import administration, cancelled, faults_gone, undrained
 from understudy_controlplane.detect.corruption import corruption
 from understudy_controlplane.detect.driver import silent_drivers
 from understudy_controlplane.detect.fabric import ports
@@ -37,6 +37,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
     """All findings of this moment. What is still so is found again at the next."""
     found = [
         *administration(snapshot),
+        *cancelled(snapshot),
         *drained_for_prolog(snapshot),
         *xid(snapshot, config.xid),
         *gpu_state(snapshot),
@@ -57,6 +58,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
     suspected = {(one.node, SUSPICION_OF[one.signal]) for one in found if one.signal in SUSPICION_OF}
     silent = {one.node for one in found if one.signal is Signal.SILENT and snapshot.nodes[one.node].has_agent}
     found += stranded(snapshot, accused)
+    found += faults_gone(snapshot, {one.node for one in found if one.signal in ACCUSING})
     return [
         one
         for one in found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from understudy_controlplane.detect.prolog import refusal_behind
 from understudy_controlplane.fleet.evidence import Evidence
@@ -14,11 +14,17 @@ from understudy_controlplane.fleet.node import (
     NodeState,
     NodeView,
 )
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Recovery, ReturnPlan, StepName, StepStatus
+from understudy_controlplane.fleet.recovery import (
+    NODE_HOLD_PREFIX,
+    DrainPlan,
+    QuarantinePlan,
+    Recovery,
+    ReturnPlan,
+    StepName,
+    StepStatus,
+    SwapPlan,
+)
 from understudy_controlplane.fleet.snapshot import Snapshot
-
-CLOCKS_APART_SECONDS = 2.0
-"""slurmctld reports its start in whole seconds of its host's clock."""
 
 
 def administration(snapshot: Snapshot) -> Iterator[Finding]:
@@ -78,7 +84,7 @@ def _judge(
         and not slurm.down
         and (node.state is NodeState.FOREIGN_DRAIN or _was_drained(node, read_at) or reservation_deleted)
         and not (in_repair and kept)
-        and not _may_be_forgotten(node, slurmctld_started_at)
+        and not record.drain_may_be_forgotten(slurmctld_started_at)
     ):
         yield Finding(
             Signal.DRAIN_LIFTED,
@@ -105,14 +111,6 @@ def _was_drained(node: NodeView, read_at: float) -> bool:
     return node.state in OUT_OF_SERVICE and at is not None and read_at > at
 
 
-def _may_be_forgotten(node: NodeView, slurmctld_started_at: float | None) -> bool:
-    """slurmctld was restarted before it had surely saved Understudy's drain. Then no administrator lifted the drain."""
-    record, at = node.record, node.record.drained_at
-    if node.state not in OUT_OF_SERVICE or at is None or record.drain_settled or slurmctld_started_at is None:
-        return False
-    return slurmctld_started_at > at - CLOCKS_APART_SECONDS
-
-
 def undrained(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes that are out of service here, and that Slurm offers to jobs: the drain was refused, or slurmctld lost it in
     a crash. It is drained again.
@@ -126,11 +124,55 @@ def undrained(snapshot: Snapshot) -> Iterator[Finding]:
         never = node.state in OUT_OF_SERVICE and node.record.drained_at is None
         if never and node.name not in under_way:
             words = f"{node.state.value}, but Slurm has not drained it"
-        elif _may_be_forgotten(node, snapshot.slurmctld_started_at) and not slurm.down and node.name not in draining:
+        elif (
+            node.record.drain_may_be_forgotten(snapshot.slurmctld_started_at)
+            and not slurm.down
+            and node.name not in draining
+        ):
             words = "slurmctld lost the drain in a crash"
         else:
             continue
         yield Finding(Signal.UNDRAINED, "administration.undrained", node.name, snapshot.now, words)
+
+
+def cancelled(snapshot: Snapshot) -> Iterator[Finding]:
+    """Nodes that a recovery was to take out of service, until an operator cancelled it before their drain: they stay.
+
+    A node that is drained already stays drained: who cancelled the rest of the recovery may resume it.
+    """
+    for recovery in snapshot.cancelled:
+        for name in recovery.plan.nodes if isinstance(recovery.plan, DrainPlan) else ():
+            node = snapshot.nodes.get(name)
+            if node is None or node.slurm is None or node.slurm.draining or node.slurm.down:
+                continue
+            planned = node.state in OUT_OF_SERVICE and node.state not in IN_REPAIR and node.record.drained_at is None
+            if planned and node.record.since <= recovery.decided_at:
+                words = f"recovery {recovery.id}, which was to drain it, was {recovery.outcome}"
+                yield Finding(Signal.DRAIN_LIFTED, "operator.cancel", name, snapshot.now, words)
+
+
+def faults_gone(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
+    """Nodes that were condemned, whose drain never began, and against which nothing is found any more: the control
+    plane was away, paused, or only observed meanwhile. `accused`: nodes against which something is found now.
+    """
+    for recovery in snapshot.recoveries:
+        drain = recovery.step(StepName.DRAIN_NODES)
+        if not isinstance(recovery.plan, SwapPlan | QuarantinePlan) or drain is None or drain.attempts:
+            continue
+        if drain.status is not StepStatus.PLANNED or recovery.plan.requested:
+            continue
+        for name in recovery.plan.nodes:
+            node = snapshot.nodes.get(name)
+            if node is not None and name not in accused and _is_well(node) and node.record.since < snapshot.now:
+                words = f"nothing is found against it any more, and recovery {recovery.id} has not drained it yet"
+                yield Finding(Signal.FAULT_GONE, "administration.fault_gone", name, snapshot.now, words)
+
+
+def _is_well(node: NodeView) -> bool:
+    """As far as can be known: it is heard, and Slurm would use it."""
+    usable = node.slurm is not None and node.slurm.usable and node.slurmd_silent_since is None
+    quarantined = node.state is NodeState.QUARANTINED and node.record.drained_at is None
+    return quarantined and usable and (node.heard_at is not None or not node.has_agent)
 
 
 def _drains(recovery: Recovery) -> bool:

@@ -62,6 +62,7 @@ class Because(StrEnum):
     MASS_SILENCE = "mass_silence"
     MASS_HANG = "mass_hang"
     MOVE_BUDGET = "move_budget"
+    CANCELLED = "cancelled"  # an operator cancelled the recovery that this would repeat
 
 
 class DecisionKey(NamedTuple):

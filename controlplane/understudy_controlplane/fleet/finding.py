@@ -42,6 +42,7 @@ class Signal(StrEnum):
     SEAT_LOST = "seat_lost"  # an administrator took a node that a recovery had planned for a managed gang
     UNDRAINED = "undrained"  # Slurm does not have the control plane's drain
     DRAINED_FOR_PROLOG = "drained_for_prolog"  # by Slurm, because Understudy's Prolog kept a job off it
+    FAULT_GONE = "fault_gone"  # before the node was drained for it
     DRAIN_LIFTED = "drain_lifted"  # a drain of the control plane is gone, and the control plane did not lift it
     DRAIN_AT_JOB_END = "drain_at_job_end"  # a fact: the node leaves service, and its jobs may run to their end
     CLEAN = "clean"  # what made it suspect is no longer seen

@@ -17,6 +17,9 @@ REASON_PREFIX = "understudy:"
 """Every reason that the control plane gives Slurm begins with this; other reasons are an administrator's or Slurm's."""
 
 
+CLOCKS_APART_SECONDS = 2.0
+"""slurmctld reports its start in whole seconds of its host's clock."""
+
 SLURM_SAVES_SECONDS = 10.0
 """slurmctld writes its state every five seconds at least; a crash forgets what came after the last time."""
 
@@ -112,6 +115,13 @@ class NodeRecord:
         nothing is seen of it any more proves nothing.
         """
         return suspicion.since < self.cleared_at
+
+    def drain_may_be_forgotten(self, slurmctld_started_at: float | None) -> bool:
+        """slurmctld was restarted before it had surely saved Understudy's drain. Then no administrator lifted it."""
+        at = self.drained_at
+        if self.state not in OUT_OF_SERVICE or at is None or self.drain_settled or slurmctld_started_at is None:
+            return False
+        return slurmctld_started_at > at - CLOCKS_APART_SECONDS
 
     @property
     def at_fault(self) -> bool:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 class Verb(StrEnum):
     PAUSE = "pause"
+    PAUSE_NOW = "pause-now"  # also halts what is under way
     RESUME = "resume"
     HOLD = "hold"  # a node leaves service and is left alone
     RELEASE = "release"  # the node returns
@@ -15,18 +16,32 @@ class Verb(StrEnum):
     TEST = "test"  # the node is validated, as after a repair: a new node, or one that a user suspects
     BURN_IN = "burn-in"  # the same validation, repeated for some hours
     RESET_BREAKER = "reset-breaker"
+    CANCEL = "cancel"  # a recovery under way
 
 
 BY_CONTROL_PLANE = "understudy"
 """Who made a request that no person made, such as the one for a new node."""
 
 
+_RECOVERY = "recovery "
+
+
+def cancel_subject(recovery: int) -> str:
+    """What a request to cancel a recovery is about. No node has such a name."""
+    return f"{_RECOVERY}{recovery}"
+
+
+def recovery_of(subject: str) -> int:
+    """The recovery that `cancel_subject` names."""
+    return int(subject.removeprefix(_RECOVERY))
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """About one node, not answered by a decision yet."""
+    """About one node, or one recovery, not answered by a decision yet."""
 
     id: int
-    node: str
+    node: str  # or the subject of a request to cancel
     verb: Verb
     reason: str
     by: str

@@ -70,6 +70,7 @@ class StepName(StrEnum):
     RAISE_WEIGHT = "raise_weight"
     RELEASE_NODE = "release_node"
     RESTORE_WEIGHT = "restore_weight"
+    RETURN_SPARES = "return_spares"
     LIFT_DRAIN = "lift_drain"
 
 
@@ -77,8 +78,10 @@ JOBS_ON_A_NODE = frozenset({StepName.RESET_GPU, StepName.RUN_VALIDATION})
 """Steps that are a job of the control plane on the node. The steps before them only prepare it."""
 
 
-UNDOES = frozenset({StepName.RELEASE_SEATS, StepName.LIFT_DRAIN})
-"""Steps that undo what others did: of a recovery that failed, or that ends early, only these are still carried out."""
+UNDOES = (StepName.RETURN_SPARES, StepName.RELEASE_SEATS, StepName.LIFT_DRAIN)
+"""Steps that undo what others did, in their order: of a recovery that failed, or that ends early, only these are still
+carried out.
+"""
 
 
 class StepStatus(StrEnum):
@@ -94,6 +97,7 @@ class RecoveryStatus(StrEnum):
     FAILED = "failed"  # needs a person
     SUPERSEDED = "superseded"  # a newer plan for the same job goes on from here
     OVERTAKEN = "overtaken"  # what it was planned for is no longer so
+    CANCELLED = "cancelled"  # by an operator
 
 
 class PlanBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -106,6 +110,7 @@ class PlanBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     steps: tuple[StepName, ...]
     nodes: tuple[str, ...] = msgspec.field(default=(), name="failed_nodes")  # that it drains, or works on
     supersedes: int | None = None  # id of an unfinished recovery, of the same job or node
+    requested: bool = False  # by a person: also done during a pause
 
     @property
     def claimed(self) -> tuple[str, ...]:
@@ -276,6 +281,18 @@ class Recovery:
 
     def step(self, name: StepName) -> RecoveryStep | None:
         return next((step for step in self.steps if step.name is name), None)
+
+    def begun(self, name: StepName) -> bool:
+        """Whether the step has acted, or its effect was seen."""
+        step = self.step(name)
+        return step is not None and (step.attempts > 0 or step.status is StepStatus.DONE)
+
+    @property
+    def is_past_return(self) -> bool:
+        """The gang's attempt has been ended: it is safer to start the next one than to stop here."""
+        ends_an_attempt = (StepName.DOWN_NODES, StepName.REQUEUE_JOB, StepName.ORDER_RESTART)
+        acted = any((step := self.step(name)) is not None and step.attempts > 0 for name in ends_an_attempt)
+        return self.swap is not None and (acted or self.begun(StepName.REQUEUE_JOB))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,10 @@ class Snapshot:
     nodes: Mapping[str, NodeView]
     jobs: Mapping[JobKey, Job]
     reservations: Mapping[str, SlurmReservation]
+    halted: bool = False  # paused, and what is under way stops as well
     recoveries: tuple[Recovery, ...] = ()  # the open ones
+    cancels: Mapping[int, Request] = field(default_factory=dict)  # recovery → an operator's request to cancel it
+    cancelled: tuple[Recovery, ...] = ()  # by operators, within the last week
     swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
     quarantines: tuple[float, ...] = ()  # of the last hour: when decided
     releases: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job

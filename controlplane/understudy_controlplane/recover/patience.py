@@ -12,17 +12,19 @@ class Patience:
     """In memory: a new process gives each step its whole time again."""
 
     def __init__(self) -> None:
-        self._waited: dict[tuple[int, int], float] = {}
+        self._waited: dict[tuple[int, int, bool], float] = {}
         self._looked_at: dict[int, float] = {}
 
-    def look(self, recovery: int, step: int, now: float) -> float:
-        """Seconds for which this step has been waited for, this look included."""
+    def look(self, recovery: int, step: int, now: float, *, long: bool = False) -> float:
+        """Seconds for which this step has been waited for, this look included. What may take long is counted apart: a
+        step that waited for an epilog has its usual time afterwards.
+        """
         before = self._looked_at.get(recovery)
         self._looked_at[recovery] = now
-        waited = self._waited.setdefault((recovery, step), 0.0)
+        waited = self._waited.setdefault((recovery, step, long), 0.0)
         if before is not None and 0.0 <= now - before <= LOOKS_APART_SECONDS_MAX:
             waited += now - before
-            self._waited[recovery, step] = waited
+            self._waited[recovery, step, long] = waited
         return waited
 
     def interrupt(self) -> None:

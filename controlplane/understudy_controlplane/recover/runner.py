@@ -63,10 +63,12 @@ EFFECT_SECONDS = 1.0
 FRESH_SECONDS = 0.5
 """No effect follows from a reading of Slurm that is older: then it is read again first."""
 
-BEFORE_THE_JOB = UNDOES | {StepName.DRAIN_NODES}
+BEFORE_THE_JOB = frozenset({*UNDOES, StepName.DRAIN_NODES})
 """Steps that are right whatever has become of the job."""
 
-WRITE_REASONS = frozenset({StepName.DRAIN_NODES, StepName.DOWN_NODES, StepName.REQUEUE_JOB, StepName.REBOOT_NODE})
+WRITE_REASONS = frozenset(
+    {StepName.DRAIN_NODES, StepName.DOWN_NODES, StepName.REQUEUE_JOB, StepName.REBOOT_NODE, StepName.LIFT_DRAIN}
+)
 """Steps that may have set a reason in Slurm: the reason that is read back after them proves Understudy's ownership."""
 
 
@@ -171,21 +173,24 @@ class Runner:
                 timeout = timeout_seconds(step.name, observation, recovery.plan, self._config)
                 self._fail(recovery, step, f"not done after {timeout:.0f} s: {why}{refusal and f' ({refusal})'}")
             case Todo() if self._may_act(step):
-                return self._try(recovery, step, world)
+                return self._try(recovery, step, world, course)
             case _:
                 return False
         return True
 
     def _is_late(self, recovery: Recovery, step: RecoveryStep, observation: Observation, world: World) -> bool:
-        waited = self._patience.look(recovery.id, step.position, world.now)
+        takes_long = isinstance(observation, Wait) and observation.may_take_long
+        waited = self._patience.look(recovery.id, step.position, world.now, long=takes_long)
         return waited > timeout_seconds(step.name, observation, recovery.plan, self._config)
 
-    def _try(self, recovery: Recovery, step: RecoveryStep, world: World) -> bool:
+    def _try(self, recovery: Recovery, step: RecoveryStep, world: World, course: Course) -> bool:
         """Act, where what is needed for it stands and it has not been tried too often."""
         if self._clock.now() - world.slurm.read_at > FRESH_SECONDS:
             self._reading = None
             return True
         undone = _undone(recovery, step, world)
+        if undone is not None and undone.name is StepName.DRAIN_NODES and not course.drain_forgotten:
+            return False  # a person may have lifted it: what follows from that is decided in the next round
         if undone is not None:
             self._stores.recoveries.reopen(recovery.id, undone)
             log.warning("step_undone", recovery=recovery.id, step=undone.name.value, needed_by=step.name.value)
@@ -221,7 +226,7 @@ class Runner:
         return True
 
     def _end_early(self, recovery: Recovery, ending: Ending) -> Recovery:
-        self._stores.recoveries.end_early(recovery, ending.status, ending.why, undo_steps(recovery))
+        self._stores.recoveries.end_early(recovery, ending.status, ending.why, undo_steps(recovery), self._clock.now())
         log.info("recovery_ends_early", recovery=recovery.id, status=ending.status.value, reason=ending.why)
         return self._reload(recovery)
 
@@ -330,6 +335,7 @@ def _comes_before_its_job(recovery: Recovery, step: RecoveryStep) -> bool:
 def _wrote(recovery: Recovery, step: RecoveryStep, node: SlurmNode) -> bool:
     """Whether the step gave this node its reason: the later ones do so only by declaring it down."""
     may_have = step.attempts > 0 and (step.name is StepName.DRAIN_NODES or node.down)
+    may_have |= step.name is StepName.LIFT_DRAIN  # it left the drain where it is, which the recovery had made
     reason = recovery.plan.drain_reason if isinstance(recovery.plan, DrainPlan) else None
     return may_have and node.reason == reason
 
@@ -339,7 +345,7 @@ def _next_step(recovery: Recovery) -> RecoveryStep | None:
     failed = any(step.status is StepStatus.FAILED for step in recovery.steps)
     left = [step for step in recovery.steps if step.status in (StepStatus.PLANNED, StepStatus.INTENDED)]
     if failed or recovery.ends_as is not None:
-        left = [step for step in left if step.name in UNDOES]
+        left = sorted((step for step in left if step.name in UNDOES), key=lambda step: UNDOES.index(step.name))
     return left[0] if left else None
 
 
@@ -349,5 +355,10 @@ def _end_of(recovery: Recovery) -> tuple[RecoveryStatus, str]:
     if recovery.ends_as is None:
         status = RecoveryStatus.FAILED if failed else RecoveryStatus.SUCCEEDED
         return status, f"{failed[0].name.value}: {failed[0].detail}" if failed else ""
-    left = [step.detail for step in recovery.steps if step.name in UNDOES and step.detail]
+    undone = [step for step in recovery.steps if step.name in UNDOES and step.detail]
+    left = [
+        step.detail
+        for step in undone
+        if step.status is StepStatus.FAILED or step.name in (StepName.RELEASE_SEATS, StepName.LIFT_DRAIN)
+    ]
     return recovery.ends_as, f"{recovery.outcome}; left: {'; '.join(left)}" if left else recovery.outcome

@@ -144,7 +144,7 @@ class Wait:
     """The effect is on its way, or another has to act."""
 
     why: str
-    for_people: bool = False  # an administrator or user has to act, which may take long
+    may_take_long: bool = False  # an administrator, a user or an epilog has to finish first
 
 
 @dataclass(frozen=True, slots=True)

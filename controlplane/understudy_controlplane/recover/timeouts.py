@@ -15,8 +15,8 @@ def timeout_seconds(step: StepName, observation: Observation, plan: Plan, config
     own = _own_timeout(step, plan, config)
     if own is not None:
         return own
-    for_people = isinstance(observation, Wait) and observation.for_people
-    patient = for_people or step in (StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP)
+    takes_long = isinstance(observation, Wait) and observation.may_take_long
+    patient = takes_long or step in (StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP)
     policy = config.recovery
     return policy.first_step_timeout_seconds if patient else policy.step_timeout_seconds
 

@@ -137,6 +137,10 @@ class VirtualSlurm:
         """The job's script ends by itself."""
         self._let_end(self._job(job_id), state)
 
+    def bind_to_several(self, job_id: int, reservations: str) -> None:
+        """As if the job had been submitted with several reservations."""
+        self._job(job_id).reservation = reservations
+
     def kill_node(self, name: str) -> None:
         """The node stops answering. Slurm does not know it yet."""
         self._node(name).dead_since = self.now
@@ -306,7 +310,7 @@ class VirtualSlurm:
 
     def delete_reservation(self, name: str) -> None:
         self._reservation(name)
-        if any(job.reservation == name and job.state not in OVER for job in self._jobs.values()):
+        if any(name in job.reservation.split(",") and job.state not in OVER for job in self._jobs.values()):
             raise SlurmError(f"delete reservation {name}: Requested reservation is in use")
         del self._reservations[name], self._reservation_ends[name]
 
@@ -314,9 +318,9 @@ class VirtualSlurm:
         job = self._job(job_id)
         if job.state in OVER:
             raise SlurmError(f"Job has already finished for job {job_id}")
-        if reservation:
-            self._reservation(reservation)
-        job.reservation = reservation
+        for name in reservation.split(",") if reservation else ():
+            self._reservation(name)
+        job.reservation = reservation.partition(",")[0]
 
     def submit_job(self, request: JobRequest) -> None:
         if request.node not in self._nodes or self._partition not in request.partition.split(","):
@@ -402,10 +406,11 @@ class VirtualSlurm:
         lightest_first = sorted(self._nodes.values(), key=lambda node: node.weight)
         free = [node.name for node in lightest_first if node.usable(self.now) and node.name not in taken]
         if job.reservation:
-            reservation = self._reservations.get(job.reservation)
-            if reservation is None or job.user not in reservation.users:
-                return []
-            return [name for name in free if name in reservation.nodes]
+            asked = [self._reservations.get(name) for name in job.reservation.split(",")]
+            usable = [one for one in asked if one is not None and job.user in one.users]
+            # In the first of them that has room.
+            seats = ([name for name in free if name in one.nodes] for one in usable)
+            return next((found for found in seats if len(found) >= job.node_count), [])
         reserved = {name for reservation in self._reservations.values() for name in reservation.nodes}
         return [name for name in free if name not in reserved]
 

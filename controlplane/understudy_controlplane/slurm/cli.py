@@ -142,8 +142,7 @@ class CommandLineGateway:
         self._run("delete", f"ReservationName={checked_name(name)}")
 
     def set_job_reservation(self, job_id: int, reservation: str) -> None:
-        value = checked_name(reservation) if reservation else ""
-        self._update_job(job_id, "ReservationName", value)
+        self._update_job(job_id, "ReservationName", checked_names(reservation) if reservation else "")
 
     def submit_job(self, request: JobRequest) -> None:
         given = [f"--gres={request.gres}"] if request.gres else []
@@ -154,7 +153,7 @@ class CommandLineGateway:
             "--parsable",
             f"--job-name={checked_name(request.name)}",
             f"--reservation={checked_name(request.reservation)}",
-            f"--partition={','.join(checked_name(name) for name in request.partition.split(','))}",
+            f"--partition={checked_names(request.partition)}",
             f"--nodelist={checked_name(request.node)}",
             "--nodes=1",
             "--exclusive",
@@ -261,6 +260,11 @@ def checked_name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise SlurmError(f"{text!r} is no valid name of a node, a user or a reservation in Slurm")
     return text
+
+
+def checked_names(text: str) -> str:
+    """One name, or several with commas between them."""
+    return ",".join(checked_name(name) for name in text.split(","))
 
 
 def _node_list(reservation: str, nodes: Sequence[str]) -> str:

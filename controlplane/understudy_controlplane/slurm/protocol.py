@@ -109,7 +109,9 @@ class Slurm(SlurmReads, Protocol):
     def delete_reservation(self, name: str) -> None: ...
 
     def set_job_reservation(self, job_id: int, reservation: str) -> None:
-        """Bind the job to a reservation; the empty string unbinds it."""
+        """Bind the job to a reservation; the empty string unbinds it. Of several, with commas between them, Slurm 22.05
+        takes the first, although a job may be submitted with several.
+        """
         ...
 
     def submit_job(self, request: JobRequest) -> None:

@@ -23,7 +23,7 @@ from understudy_controlplane.fleet.slurm import (
     SlurmReservation,
     SlurmStep,
 )
-from understudy_controlplane.slurm.cli import CommandLineGateway, checked_name, checked_reason
+from understudy_controlplane.slurm.cli import CommandLineGateway, checked_name, checked_names, checked_reason
 from understudy_controlplane.slurm.parse import hosts, node_state
 from understudy_controlplane.slurm.protocol import READS, SlurmError, SlurmUnavailable
 from understudy_controlplane.slurm.pyslurm_process import PyslurmWorker, WorkerDied
@@ -176,7 +176,7 @@ class PyslurmGateway:
 
     def set_job_reservation(self, job_id: int, reservation: str) -> None:
         if reservation:
-            self._act("set_job_reservation", int(job_id), checked_name(reservation))
+            self._act("set_job_reservation", int(job_id), checked_names(reservation))
         else:
             self._command_line.set_job_reservation(job_id, "")
 

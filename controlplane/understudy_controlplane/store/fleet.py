@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, bindparam, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, bindparam, insert, select, true, update
 
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob
-from understudy_controlplane.fleet.node import NodeRecord, NodeState
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
+from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.node_records import read_records, read_suspicions, record_of
+
+_OUT_OF_SERVICE = [state.value for state in OUT_OF_SERVICE]
 
 
 class FleetStore:
@@ -92,7 +95,7 @@ class FleetStore:
         with self._engine.begin() as connection:
             connection.execute(
                 update(tables.node)
-                .where(tables.node.c.name == node.name, condition)
+                .where(tables.node.c.name == node.name, tables.node.c.state.in_(_OUT_OF_SERVICE), condition)
                 .values(
                     drained_at=at,
                     drain_reason=node.reason,
@@ -210,11 +213,20 @@ class FleetStore:
 
     def pause(self) -> str:
         """Who paused the control plane and why; empty: it is not paused."""
+        row = self._last_switch()
+        return f"{row.reason} ({row.by})" if row is not None and row.verb != Verb.RESUME else ""
+
+    def is_halted(self) -> bool:
+        """Whether the pause also stops what is under way."""
+        row = self._last_switch()
+        return row is not None and row.verb == Verb.PAUSE_NOW
+
+    def _last_switch(self) -> Row[Any] | None:
         table = tables.operator_intent
-        query = select(table).where(table.c.verb.in_(("pause", "resume"))).order_by(table.c.id.desc()).limit(1)
+        verbs = (Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value)
+        query = select(table).where(table.c.verb.in_(verbs)).order_by(table.c.id.desc()).limit(1)
         with reading(self._engine) as connection:
-            row = connection.execute(query).first()
-        return f"{row.reason} ({row.by})" if row is not None and row.verb == "pause" else ""
+            return connection.execute(query).first()
 
     def add_intent(self, verb: str, reason: str, by: str, now: float) -> None:
         with self._engine.begin() as connection:

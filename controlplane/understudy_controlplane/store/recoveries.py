@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, Select, insert, select, update
+from sqlalchemy import Connection, Engine, Row, Select, and_, insert, or_, select, update
 
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.operator import Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     PastPlan,
@@ -44,10 +45,23 @@ class RecoveryStore:
         table = tables.recovery
         return self._read(select(table).order_by(table.c.id.desc()).limit(limit))
 
+    def cancelled_since(self, since: float) -> tuple[Recovery, ...]:
+        """By operators; decided at this time or later. Those that are still being undone included."""
+        table = tables.recovery
+        cancelled, running = RecoveryStatus.CANCELLED.value, RecoveryStatus.RUNNING.value
+        ending = and_(table.c.status == running, table.c.ends_as == cancelled)
+        query = select(table).where(or_(table.c.status == cancelled, ending), table.c.decided_at >= since)
+        return tuple(self._read(query.order_by(table.c.id)))
+
     def get(self, recovery_id: int) -> Recovery:
         """Raises ValueError for an id that does not exist."""
-        (found,) = self._read(select(tables.recovery).where(tables.recovery.c.id == recovery_id))
+        found = self.find(recovery_id)
+        if found is None:
+            raise ValueError(f"there is no recovery {recovery_id}")
         return found
+
+    def find(self, recovery_id: int) -> Recovery | None:
+        return next(iter(self._read(select(tables.recovery).where(tables.recovery.c.id == recovery_id))), None)
 
     def gang_plans_after(self, recovery_id: int, since: float) -> list[PastPlan]:
         """Plans about a gang that were recorded after this recovery, and decided since then, in their order."""
@@ -96,8 +110,12 @@ class RecoveryStore:
                 table = tables.recovery
                 connection.execute(update(table).where(table.c.id == recovery).values(never_began=True))
 
-    def end_early(self, recovery: Recovery, ends_as: RecoveryStatus, outcome: str, undo: Sequence[StepName]) -> None:
-        """Nothing more of the plan is done; `undo` are steps that the plan does not have yet."""
+    def end_early(
+        self, recovery: Recovery, ends_as: RecoveryStatus, outcome: str, undo: Sequence[StepName], now: float
+    ) -> None:
+        """Nothing more of the plan is done; `undo` are steps that the plan does not have yet. A request to cancel it is
+        answered.
+        """
         positions = range(len(recovery.steps), len(recovery.steps) + len(undo))
         with self._engine.begin() as connection:
             connection.execute(
@@ -105,6 +123,9 @@ class RecoveryStore:
                 .where(tables.recovery.c.id == recovery.id)
                 .values(ends_as=ends_as.value, outcome=outcome)
             )
+            intent = tables.operator_intent
+            of_this = (intent.c.verb == Verb.CANCEL.value, intent.c.subject == cancel_subject(recovery.id))
+            connection.execute(update(intent).where(*of_this, intent.c.answered_at.is_(None)).values(answered_at=now))
             if undo:
                 connection.execute(insert(tables.recovery_step), _planned(recovery.id, positions, undo))
 

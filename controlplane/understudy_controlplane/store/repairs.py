@@ -11,7 +11,7 @@ from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import MovedGpu
-from understudy_controlplane.fleet.operator import Request, Verb
+from understudy_controlplane.fleet.operator import Request, Verb, recovery_of
 from understudy_controlplane.fleet.recovery import (
     ManualRepairPlan,
     PagePlan,
@@ -95,6 +95,17 @@ class RepairStore:
                 row.subject: Request(row.id, row.subject, Verb(row.verb), row.reason, row.by, row.at)
                 for row in connection.execute(query)
             }
+
+    def cancels(self) -> dict[int, Request]:
+        """Recovery → the latest request to cancel it, of those that are not answered yet."""
+        table = tables.operator_intent
+        query = select(table).where(table.c.verb == Verb.CANCEL.value, table.c.answered_at.is_(None))
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(table.c.id)).all()
+        return {
+            recovery_of(row.subject): Request(row.id, row.subject, Verb.CANCEL, row.reason, row.by, row.at)
+            for row in rows
+        }
 
     def ask(self, verb: Verb, node: str, reason: str, by: str, now: float) -> None:
         """What was asked of the same node before, and not answered yet, is not wanted any more."""

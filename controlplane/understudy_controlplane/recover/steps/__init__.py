@@ -14,6 +14,7 @@ STEPS: dict[StepName, Step] = {
         nodes.LIFT_DRAIN,
         launcher.ORDER_RESTART,
         pool.TAKE_SPARES,
+        pool.RETURN_SPARES,
         pool.FILL_POOL,
         seats.HOLD_SEATS,
         seats.BIND_JOB,

@@ -47,7 +47,7 @@ def _obstacle(world: World, job: SlurmJob) -> Wait | None:
     if held:
         return Wait(
             f"{held}: declaring the node down, which requeues the job, is left to them, or to Slurm's own timeout",
-            for_people=True,
+            may_take_long=True,
         )
     if dead:
         return Wait(f"Slurm is about to requeue it by itself: {', '.join(dead)} went down")
@@ -106,7 +106,7 @@ def observe_excluded(world: World) -> Observation:
     if not todo or job.state == "RUNNING":
         return Done(", ".join(job.excluded_nodes))
     if not job.pending:
-        return Wait(f"the job is {job.state}")
+        return Wait(f"the job is {job.state}", may_take_long=job.completing)
     return Todo(f"the job may start on {', '.join(todo)}")
 
 
@@ -138,9 +138,11 @@ def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait | Failed:
     if job.pending and job.priority == 0 and not job.held:
         return Failed(f"Slurm finds no nodes that the job may run on ({job.reason})")
     if job.held:
-        return Wait(f"the job is held ({job.reason}): its user or an administrator has to release it", for_people=True)
+        return Wait(
+            f"the job is held ({job.reason}): its user or an administrator has to release it", may_take_long=True
+        )
     if not job.pending:
-        return Wait(f"the job is {job.state}")  # a start time set now would be lost
+        return Wait(f"the job is {job.state}", may_take_long=job.completing)  # a start time set now would be lost
     if _requeued_within_this_second(job, now):
         return Wait("requeued within this second")
     if job.start_at is not None and job.start_at > now + BEGIN_TIME_SLACK_SECONDS:

@@ -59,7 +59,7 @@ def observe_down(world: World) -> Observation:
     todo, others = _not_down(world), _shared(world)
     if others:
         words = f"job {others[0]}, which is not managed, is on {', '.join(todo)} as well: left to Slurm's own timeout"
-        return Wait(words, for_people=True)
+        return Wait(words, may_take_long=True)
     if todo:
         return Todo(f"{', '.join(todo)} not down in Slurm")
     return Done(", ".join(world.plan_as(PoolSwapPlan).dead_nodes))

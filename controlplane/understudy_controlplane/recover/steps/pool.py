@@ -48,6 +48,9 @@ def take(world: World, slurm: Slurm) -> None:
 
 
 def _joining(world: World) -> tuple[str, ...]:
+    if isinstance(world.plan, PoolSwapPlan):  # back: those that are still free, and the seats still keep them so
+        free = (node for name in world.plan.spares if (node := world.slurm.nodes.get(name)) and node.usable)
+        return tuple(node.name for node in free if node.base_state == "IDLE")
     return world.plan.spares if isinstance(world.plan, FillPoolPlan) else world.plan_as(ReturnPlan).nodes
 
 
@@ -71,5 +74,6 @@ def fill(world: World, slurm: Slurm) -> None:
         slurm.create_reservation(world.config.spares.reservation, _joining(world), POOL_USER, POOL_MINUTES)
 
 
+RETURN_SPARES = Step(StepName.RETURN_SPARES, observe_filled, fill)
 TAKE_SPARES = Step(StepName.TAKE_SPARES, observe_taken, take)
 FILL_POOL = Step(StepName.FILL_POOL, observe_filled, fill)

@@ -58,14 +58,23 @@ def observe_released(world: World) -> Observation:
         job and job.reservation == world.seats_name and not job.ended
     ):
         return Todo("seats still held")
-    return Done()
+    if job is not None and job.pending:
+        return Done(f"job {job.job_id} waits in Slurm's queue")
+    return Done(_not_given_back(world))
+
+
+def _not_given_back(world: World) -> str:
+    """A job may be submitted with several reservations, and Slurm lets it be bound to one of them again."""
+    job, before = world.job, world.plan_as(PoolSwapPlan).reservation.split(",")
+    lost = [] if job is None or job.ended else [name for name in before if name not in job.reservation.split(",")]
+    return f"the job is no longer bound to reservation {', '.join(lost)}" if job and job.reservation and lost else ""
 
 
 def release(world: World, slurm: Slurm) -> None:
     """Unbind first: Slurm refuses to delete a reservation that a job uses. The job gets back the one it had before."""
     job = world.job
     plan = world.plan_as(PoolSwapPlan)
-    before = plan.reservation if plan.reservation in world.slurm.reservations else ""
+    before = ",".join(name for name in plan.reservation.split(",") if name in world.slurm.reservations)
     if job and job.reservation == world.seats_name and not job.ended:
         slurm.set_job_reservation(job.job_id, before)
     held = world.slurm.reservations.get(world.seats_name)

@@ -1,0 +1,69 @@
+"""What undoes the effects of a recovery that ends early."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import QuarantinePlan, StepName
+from understudy_controlplane.fleet.slurm import SlurmView
+from understudy_controlplane.recover.step import Done, GangFacts, Todo, World
+from understudy_controlplane.recover.steps.nodes import LIFT_DRAIN
+from understudy_controlplane.simulate.slurm import VirtualSlurm
+from understudy_controlplane.slurm.protocol import read_view
+
+REASON = "understudy: xid.79: GPU lost"
+PLAN = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n1",), drain_reason=REASON)
+
+
+class NoTickets:
+    def is_sent(self, label: str) -> bool:
+        raise AssertionError(label)
+
+    def send(self, plan: object) -> None:
+        raise AssertionError(plan)
+
+    def read_end(self, path: str) -> str:
+        raise AssertionError(path)
+
+
+def world(slurm: VirtualSlurm, state: NodeState) -> World:
+    view: SlurmView = read_view(slurm, slurm.now)
+    return World(
+        plan=PLAN,
+        slurm=view,
+        records={"n1": b.record("n1", state)},
+        gang=lambda _count: GangFacts(hook_was_used=False),
+        answers=lambda _node: True,
+        config=b.config(),
+        now=slurm.now,
+        tickets=NoTickets(),
+        send_orders=lambda _orders: None,
+        worked_until=lambda: 0.0,
+    )
+
+
+@pytest.mark.parametrize("state", [NodeState.IN_SERVICE, NodeState.PROBATION, NodeState.FOREIGN_DRAIN])
+def test_a_drain_on_a_node_in_service_is_lifted(state: NodeState) -> None:
+    slurm = VirtualSlurm(["n1", "n2"])
+    slurm.drain_node("n1", REASON)
+    assert LIFT_DRAIN.observe(world(slurm, state)) == Todo("n1 is drained, and in service otherwise")
+    LIFT_DRAIN.act(world(slurm, state), slurm)
+    assert LIFT_DRAIN.observe(world(slurm, state)) == Done()
+    assert not any(node.draining for node in slurm.nodes())
+
+
+@pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.OPERATOR_HOLD, NodeState.MANUAL_REPAIR])
+def test_a_drain_on_a_node_out_of_service_stays_and_is_named(state: NodeState) -> None:
+    slurm = VirtualSlurm(["n1", "n2"])
+    slurm.drain_node("n1", REASON)
+    assert LIFT_DRAIN.observe(world(slurm, state)) == Done(f"n1 stays drained ({state.value})")
+
+
+def test_the_drain_of_a_person_is_not_lifted() -> None:
+    slurm = VirtualSlurm(["n1", "n2"])
+    slurm.drain_by("alice", "n1", "new cable")
+    assert LIFT_DRAIN.observe(world(slurm, NodeState.IN_SERVICE)) == Done()
+    LIFT_DRAIN.act(world(slurm, NodeState.IN_SERVICE), slurm)
+    assert slurm.nodes()[0].draining
