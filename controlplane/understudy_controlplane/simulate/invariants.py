@@ -83,6 +83,7 @@ class Invariants:
         self._asked: dict[str, float] = {}
         self._drained_by_person: set[str] = set()
         self._resumed_at: dict[str, float] = {}
+        self._vouched_at: dict[str, float] = {}
         self._restores_seen = 0
         self._known: tuple[Recovery, ...] = ()
         self._moved_at: dict[tuple[int, int, StepStatus], float] = {}
@@ -96,6 +97,8 @@ class Invariants:
 
     def asked(self, verb: Verb, node: str) -> None:
         self._asked[node] = self._world.now
+        if verb is Verb.RELEASE:
+            self._vouched_at[node] = self._world.now
         if verb in (Verb.HOLD, Verb.TEST, Verb.RETIRE):
             self._world.cluster.machines[node].accused_at = self._world.now
 
@@ -104,7 +107,7 @@ class Invariants:
 
     def resumed_by_person(self, node: str) -> None:
         self._drained_by_person.discard(node)
-        self._resumed_at[node] = self._world.now
+        self._resumed_at[node] = self._vouched_at[node] = self._world.now
 
     def activity(self) -> tuple[object, ...]:
         """Changes whenever the control plane did something."""
@@ -307,14 +310,14 @@ class Invariants:
         self._gangs_rest()
 
     def _broken_nodes_rest(self, core: Core) -> None:
-        """Where no budget holds the control plane back, no node at fault is in service, but for a person's resume."""
+        """Where no budget holds the control plane back, no broken node is in service for which no person answers."""
         records = core.stores.fleet.nodes()
         budget = self._world.config.guards.quarantined_nodes_max or 0
         if sum(record.at_fault for record in records.values()) >= budget:
             return
         for name, machine in self._world.cluster.machines.items():
-            resumed = machine.accused_at < self._resumed_at.get(name, -math.inf)
-            if machine.broken and not resumed and records[name].state is NodeState.IN_SERVICE:
+            vouched = machine.accused_at < self._vouched_at.get(name, -math.inf)
+            if machine.broken and not vouched and records[name].state is NodeState.IN_SERVICE:
                 raise Violation("everything-comes-to-rest", f"{name} is broken, and in service")
 
     def _stays(self, core: Core) -> set[int]:
