@@ -343,8 +343,24 @@ class TestNothing:
         snapshot = b.snapshot(broken("n2", slurm=drained), jobs=[b.job()], spares=SPARES)
         decision = only(decided(snapshot))
         assert (decision.row, decision.to_state, decision.plan) == (40, NodeState.FOREIGN_DRAIN, None)
-        after = b.snapshot(broken("n2", NodeState.FOREIGN_DRAIN, slurm=drained), jobs=[b.job()], spares=SPARES)
-        assert (only(decided(after)).row, only(decided(after)).plan) == (42, None)
+        after = only(decided(b.snapshot(broken("n2", NodeState.FOREIGN_DRAIN, slurm=drained), spares=SPARES)))
+        assert (after.row, after.plan) == (42, None)
+
+    def test_a_gang_on_it_leaves_it_when_it_fails_and_its_drain_stays_as_it_is(self) -> None:
+        drained = b.slurm_node("n2", flags=["DRAIN"], reason="NHC: bad disk", user="root")
+        failed = broken("n2", NodeState.FOREIGN_DRAIN, slurm=drained)
+        decision = only(decided(b.snapshot(failed, jobs=[b.job()], spares=SPARES)))
+        assert (decision.row, decision.to_state) == (42, None)
+        assert (swap_of(decision).nodes, swap_of(decision).seats) == ((), ("n1", "n3", "n4", "n6"))
+
+    def test_a_gang_on_a_held_node_leaves_it_when_it_fails_and_its_drain_stays_as_it_is(self) -> None:
+        drained = b.slurm_node("n2", flags=["DRAIN"], reason="understudy: operator.hold: cables", user="root")
+        failed = broken("n2", NodeState.OPERATOR_HOLD, slurm=drained)
+        moved = only(decided(b.snapshot(failed, jobs=[b.job()], spares=SPARES)))
+        assert (moved.row, moved.to_state) == (44, None)
+        assert (swap_of(moved).nodes, swap_of(moved).seats) == ((), ("n1", "n3", "n4", "n6"))
+        stays = only(decided(b.snapshot(failed, jobs=[b.job()]), b.config(spares={"no_spare": "wait"})))
+        assert (stays.row, stays.plan, stays.because) == (44, None, Because.NO_SPARE)
 
     def test_an_application_fault_condemns_no_node(self) -> None:
         faulty = b.node("n2", events=(b.xid_event("n2", 31),))

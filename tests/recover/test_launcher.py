@@ -254,7 +254,9 @@ def test_two_users_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> 
     report(rehearsal, blame(again))
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE, "one user's program, submitted again"
-    report(rehearsal, blame(rehearsal.hungry))
+    other = rehearsal.fake.submit("student", 1, comment="understudy")
+    rehearsal.run(2)
+    report(rehearsal, blame(other))
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.SUSPECT
     rehearsal.run(30)
@@ -264,11 +266,13 @@ def test_two_users_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> 
 
 
 def test_a_failure_that_goes_with_the_rank_to_another_node_clears_the_first(rehearsal: Rehearsal) -> None:
-    after = LaunchEnded(rehearsal.hungry, 0, 2, "L100", "given up", 2.0, failed_node="n6", rank=0)
-    report(rehearsal, blame(rehearsal.gang), blame(rehearsal.hungry), after)
+    other = rehearsal.fake.submit("student", 1, comment="understudy")
+    rehearsal.run(2)
+    after = LaunchEnded(other, 0, 2, "L100", "given up", 2.0, failed_node="n6", rank=0)
+    report(rehearsal, blame(rehearsal.gang), blame(other), after)
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
-    report(rehearsal, blame(rehearsal.hungry, launch=3))
+    report(rehearsal, blame(other, launch=3))
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.SUSPECT
 

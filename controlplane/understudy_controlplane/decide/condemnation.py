@@ -14,7 +14,7 @@ from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, D
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.job import Job
-from understudy_controlplane.fleet.node import DrainKind, NodeState
+from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, DrainKind, NodeState
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
@@ -105,8 +105,9 @@ def _leaves(snapshot: Snapshot, condemned: Entered, objection: guards.Objection)
 
 
 def _is_others_and_left(snapshot: Snapshot, finding: Finding) -> bool:
-    """An administrator's node, which stays dead however often it is looked at, and that no gang has to leave again."""
-    if finding.signal is not Signal.NODE_DEAD or snapshot.nodes[finding.node].state is not NodeState.FOREIGN_DRAIN:
+    """An administrator's node, which stays at fault however often it is looked at: no gang has to leave it again."""
+    standing = finding.signal in (Signal.NODE_DEAD, Signal.HARDWARE_FAULT)
+    if not standing or snapshot.nodes[finding.node].state is not NodeState.FOREIGN_DRAIN:
         return False
     return not any(_is_seated(snapshot, job, finding.node) for job in gangs_on(snapshot, {finding.node}))
 
@@ -182,9 +183,11 @@ def _opens_incident(snapshot: Snapshot, row: Row, finding: Finding) -> bool:
 
 
 def _is_others(snapshot: Snapshot, row: Row, finding: Finding) -> bool:
-    """An administrator deals with the node, and goes on doing so."""
+    """An administrator or an operator deals with the node, and goes on doing so."""
     node = snapshot.nodes.get(finding.node)
-    return node is not None and node.state is NodeState.FOREIGN_DRAIN and row.to is None
+    if node is None or row.to is not None:
+        return False
+    return node.state is NodeState.FOREIGN_DRAIN or (row.action is Action.MOVE_GANG and node.state in HELD_BY_PEOPLE)
 
 
 def _plan_for_the_node(snapshot: Snapshot, condemned: Entered) -> Plan:

@@ -10,7 +10,7 @@ from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Repai
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Job
-from understudy_controlplane.fleet.node import AT_FAULT, REASON_PREFIX, NodeState, NodeView
+from understudy_controlplane.fleet.node import AT_FAULT, HELD_BY_PEOPLE, REASON_PREFIX, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import (
     SEATS_PREFIX,
     AllocationSwapPlan,
@@ -134,9 +134,9 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
 
 
 def _is_taken(snapshot: Snapshot, finding: Finding) -> bool:
-    """An administrator has the node."""
+    """An operator or an administrator has the node."""
     node = snapshot.nodes.get(finding.node)
-    return finding.signal is Signal.SEAT_LOST or (node is not None and node.state is NodeState.FOREIGN_DRAIN)
+    return finding.signal is Signal.SEAT_LOST or (node is not None and node.state in HELD_BY_PEOPLE)
 
 
 ALLOCATION_STEPS = (

@@ -1,8 +1,9 @@
-"""Managed gangs that still run on a node which Understudy took out of service.
+"""Managed gangs that still run on a node that is out of service.
 
 This happens when there was no spare at that moment, when a job slipped onto the node before the drain, or when its
 recovery failed half-way: whatever the reason, the gang is to be moved as soon as it can be. On a node that was drained
-for later it stays, unless it has to leave another of its nodes: then it leaves this one as well.
+for later it stays, unless it has to leave another of its nodes: then it leaves this one as well. So it does on a node
+that an operator holds, unless that node itself fails.
 
 A job with --no-kill whose batch host goes down is not ended by Slurm: it loses the node, Slurm shows it as running on
 the others, although none of its processes runs any more.
@@ -14,14 +15,17 @@ from collections.abc import Iterator, Set
 
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.node import DrainKind, NodeState
+from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, DrainKind, NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
+
+HELD_BY_OPERATOR = HELD_BY_PEOPLE - {NodeState.FOREIGN_DRAIN}
 
 
 def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
     """`accused` are nodes that no gang can stay on, by what else was found just now."""
     for node in snapshot.nodes.values():
-        if node.state is not NodeState.QUARANTINED:
+        held = node.state in HELD_BY_OPERATOR
+        if node.state is not NodeState.QUARANTINED and not (held and node.name in accused):
             continue
         may_stay = node.record.drain_kind is DrainKind.AT_JOB_END
         for job in [*snapshot.job_on(node.name), *snapshot.headless.get(node.name, ())]:
@@ -36,7 +40,7 @@ def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
                     "stranded.gang",
                     node.name,
                     snapshot.now,
-                    f"job {job.key.job_id} still runs on a quarantined node",
+                    f"job {job.key.job_id} still runs on a node that is {node.state.value}",
                     Evidence({"job": job.key.job_id, "restart_count": job.slurm.restart_count}),
                     job=job.key,
                     dead=node.slurmd_silent_since is not None and snapshot.now - node.slurmd_silent_since > 1.0,

@@ -47,6 +47,11 @@ AT_FAULT = frozenset({NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALI
 from service.
 """
 
+HELD_BY_PEOPLE = frozenset(
+    {NodeState.FOREIGN_DRAIN, NodeState.OPERATOR_HOLD, NodeState.MANUAL_REPAIR, NodeState.RETIRED}
+)
+"""Such a node is an operator's or an administrator's to deal with: its drain and its reason are left as they are."""
+
 OUT_OF_SERVICE = AT_FAULT | {NodeState.OPERATOR_HOLD, NodeState.RETIRED}
 """The control plane has taken the node out of service, or keeps it out."""
 
