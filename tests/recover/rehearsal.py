@@ -23,6 +23,8 @@ from understudy_controlplane.slurm.protocol import SlurmError
 NODES = tuple(f"n{i}" for i in range(1, 9))
 TICK_SECONDS = 0.2
 PATIENT_TICK_SECONDS = 3.0
+HOURLY_TICK_SECONDS = 15.0
+"""No node is silent meanwhile: agents report before each tick."""
 EFFECTS = {
     "drain_node",
     "down_node",
@@ -60,6 +62,12 @@ class Line:
             return answer
 
         return over_the_line
+
+
+def _tick_seconds(waited_seconds: float) -> float:
+    if waited_seconds < 10:
+        return TICK_SECONDS
+    return PATIENT_TICK_SECONDS if waited_seconds < 120 else HOURLY_TICK_SECONDS
 
 
 class VirtualClock:
@@ -125,7 +133,7 @@ class Rehearsal:
         begun = self.clock.monotonic()
         while not predicate():
             assert self.clock.monotonic() < begun + seconds, f"not within {seconds} s; {self.describe()}"
-            self.fake.advance(TICK_SECONDS if self.clock.monotonic() < begun + 10 else PATIENT_TICK_SECONDS)
+            self.fake.advance(_tick_seconds(self.clock.monotonic() - begun))
             self._boot()
             self._report()
             self.each_tick()
