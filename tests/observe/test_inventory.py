@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 from typing import Any
 
 from tests import builders as b
@@ -20,6 +22,7 @@ def moves(rehearsal: Rehearsal) -> list[str]:
     ]
 
 
+@pytest.mark.integration
 def test_a_gpu_that_comes_back_is_recorded_and_a_node_that_is_off_has_none(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path)
     for name in NODES:  # each its own, or all would be taken for the same ones
