@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typing import Any
 
 from tests import builders as b
 from tests.recover.rehearsal import NODES, Rehearsal
