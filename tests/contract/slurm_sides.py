@@ -23,7 +23,7 @@ from understudy_controlplane.slurm.pyslurm_gateway import PyslurmGateway
 
 NODES = tuple(f"n{number}" for number in range(1, 9))
 SLOW_TO_DIE_SECONDS = 2.0
-LOOK_AGAIN_SECONDS = 0.1
+LOOK_AGAIN_SECONDS = 0.2
 
 
 class Side(Protocol):

@@ -285,9 +285,12 @@ class SlurmCluster:
         return directory
 
     def wait_until(
-        self, predicate: Callable[[], object], timeout_seconds: float, what: str, interval_seconds: float = 0.1
+        self, predicate: Callable[[], object], timeout_seconds: float, what: str, interval_seconds: float = 0.3
     ) -> None:
-        """Wait until `predicate` holds; where it does not in time, say so with the ends of the logs."""
+        """Wait until `predicate` holds; where it does not in time, say so with the ends of the logs.
+
+        Most predicates run a Slurm command. Asked ten times a second by four tests at once, they took both cores.
+        """
         deadline = time.monotonic() + timeout_seconds
         while not predicate():
             if self._controller is not None and not is_running(self._controller):
