@@ -96,6 +96,7 @@ def test_the_demo_leaves_no_process(result: dict[str, Any]) -> None:
     assert leftovers() == []
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process(how: signal.Signals) -> None:
     demo = subprocess.Popen(DEMO, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True)
