@@ -1,4 +1,4 @@
-"""An administrator or a time service sets the clock of the control plane's machine."""
+"""An administrator or a time service sets the clock of the control plane's machine; Slurm answers late."""
 
 from __future__ import annotations
 
@@ -58,4 +58,12 @@ def test_a_node_that_dies_just_before_it_is_still_noticed(rehearsal: Rehearsal) 
     rehearsal.run(1)
     rehearsal.clock.set_by(-3600, with_slurm=True)
     rehearsal.run_until(rehearsal.ended, 120)
+    assert rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"]
+
+
+def test_a_slurm_that_takes_a_second_to_be_read_delays_a_recovery_and_no_more(rehearsal: Rehearsal) -> None:
+    rehearsal.line.before = lambda name: rehearsal.fake.advance(1.0) if name == "nodes" else None
+    rehearsal.fail("n2")
+    rehearsal.run_until(rehearsal.ended, 120)
+    assert [one.status for one in rehearsal.recoveries()] == [RecoveryStatus.SUCCEEDED]
     assert rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"]

@@ -101,6 +101,7 @@ class Runner:
         self._clock = clock
         self._patience = Patience()
         self._reading: SlurmView | None = None
+        self._read_at = 0.0
         self._under_way: dict[int, tuple[RecoveryStep, Effect]] = {}
         self._refusals: dict[tuple[int, int], str] = {}
 
@@ -185,7 +186,7 @@ class Runner:
 
     def _try(self, recovery: Recovery, step: RecoveryStep, world: World, course: Course) -> bool:
         """Act, where what is needed for it stands and it has not been tried too often."""
-        if self._clock.now() - world.slurm.read_at > FRESH_SECONDS:
+        if self._clock.now() - self._read_at > FRESH_SECONDS:
             self._reading = None
             return True
         undone = _undone(recovery, step, world)
@@ -261,7 +262,9 @@ class Runner:
 
     def _world(self, recovery: Recovery) -> World:
         now = self._clock.now()
-        self._reading = self._reading or read_view(self._slurm, now)
+        if self._reading is None:
+            self._reading = read_view(self._slurm, now)
+            self._read_at = self._clock.now()  # after it: Slurm may take longer to answer than a reading stays fresh
         job = job_of(recovery.plan)
         return World(
             plan=recovery.plan,
