@@ -12,13 +12,13 @@ from typing import IO
 import structlog
 import uvicorn
 
-from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config, ConfigError
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.observe.slurmd_probe import slurmd_answers
 from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.protocol import SlurmError
-from understudy_controlplane.store.database import StoreError, make_url
+from understudy_controlplane.store.database import StoreError, make_file, read_url, without_secrets
 
 
 def configure_logging() -> None:
@@ -54,11 +54,11 @@ def hold_database(url: str) -> IO[str] | None:
     """Lock the SQLite file: a second control plane on it would act on the same recoveries. The kernel releases the
     lock when its holder ends, however it ends. Raises ConfigError when another process holds it.
     """
-    parsed = make_url(url)
+    parsed = read_url(url)
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
         return None
     path = Path(f"{parsed.database}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_file(path)
     lock = path.open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,15 +74,21 @@ def collect_rarely() -> None:
     gc.set_threshold(100_000, 20, 20)
 
 
+def compose_alone(config: Config, outside: Outside) -> tuple[IO[str] | None, ControlPlane]:
+    """The control plane, and the lock on its database, which is held until it is closed. Raises ConfigError."""
+    try:
+        lock = hold_database(config.server.database)
+        return lock, compose(config, outside)
+    except (OSError, ModuleNotFoundError, StoreError) as error:
+        shown = without_secrets(config.server.database)
+        raise ConfigError(f"database {shown}: cannot be used: {error}; set server.database") from error
+
+
 def serve(config: Config, outside: Outside | None = None) -> None:
     """Run until SIGTERM or SIGINT. Raises ConfigError when the configuration cannot be used on this host."""
     configure_logging()
     collect_rarely()
-    try:
-        lock = hold_database(config.server.database)  # held as long as this frame lives
-        control_plane = compose(config, outside or real_outside(config))
-    except (OSError, StoreError) as error:
-        raise ConfigError(f"database {config.server.database}: cannot be used: {error}; set server.database") from error
+    lock, control_plane = compose_alone(config, outside or real_outside(config))
     structlog.get_logger().info(
         "control_plane_started",
         cluster=config.cluster,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,9 @@ import sqlalchemy
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.util.exc import CommandError
-from sqlalchemy import Connection, Engine, Table, event
+from sqlalchemy import URL, Connection, Engine, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 StoreError = SQLAlchemyError
@@ -26,10 +26,12 @@ __all__ = [
     "StoreError",
     "insert_new",
     "look_at",
-    "make_url",
+    "make_file",
     "migrate",
     "open_database",
+    "read_url",
     "reading",
+    "without_secrets",
 ]
 
 BUSY_TIMEOUT_MILLISECONDS = 10_000
@@ -43,14 +45,50 @@ def open_database(url: str) -> Engine:
 
     Raises StoreError when the database cannot be used.
     """
-    parsed = make_url(url)
+    parsed = read_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        make_file(Path(parsed.database))
     engine = sqlalchemy.create_engine(url)
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine)
     migrate(engine)
     return engine
+
+
+def make_file(path: Path) -> None:
+    """The file, with its folder, for its owner alone. SQLite gives the files beside it the same mode.
+
+    Made by root, it belongs to the owner of its folder: the control plane may run as another user.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_mode & 0o077:
+            os.fchmod(descriptor, 0o600)
+        folder = path.parent.stat()
+        if os.geteuid() == 0 and found.st_size == 0 and found.st_uid != folder.st_uid:
+            os.fchown(descriptor, folder.st_uid, folder.st_gid)
+    finally:
+        os.close(descriptor)
+
+
+def read_url(url: str) -> URL:
+    """Raises StoreError, without the URL: it may hold a password."""
+    try:
+        return sqlalchemy.make_url(url)
+    except (ArgumentError, ValueError):
+        raise ArgumentError("the URL cannot be read") from None
+
+
+def without_secrets(url: str) -> str:
+    """The URL as messages and logs may show it."""
+    try:
+        parsed = read_url(url)
+    except ArgumentError:
+        return "(a URL that cannot be read)"
+    hidden = {name: "***" for name in parsed.query if "pass" in name.lower()}
+    return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 class DatabaseInMemory:
@@ -94,7 +132,7 @@ def look_at(url: str) -> str:
     """What there is, in words; nothing is made or changed. Raises sqlalchemy.exc.SQLAlchemyError where it cannot be
     used, or ModuleNotFoundError where its driver is not installed.
     """
-    parsed = make_url(url)
+    parsed = read_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
         return "is not there yet: made at the first start"
     engine = sqlalchemy.create_engine(url)
