@@ -19,6 +19,7 @@ from understudy_controlplane.api.jobs import jobs_router
 from understudy_controlplane.api.metrics import metrics_router
 from understudy_controlplane.api.nodes import nodes_router
 from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
+from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.recoveries import recoveries_router
 from understudy_controlplane.api.status import status_router
 from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
@@ -42,7 +43,7 @@ from understudy_controlplane.recover.runner import Effects, Runner
 from understudy_controlplane.recover.tickets import WebhookSender
 from understudy_controlplane.slurm.protocol import Slurm
 from understudy_controlplane.slurm_recorder import SlurmRecorder
-from understudy_controlplane.store.database import open_database
+from understudy_controlplane.store.database import open_database, open_reader
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.stores import Stores
 
@@ -73,9 +74,11 @@ class ControlPlane:
     stores: Stores
     launchers: Launchers
     engine: Engine
+    reads: ReadDependencies
 
     def close(self) -> None:
         """Closes the database, where the routes were not served: a server does it when it ends."""
+        self.reads.close()
         self.engine.dispose()
 
 
@@ -133,8 +136,8 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     engine = open_database(config.server.database)
     core = assemble(config, outside, engine, agent_token)
     loop, stores, clock = core.loop, core.stores, outside.clock
-    reads = ReadDependencies(config, clock, core.telemetry, stores, Queries(engine), loop.pulse)
-    app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine), docs_url=None, redoc_url=None)
+    reads = _reads(config, core, clock)
+    app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine, reads), docs_url=None, redoc_url=None)
     app.add_exception_handler(HTTPException, _refuse_request)
     app.add_exception_handler(RequestValidationError, _refuse_request)
     app.include_router(reports_router(core.reports))
@@ -149,7 +152,24 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.include_router(
         trust_router(TrustDependencies(operator_token, stores.checkpoints, core.reports.directory, clock))
     )
-    return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine)
+    return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine, reads)
+
+
+def _reads(config: Config, core: Core, clock: Clock) -> ReadDependencies:
+    limits = config.limits
+    health_threads = 1
+    engine = open_reader(config.server.database, limits.reads_at_once + health_threads, limits.read_seconds_max)
+    return ReadDependencies(
+        config,
+        clock,
+        core.telemetry,
+        Stores.of(engine),
+        Queries(engine),
+        core.loop.pulse,
+        Readers(limits.reads_at_once, limits.reads_waiting_max),
+        Readers(health_threads, limits.reads_waiting_max),
+        engine,
+    )
 
 
 async def _refuse_request(_request: Request, error: Exception) -> Response:
@@ -180,7 +200,9 @@ def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
     )
 
 
-def _lifespan(loop: Loop, engine: Engine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    loop: Loop, engine: Engine, reads: ReadDependencies
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         thread = threading.Thread(target=loop.run, name="loop", daemon=True)
@@ -188,6 +210,7 @@ def _lifespan(loop: Loop, engine: Engine) -> Callable[[FastAPI], AbstractAsyncCo
         yield
         loop.stop()
         thread.join(LOOP_END_SECONDS)
+        reads.close()
         engine.dispose()
 
     return lifespan

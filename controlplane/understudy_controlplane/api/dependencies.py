@@ -7,10 +7,12 @@ from typing import Annotated
 
 from fastapi import Query
 
+from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
+from understudy_controlplane.store.database import Engine
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.stores import Stores
 
@@ -19,7 +21,7 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="Most records to return,
 
 @dataclass(frozen=True, slots=True)
 class ReadDependencies:
-    """`pulse.snapshot` is the loop's newest."""
+    """`pulse.snapshot` is the loop's newest. `health` has a thread of its own: a health check waits for no reader."""
 
     config: Config
     clock: Clock
@@ -27,3 +29,11 @@ class ReadDependencies:
     stores: Stores
     queries: Queries
     pulse: Pulse
+    readers: Readers
+    health: Readers
+    engine: Engine
+
+    def close(self) -> None:
+        self.readers.close()
+        self.health.close()
+        self.engine.dispose()

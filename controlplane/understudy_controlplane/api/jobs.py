@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from understudy_controlplane.api.dependencies import Limit, ReadDependencies
 from understudy_controlplane.live.step_buffer import RankNow
@@ -15,28 +15,36 @@ def jobs_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
     @router.get("/jobs")
-    def jobs(limit: Limit = 100) -> list[Record]:
+    async def jobs(limit: Limit = 100) -> Response:
         """Jobs as Slurm showed them last, with their attempts and ETTR."""
-        records = deps.queries.jobs(limit)
-        for record in records:
-            result = ettr(deps.queries.progress(record.pop("id")))
-            record["ettr"] = msgspec.to_builtins(result)
-        return records
+        return await deps.readers.read(lambda: _jobs(deps, limit))
 
     @router.get("/jobs/{job_id}/ranks")
-    def ranks(job_id: int) -> Record:
+    async def ranks(job_id: int) -> Response:
         """The running attempt's ranks: last step finished, last collective entered."""
-        found = deps.telemetry.ranks(job_id)
-        attempt, known = found if found else (None, [])
-        which = attempt._asdict() if attempt else {"restart_count": None, "launch": None}
-        return {"job_id": job_id, **which, "ranks": [_rank(one) for one in known]}
+        return await deps.readers.read(lambda: _ranks(deps, job_id))
 
     @router.get("/checkpoints")
-    def checkpoints(limit: Limit = 100) -> list[Record]:
+    async def checkpoints(limit: Limit = 100) -> Response:
         """Announced checkpoints, complete or not."""
-        return deps.queries.checkpoints(limit)
+        return await deps.readers.read(lambda: deps.queries.checkpoints(limit))
 
     return router
+
+
+def _jobs(deps: ReadDependencies, limit: int) -> list[Record]:
+    records = deps.queries.jobs(limit)
+    progress = deps.queries.progress([record["id"] for record in records])
+    for record in records:
+        record["ettr"] = ettr(progress.get(record.pop("id"), []))
+    return records
+
+
+def _ranks(deps: ReadDependencies, job_id: int) -> Record:
+    found = deps.telemetry.ranks(job_id)
+    attempt, known = found if found else (None, [])
+    which = attempt._asdict() if attempt else {"restart_count": None, "launch": None}
+    return {"job_id": job_id, **which, "ranks": [_rank(one) for one in known]}
 
 
 def _rank(now: RankNow) -> Record:

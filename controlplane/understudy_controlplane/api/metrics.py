@@ -29,9 +29,9 @@ def metrics_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter()
 
     @router.get("/metrics")
-    def metrics() -> Response:
+    async def metrics() -> Response:
         """Metrics in the text format of Prometheus."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        return await deps.readers.read(lambda: Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST))
 
     return router
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from understudy_controlplane.api.dependencies import Limit, ReadDependencies
 from understudy_controlplane.decide.spares import natural
@@ -19,21 +18,25 @@ def nodes_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
     @router.get("/nodes")
-    def nodes() -> list[Record]:
+    async def nodes() -> Response:
         """All nodes, with their state here and in Slurm, their agent and their GPUs."""
-        snapshot, heard = deps.pulse.snapshot, deps.telemetry.heard()
-        if snapshot is None:
-            return []
-        known = scores(snapshot.lemon_signals, len(snapshot.nodes))
-        names = sorted(snapshot.nodes, key=natural)
-        return [_node(snapshot, name, heard.get(name), known.get(name, 0.0)) for name in names]
+        return await deps.readers.read(lambda: _nodes(deps))
 
     @router.get("/gpus")
-    def gpus(limit: Limit = 1000) -> list[Record]:
+    async def gpus(limit: Limit = 1000) -> Response:
         """Each GPU: the nodes it was seen in, from when to when, and how often it failed there."""
-        return deps.stores.repairs.gpus(limit)
+        return await deps.readers.read(lambda: deps.stores.repairs.gpus(limit))
 
     return router
+
+
+def _nodes(deps: ReadDependencies) -> list[Record]:
+    snapshot, heard = deps.pulse.snapshot, deps.telemetry.heard()
+    if snapshot is None:
+        return []
+    known = scores(snapshot.lemon_signals, len(snapshot.nodes))
+    names = sorted(snapshot.nodes, key=natural)
+    return [_node(snapshot, name, heard.get(name), known.get(name, 0.0)) for name in names]
 
 
 def _node(snapshot: Snapshot, name: str, heard: Heard | None, score: float) -> Record:
@@ -58,9 +61,9 @@ def _node(snapshot: Snapshot, name: str, heard: Heard | None, score: float) -> R
         if slurm
         else None,
         "jobs": [job.key.job_id for job in snapshot.job_on(name)],
-        "gpus": [msgspec.to_builtins(gpu) for gpu in node.gpus],
-        "ports": [msgspec.to_builtins(port) for port in node.ports],
-        "host": msgspec.to_builtins(node.host),
+        "gpus": node.gpus,
+        "ports": node.ports,
+        "host": node.host,
         "nvml_silent_seconds": node.nvml_silent_seconds,
         "ports_silent_seconds": node.ports_silent_seconds,
         "host_silent_seconds": node.host_silent_seconds,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from understudy_controlplane.api.dependencies import Limit, ReadDependencies
 from understudy_controlplane.api.timeline import phases_ms
@@ -26,24 +25,24 @@ def recoveries_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
     @router.get("/incidents")
-    def incidents(limit: Limit = 100) -> list[Record]:
+    async def incidents(limit: Limit = 100) -> Response:
         """Incidents, with evidence."""
-        return deps.queries.incidents(limit)
+        return await deps.readers.read(lambda: deps.queries.incidents(limit))
 
     @router.get("/decisions")
-    def decisions(limit: Limit = 100) -> list[Record]:
+    async def decisions(limit: Limit = 100) -> Response:
         """Decisions and their reasons; decisions to do nothing too."""
-        return deps.queries.decisions(limit)
+        return await deps.readers.read(lambda: deps.queries.decisions(limit))
 
     @router.get("/recoveries")
-    def recoveries(limit: Limit = 100) -> list[Record]:
+    async def recoveries(limit: Limit = 100) -> Response:
         """Recoveries: plan, steps, and the time of each phase."""
-        return [_recovery(deps, one) for one in deps.stores.recoveries.newest(limit)]
+        return await deps.readers.read(lambda: [_recovery(deps, one) for one in deps.stores.recoveries.newest(limit)])
 
     @router.get("/tickets")
-    def tickets(limit: Limit = 100) -> list[Record]:
+    async def tickets(limit: Limit = 100) -> Response:
         """Tickets for manual repair, with evidence."""
-        return deps.stores.repairs.tickets(limit)
+        return await deps.readers.read(lambda: deps.stores.repairs.tickets(limit))
 
     return router
 
@@ -65,7 +64,7 @@ def _recovery(deps: ReadDependencies, recovery: Recovery) -> Record:
         "decided_at": recovery.decided_at,
         "ended_at": recovery.ended_at,
         "phases_ms": phases_ms(recovery, recovery.fault_at),
-        "steps": [msgspec.to_builtins(step) for step in recovery.steps],
+        "steps": recovery.steps,
     }
     if isinstance(plan, AllocationSwapPlan):
         row |= {"launch": plan.launch, "hang": plan.hang}

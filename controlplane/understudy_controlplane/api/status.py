@@ -11,6 +11,7 @@ from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.silence import silent_since
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.ingest.answers import JSON
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.queries import Record
 
@@ -21,18 +22,22 @@ def status_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter()
 
     @router.get("/v1/status")
-    def status() -> Record:
+    async def status() -> Response:
         """A summary: mode, nodes by state, spares, incidents, recoveries, problems."""
-        return _summary(deps)
+        return await deps.readers.read(lambda: _summary(deps))
 
     @router.get("/healthz")
-    def healthz() -> Response:
+    async def healthz() -> Response:
         """200 while the loop ticks and the database answers. A failed reading of Slurm is shown, but does not count."""
-        problems = _problems(deps)
-        body = {"ok": not problems, "problems": problems, "slurm_error": deps.pulse.slurm.error}
-        return Response(msgspec.json.encode(body), 503 if problems else 200, media_type="application/json")
+        return await deps.health.read(lambda: _health(deps))
 
     return router
+
+
+def _health(deps: ReadDependencies) -> Response:
+    problems = _problems(deps)
+    body = {"ok": not problems, "problems": problems, "slurm_error": deps.pulse.slurm.error}
+    return Response(msgspec.json.encode(body), 503 if problems else 200, media_type=JSON)
 
 
 def _summary(deps: ReadDependencies) -> Record:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from understudy_controlplane.config.action import Guards, Recovery, Repair, Validation
 from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
+from understudy_controlplane.config.limits import Limits
 from understudy_controlplane.config.section import Section
 from understudy_controlplane.config.service import Gateway, Jobs, NoSpare, Server, Slurm, Spares
 from understudy_controlplane.xid_policy import RowOverride
@@ -29,6 +30,7 @@ __all__ = [
     "Hardware",
     "Jobs",
     "Lemon",
+    "Limits",
     "Mode",
     "NoSpare",
     "Recovery",
@@ -61,6 +63,7 @@ class Config(Section):
         description="`observe` (decides and records what it would do; changes nothing) or `act`.",
     )
     server: Server = Server()
+    limits: Limits = Limits()
     slurm: Slurm = Slurm()
     jobs: Jobs = Jobs()
     spares: Spares = Spares()

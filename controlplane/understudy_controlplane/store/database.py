@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,19 @@ __all__ = [
     "make_file",
     "migrate",
     "open_database",
+    "open_reader",
     "read_url",
     "reading",
     "without_secrets",
 ]
 
 BUSY_TIMEOUT_MILLISECONDS = 10_000
+
+CONNECTIONS_MAX = 64
+"""Of the loop and of the routes that store what agents report. More than threads that ask: none of them waits."""
+
+STEPS_BETWEEN_LOOKS = 50_000
+"""SQLite's instructions between two looks at the clock: a few milliseconds."""
 
 MIGRATIONS = Path(__file__).resolve().parents[1] / "migrations"
 """Alembic's revisions. In a checkout a link to the folder `migrations` at the top."""
@@ -48,7 +56,7 @@ def open_database(url: str) -> Engine:
     parsed = read_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         make_file(Path(parsed.database))
-    engine = sqlalchemy.create_engine(url)
+    engine = sqlalchemy.create_engine(url, max_overflow=CONNECTIONS_MAX)
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine)
     migrate(engine)
@@ -89,6 +97,34 @@ def without_secrets(url: str) -> str:
         return "(a URL that cannot be read)"
     hidden = {name: "***" for name in parsed.query if "pass" in name.lower()}
     return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def open_reader(url: str, connections: int, seconds_max: float) -> Engine:
+    """An engine for reads of people and programs, on a database that open_database has prepared.
+
+    It has connections of its own, so those who write do not wait for one. It cannot write. A query that takes longer
+    than `seconds_max` (SQLite: a transaction) ends with a StoreError.
+    """
+    if read_url(url).get_backend_name() != "sqlite":
+        settings = f"-c statement_timeout={round(seconds_max * 1000)} -c default_transaction_read_only=on"
+        return sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0, connect_args={"options": settings})
+    engine = sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0)
+    event.listen(engine, "connect", lambda connection, _record: _make_reader(connection))
+    event.listen(engine, "begin", lambda connection: _begin_read(connection, seconds_max))
+    return engine
+
+
+def _make_reader(connection: Any) -> None:
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MILLISECONDS}")
+    connection.execute("PRAGMA query_only=ON")
+
+
+def _begin_read(connection: Connection, seconds_max: float) -> None:
+    deadline = time.monotonic() + seconds_max
+    driver: Any = connection.connection.driver_connection
+    driver.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_BETWEEN_LOOKS)
+    connection.exec_driver_sql("BEGIN")
 
 
 class DatabaseInMemory:

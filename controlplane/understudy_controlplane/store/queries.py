@@ -140,11 +140,12 @@ class Queries:
             row["suspect"] = suspicion(written, anomalies.get(key, ()))
         return rows
 
-    def progress(self, job_row: int) -> list[AttemptProgress]:
-        """Attempts that finished at least one step, in order."""
+    def progress(self, job_rows: list[int]) -> dict[int, list[AttemptProgress]]:
+        """Row of a job → its attempts that finished at least one step, in order."""
         attempt, first = tables.attempt, tables.first_step
         query = (
             select(
+                attempt.c.job,
                 attempt.c.running_at,
                 func.min(first.c.step).label("first_step"),
                 func.max(first.c.at).label("first_step_at"),
@@ -159,12 +160,15 @@ class Queries:
                     first.c.launch == attempt.c.launch,
                 ),
             )
-            .where(attempt.c.job == job_row, attempt.c.last_step.is_not(None), attempt.c.running_at.is_not(None))
+            .where(attempt.c.job.in_(job_rows), attempt.c.last_step.is_not(None), attempt.c.running_at.is_not(None))
             .group_by(attempt.c.id)
             .order_by(attempt.c.restart_count, attempt.c.launch)
         )
+        found: dict[int, list[AttemptProgress]] = {}
         with reading(self._engine) as connection:
-            return [AttemptProgress(*row) for row in connection.execute(query)]
+            for job, *values in connection.execute(query):
+                found.setdefault(job, []).append(AttemptProgress(*values))
+        return found
 
     def last_step(self, job_row: int, restart_count: int) -> int | None:
         """The furthest of all launches."""

@@ -1,0 +1,95 @@
+"""What many readers cost the others: bounds in number, time and size."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine, event, text
+from sqlalchemy.exc import OperationalError
+
+from tests import builders as b
+from tests.new_database import new_database
+from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.simulate.slurm import VirtualSlurm
+from understudy_controlplane.store.database import open_reader, reading
+
+READERS = 40
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    (tmp_path / "token").write_text("a-token-for-this-test")
+    server = {"database": new_database(tmp_path / "fleet.db"), "agent_token_file": str(tmp_path / "token")}
+    config = b.config(mode="observe", server=server, limits={"reads_waiting_max": 8})
+    with closing(compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True))) as made:
+        made.loop.tick()
+        yield made
+
+
+@contextmanager
+def decisions_that_hang() -> Iterator[threading.Event]:
+    """Until the event is set, every query of the table `decision` hangs."""
+    end = threading.Event()
+
+    def hang(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "FROM decision" in statement:
+            end.wait(20)
+
+    event.listen(Engine, "before_cursor_execute", hang)
+    try:
+        yield end
+    finally:
+        end.set()
+        event.remove(Engine, "before_cursor_execute", hang)
+
+
+def test_readers_that_hang_delay_neither_the_loop_nor_the_health_check(plane: ControlPlane) -> None:
+    loop_done = threading.Event()
+
+    def query_of_the_loop() -> None:
+        plane.stores.fleet.pause()
+        loop_done.set()
+
+    async def read() -> tuple[int, list[int]]:
+        transport = httpx.ASGITransport(plane.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            reads = [asyncio.create_task(client.get("/v1/decisions")) for _ in range(READERS)]
+            await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED, timeout=2)
+            threading.Thread(target=query_of_the_loop, daemon=True).start()
+            assert await asyncio.to_thread(loop_done.wait, 2), "the loop waits for a reader's connection"
+            health = await asyncio.wait_for(client.get("/healthz"), 2)
+            end.set()
+            return health.status_code, sorted([(await one).status_code for one in reads])
+
+    with decisions_that_hang() as end:
+        health, answers = asyncio.run(read())
+    assert health == 200
+    at_once_and_waiting = 2 + 8
+    assert answers == [200] * at_once_and_waiting + [503] * (READERS - at_once_and_waiting)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Engine]:
+    engine = open_reader(new_database(tmp_path / "fleet.db"), 1, seconds_max=0.05)
+    yield engine
+    engine.dispose()
+
+
+def test_a_read_that_takes_too_long_is_ended_and_the_next_one_has_its_own_time(reader: Engine) -> None:
+    with reading(reader) as connection, pytest.raises(OperationalError, match="interrupted"):
+        connection.execute(text(ENDLESS))
+    with reading(reader) as connection:
+        assert connection.execute(text("SELECT 1")).scalar() == 1
+
+
+def test_a_reader_cannot_write(reader: Engine) -> None:
+    with reader.connect() as connection, pytest.raises(OperationalError, match="readonly"):
+        connection.execute(text("DELETE FROM decision"))
