@@ -24,6 +24,7 @@ from understudy_controlplane.cli.offline import (
     fail,
     print_json,
 )
+from understudy_controlplane.cli.tokens import tokens_app
 from understudy_controlplane.config import ConfigError, load_config
 
 DEFAULT_URL = "http://127.0.0.1:7117"
@@ -39,6 +40,7 @@ app.add_typer(explain, name="explain")
 app.add_typer(analyze, name="analyze")
 recovery_app = typer.Typer(no_args_is_help=True, help="Recoveries under way.")
 app.add_typer(recovery_app, name="recovery")
+app.add_typer(tokens_app, name="token")
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="UNDERSTUDY_URL", help="URL of the control plane.")]
 TokenOption = Annotated[

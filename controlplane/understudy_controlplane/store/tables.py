@@ -423,3 +423,23 @@ gpu_seen = Table(
     UniqueConstraint("uuid", "node"),
     Index("ix_gpu_seen_node", "node"),
 )
+
+token = Table(
+    "token",
+    metadata,
+    # Who may send requests. Of the secret itself nothing is stored but its digest.
+    Column("id", Integer, primary_key=True),
+    Column("digest", String(64), nullable=False),  # SHA-256, hexadecimal
+    Column("role", String(16), nullable=False),  # fleet.identity.Role
+    Column("label", String(255), nullable=False),
+    Column("node", String(255), nullable=False),  # for which it speaks; empty: for none
+    Column("made_at", Double, nullable=False),
+    Column("made_by", String(255), nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("revoked_at", Double),
+    Column("revoked_by", String(255), nullable=False, server_default=""),
+    Column("last_used_at", Double),  # to the hour; not kept for nodes
+    UniqueConstraint("digest"),
+    Index("ix_token_node", "node"),
+    Index("ix_token_revoked_at", "revoked_at"),
+)

@@ -1,0 +1,34 @@
+"""Secrets of tokens: how they are made, and the digest by which they are stored."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.store.tokens import NewToken
+
+PREFIX = "understudy_"
+"""By it, programs that search for leaked secrets recognise a token."""
+
+_BYTES = 32
+
+
+def new_secret() -> str:
+    """256 random bits."""
+    return f"{PREFIX}{secrets.token_urlsafe(_BYTES)}"
+
+
+def digest_of(secret: str) -> str:
+    """A plain digest is enough: the secret is random and too long to be guessed."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def new_token(
+    role: Role, label: str, made_by: str, made_at: float, seconds: float, node: str = ""
+) -> tuple[str, NewToken]:
+    """The secret, and what is stored of it. Raises ValueError where a node is missing or is one too many."""
+    if (role is Role.NODE) != bool(node):
+        raise ValueError("a token of role node names its node; no other role has one")
+    secret = new_secret()
+    return secret, NewToken(digest_of(secret), role, label, node, made_at, made_by, made_at + seconds)

@@ -1,0 +1,106 @@
+"""Tokens: only digests of their secrets, never the secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
+
+from understudy_controlplane.fleet.identity import Role, Token
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import reading
+
+_table = tables.token
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """`digest` is SHA-256 of the secret, in hexadecimal."""
+
+    digest: str
+    role: Role
+    label: str
+    node: str
+    made_at: float
+    made_by: str
+    expires_at: float
+
+
+class TokenStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add(self, tokens: Iterable[NewToken]) -> None:
+        """All of them or none."""
+        with self._engine.begin() as connection:
+            _add(connection, tokens)
+
+    def add_for_node(self, token: NewToken) -> None:
+        """The node's expired tokens are deleted."""
+        with self._engine.begin() as connection:
+            expired = _table.c.expires_at < token.made_at
+            connection.execute(delete(_table).where(_table.c.node == token.node, expired))
+            _add(connection, [token])
+
+    def find(self, digest: str) -> Token | None:
+        """The token of this digest, valid or not."""
+        with reading(self._engine) as connection:
+            row = connection.execute(select(_table).where(_table.c.digest == digest)).first()
+        return _token(row) if row is not None else None
+
+    def all(self) -> list[Token]:
+        """Oldest first."""
+        with reading(self._engine) as connection:
+            return [_token(row) for row in connection.execute(select(_table).order_by(_table.c.id))]
+
+    def revoked(self, now: float) -> frozenset[int]:
+        """Ids of revoked tokens that would be valid otherwise."""
+        query = select(_table.c.id).where(_table.c.revoked_at.is_not(None), _table.c.expires_at > now)
+        with reading(self._engine) as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def revoke(self, ids: Iterable[int], by: str, now: float) -> None:
+        """A token that is revoked already stays as it is."""
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(_table)
+                .where(_table.c.id.in_(list(ids)), _table.c.revoked_at.is_(None))
+                .values(revoked_at=now, revoked_by=by)
+            )
+
+    def note_use(self, token: int, now: float) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(update(_table).where(_table.c.id == token).values(last_used_at=now))
+
+
+def _add(connection: Connection, tokens: Iterable[NewToken]) -> None:
+    rows = [
+        {
+            "digest": one.digest,
+            "role": one.role.value,
+            "label": one.label,
+            "node": one.node,
+            "made_at": one.made_at,
+            "made_by": one.made_by,
+            "expires_at": one.expires_at,
+        }
+        for one in tokens
+    ]
+    connection.execute(insert(_table), rows)
+
+
+def _token(row: Row[Any]) -> Token:
+    return Token(
+        id=row.id,
+        role=Role(row.role),
+        label=row.label,
+        node=row.node,
+        made_at=row.made_at,
+        made_by=row.made_by,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        revoked_by=row.revoked_by,
+        last_used_at=row.last_used_at,
+    )

@@ -1,0 +1,84 @@
+"""`understudy token` works on the database, where no control plane runs yet."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.new_database import new_database
+from understudy_controlplane.access.secret import digest_of
+from understudy_controlplane.cli.main import app
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "controlplane.toml"
+    path.write_text(f'cluster = "c"\n[server]\ndatabase = "{new_database(tmp_path / "fleet.db")}"\n')
+    return path
+
+
+def run(*arguments: str | Path, status: int = 0) -> str:
+    done = CliRunner().invoke(app, ["token", *map(str, arguments)])
+    assert done.exit_code == status, done.output
+    return done.stdout
+
+
+def listed(config: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run("list", "--json", "--config", config))
+    return found
+
+
+def test_a_token_is_shown_once_and_stored_as_its_digest(config: Path, tmp_path: Path) -> None:
+    secret = run("create", "--role", "operator", "--label", "alice", "--config", config).strip()
+    assert len(secret) > 43
+    stored = b"".join(path.read_bytes() for path in tmp_path.glob("fleet.db*"))
+    assert secret.encode() not in stored
+    assert digest_of(secret).encode() in stored
+    (token,) = listed(config)
+    assert (token["role"], token["label"], token["node"], token["revoked_at"]) == ("operator", "alice", "", None)
+    assert secret not in run("list", "--config", config)
+
+
+def test_a_token_of_a_node_names_it_and_no_other_does(config: Path) -> None:
+    run("create", "--role", "node", "--label", "x", "--config", config, status=2)
+    run("create", "--role", "viewer", "--label", "x", "--node", "n1", "--config", config, status=2)
+    run("create", "--role", "viewer", "--config", config, status=2)
+    assert listed(config) == []
+    run("create", "--role", "node", "--node", "n1", "--config", config)
+    assert [(one["node"], one["label"]) for one in listed(config)] == [("n1", "n1")]
+
+
+def test_the_file_of_a_token_is_its_owners_and_replaces_none(config: Path, tmp_path: Path) -> None:
+    file = tmp_path / "operator.token"
+    options = ("--role", "operator", "--label", "alice", "--file", file, "--config", config)
+    assert run("create", *options) == ""
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    before = file.read_text()
+    run("create", *options, status=2)
+    assert (file.read_text(), len(listed(config))) == (before, 1)
+
+
+def test_tokens_are_revoked_by_id_by_label_and_by_node(config: Path) -> None:
+    for role, label in (("viewer", "alice"), ("operator", "alice"), ("viewer", "bob")):
+        run("create", "--role", role, "--label", label, "--config", config)
+    run("create", "--role", "node", "--node", "n1", "--config", config)
+    run("revoke", "--config", config, status=2)
+    run("revoke", "--label", "carol", "--config", config, status=1)
+    run("revoke", "--label", "alice", "--config", config)
+    run("revoke", "3", "--config", config)
+    run("revoke", "--node", "n1", "--config", config)
+    assert all(one["revoked_at"] and one["revoked_by"] for one in listed(config))
+
+
+def test_a_database_that_cannot_be_used_is_named_without_its_password(tmp_path: Path) -> None:
+    config = tmp_path / "controlplane.toml"
+    config.write_text('cluster = "c"\n[server]\ndatabase = "postgresql://me:correct-horse@127.0.0.1:one/x"\n')
+    done = CliRunner().invoke(app, ["token", "list", "--config", str(config)])
+    assert done.exit_code == 1
+    assert "correct-horse" not in done.output
+    assert "cannot be used" in done.output
