@@ -162,7 +162,7 @@ def test_a_step_time_comes_to_be_compared_with_its_peers(rehearsal: Rehearsal, p
         monitor = Monitor()
         for _ in monitor.steps(range(100)):
             time.sleep(0.001)
-        wait_for(lambda: telemetry.ranks(rehearsal.gang))
+        wait_for(lambda: telemetry.ranks(rehearsal.gang, range(1)))
         monitor.close()
         rehearsal.run(2)
     assert places.passed()[: len(compared)] == compared

@@ -151,6 +151,54 @@ def test_prometheus_can_read_the_metrics_and_every_label_is_of_a_closed_set(rehe
     }
 
 
+LISTS = ("nodes", "jobs", "gpus", "incidents", "decisions", "recoveries", "checkpoints", "tickets", "jobs/1/ranks")
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_the_pages_of_a_list_are_the_list(rehearsal: Rehearsal, path: str) -> None:
+    client = client_of(rehearsal)
+
+    def records(query: str) -> tuple[list[Any], str]:
+        response = client.get(f"/v1/{path}{query}")
+        assert response.status_code == 200, response.text
+        body = response.json()
+        return body["ranks"] if path.endswith("ranks") else body, response.links.get("next", {}).get("url", "")
+
+    whole, more = records("?limit=1000")
+    assert more == ""
+    size = len(whole) // 2 or 1  # where the last page is full, an empty one follows
+    found, following = records(f"?limit={size}")
+    while following:
+        page, following = records(following)
+        found += page
+    assert found == whole
+
+
+@pytest.mark.parametrize("path", [f"v1/{path}" for path in (*LISTS, "status")] + ["healthz", "metrics"])
+def test_a_parameter_that_a_route_does_not_have_is_refused(rehearsal: Rehearsal, path: str) -> None:
+    refusal = client_of(rehearsal).get(f"/{path}?state=suspect")
+    assert refusal.status_code == 422
+    assert "no parameter state" in refusal.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "jobs/99999999999999999999/ranks",
+        "jobs?before=99999999999999999999",
+        "gpus?before=1",
+        "nodes?after=" + "x" * 300,
+    ],
+)
+def test_a_number_or_name_that_is_too_large_is_refused(rehearsal: Rehearsal, path: str) -> None:
+    assert client_of(rehearsal).get(f"/v1/{path}").status_code == 422
+
+
+def test_a_page_of_nodes_may_begin_after_a_name_of_any_characters(rehearsal: Rehearsal) -> None:
+    assert client_of(rehearsal).get("/v1/nodes?after=n7").json()[0]["name"] == "n8"
+    assert client_of(rehearsal).get("/v1/nodes", params={"after": "n\u00b2\0"}).status_code == 200
+
+
 def test_limits_are_checked(rehearsal: Rehearsal) -> None:
     assert client_of(rehearsal).get("/v1/jobs?limit=0").status_code == 422
     refusal = client_of(rehearsal).get("/v1/jobs?limit=1001")

@@ -55,7 +55,7 @@ def test_a_rank_is_shown_in_the_last_collective_it_reported_with_steps_or_withou
     buffer.add(RankWindow(7, 0, 0, 2, 0, 1000, "", collective=entered), "n1", b.NOW + 1)
     assert buffer.advanced_at == b.NOW  # an evidence is no progress
     buffer.add(window(0, 10, [1.0]), "n1", b.NOW + 2)
-    heard, unheard = buffer.ranks()
+    heard, unheard = buffer.ranks(range(1000))
     assert (heard.node, heard.last_step, heard.collective) == ("n1", 10, entered)
     assert (unheard.node, unheard.last_step, unheard.collective) == ("", None, None)
 

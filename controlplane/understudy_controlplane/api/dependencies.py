@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Path
 
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
-from understudy_controlplane.store.database import Engine
+from understudy_controlplane.store.database import ID_MAX, Engine
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.stores import Stores
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="Most records to return, newest first.")]
+JobId = Annotated[int, Path(ge=0, le=ID_MAX, description="Slurm's job id.")]
+RecoveryId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/recoveries` shows it.")]
 
 
 @dataclass(frozen=True, slots=True)

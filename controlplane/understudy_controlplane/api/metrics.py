@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide.guards import breaker_limit, lately_quarantined, quarantine_limit
 from understudy_controlplane.detect.lemon import lemons
@@ -26,7 +27,7 @@ TICKETS_COUNTED = 1000
 def metrics_router(deps: ReadDependencies) -> APIRouter:
     registry = CollectorRegistry()
     registry.register(FleetCollector(deps))
-    router = APIRouter()
+    router = APIRouter(dependencies=[Depends(known_parameters)])
 
     @router.get("/metrics")
     async def metrics() -> Response:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from heapq import nsmallest
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Request, Response
 
-from understudy_controlplane.api.dependencies import Limit, ReadDependencies
+from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.pages import (
+    NEWEST,
+    AfterNode,
+    BeforeTime,
+    Limit,
+    after_time,
+    known_parameters,
+    page,
+    point_in_time,
+)
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.lemon import scores, signals_of
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -15,28 +26,35 @@ from understudy_controlplane.store.queries import Record
 
 
 def nodes_router(deps: ReadDependencies) -> APIRouter:
-    router = APIRouter(prefix="/v1")
+    router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
 
     @router.get("/nodes")
-    async def nodes() -> Response:
-        """All nodes, with their state here and in Slurm, their agent and their GPUs."""
-        return await deps.readers.read(lambda: _nodes(deps))
+    async def nodes(request: Request, limit: Limit = 1000, after: AfterNode = "") -> Response:
+        """Nodes by name, with their state here and in Slurm, their agent and their GPUs."""
+        return await deps.readers.read(lambda: _nodes(deps, request, limit, after))
 
     @router.get("/gpus")
-    async def gpus(limit: Limit = 1000) -> Response:
+    async def gpus(request: Request, limit: Limit = 1000, before: BeforeTime = NEWEST) -> Response:
         """Each GPU: the nodes it was seen in, from when to when, and how often it failed there."""
-        return await deps.readers.read(lambda: deps.stores.repairs.gpus(limit))
+        return await deps.readers.read(lambda: _gpus(deps, request, limit, before))
 
     return router
 
 
-def _nodes(deps: ReadDependencies) -> list[Record]:
+def _nodes(deps: ReadDependencies, request: Request, limit: int, after: str) -> Response:
     snapshot, heard = deps.pulse.snapshot, deps.telemetry.heard()
     if snapshot is None:
-        return []
+        return page(request, [], {})
     known = scores(snapshot.lemon_signals, len(snapshot.nodes))
-    names = sorted(snapshot.nodes, key=natural)
-    return [_node(snapshot, name, heard.get(name), known.get(name, 0.0)) for name in names]
+    begin = natural(after)
+    names = nsmallest(limit, (name for name in snapshot.nodes if natural(name) > begin), key=natural)
+    records = [_node(snapshot, name, heard.get(name), known.get(name, 0.0)) for name in names]
+    return page(request, records, {"after": names[-1]} if len(names) == limit else {})
+
+
+def _gpus(deps: ReadDependencies, request: Request, limit: int, before: str) -> Response:
+    records = deps.stores.repairs.gpus(limit, *point_in_time(before))
+    return page(request, records, after_time(records, "last_seen_at", "id", limit))
 
 
 def _node(snapshot: Snapshot, name: str, heard: Heard | None, score: float) -> Record:

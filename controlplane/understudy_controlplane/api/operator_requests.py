@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from understudy_agent.wire import NOT_UNDERSTOOD
+from understudy_controlplane.api.dependencies import RecoveryId
+from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
@@ -88,7 +90,7 @@ class OperatorDependencies:
 
 
 def operator_router(deps: OperatorDependencies) -> APIRouter:
-    router = APIRouter()
+    router = APIRouter(dependencies=[Depends(known_parameters)])
 
     @router.post("/v1/pause")
     async def pause(request: Request) -> Response:
@@ -108,7 +110,7 @@ def operator_router(deps: OperatorDependencies) -> APIRouter:
         return await _set_switch(deps, request, Verb.RESET_BREAKER)
 
     @router.post("/v1/recoveries/{recovery}/cancel")
-    async def cancel(recovery: int, request: Request) -> Response:
+    async def cancel(recovery: RecoveryId, request: Request) -> Response:
         """Cancel a recovery under way: what was begun is undone, or reported as left in its outcome."""
         return await _cancel(deps, request, recovery)
 

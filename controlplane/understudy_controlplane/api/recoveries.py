@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Request, Response
 
-from understudy_controlplane.api.dependencies import Limit, ReadDependencies
+from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.pages import Before, Limit, after_id, known_parameters, page
 from understudy_controlplane.api.timeline import phases_ms
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.recovery import (
@@ -18,33 +19,43 @@ from understudy_controlplane.fleet.recovery import (
     SwapPlan,
     job_of,
 )
+from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import Record
 
 
 def recoveries_router(deps: ReadDependencies) -> APIRouter:
-    router = APIRouter(prefix="/v1")
+    router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
 
     @router.get("/incidents")
-    async def incidents(limit: Limit = 100) -> Response:
+    async def incidents(request: Request, limit: Limit = 100, before: Before = ID_MAX) -> Response:
         """Incidents, with evidence."""
-        return await deps.readers.read(lambda: deps.queries.incidents(limit))
+        return await deps.readers.read(lambda: _page(request, deps.queries.incidents(limit, before), limit))
 
     @router.get("/decisions")
-    async def decisions(limit: Limit = 100) -> Response:
+    async def decisions(request: Request, limit: Limit = 100, before: Before = ID_MAX) -> Response:
         """Decisions and their reasons; decisions to do nothing too."""
-        return await deps.readers.read(lambda: deps.queries.decisions(limit))
+        return await deps.readers.read(lambda: _page(request, deps.queries.decisions(limit, before), limit))
 
     @router.get("/recoveries")
-    async def recoveries(limit: Limit = 100) -> Response:
+    async def recoveries(request: Request, limit: Limit = 100, before: Before = ID_MAX) -> Response:
         """Recoveries: plan, steps, and the time of each phase."""
-        return await deps.readers.read(lambda: [_recovery(deps, one) for one in deps.stores.recoveries.newest(limit)])
+        return await deps.readers.read(lambda: _recoveries(deps, request, limit, before))
 
     @router.get("/tickets")
-    async def tickets(limit: Limit = 100) -> Response:
+    async def tickets(request: Request, limit: Limit = 100, before: Before = ID_MAX) -> Response:
         """Tickets for manual repair, with evidence."""
-        return await deps.readers.read(lambda: deps.stores.repairs.tickets(limit))
+        return await deps.readers.read(lambda: _page(request, deps.stores.repairs.tickets(limit, before), limit))
 
     return router
+
+
+def _page(request: Request, records: list[Record], limit: int) -> Response:
+    return page(request, records, after_id(records, limit))
+
+
+def _recoveries(deps: ReadDependencies, request: Request, limit: int, before: int) -> Response:
+    newest = deps.stores.recoveries.newest(limit, before)
+    return _page(request, [_recovery(deps, one) for one in newest], limit)
 
 
 def _recovery(deps: ReadDependencies, recovery: Recovery) -> Record:

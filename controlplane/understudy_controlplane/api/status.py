@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 
 from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.silence import silent_since
 from understudy_controlplane.fleet.node import NodeState
@@ -19,7 +20,7 @@ TICK_AGE_MAX_SECONDS = 15.0
 
 
 def status_router(deps: ReadDependencies) -> APIRouter:
-    router = APIRouter()
+    router = APIRouter(dependencies=[Depends(known_parameters)])
 
     @router.get("/v1/status")
     async def status() -> Response:

@@ -10,9 +10,11 @@ import asyncio
 from dataclasses import dataclass
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
+from understudy_controlplane.api.dependencies import JobId
 from understudy_controlplane.api.operator_requests import read_request
+from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.authority import Token
@@ -34,10 +36,10 @@ class TrustDependencies:
 
 
 def trust_router(deps: TrustDependencies) -> APIRouter:
-    router = APIRouter()
+    router = APIRouter(dependencies=[Depends(known_parameters)])
 
     @router.post("/v1/jobs/{job_id}/trust-checkpoints")
-    async def trust_checkpoints(job_id: int, request: Request) -> Response:
+    async def trust_checkpoints(job_id: JobId, request: Request) -> Response:
         """Declare the job's checkpoints good that are suspect now."""
         return await _take(deps, job_id, request)
 

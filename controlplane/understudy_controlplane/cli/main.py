@@ -137,7 +137,7 @@ def simulate(
 @app.command()
 def status(url: UrlOption = DEFAULT_URL) -> None:
     """Show the fleet: mode, spares, problems, nodes and recoveries."""
-    whole, nodes = _get(url, "/v1/status"), _get(url, "/v1/nodes")
+    whole, nodes = _get(url, "/v1/status"), _get_all(url, "/v1/nodes")
     paused = f"PAUSED: {whole['paused']}" if whole["paused"] else "not paused"
     console.print(f"[bold]{escape(whole['cluster'])}[/]  mode [bold]{whole['mode']}[/]  {escape(paused)}")
     spares = whole["spares"]
@@ -311,7 +311,7 @@ def _request(url: str, what: str, reason: str, token_file: Path, **more: bool) -
         fail(f"{token_file}: cannot be read: {error}; name the operator's token file with --token-file", 2)
         raise
     by = os.environ.get("SUDO_USER") or getpass.getuser()
-    return _ask("POST", url, f"/v1/{what}", json={"reason": reason, "by": by, **more}, token=token)
+    return _ask("POST", url, f"/v1/{what}", json={"reason": reason, "by": by, **more}, token=token)[0]
 
 
 def _print_paused(state: str) -> None:
@@ -319,10 +319,20 @@ def _print_paused(state: str) -> None:
 
 
 def _get(url: str, path: str) -> Any:
-    return _ask("GET", url, path)
+    return _ask("GET", url, path)[0]
 
 
-def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") -> Any:
+def _get_all(url: str, path: str) -> list[Any]:
+    """A list with all its pages."""
+    records, following = _ask("GET", url, path)
+    while following:
+        more, following = _ask("GET", url, path + following)
+        records += more
+    return list(records)
+
+
+def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") -> tuple[Any, str]:
+    """The answer, and the query of the next page, where there is one."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         response = httpx.request(method, url + path, json=json, headers=headers, timeout=TIMEOUT_SECONDS)
@@ -337,4 +347,4 @@ def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") ->
     if response.is_error:
         refusal = answer if isinstance(answer, dict) else {}
         fail(f"{url}{path}: {refusal.get('error', answer)}. {refusal.get('hint', '')}".strip(), 1)
-    return answer
+    return answer, response.links.get("next", {}).get("url", "")

@@ -25,7 +25,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Sort key: n9 before n10."""
-    return tuple((int(part) if part.isdigit() else -1, part) for part in re.findall(r"\d+|\D+", name))
+    return tuple((int(part) if part.isdecimal() else -1, part) for part in re.findall(r"\d+|\D+", name))
 
 
 def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) -> list[SlurmReservation]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import structlog
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from understudy_agent.wire import (
     DISKS_PER_NODE_MAX,
@@ -46,6 +47,9 @@ from understudy_controlplane.store.launches import LaunchStore
 log = structlog.get_logger()
 
 DROPPED_SHOWN_MAX = 8
+
+Id = Annotated[int, Query(ge=0, le=2**32 - 1)]
+Count = Annotated[int, Query(ge=0, le=2**31 - 1)]
 
 
 class _VersionOnly(msgspec.Struct):
@@ -105,7 +109,12 @@ def reports_router(deps: ReportDependencies) -> APIRouter:
 
     @router.get("/v1/restore-point")
     async def restore_point(
-        request: Request, job_id: int, restart_count: int, user_id: int, launch: int = 0, if_managed: bool = False
+        request: Request,
+        job_id: Id,
+        restart_count: Count,
+        user_id: Id,
+        launch: Count = 0,
+        if_managed: bool = False,
     ) -> Response:
         """The step and path from which this attempt of a job continues. It stays the same for the whole attempt."""
         if not deps.agent_token.admits(request.headers.get("authorization")):

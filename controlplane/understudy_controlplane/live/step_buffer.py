@@ -112,12 +112,19 @@ class StepBuffer:
             furthest_collective=furthest.name if furthest else "",
         )
 
-    def ranks(self) -> list[RankNow]:
-        last = self._last.tolist()
-        rows = zip(self.nodes, self.roles, self.gpus, last, self.collectives, strict=True)
+    def ranks(self, wanted: range) -> list[RankNow]:
+        """Those of `wanted` that the gang has."""
+        last = self._last
         return [
-            RankNow(rank, node, role, gpu, step if step >= 0 else None, collective)
-            for rank, (node, role, gpu, step, collective) in enumerate(rows)
+            RankNow(
+                rank,
+                self.nodes[rank],
+                self.roles[rank],
+                self.gpus[rank],
+                int(last[rank]) if last[rank] >= 0 else None,
+                self.collectives[rank],
+            )
+            for rank in range(len(last))[wanted.start : wanted.stop]
         ]
 
     @property

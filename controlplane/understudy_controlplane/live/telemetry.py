@@ -127,11 +127,11 @@ class Telemetry:
             buffer = self._steps.get(job.job_id)
             return buffer.table(job) if buffer and buffer.attempt.restart_count == restart_count else None
 
-    def ranks(self, job_id: int) -> tuple[Attempt, list[RankNow]] | None:
-        """The job's running attempt and its ranks; None: none of them has reported."""
+    def ranks(self, job_id: int, wanted: range) -> tuple[Attempt, list[RankNow]] | None:
+        """The job's running attempt and those of its ranks that are wanted; None: none has reported."""
         with self._lock:
             buffer = self._steps.get(job_id)
-            return (buffer.attempt, buffer.ranks()) if buffer else None
+            return (buffer.attempt, buffer.ranks(wanted)) if buffer else None
 
     def _objection(self, window: RankWindow, node: str) -> str:
         """Why the window is implausible; empty: it is not."""

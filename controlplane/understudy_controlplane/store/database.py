@@ -22,6 +22,7 @@ StoreError = SQLAlchemyError
 """The database did not do what it was asked; nothing of that transaction is in it. For rooms without SQL."""
 
 __all__ = [
+    "ID_MAX",
     "DatabaseInMemory",
     "Engine",
     "StoreError",
@@ -37,6 +38,9 @@ __all__ = [
 ]
 
 BUSY_TIMEOUT_MILLISECONDS = 10_000
+
+ID_MAX = 2**63 - 1
+"""Above every id: a list that begins before it begins with the newest record."""
 
 CONNECTIONS_MAX = 64
 """Of the loop and of the routes that store what agents report. More than threads that ask: none of them waits."""

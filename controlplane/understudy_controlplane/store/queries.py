@@ -1,17 +1,18 @@
-"""Questions that the windows ask: rows as plain dictionaries, ready to be shown."""
+"""Queries of the routes to read: rows as plain dictionaries, ready to be shown."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, func, select
+from sqlalchemy import Connection, Engine, and_, func, or_, select
 
 from understudy_controlplane.decide.restore_point import suspicion
 from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly
 from understudy_controlplane.plan.ettr import AttemptProgress
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_controlplane.store.database import reading
+from understudy_controlplane.store.database import ID_MAX, reading
 
 Record = dict[str, Any]
 
@@ -25,13 +26,13 @@ class Queries:
         with reading(self._engine) as connection:
             connection.execute(select(1))
 
-    def jobs(self, limit: int) -> list[Record]:
+    def jobs(self, limit: int, before: int = ID_MAX) -> list[Record]:
         """Newest first, each with its attempts."""
         with reading(self._engine) as connection:
             jobs = [
                 dict(row)
                 for row in connection.execute(
-                    select(tables.job).order_by(tables.job.c.id.desc()).limit(limit)
+                    select(tables.job).where(tables.job.c.id < before).order_by(tables.job.c.id.desc()).limit(limit)
                 ).mappings()
             ]
             ids = [job["id"] for job in jobs]
@@ -72,14 +73,12 @@ class Queries:
             found.setdefault(row["job"], []).append({key: value for key, value in row.items() if key != "job"})
         return found
 
-    def incidents(self, limit: int) -> list[Record]:
+    def incidents(self, limit: int, before: int = ID_MAX) -> list[Record]:
         """Newest first, each with what else was found while it was open."""
         incident, more = tables.incident, tables.incident_finding
+        query = select(incident).where(incident.c.id < before).order_by(incident.c.id.desc()).limit(limit)
         with reading(self._engine) as connection:
-            rows = [
-                dict(row)
-                for row in connection.execute(select(incident).order_by(incident.c.id.desc()).limit(limit)).mappings()
-            ]
+            rows = [dict(row) for row in connection.execute(query).mappings()]
             found = [
                 dict(row)
                 for row in connection.execute(
@@ -94,16 +93,20 @@ class Queries:
             ]
         return rows
 
-    def decisions(self, limit: int) -> list[Record]:
+    def decisions(self, limit: int, before: int = ID_MAX) -> list[Record]:
         table = tables.decision
         with reading(self._engine) as connection:
-            rows = connection.execute(select(table).order_by(table.c.id.desc()).limit(limit)).mappings()
+            query = select(table).where(table.c.id < before).order_by(table.c.id.desc()).limit(limit)
+            rows = connection.execute(query).mappings()
             return [{key: value for key, value in row.items() if key != "key"} for row in rows]
 
-    def checkpoints(self, limit: int) -> list[Record]:
-        """Newest first, complete or not, with the number of shards that are in, and what speaks against them."""
+    def checkpoints(self, limit: int, before_at: float = inf, before_number: int = ID_MAX) -> list[Record]:
+        """Newest first, complete or not, with the number of shards that are in, and what speaks against them.
+
+        `number` distinguishes those of the same time.
+        """
         shard, job = tables.checkpoint_shard, tables.job
-        shards = func.count(shard.c.rank.distinct())
+        shards, at, number = func.count(shard.c.rank.distinct()), func.max(shard.c.at), func.min(shard.c.id)
         query = (
             select(
                 job.c.cluster,
@@ -116,12 +119,14 @@ class Queries:
                 shard.c.world_size,
                 shards.label("shards"),
                 func.sum(shard.c.size_bytes).label("size_bytes"),
-                func.max(shard.c.at).label("at"),
+                at.label("at"),
+                number.label("number"),
                 (shards == shard.c.world_size).label("complete"),
             )
             .join(job, job.c.id == shard.c.job)
             .group_by(job.c.id, shard.c.restart_count, shard.c.launch, shard.c.step, shard.c.path, shard.c.world_size)
-            .order_by(func.max(shard.c.at).desc())
+            .having(or_(at < before_at, and_(at == before_at, number < before_number)))
+            .order_by(at.desc(), number.desc())
             .limit(limit)
         )
         with reading(self._engine) as connection:

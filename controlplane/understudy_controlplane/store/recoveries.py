@@ -25,7 +25,7 @@ from understudy_controlplane.fleet.recovery import (
     job_of,
 )
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import reading
+from understudy_controlplane.store.database import ID_MAX, reading
 
 GANG_KINDS = tuple(one.kind.value for one in (PoolSwapPlan, AllocationSwapPlan, ReleaseJobPlan))
 
@@ -40,10 +40,10 @@ class RecoveryStore:
         running = select(table).where(table.c.status == RecoveryStatus.RUNNING.value)
         return self._read(running.order_by(table.c.id))
 
-    def newest(self, limit: int) -> list[Recovery]:
+    def newest(self, limit: int, before: int = ID_MAX) -> list[Recovery]:
         """Newest first."""
         table = tables.recovery
-        return self._read(select(table).order_by(table.c.id.desc()).limit(limit))
+        return self._read(select(table).where(table.c.id < before).order_by(table.c.id.desc()).limit(limit))
 
     def cancelled_since(self, since: float) -> tuple[Recovery, ...]:
         """By operators; decided at this time or later. Those that are still being undone included."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, and_, func, insert, or_, select, update
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action
@@ -25,7 +26,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import insert_new, reading
+from understudy_controlplane.store.database import ID_MAX, insert_new, reading
 from understudy_controlplane.store.recoveries import plan_of
 
 REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR, RecoveryKind.PAGE)
@@ -159,11 +160,11 @@ class RepairStore:
             query = select(table.c.id).where(table.c.label == label, table.c.sent_at.is_not(None))
             return connection.execute(query).first() is not None
 
-    def tickets(self, limit: int) -> list[dict[str, Any]]:
+    def tickets(self, limit: int, before: int = ID_MAX) -> list[dict[str, Any]]:
         """Newest first."""
         table = tables.ticket
         with reading(self._engine) as connection:
-            query = select(table).order_by(table.c.id.desc()).limit(limit)
+            query = select(table).where(table.c.id < before).order_by(table.c.id.desc()).limit(limit)
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def history(self, node: str) -> dict[str, Any]:
@@ -256,15 +257,14 @@ class RepairStore:
                     news = {"last_seen_at": now, **_news(row, named[uuid])}
                     connection.execute(update(table).where(table.c.id == row.id).values(news))
 
-    def gpus(self, limit: int) -> list[dict[str, Any]]:
+    def gpus(self, limit: int, before_at: float = inf, before_id: int = ID_MAX) -> list[dict[str, Any]]:
         """Where each GPU was seen, newest sight first."""
         table = tables.gpu_seen
+        at, number = table.c.last_seen_at, table.c.id
+        query = select(table).where(or_(at < before_at, and_(at == before_at, number < before_id)))
         with reading(self._engine) as connection:
-            query = select(table).order_by(table.c.last_seen_at.desc(), table.c.id).limit(limit)
-            return [
-                {key: value for key, value in row.items() if key != "id"}
-                for row in connection.execute(query).mappings()
-            ]
+            rows = connection.execute(query.order_by(at.desc(), number.desc()).limit(limit)).mappings()
+            return [dict(row) for row in rows]
 
 
 def _rung(plan: Plan) -> Rung | None:
