@@ -19,6 +19,7 @@ from tests.contract.slurm_sides import REAL_SIDES
 from tests.pythons import HOOK_VERSIONS, missing
 from tests.testbed.cluster import SlurmCluster
 from tests.testbed.installation import NATIVE, Installation
+from tests.testbed.network import why_impossible
 
 # A busy machine is no fault.
 settings.register_profile("test", deadline=None)
@@ -39,6 +40,8 @@ SHARE_A_CLUSTER = (
     *(f"[{side}" for side in REAL_SIDES),
 )
 """Parts of the ids of tests: those with the same part share a cluster."""
+
+NOT_POSSIBLE = "not possible on this machine, whose nodes cannot have namespaces"
 
 unit_tests_running: list[str] = []
 
@@ -70,6 +73,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         unit_tests_running.clear()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("machines") and (why := why_impossible()):
+        pytest.skip(f"{NOT_POSSIBLE}: {why}")
 
 
 class SharedClusters(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
@@ -147,7 +155,10 @@ def slurm_cluster(slurm_clusters: Clusters) -> SlurmCluster:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Which versions of Python the hook was tried on, where that was tested, and which this machine lacks."""
+    """What could not be tested here. Which versions of Python the hook was tried on, and which this machine lacks."""
+    for report in terminalreporter.stats.get("skipped", []):
+        if NOT_POSSIBLE in report.longreprtext:
+            terminalreporter.write_line(f"{report.nodeid}: {report.longreprtext}")
     passed = terminalreporter.stats.get("passed", [])
     properties = [pair for report in passed for pair in getattr(report, "user_properties", ())]
     tried = [str(value) for name, value in properties if name == "hook on Python"]

@@ -21,9 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.testbed import configuration, installation
+from tests.testbed import configuration, installation, network
 from tests.testbed.configuration import Layout
 from tests.testbed.installation import NATIVE, Installation
+from tests.testbed.network import Addresses, NetworkName, Switch
 from tests.testbed.processes import (
     MARK,
     Process,
@@ -60,10 +61,16 @@ class SlurmCluster:
         nodes: int = 8,
         gpus_per_node: int = 8,
         extra_lines: Sequence[str] = (),
+        *,
         slurm: Installation = NATIVE,
         racks: Mapping[str, int] | None = None,
+        machines: bool = False,
     ) -> None:
+        """`machines`: each node has a network namespace with an address and a host name of its own, so that its cable
+        can be pulled. Where this machine allows no namespaces, all nodes share this host's network (`has_machines`).
+        """
         ports = configuration.free_ports(nodes + 1)
+        addresses, self._reserved = network.reserve() if machines and not network.why_impossible() else (None, -1)
         self.slurm = slurm
         self.layout = Layout(
             directory=directory.resolve(),
@@ -74,12 +81,15 @@ class SlurmCluster:
             node_ports=ports[1:],
             extra_lines=(*slurm.settings, *extra_lines),
             racks=dict(racks or {}),
+            addresses=addresses,
         )
         self._supervisor: Supervisor | None = None
         self._controller: Process | None = None
         self._munged: Process | None = None
         self._namespace: Process | None = None  # where another version's programs run
         self._node_daemons: dict[str, Process] = {}
+        self._switch: Switch | None = None
+        self._machines: dict[str, Process] = {}  # each holds the namespaces of its node
 
     @property
     def directory(self) -> Path:
@@ -121,6 +131,8 @@ class SlurmCluster:
             self.start_munge()
             if self.slurm.root is not None:
                 self._open_namespace(self.slurm.root)
+            if self.layout.addresses:
+                self._build_network(self.layout.addresses)
             self.start_controller()
             for node in self.node_names:
                 self.start_node(node)
@@ -133,17 +145,23 @@ class SlurmCluster:
         """End every process of the cluster, jobs included, and see that none is left. May be called again."""
         supervisor, self._supervisor = self._supervisor, None
         self._node_daemons.clear()
+        self._machines.clear()
+        self._switch = None
         self._controller = self._munged = self._namespace = None
         if supervisor is not None:
             supervisor.stop()
         sweep(self.directory)
+        if self._reserved >= 0:
+            os.close(self._reserved)
+            self._reserved = -1
 
     def start_node(self, node: str, rebooted: bool = False) -> None:
         """Start the slurmd of a node that has none; it may claim that the node was rebooted."""
         if node in self._node_daemons and is_running(self._node_daemons[node]):
             raise ClusterError(f"the slurmd of {node} runs already (process {self._node_daemons[node].pid})")
         log = self.layout.log_directory / f"slurmd.{node}.out"
-        self._node_daemons[node] = self._spawn_slurm(["slurmd", "-D", "-N", node, *(["-b"] if rebooted else [])], log)
+        arguments = ["slurmd", "-D", "-N", node, *(["-b"] if rebooted else [])]
+        self._node_daemons[node] = self._spawn_slurm(arguments, log, node)
 
     def start_controller(self) -> None:
         """Start slurmctld, also again after `stop_controller`: it finds its state as it left it."""
@@ -194,6 +212,80 @@ class SlurmCluster:
             raise ClusterError(f"no node {node} in this cluster; it has {', '.join(self.node_names)}")
         return [process.pid for process in kill_all(lambda: self._node_processes(node))]
 
+    # -- what only machines can suffer -------------------------------------------------------------------------
+
+    @property
+    def has_machines(self) -> bool:
+        return self.layout.addresses is not None
+
+    def power_off(self, node: str) -> list[int]:
+        """As `kill_node`, but no connection is reset: there is only silence."""
+        self.unplug(node)
+        return self.kill_node(node)
+
+    def power_on(self, node: str) -> None:
+        """After `power_off`: the network is there again, and slurmd starts."""
+        self.plug_in(node)
+        self.start_node(node)
+
+    def unplug(self, *nodes: str, networks: Sequence[NetworkName] = ("management", "fabric")) -> None:
+        """Pull the nodes' cables. All goes on running; nothing is sent, nothing arrives, no connection is reset."""
+        self._cables.set_cables(nodes, networks, up=False)
+
+    def plug_in(self, *nodes: str, networks: Sequence[NetworkName] = ("management", "fabric")) -> None:
+        self._cables.set_cables(nodes, networks, up=True)
+
+    @contextlib.contextmanager
+    def rack_cut_off(self, rack: str) -> Iterator[None]:
+        """The rack's cable to the spine of the management network is pulled meanwhile."""
+        self._cables.set_rack(rack, up=False)
+        try:
+            yield
+        finally:
+            self._cables.set_rack(rack, up=True)
+
+    @contextlib.contextmanager
+    def lost_from(self, node: str) -> Iterator[None]:
+        """What the node sends on the management network is lost meanwhile; it hears all."""
+        self._cables.lose_from(node, lost=True)
+        try:
+            yield
+        finally:
+            self._cables.lose_from(node, lost=False)
+
+    @contextlib.contextmanager
+    def lost_to(self, node: str) -> Iterator[None]:
+        """What is sent to the node on the management network is lost meanwhile; what it sends arrives."""
+        self._cables.lose_to(node, lost=True)
+        try:
+            yield
+        finally:
+            self._cables.lose_to(node, lost=False)
+
+    @contextlib.contextmanager
+    def frozen(self, node: str) -> Iterator[list[Process]]:
+        """All processes of the node stand still meanwhile. Its kernel accepts and acknowledges what is sent to it."""
+        stopped: dict[int, Process] = {}
+        try:
+            # A process can fork between the search and the signal.
+            while new := [one for one in self._node_processes(node) if one.pid not in stopped]:
+                for process in new:
+                    signal_process(process, signal.SIGSTOP)
+                    stopped[process.pid] = process
+            yield list(stopped.values())
+        finally:
+            for process in stopped.values():
+                signal_process(process, signal.SIGCONT)
+
+    @property
+    def _cables(self) -> Switch:
+        if self._switch is None:
+            why = network.why_impossible() or "the cluster was not started with machines=True"
+            raise ClusterError(f"the nodes of this cluster have no cables: {why}")
+        return self._switch
+
+    # -- commands ----------------------------------------------------------------------------------------------
+
     def run(
         self,
         *arguments: str,
@@ -240,8 +332,18 @@ class SlurmCluster:
             raise ClusterError(f"cannot start {arguments[0]}: the cluster in {self.directory} is not running")
         return self._supervisor.start(arguments, {**self.environment, **(environment or {})}, log)
 
-    def _spawn_slurm(self, arguments: Sequence[str], log: Path) -> Process:
-        return self.spawn(self._within(arguments), log, self._inner_environment)
+    def spawn_on(
+        self, node: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> Process:
+        """Like `spawn`, for a program of the node: with its network and host name, where nodes are machines."""
+        environment = {"SLURMD_NODENAME": node, **(environment or {})}
+        machine = self._machines.get(node)
+        return self.spawn(installation.join(machine.pid, arguments) if machine else arguments, log, environment)
+
+    def _spawn_slurm(self, arguments: Sequence[str], log: Path, node: str = "") -> Process:
+        holder = self._machines.get(node, self._namespace)
+        within = installation.enter(holder.pid, arguments) if holder else arguments
+        return self.spawn(within, log, self._inner_environment)
 
     @property
     def _inner_environment(self) -> dict[str, str]:
@@ -257,13 +359,35 @@ class SlurmCluster:
     def _open_namespace(self, root: Path) -> None:
         log = self.layout.log_directory / "namespace.out"
         holder = self.spawn(installation.open_namespace(root, self.directory), log)
-        # It is ready once it has become `sleep`.
-        ready = self._name_of(holder)
-        self.wait_until(lambda: self._name_of(holder) == "sleep", 10, f"{root} is open (it was {ready})", 0.01)
+        self._wait_until_ready([holder], f"{root} is open")
         self._namespace = holder
         installation.write_clients(self._clients, holder.pid)
         if self.slurm.pyslurm_python:
             installation.write_pyslurm_python(self.pyslurm_python, holder.pid, self.slurm.pyslurm_python)
+
+    def _wait_until_ready(self, holders: Sequence[Process], what: str) -> None:
+        """A process that holds namespaces is ready once it has become `sleep`."""
+
+        def ready() -> bool:
+            ended = [holder for holder in holders if not is_running(holder)]
+            if ended:
+                raise ClusterError(f"not reached: {what}; process {ended[0].pid} has ended\n{self._log_tails()}")
+            return all(self._name_of(holder) == "sleep" for holder in holders)
+
+        self.wait_until(ready, 10, what, 0.01)
+
+    def _build_network(self, addresses: Addresses) -> None:
+        log = self.layout.log_directory / "network.out"
+        switch = self.spawn(network.switch_command(), log)
+        self._wait_until_ready([switch], "the switches run")
+        for place, node in enumerate(self.node_names):
+            hosts, root = self.layout.hosts_file, self.slurm.root
+            command = network.node_command(addresses, place, node, switch.pid, hosts, root)
+            within = installation.join_mounts(self._namespace.pid, command) if self._namespace else command
+            self._machines[node] = self.spawn(within, log)
+        self._wait_until_ready(list(self._machines.values()), "every node has a network")
+        self._switch = Switch(switch.pid)
+        self._switch.connect(addresses, self.node_names, self.layout.racks)
 
     @staticmethod
     def _name_of(process: Process) -> str:
@@ -311,6 +435,8 @@ class SlurmCluster:
     def _node_processes(self, node: str) -> list[Process]:
         if self._supervisor is None:
             return []
+        if node in self._machines:
+            return self._processes_of_machine(self._machines[node])
         processes = all_processes()
         below = descendants([self._supervisor.pid], processes) - {self._supervisor.pid}
         roots = {pid for pid in below if self._is_of_node(processes[pid], node)}
@@ -320,6 +446,11 @@ class SlurmCluster:
             if environment.get(MARK) == str(self.directory) and environment.get("SLURMD_NODENAME") == node
         }
         return [processes[pid] for pid in sorted(descendants(roots, processes))]
+
+    def _processes_of_machine(self, machine: Process) -> list[Process]:
+        found = all_processes()
+        del found[machine.pid]
+        return [found[pid] for pid in sorted(found) if network.is_in_namespace_of(machine.pid, pid)]
 
     def _is_of_node(self, process: Process, node: str) -> bool:
         daemon = self._node_daemons.get(node)

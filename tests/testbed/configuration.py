@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.testbed.network import Addresses, hosts_file
+
 NO_SCHEDULER_DELAY = "SchedulerParameters=batch_sched_delay=0"
 """As `understudy doctor` recommends."""
 
@@ -34,6 +36,8 @@ class Layout:
     extra_lines: tuple[str, ...] = ()
     racks: Mapping[str, int] = field(default_factory=dict)
     """Leaf switches of a tree, and how many nodes are below each, in order; none: slurm.conf has no topology."""
+    addresses: Addresses | None = None
+    """Of the controller and the nodes; None: all are this host's own."""
 
     @property
     def slurm_conf(self) -> Path:
@@ -54,6 +58,15 @@ class Layout:
     @property
     def device_directory(self) -> Path:
         return self.directory / "dev"
+
+    @property
+    def hosts_file(self) -> Path:
+        return self.directory / "hosts"
+
+    @property
+    def host_address(self) -> str:
+        """Where nodes reach what runs on this host: slurmctld, the control plane."""
+        return self.addresses.host if self.addresses else "127.0.0.1"
 
     def node_log(self, node: str) -> Path:
         return self.log_directory / f"slurmd.{node}.log"
@@ -80,7 +93,7 @@ def slurm_conf(layout: Layout) -> str:
     directory = layout.directory
     lines = [
         f"ClusterName={layout.name}",
-        f"SlurmctldHost={socket.gethostname().partition('.')[0]}(127.0.0.1)",
+        f"SlurmctldHost={socket.gethostname().partition('.')[0]}({layout.host_address})",
         f"SlurmctldPort={layout.controller_port}",
         "SlurmUser=root",
         "SlurmdUser=root",
@@ -109,7 +122,7 @@ def slurm_conf(layout: Layout) -> str:
         *([] if layout.gpus_per_node == 0 else ["GresTypes=gpu"]),
         *(["TopologyPlugin=topology/tree"] if layout.racks else []),
         *layout.extra_lines,
-        *(_node_line(layout, name, port) for name, port in zip(layout.node_names, layout.node_ports, strict=True)),
+        *(_node_line(layout, place) for place in range(len(layout.node_names))),
         "PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=EXCLUSIVE State=UP",
     ]
     return "\n".join(lines) + "\n"
@@ -134,13 +147,20 @@ def node_names(count: int) -> tuple[str, ...]:
     return tuple(f"n{number}" for number in range(1, count + 1))
 
 
-def _node_line(layout: Layout, name: str, port: int) -> str:
+def _node_line(layout: Layout, place: int) -> str:
     gres = f" Gres=gpu:{layout.gpus_per_node}" if layout.gpus_per_node else ""
-    return f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=16 RealMemory=1024{gres}"
+    if layout.addresses:
+        where = f"NodeAddr={layout.addresses.of(place)}"
+    else:
+        where = "NodeHostname=localhost NodeAddr=127.0.0.1"
+    name, port = layout.node_names[place], layout.node_ports[place]
+    return f"NodeName={name} {where} Port={port} CPUs=16 RealMemory=1024{gres}"
 
 
 def write(layout: Layout) -> None:
     layout.slurm_conf.write_text(slurm_conf(layout), encoding="utf-8")
     if layout.racks:
         (layout.directory / "topology.conf").write_text(topology_conf(layout), encoding="utf-8")
+    if layout.addresses:
+        layout.hosts_file.write_text(hosts_file(layout.addresses, layout.node_names), encoding="utf-8")
     (layout.directory / "gres.conf").write_text(gres_conf(layout), encoding="utf-8")

@@ -52,20 +52,21 @@ def open_namespace(root: Path, directory: Path) -> list[str]:
     return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
 
 
-def enter(namespace: int, arguments: Sequence[str], user: str | None = None, cwd: Path | None = None) -> list[str]:
-    """The same command within the namespace of the process `namespace`, as that user, in that directory."""
+def enter(holder: int, arguments: Sequence[str], user: str | None = None, cwd: Path | None = None) -> list[str]:
+    """The same command within the namespaces of the process `holder`, as that user, in that directory."""
     entry = pwd.getpwnam(user) if user else None
     identity = [f"--setuid={entry.pw_uid}", f"--setgid={entry.pw_gid}"] if entry else []
-    return [
-        "nsenter",
-        f"--target={namespace}",
-        "--mount",
-        "--root",
-        f"--wdns={cwd or '/'}",
-        *identity,
-        "--",
-        *arguments,
-    ]
+    return [*_nsenter(holder), "--net", "--uts", f"--wdns={cwd or '/'}", *identity, "--", *arguments]
+
+
+def join(machine: int, arguments: Sequence[str]) -> list[str]:
+    """The same command on the node that the process `machine` holds, with this machine's programs and files."""
+    return ["nsenter", f"--target={machine}", "--net", "--uts", "--", *arguments]
+
+
+def join_mounts(holder: int, arguments: Sequence[str]) -> list[str]:
+    """The same command where another version's folder is complete, but not below that folder."""
+    return ["nsenter", f"--target={holder}", "--mount", "--wd=/", "--", *arguments]
 
 
 def write_clients(directory: Path, namespace: int) -> None:
@@ -73,9 +74,7 @@ def write_clients(directory: Path, namespace: int) -> None:
     directory.mkdir(exist_ok=True)
     for name in CLIENTS:
         path = directory / name
-        path.write_text(
-            f'#!/bin/sh\nexec nsenter --target={namespace} --mount --root --wdns=/ -- /usr/bin/{name} "$@"\n'
-        )
+        path.write_text(f'#!/bin/sh\nexec {" ".join(_nsenter(namespace))} --wdns=/ -- /usr/bin/{name} "$@"\n')
         path.chmod(0o755)
 
 
@@ -85,5 +84,5 @@ def write_pyslurm_python(path: Path, namespace: int, python: str) -> None:
     path.chmod(0o755)
 
 
-def _nsenter(namespace: int) -> list[str]:
-    return ["nsenter", f"--target={namespace}", "--mount", "--root"]
+def _nsenter(holder: int) -> list[str]:
+    return ["nsenter", f"--target={holder}", "--mount", "--root"]

@@ -164,6 +164,8 @@ def _is_marked(pid: int, directory: Path) -> bool:
     entries = _raw_environment(pid)
     if f"{MARK}={directory}".encode() in entries:
         return True
+    if entries == [b""]:  # a thread of the kernel, or a process that is gone
+        return False
     # A program that shows its state as its title writes it over its environment, from the front. Such a one is
     # known by the files it holds.
     return b"=" not in entries[0] and holds_open(pid, directory)

@@ -118,9 +118,11 @@ class Site:
         slurm_conf_lines: Sequence[str] = (),
         hooks: bool = False,
         settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
+        machines: bool = False,
     ) -> None:
         """`slurm_settings` go into the control plane's section [slurm], `settings` are further sections of its
         configuration. `hooks`: Slurm runs Understudy's Prolog, Epilog, TaskProlog and HealthCheckProgram.
+        `machines`: see SlurmCluster.
         """
         # A test breaks more of its few nodes at once than a fleet would lose, and some jobs have neither hook nor
         # launcher that could confirm that a node is dead.
@@ -135,6 +137,7 @@ class Site:
             nodes=nodes,
             slurm=slurm,
             extra_lines=[REBOOT_PROGRAM, *hook_lines(self._hooks), *slurm_conf_lines],
+            machines=machines,
         )
         self._slurm_settings = dict(slurm_settings or {})
         if self._slurm_settings.get("gateway") == "pyslurm":
@@ -154,7 +157,7 @@ class Site:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self.cluster.layout.host_address}:{self._port}"
 
     def __enter__(self) -> Self:
         self._lay_out()
@@ -204,17 +207,22 @@ class Site:
             "PYTHONPATH": PYTHON_PATH,
             "LD_LIBRARY_PATH": str(self.directory / "lib"),
             "FAKE_NVML_STATE": str(node.gpus.path),
-            "SLURMD_NODENAME": name,
         }
         log = self.cluster.layout.log_directory / f"agent.{name}.log"
         arguments = [sys.executable, "-m", "understudy_agent", "--config", str(node.config_file)]
-        self._agents[name] = self.cluster.spawn(arguments, log, environment)
+        self._agents[name] = self.cluster.spawn_on(name, arguments, log, environment)
         return self._agents[name]
 
     def kill_node(self, name: str) -> float:
         """slurmd, agent, step daemons and ranks at once, with SIGKILL. Returns when."""
         at = time.time()
         self.cluster.kill_node(name)
+        return at
+
+    def power_off(self, name: str) -> float:
+        """As `kill_node`, but no connection is reset: there is only silence. Returns when."""
+        at = time.time()
+        self.cluster.power_off(name)
         return at
 
     def finish_reboot(self, name: str) -> None:
@@ -349,6 +357,7 @@ class Site:
                     f'cluster = "{CLUSTER_NAME}"',
                     f'mode = "{self._mode}"',
                     "[server]",
+                    f'host = "{self.cluster.layout.host_address}"',
                     f"port = {self._port}",
                     f'database = "sqlite:///{self.directory}/understudy.db"',
                     f'agent_token_file = "{self.agent_token_file}"',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests import PYTHON_PATH, REPOSITORY
+from tests.testbed import network
 from tests.testbed.cluster import ClusterError, SlurmCluster
-from tests.testbed.processes import Process, descendants, marked, read_process, sweep
+from tests.testbed.processes import Process, descendants, environment_of, is_running, marked, read_process, sweep
 
 pytestmark = pytest.mark.cluster
 
@@ -24,10 +26,10 @@ STARTER = """
 import sys, time
 from pathlib import Path
 from tests.testbed.cluster import SlurmCluster
-cluster = SlurmCluster(Path(sys.argv[1]), nodes=2)
+cluster = SlurmCluster(Path(sys.argv[1]), nodes=2, machines=True)
 cluster.start()
 cluster.sbatch("--nodes=2", "--export=NONE", "--wrap", "/usr/bin/srun /usr/bin/sleep 1000")
-print("started", flush=True)
+print(cluster.layout.addresses.interface if cluster.has_machines else "none", flush=True)
 time.sleep(1000)
 """
 
@@ -42,7 +44,14 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def cluster(directory: Path) -> Iterator[SlurmCluster]:
-    with SlurmCluster(directory, nodes=3) as started:
+    with SlurmCluster(directory, nodes=3, machines=True, racks={"rack1": 2, "rack2": 1}) as started:
+        yield started
+
+
+@pytest.fixture
+def cluster_of_one_host(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    monkeypatch.setattr(network, "why_impossible", lambda: "namespaces are forbidden here")
+    with SlurmCluster(directory, nodes=2, machines=True) as started:
         yield started
 
 
@@ -93,16 +102,73 @@ def test_a_killed_node_loses_all_its_processes_at_once_and_the_others_none(clust
     cluster.wait_until(lambda: cluster.node_pids("n2"), 60, "n2 has a slurmd again")
 
 
-def test_a_program_of_the_node_that_was_started_elsewhere_dies_with_it(cluster: SlurmCluster) -> None:
+def test_where_namespaces_are_forbidden_a_node_still_dies_with_all_that_runs_on_it(
+    cluster_of_one_host: SlurmCluster,
+) -> None:
+    cluster = cluster_of_one_host
+    run_gang(cluster)
     agents = [
         subprocess.Popen(["sleep", "1000"], env={**cluster.environment, "SLURMD_NODENAME": node})
         for node in ("n1", "n2")
     ]
+    assert len(sleepers(cluster, "n2")) == 3
     assert agents[0].pid in cluster.kill_node("n1")
+    assert len(sleepers(cluster, "n2")) == 3
+    assert cluster.node_pids("n1") == []
     assert agents[0].wait(5) == -signal.SIGKILL
     assert agents[1].poll() is None
     agents[1].kill()
     agents[1].wait(5)
+    with pytest.raises(ClusterError, match="no cables: namespaces are forbidden here"):
+        cluster.power_off("n2")
+
+
+def connect(cluster: SlurmCluster, node: str) -> str:
+    """How slurmd takes a connection: "open", "refused", or "silent" where nothing comes back."""
+    assert cluster.layout.addresses is not None
+    place = cluster.node_names.index(node)
+    try:
+        socket.create_connection((cluster.layout.addresses.of(place), cluster.layout.node_ports[place]), 0.3).close()
+    except TimeoutError:
+        return "silent"
+    except ConnectionRefusedError:
+        return "refused"
+    return "open"
+
+
+@pytest.mark.machines
+def test_nodes_are_machines_whose_cables_can_be_pulled(cluster: SlurmCluster) -> None:
+    job = cluster.sbatch("--nodes=3", "--wrap", "srun sh -c 'hostname; hostname --ip-address; sleep 1000'")
+    printed = wait_for_text(cluster, cluster.user_directory("news") / f"slurm-{job}.out", 6)
+    assert cluster.layout.addresses is not None
+    assert set(printed) == {*cluster.node_names, *(cluster.layout.addresses.of(place) for place in range(3))}
+
+    def all_connect() -> dict[str, str]:
+        return {node: connect(cluster, node) for node in cluster.node_names}
+
+    whole = {"n1": "open", "n2": "open", "n3": "open"}
+    assert all_connect() == whole
+    for fault in (cluster.lost_from, cluster.lost_to):
+        with fault("n2"):
+            assert all_connect() == whole | {"n2": "silent"}
+    with cluster.rack_cut_off("rack1"):
+        assert all_connect() == whole | {"n1": "silent", "n2": "silent"}
+    cluster.unplug("n1", "n3", networks=["management"])
+    assert all_connect() == whole | {"n1": "silent", "n3": "silent"}
+    cluster.plug_in("n1", "n3")
+    with cluster.frozen("n3") as stopped:
+        assert {process.name for process in stopped} >= {"slurmd", "slurmstepd", "sleep"}
+        assert {found.state for one in stopped if (found := read_process(one.pid))} == {"T"}
+        assert all_connect() == whole, "its kernel still answers"
+    assert {process.name for process in stopped if not is_running(process)} == set()
+
+    before = cluster.node_pids("n2")
+    assert set(cluster.power_off("n2")) == set(before)
+    assert all_connect() == whole | {"n2": "silent"}
+    cluster.plug_in("n2")
+    cluster.wait_until(lambda: connect(cluster, "n2") == "refused", 60, "its kernel answers again")
+    cluster.start_node("n2")
+    cluster.wait_until(lambda: all_connect() == whole, 60, "n2 answers again")
 
 
 def test_stopping_leaves_no_process_and_starting_again_works(directory: Path) -> None:
@@ -122,7 +188,8 @@ def test_stopping_leaves_no_process_and_starting_again_works(directory: Path) ->
         cluster.stop()
 
 
-def start_elsewhere(directory: Path) -> subprocess.Popen[str]:
+def start_elsewhere(directory: Path) -> tuple[subprocess.Popen[str], Path]:
+    """The program that started a cluster, and this host's end of the cluster's network."""
     program = subprocess.Popen(
         [sys.executable, "-c", STARTER, str(directory)],
         cwd=REPOSITORY,
@@ -131,12 +198,21 @@ def start_elsewhere(directory: Path) -> subprocess.Popen[str]:
         text=True,
     )
     assert program.stdout is not None
-    assert program.stdout.readline() == "started\n"
+    interface = Path("/sys/class/net") / program.stdout.readline().strip()
+    assert interface.exists() or network.why_impossible()
     deadline = time.monotonic() + 15
-    while "sleep" not in {process.name for process in marked(directory)}:
+    while not any(one.name == "sleep" and "SLURM_JOB_ID" in environment_of(one.pid) for one in marked(directory)):
         assert time.monotonic() < deadline, "the job does not run"
         time.sleep(0.1)
-    return program
+    return program, interface
+
+
+def assert_no_network_left(interface: Path) -> None:
+    """The kernel removes a namespace some time after its last process."""
+    deadline = time.monotonic() + 10
+    while interface.exists():
+        assert time.monotonic() < deadline, f"left behind: {interface}"
+        time.sleep(0.05)
 
 
 def finish(program: subprocess.Popen[str]) -> None:
@@ -147,16 +223,18 @@ def finish(program: subprocess.Popen[str]) -> None:
 
 
 def test_a_cluster_whose_starter_is_killed_ends_itself(directory: Path) -> None:
-    finish(start_elsewhere(directory))
+    program, interface = start_elsewhere(directory)
+    finish(program)
     deadline = time.monotonic() + 10
     while left := marked(directory):
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.1)
+    assert_no_network_left(interface)
 
 
 def test_what_outlived_even_its_supervisor_is_swept_and_nothing_else(directory: Path) -> None:
     bystander = subprocess.Popen(["sleep", "1000"], env={"UNDERSTUDY_TESTBED": f"{directory}2"})
-    program = start_elsewhere(directory)
+    program, interface = start_elsewhere(directory)
     supervisors = descendants([program.pid], {process.pid: process for process in marked(directory)})
     supervisor = min(supervisors)
     os.kill(supervisor, signal.SIGKILL)
@@ -168,6 +246,7 @@ def test_what_outlived_even_its_supervisor_is_swept_and_nothing_else(directory: 
 
     assert {"slurmstepd", "sleep"} <= {process.name for process in swept}
     assert marked(directory) == []
+    assert_no_network_left(interface)
     assert bystander.poll() is None
     bystander.kill()
     bystander.wait(5)
