@@ -34,7 +34,7 @@ class SlurmRecorder:
         self._launchers = launchers
         self._names: set[str] = set()
         """Nodes in the database; none is ever deleted."""
-        self._seen: dict[JobKey, tuple[str, int, bool]] = {}
+        self._seen: dict[JobKey, tuple[str, int, str]] = {}
         self._progress: dict[tuple[int, Attempt], tuple[int, float]] = {}
 
     def record(self, view: SlurmView) -> None:
@@ -53,7 +53,7 @@ class SlurmRecorder:
         self._telemetry.expect(
             {job.job_id: ExpectedJob(job.restart_count, job.user_id, frozenset(job.nodes)) for job in running.values()}
         )
-        for one in self._facts.attach_waiting(self._directory.get, now).unreadable:
+        for one in self._facts.attach_waiting(self._directory.get, now, self._telemetry.nodes_of).unreadable:
             log.error("waiting_fact_unreadable", fact=one)
 
     def _record_drains(self, view: SlurmView, now: float) -> None:
@@ -84,7 +84,7 @@ class SlurmRecorder:
 
     def _record_jobs(self, jobs: list[Job], now: float) -> list[tuple[KnownJob, Job]]:
         """Writes the jobs that changed in one transaction: a control plane that starts has thousands of them."""
-        seen = {job.key: (job.slurm.state, job.slurm.restart_count, job.managed) for job in jobs}
+        seen = {job.key: (job.slurm.state, job.slurm.restart_count, job.slurm.comment) for job in jobs}
         known = {job.key: self._directory.get(job.key.job_id) for job in jobs}
         changed = [
             job

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,7 +27,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
     answer = (
         client_of(rehearsal)
-        .get("/v1/restore-point?job_id=1&restart_count=1&user_id=0", headers=agent(rehearsal))
+        .get(f"/v1/restore-point?job_id=1&restart_count=1&user_id={owner(rehearsal)}", headers=agent(rehearsal))
         .json()
     )
     assert (answer["step"], answer["path"]) == (20, "/c/20")
@@ -44,7 +45,7 @@ def play(rehearsal: Rehearsal, attempt: int, first: int, last: int) -> None:
     for rank, node in enumerate(nodes):
         times = [0.1] * (last + 1 - first)
         entered = Collective("ddp_gradients", last - first + 1 - (rank == 2), now, last, inside=rank != 2)
-        window = RankWindow(1, attempt, rank, 4, 0, 0, "", first, times, times, collective=entered)
+        window = RankWindow(1, attempt, rank, 4, 0, owner(rehearsal), "", first, times, times, collective=entered)
         report = b.report(node, boot_id=f"boot of {node}", ranks=[window])
         rehearsal.control_plane.telemetry.receive(report, rehearsal.fake.now)
     rehearsal.run(1)
@@ -52,7 +53,13 @@ def play(rehearsal: Rehearsal, attempt: int, first: int, last: int) -> None:
 
 def record(rehearsal: Rehearsal, *facts: RankStarted | FirstStep | CheckpointShard) -> None:
     rows = rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER)
-    rehearsal.control_plane.stores.facts.record("n1", facts, rehearsal.fake.now, rows.get)
+    of_owner = [msgspec.structs.replace(fact, user_id=owner(rehearsal)) for fact in facts]
+    node = rehearsal.gang_nodes()[0]
+    assert rehearsal.control_plane.stores.facts.record(node, of_owner, rehearsal.fake.now, rows.get) == []
+
+
+def owner(rehearsal: Rehearsal) -> int:
+    return next(job.user_id for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
 
 
 def shard(rank: int, step: int) -> CheckpointShard:

@@ -81,7 +81,8 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
     engine = open_database(new_database(tmp_path / "fleet.db"))
     telemetry = Telemetry()
     telemetry.expect({7: ExpectedJob(1, 1000, frozenset({"n1", "n2", "n3", "n4"}))})
-    known = FleetStore(engine).see_jobs([b.job(managed=request.param, restart_count=1)], b.NOW)[0]
+    attempts = [b.job(managed=request.param, restart_count=count) for count in range(2)]
+    known = FleetStore(engine).see_jobs(attempts, b.NOW)[-1]
     launchers, woken, facts = Launchers(), [], FactStore(engine)  # type: Launchers, list[float], FactStore
     directory, newest = JobDirectory({7: known}), [(40, "/c/40")]
     deps = ReportDependencies(
@@ -182,6 +183,7 @@ def test_a_second_poll_for_the_same_job_ends_the_first(route: Route) -> None:
         ({"version": 99}, 400, "wire version 99"),
         ({"cluster": "another"}, 400, "another"),
         ({"user_id": 1001}, 403, "a launcher of user 1001 reported job 7 of user 1000"),
+        ({"user_id": 0}, 403, "a launcher of user 0 reported job 7 of user 1000"),
         ({"node": "n9"}, 403, "does not run on n9"),
         ({"job_id": 8}, 404, "does not show attempt 1 of job 8"),
         ({"restart_count": 2}, 404, "attempt 2"),
@@ -209,13 +211,15 @@ def test_a_job_that_did_not_ask_for_understudy_is_refused(route: Route) -> None:
     assert (answer.status_code, answer.json()["hint"]) == (403, "sbatch --comment=understudy")
 
 
-def test_root_may_report_any_job_and_spares_of_other_jobs_are_left_out(route: Route) -> None:
-    assert route.post(user_id=0, spares=("n4", "n9")).status_code == 200
+def test_spares_of_other_jobs_are_left_out(route: Route) -> None:
+    assert route.post(spares=("n4", "n9")).status_code == 200
     assert route.launchers.gangs()[7].spares == ("n4",)
 
 
 def test_launches_spent_before_a_requeue_are_in_the_answer(route: Route) -> None:
-    ends = [LaunchEnded(7, 0, launch, "L130", "it failed", float(launch), counted=True) for launch in range(2)]
+    ends = [
+        LaunchEnded(7, 0, launch, "L130", "it failed", float(launch), counted=True, user_id=1000) for launch in range(2)
+    ]
     assert route.facts.record("n1", ends, b.NOW, route.directory.get) == []
     assert route.post().json()["earlier"] == {"launches_without_progress": 2}
 

@@ -27,6 +27,7 @@ from understudy_agent.wire import (
     JobRefused,
     KernelEvent,
     LaunchEnded,
+    RankStarted,
     RankWindow,
     Report,
 )
@@ -36,6 +37,7 @@ from understudy_controlplane.ingest.authority import Token
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
+from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
@@ -75,7 +77,7 @@ class Still:
 def route(tmp_path: Path) -> Iterator[Route]:
     engine = open_database(new_database(tmp_path / "fleet.db"))
     telemetry = Telemetry()
-    telemetry.know(["n1", "n2"])
+    telemetry.know(["n1", "n2", "n8"])
     telemetry.expect({7: ExpectedJob(0, 1000, frozenset({"n1", "n2"}))})
     known = FleetStore(engine).see_jobs([b.job()], b.NOW)[0]
     directory = JobDirectory({known.key.job_id: known})
@@ -113,7 +115,7 @@ def refused(response: httpx.Response, status: int, *words: str) -> None:
 
 def window(**changes: Any) -> RankWindow:
     values = {"job_id": 7, "restart_count": 0, "rank": 0, "world_size": 4, "first_step": 0, "self_seconds": [0.1, 0.2]}
-    return RankWindow(**(values | changes))  # type: ignore[arg-type]
+    return RankWindow(**(values | {"user_id": 1000} | changes))  # type: ignore[arg-type]
 
 
 def test_a_good_report_is_heard_and_acknowledged(route: Route) -> None:
@@ -294,6 +296,77 @@ def test_a_fact_of_another_users_process_is_dropped_with_a_reason(route: Route) 
     assert response.json()["dropped"] == ["user 1234 speaks for job 7 of user 1000"]
 
 
+EVIL = CheckpointShard(7, 0, 0, 1, 2**40, "/evil", "x", 1, "0" * 64, b.NOW, user_id=1000)
+
+
+def started(rank: int) -> RankStarted:
+    return RankStarted(7, 0, rank, 2, b.NOW, 10 + rank, user_id=1000)
+
+
+def own_shard(rank: int) -> CheckpointShard:
+    return CheckpointShard(7, 0, rank, 2, 20, "/c/20", f"rank-{rank}", 1, "0" * 64, b.NOW, user_id=1000)
+
+
+def announced(route: Route) -> list[tuple[int, str]]:
+    return [(one.step, one.path) for one in CheckpointStore(route.engine).complete_checkpoints(b.job().key)]
+
+
+def test_a_node_announces_no_checkpoint_of_a_job_that_does_not_run_there(route: Route) -> None:
+    for rank, node in enumerate(("n1", "n2")):
+        route.post(b.report(node, facts=[started(rank), own_shard(rank)]))
+    response = route.post(b.report("n8", facts=[RankStarted(7, 0, 0, 1, b.NOW, 10, user_id=1000), EVIL]))
+    assert response.json()["dropped"] == ["n8 speaks for attempt 0 of job 7, which does not run there"] * 2
+    assert announced(route) == [(20, "/c/20")]
+
+
+def test_a_shard_alone_does_not_decide_how_many_ranks_its_gang_has(route: Route) -> None:
+    for rank, node in enumerate(("n1", "n2")):
+        route.post(b.report(node, facts=[started(rank), own_shard(rank)]))
+    assert "dropped" not in route.post(b.report("n1", facts=[EVIL])).json()
+    assert announced(route) == [(20, "/c/20")]
+
+
+def test_a_checkpoint_of_a_gang_that_has_not_started_is_none(route: Route) -> None:
+    for rank, node in enumerate(("n1", "n2")):
+        route.post(b.report(node, facts=[own_shard(rank)]))
+    assert announced(route) == []
+
+
+def test_what_is_reported_of_an_attempt_waits_until_slurm_shows_where_it_runs(route: Route) -> None:
+    """A forged report waits too, and is dropped then."""
+    ahead = [msgspec.structs.replace(fact, restart_count=1) for fact in (started(0), own_shard(0))]
+    others = [msgspec.structs.replace(fact, restart_count=1) for fact in (started(1), own_shard(1))]
+    forged = [msgspec.structs.replace(fact, restart_count=1) for fact in (started(0), EVIL)]
+    for node, facts in (("n1", ahead), ("n8", forged), ("n2", others)):
+        assert "dropped" not in route.post(b.report(node, facts=facts)).json()
+    store = FactStore(route.engine)
+    assert store.attach_waiting(route.directory.get, b.NOW, route.telemetry.nodes_of).found == 0
+    route.telemetry.expect({7: ExpectedJob(1, 1000, frozenset({"n1", "n2"}))})
+    assert store.attach_waiting(route.directory.get, b.NOW, route.telemetry.nodes_of).found == 4
+    assert announced(route) == [(20, "/c/20")]
+
+
+def test_what_a_node_reports_late_of_an_attempt_that_is_over_counts(route: Route) -> None:
+    route.telemetry.expect({7: ExpectedJob(1, 1000, frozenset({"n1", "n2"}))})
+    for rank, node in enumerate(("n3", "n4")):
+        route.telemetry.know([node])
+        assert "dropped" not in route.post(b.report(node, facts=[started(rank), own_shard(rank)])).json()
+    assert announced(route) == [(20, "/c/20")]
+
+
+def test_a_job_that_names_folders_is_restored_from_no_other(route: Route) -> None:
+    comment = "understudy checkpoints=/c/ checkpoints=/d"
+    (known,) = FleetStore(route.engine).see_jobs([b.job(comment=comment)], b.NOW)
+    route.directory.put(known)
+    for path in ("/evil", "/c/../evil", "/da/20"):
+        shard = msgspec.structs.replace(own_shard(0), path=path)
+        (reason,) = route.post(b.report("n1", facts=[shard])).json()["dropped"]
+        assert reason == f"job 7 announced a checkpoint outside the folders in its comment: {path}"
+    for path in ("/c/20", "/d"):
+        shard = msgspec.structs.replace(own_shard(0), path=path)
+        assert "dropped" not in route.post(b.report("n1", facts=[shard])).json()
+
+
 def test_too_many_facts_are_refused_as_a_whole(route: Route) -> None:
     facts = [b.xid_event("n1", 79, sequence=i).event for i in range(257)]
     refused(route.post(b.report("n1", facts=facts)), 422, "257 facts")
@@ -353,9 +426,9 @@ class TestRestorePoint:
     def test_an_attempt_that_slurm_has_not_begun_is_not_settled_beforehand(self, route: Route) -> None:
         refused(self.ask(route, 7, restart_count=1), 404, "attempt 1 of job 7")
 
-    def test_only_the_jobs_owner_and_root_get_it(self, route: Route) -> None:
-        refused(self.ask(route, 7, user_id=1001), 403, "user 1001", "user 1000")
-        assert self.ask(route, 7, user_id=0).status_code == 200
+    def test_only_the_jobs_owner_gets_it(self, route: Route) -> None:
+        for other in (1001, 0):
+            refused(self.ask(route, 7, user_id=other), 403, f"user {other}", "user 1000")
 
     def test_a_job_that_did_not_ask_for_understudy_is_not_managed_unless_its_ranks_ask(self, route: Route) -> None:
         (known,) = FleetStore(route.engine).see_jobs([b.job(managed=False, job_id=9)], b.NOW)

@@ -9,7 +9,7 @@ from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
 
 
 def window(rank: int, first: int, launch: int) -> RankWindow:
-    return RankWindow(7, 0, rank, 2, first_step=first, self_seconds=[0.1] * 5, launch=launch)
+    return RankWindow(7, 0, rank, 2, user_id=1000, first_step=first, self_seconds=[0.1] * 5, launch=launch)
 
 
 def test_a_new_launch_gets_a_new_buffer_and_the_one_before_is_ignored() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import select
 
@@ -233,6 +234,9 @@ def test_what_earlier_allocations_spent_counts_until_there_is_progress(rehearsal
     with rehearsal.engine.connect() as connection:
         row = connection.execute(select(tables.job.c.id).where(tables.job.c.job_id == 1)).scalar_one()
     launches = rehearsal.control_plane.stores.launches
+    rehearsal.fake.end(rehearsal.hungry)
+    rehearsal.fake.requeue_job(1)
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 200)
     report(rehearsal, ended(0), ended(1), ended(2, counted=False), ended(3, restart_count=1))
     assert launches.earlier_allocations(row, 1).launches_without_progress == 2
     assert launches.earlier_allocations(row, 2).launches_without_progress == 3
@@ -245,19 +249,30 @@ def blame(job_id: int, node: str = "n5", launch: int = 1, rank: int = 0) -> Laun
     return LaunchEnded(job_id, 0, launch, "L120", "first again", 1.0, cause=hole, failed_node=node, rank=rank)
 
 
-def test_two_users_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> None:
+def blame_n5(rehearsal: Rehearsal, user: str, launch: int = 1) -> int:
+    """A job of this user there, which ends."""
+    job = rehearsal.fake.submit(user, 1, comment="understudy")
+    rehearsal.run(2)
+    report(rehearsal, blame(job, launch=launch))
+    rehearsal.fake.end(job)
+    rehearsal.run(1)
+    return job
+
+
+def test_a_job_blames_no_node_of_others(rehearsal: Rehearsal) -> None:
+    blame_n5(rehearsal, "student")
     report(rehearsal, blame(rehearsal.gang))
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
-    again = rehearsal.fake.submit("researcher", 1, comment="understudy")
-    rehearsal.run(2)
-    report(rehearsal, blame(again))
-    rehearsal.run(1)
+
+
+def test_two_users_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> None:
+    blame_n5(rehearsal, "researcher")
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    blame_n5(rehearsal, "researcher")
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE, "one user's program, submitted again"
-    other = rehearsal.fake.submit("student", 1, comment="understudy")
-    rehearsal.run(2)
-    report(rehearsal, blame(other))
-    rehearsal.run(1)
+    report(rehearsal, blame(rehearsal.gang, "n8"), blame(rehearsal.gang))
+    blame_n5(rehearsal, "student")
     assert rehearsal.state_of("n5") is NodeState.SUSPECT
     rehearsal.run(30)
     assert rehearsal.state_of("n5") is NodeState.SUSPECT
@@ -266,10 +281,17 @@ def test_two_users_that_blame_a_node_make_it_a_suspect(rehearsal: Rehearsal) -> 
 
 
 def test_a_failure_that_goes_with_the_rank_to_another_node_clears_the_first(rehearsal: Rehearsal) -> None:
-    other = rehearsal.fake.submit("student", 1, comment="understudy")
+    rehearsal.fake.end(rehearsal.hungry)
+    rehearsal.fake.end(rehearsal.gang)
     rehearsal.run(2)
-    after = LaunchEnded(other, 0, 2, "L100", "given up", 2.0, failed_node="n6", rank=0)
-    report(rehearsal, blame(rehearsal.gang), blame(other), after)
+    other = rehearsal.fake.submit("student", 5, comment="understudy")
+    rehearsal.run(2)
+    report(rehearsal, blame(other), LaunchEnded(other, 0, 2, "L100", "given up", 2.0, failed_node="n4", rank=0))
+    rehearsal.fake.end(other)
+    rehearsal.run(2)
+    mine = rehearsal.fake.submit("researcher", 5, comment="understudy")
+    rehearsal.run(2)
+    report(rehearsal, blame(mine))
     rehearsal.run(1)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
     report(rehearsal, blame(other, launch=3))
@@ -280,8 +302,12 @@ def test_a_failure_that_goes_with_the_rank_to_another_node_clears_the_first(rehe
 def report(rehearsal: Rehearsal, *facts: JobFact) -> None:
     control_plane = rehearsal.control_plane
     known = control_plane.stores.fleet.known_jobs("testbed")
-    dropped = control_plane.stores.facts.record("n1", facts, rehearsal.fake.now, known.get)
-    assert dropped == []
+    jobs = {job.job_id: job for job in rehearsal.fake.jobs()}
+    for fact in facts:
+        job = jobs[fact.job_id]
+        own = msgspec.structs.replace(fact, user_id=job.user_id)
+        node = job.nodes[0] if job.nodes else "n1"
+        assert control_plane.stores.facts.record(node, [own], rehearsal.fake.now, known.get) == []
 
 
 @pytest.mark.parametrize(("bound", "limit"), [(60, 604), (2, 602), (0, 600)])

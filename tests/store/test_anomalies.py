@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from tests import builders as b
-from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact
+from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, RankStarted
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.job import Attempt, JobKey
@@ -42,6 +43,14 @@ def shards(step: int, restart_count: int = 0) -> list[Fact]:
     ]
 
 
+def gang() -> list[Fact]:
+    return [RankStarted(JOB.key.job_id, 0, rank, 4, b.NOW, 10 + rank) for rank in range(4)]
+
+
+def of_owner(facts: Iterable[Fact]) -> list[Fact]:
+    return [msgspec.structs.replace(fact, user_id=JOB.slurm.user_id) for fact in facts]
+
+
 def anomaly(step: int, rank: int = 1, restart_count: int = 0, **changes: Any) -> Anomaly:
     values = {"kind": AnomalyKind.LOSS_NAN, "at": b.NOW, "value": "nan", **changes}
     return Anomaly(JOB.key.job_id, restart_count, rank, 4, step=step, **values)
@@ -55,8 +64,9 @@ def report(engine: Engine) -> Report:
     known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
 
     def record(node: str, *facts: Fact, at: float = b.NOW) -> list[str]:
-        return FactStore(engine).record(node, facts, at, lambda _: known)
+        return FactStore(engine).record(node, of_owner(facts), at, lambda _: known)
 
+    record("n2", *gang())
     return record
 
 
@@ -140,7 +150,7 @@ def test_where_nan_was_first(engine: Engine, report: Report) -> None:
 def test_on_one_node_none_is_first(engine: Engine) -> None:
     alone = b.job(nodes=("n1",))
     known = FleetStore(engine).see_jobs([alone], b.NOW)[0]
-    FactStore(engine).record("n1", [anomaly(5)], b.NOW, lambda _: known)
+    FactStore(engine).record("n1", of_owner([anomaly(5)]), b.NOW, lambda _: known)
     assert CheckpointStore(engine).first_nans(0) == ()
 
 
@@ -162,7 +172,7 @@ def test_a_person_can_answer_for_the_checkpoints(tmp_path: Path) -> None:
 
 def _trust(plane: ControlPlane) -> None:
     known = plane.stores.fleet.known_jobs(b.CLUSTER)
-    plane.stores.facts.record("n2", [*shards(20), anomaly(7)], b.NOW, known.get)
+    plane.stores.facts.record("n2", of_owner([*shards(20), anomaly(7)]), b.NOW, known.get)
     client = TestClient(plane.app)
     route, token = "/v1/jobs/7/trust-checkpoints", {"Authorization": "Bearer the-token-of-the-operator"}
     word = {"reason": "a bad batch, the weights are fine", "by": "alice"}
@@ -175,7 +185,7 @@ def _trust(plane: ControlPlane) -> None:
     assert client.get("/v1/checkpoints").json()[0]["suspect"] != ""
     assert client.post(route, json=word, headers=token).json() == {"job_id": 7, "cleared_at": b.NOW + 100}
     assert client.get("/v1/checkpoints").json()[0]["suspect"] == ""
-    plane.stores.facts.record("n2", [anomaly(9)], b.NOW + 200, known.get)
+    plane.stores.facts.record("n2", of_owner([anomaly(9)]), b.NOW + 200, known.get)
     assert client.get("/v1/checkpoints").json()[0]["suspect"] != ""
 
 

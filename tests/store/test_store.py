@@ -35,7 +35,7 @@ from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import StoreError, open_database, reading
-from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.facts import Circumstances, FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.journal import Journal
@@ -45,16 +45,45 @@ from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.tables import metadata
 
 JOB = b.job()
+OWNER = JOB.slurm.user_id
 
 
 def shard(rank: int, step: int = 20, restart_count: int = 0, world_size: int = 4) -> CheckpointShard:
     return CheckpointShard(
-        JOB.key.job_id, restart_count, rank, world_size, step, f"/c/{step}", f"rank-{rank}", 10, "0" * 64, b.NOW
+        JOB.key.job_id,
+        restart_count,
+        rank,
+        world_size,
+        step,
+        f"/c/{step}",
+        f"rank-{rank}",
+        10,
+        "0" * 64,
+        b.NOW,
+        user_id=OWNER,
     )
 
 
+def started(rank: int, restart_count: int = 0, world_size: int = 4, at: float = b.NOW, launch: int = 0) -> RankStarted:
+    pid = 10 + rank
+    return RankStarted(JOB.key.job_id, restart_count, rank, world_size, at, pid, launch, OWNER)
+
+
+def started_gang(world_size: int = 4) -> list[RankStarted]:
+    return [started(rank, world_size=world_size) for rank in range(world_size)]
+
+
+def first_step(rank: int, at: float, step: int = 20, launch: int = 0) -> FirstStep:
+    """Of a gang of two that was requeued once."""
+    return FirstStep(JOB.key.job_id, 1, rank, 2, step, at, launch, OWNER)
+
+
+def nodes_now(job_id: int, restart_count: int) -> tuple[str, ...] | None:
+    return JOB.slurm.nodes if (job_id, restart_count) == (JOB.key.job_id, 0) else None
+
+
 def of_no_job(number: int) -> CheckpointShard:
-    return msgspec.structs.replace(shard(0), job_id=100_000 + number, user_id=1000)
+    return msgspec.structs.replace(shard(0), job_id=100_000 + number, user_id=OWNER)
 
 
 @contextmanager
@@ -116,42 +145,46 @@ def test_the_same_sequence_of_another_boot_is_another_event(engine: Engine) -> N
 def test_the_jobs_that_were_on_the_node_are_kept_with_a_kernel_event(engine: Engine) -> None:
     jobs = [JobThere(7, 500, "alice"), JobThere(8, 600, "bob")]
     event = b.xid_event("n1", 31).event
-    FactStore(engine).record("n1", [event], b.NOW, lambda _: None, lambda at: jobs if at == event.at else [])
+    FactStore(engine).record(
+        "n1", [event], b.NOW, lambda _: None, Circumstances(lambda at: jobs if at == event.at else [])
+    )
     (stored,) = FactStore(engine).kernel_events(0, 0.0)
     assert stored.jobs == tuple(jobs)
 
 
 class TestCheckpoints:
     def test_half_of_the_ranks_make_no_checkpoint(self, engine: Engine, job_row: int) -> None:
-        record(engine, job_row, shard(0), shard(1))
+        record(engine, job_row, *started_gang(), shard(0), shard(1))
         assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_all_ranks_make_one(self, engine: Engine, job_row: int) -> None:
-        record(engine, job_row, *(shard(rank) for rank in range(4)))
+        record(engine, job_row, *started_gang(), *(shard(rank) for rank in range(4)))
         (checkpoint,) = CheckpointStore(engine).complete_checkpoints(JOB.key)
         assert (checkpoint.step, checkpoint.path, checkpoint.world_size) == (20, "/c/20", 4)
 
     def test_one_rank_that_repeats_itself_is_still_one(self, engine: Engine, job_row: int) -> None:
-        record(engine, job_row, shard(0), shard(0), shard(0), shard(0))
+        record(engine, job_row, *started_gang(), shard(0), shard(0), shard(0), shard(0))
         assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_shards_of_different_attempts_do_not_add_up(self, engine: Engine, job_row: int) -> None:
-        record(engine, job_row, shard(0), shard(1), shard(2, restart_count=1), shard(3, restart_count=1))
+        record(
+            engine, job_row, *started_gang(), shard(0), shard(1), shard(2, restart_count=1), shard(3, restart_count=1)
+        )
         assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_a_rank_outside_its_world_completes_nothing(self, engine: Engine, job_row: int) -> None:
-        record(engine, job_row, shard(0), shard(1), shard(2), shard(7))
+        record(engine, job_row, *started_gang(), shard(0), shard(1), shard(2), shard(7))
         assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_shards_that_come_before_their_job_is_known_wait_for_it(self, engine: Engine) -> None:
         for _ in range(2):
-            record(engine, None, *(shard(rank) for rank in range(4)))
+            record(engine, None, *started_gang(), *(shard(rank) for rank in range(4)))
         facts = FactStore(engine)
         assert facts.attach_waiting(lambda _: None, b.NOW).found == 0
         known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
-        assert facts.attach_waiting(lambda _: known, b.NOW).found == 4
+        assert facts.attach_waiting(lambda _: known, b.NOW, nodes_now).found == 8
         assert len(CheckpointStore(engine).complete_checkpoints(JOB.key)) == 1
-        assert facts.attach_waiting(lambda _: known, b.NOW).found == 0
+        assert facts.attach_waiting(lambda _: known, b.NOW, nodes_now).found == 0
 
     def test_shards_about_no_job_do_not_wait_for_ever(self, engine: Engine) -> None:
         record(engine, None, shard(0))
@@ -169,7 +202,7 @@ class TestCheckpoints:
         assert "44 facts of user 1000 about jobs that Slurm does not show: 256 wait already" in words
         assert facts.record("n2", [shard(rank) for rank in range(4)], b.NOW, lambda _: None) == []
         known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
-        found = facts.attach_waiting(lambda job_id: known if job_id == JOB.key.job_id else None, b.NOW)
+        found = facts.attach_waiting(lambda job_id: known if job_id == JOB.key.job_id else None, b.NOW, nodes_now)
         assert found.found == 4
         with statements(engine) as made:
             assert facts.attach_waiting(asked.append, b.NOW).found == 0
@@ -182,7 +215,7 @@ class TestCheckpoints:
         facts = FactStore(engine)
         shards = [shard(rank) for rank in range(4)]
         assert facts.record("n1", shards, b.NOW, lambda _: None) == []
-        assert facts.attach_waiting(lambda _: others, b.NOW).found == 0
+        assert facts.attach_waiting(lambda _: others, b.NOW, nodes_now).found == 0
         with statements(engine) as made:
             assert facts.record("n1", shards, b.NOW, lambda _: others) == []
         assert made == []
@@ -205,12 +238,12 @@ class TestCheckpoints:
             connection.execute(update(table).where(table.c.id == 1).values(fact='{"type": "of another release"}'))
         known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
         facts = FactStore(engine)
-        attached = facts.attach_waiting(lambda _: known, b.NOW)
+        attached = facts.attach_waiting(lambda _: known, b.NOW, nodes_now)
         assert attached.found == 3
         (words,) = attached.unreadable
         assert "fact 1 of node n1 about job 7" in words
         with statements(engine) as made:
-            assert facts.attach_waiting(lambda _: known, b.NOW + 1) == (0, ())
+            assert facts.attach_waiting(lambda _: known, b.NOW + 1, nodes_now) == (0, ())
         assert made == []
         facts.attach_waiting(lambda _: known, b.NOW + 3602)
         with engine.connect() as connection:
@@ -225,11 +258,11 @@ class TestCheckpoints:
         record(engine, None, *(msgspec.structs.replace(shard(rank), user_id=1234) for rank in range(4)))
         known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
         facts = FactStore(engine)
-        assert facts.attach_waiting(lambda _: known, b.NOW).found == 0
+        assert facts.attach_waiting(lambda _: known, b.NOW, nodes_now).found == 0
         assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
 
     def test_a_checkpoint_written_again_elsewhere_completes_there(self, engine: Engine, job_row: int) -> None:
-        record(engine, job_row, shard(0), shard(1))
+        record(engine, job_row, *started_gang(), shard(0), shard(1))
         again = [msgspec.structs.replace(shard(rank), path="/d/20") for rank in range(4)]
         record(engine, job_row, *again)
         assert [one.path for one in CheckpointStore(engine).complete_checkpoints(JOB.key)] == ["/d/20"]
@@ -249,23 +282,24 @@ def test_a_restore_point_stays_for_its_launch(engine: Engine, job_row: int) -> N
 
 
 def test_what_ranks_of_a_later_launch_report_counts_again(engine: Engine, job_row: int) -> None:
-    launches, number = LaunchStore(engine), JOB.key.job_id
-    record(engine, job_row, *(RankStarted(number, 1, rank, 2, b.NOW + rank, 10 + rank) for rank in range(2)))
-    record(engine, job_row, *(FirstStep(number, 1, rank, 2, 20, b.NOW + rank) for rank in range(2)))
+    FleetStore(engine).see_jobs([b.job(restart_count=1)], b.NOW)
+    launches = LaunchStore(engine)
+    record(engine, job_row, *(started(rank, 1, 2, b.NOW + rank) for rank in range(2)))
+    record(engine, job_row, *(first_step(rank, b.NOW + rank) for rank in range(2)))
     assert launches.processes(JOB.key, 1) == (2, 2, b.NOW + 1)
-    record(engine, job_row, RankStarted(number, 1, 0, 2, b.NOW + 9, 30, launch=1))
+    record(engine, job_row, started(0, 1, 2, b.NOW + 9, launch=1))
     assert launches.processes(JOB.key, 1) == (1, 2, b.NOW + 9)
     assert launches.first_step_at(JOB.key, 1) == (20, b.NOW + 1), "no rank of the later launch is that far"
-    record(engine, job_row, FirstStep(number, 1, 0, 2, 40, b.NOW + 10, launch=1))
+    record(engine, job_row, first_step(0, b.NOW + 10, 40, launch=1))
     assert launches.first_step_at(JOB.key, 1) is None
-    record(engine, job_row, FirstStep(number, 1, 1, 2, 40, b.NOW + 11, launch=1))
+    record(engine, job_row, first_step(1, b.NOW + 11, 40, launch=1))
     assert launches.first_step_at(JOB.key, 1) == (40, b.NOW + 11)
 
 
 def test_shards_of_two_launches_make_no_checkpoint(engine: Engine, job_row: int) -> None:
     early, late = shard(0), msgspec.structs.replace(shard(1), launch=1)
     others = [shard(rank) for rank in range(2, 4)]
-    record(engine, job_row, early, late, *others)
+    record(engine, job_row, *started_gang(), early, late, *others)
     assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
     record(engine, job_row, shard(1))
     assert len(CheckpointStore(engine).complete_checkpoints(JOB.key)) == 1
@@ -286,7 +320,8 @@ def test_a_launch_ends_when_the_next_is_heard_of(engine: Engine) -> None:
 
 def test_the_gang_has_taken_its_first_step_when_every_rank_has(engine: Engine, job_row: int) -> None:
     launches = LaunchStore(engine)
-    steps = [FirstStep(JOB.key.job_id, 1, rank, 2, 20, b.NOW + rank) for rank in range(2)]
+    FleetStore(engine).see_jobs([b.job(restart_count=1)], b.NOW)
+    steps = [first_step(rank, b.NOW + rank) for rank in range(2)]
     record(engine, job_row, steps[0])
     assert launches.first_step_at(JOB.key, 1) is None
     record(engine, job_row, steps[1])
@@ -493,6 +528,6 @@ def test_driver_and_gpus_are_kept_with_each_event(engine: Engine) -> None:
     machine = generation_of("570.124.06", [b.gpu(0), b.gpu(1)])
     assert machine == generation_of("570.124.06", [b.gpu(1), b.gpu(0)])
     assert machine != generation_of("570.124.06", [b.gpu(0), b.gpu(2)])
-    facts.record("n1", events, b.NOW, lambda _: None, generation=machine)
+    facts.record("n1", events, b.NOW, lambda _: None, Circumstances(generation=machine))
     assert [one.generation for one in facts.kernel_events(0, 0.0)] == [machine]
     assert [one.generation for one in facts.hardware_events(0, 0.0)] == [machine]

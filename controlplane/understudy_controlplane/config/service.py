@@ -58,7 +58,8 @@ class Jobs(Section):
         "understudy",
         min_length=1,
         description="Word in the Slurm comment of jobs that Understudy manages (`sbatch --comment=understudy`). Other "
-        "jobs are never touched.",
+        "jobs are never touched. A further word, `checkpoints=/scratch/me/run`, names a folder: the job is restored "
+        "from no other.",
     )
     swaps_per_hour_max: int = Field(
         6,

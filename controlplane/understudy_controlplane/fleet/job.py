@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from understudy_agent.wire import AnomalyKind
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmView
+
+CHECKPOINTS = "checkpoints="
+"""In the Slurm comment, before a folder in which the job saves its checkpoints."""
 
 
 class JobKey(NamedTuple):
@@ -58,10 +62,18 @@ class KnownJob:
     user_id: int
     managed: bool = False  # asked for Understudy
     seen_at: float = 0.0  # when it was last written down: at its last requeue, or later
+    checkpoint_folders: tuple[str, ...] = ()  # that its Slurm comment names; empty: it names none
 
     def believes(self, user_id: int) -> bool:
-        """Whether a process of this user may speak for the job: its owner's, or root's."""
-        return user_id in (0, self.user_id)
+        """Only processes of the job's owner may speak for it or ask for its checkpoints: not even root's."""
+        return user_id == self.user_id
+
+    def may_save_at(self, path: str) -> bool:
+        """Whether a checkpoint at this path is inside the folders that the job names."""
+        normal = posixpath.normpath(path)
+        return not self.checkpoint_folders or any(
+            normal == folder or normal.startswith(folder.rstrip("/") + "/") for folder in self.checkpoint_folders
+        )
 
 
 def identify(cluster: str, slurm: SlurmJob, known: KnownJob | None) -> JobKey:
@@ -150,4 +162,14 @@ class FirstNan:
 
 def opted_in(comment: str, word: str) -> bool:
     """Whether `word` stands alone in the Slurm comment: "understudy", "team-a understudy", "understudy,x=1"."""
-    return word in comment.replace(",", " ").replace(";", " ").split()
+    return word in _words(comment)
+
+
+def checkpoint_folders(comment: str) -> tuple[str, ...]:
+    """Folders that a Slurm comment names: "understudy checkpoints=/scratch/run checkpoints=/home/a/run"."""
+    named = (word.removeprefix(CHECKPOINTS) for word in _words(comment) if word.startswith(CHECKPOINTS))
+    return tuple(posixpath.normpath(folder) for folder in named if folder)
+
+
+def _words(comment: str) -> list[str]:
+    return comment.replace(",", " ").replace(";", " ").split()

@@ -41,7 +41,7 @@ from understudy_controlplane.ingest.decode import Decoded, decode_report
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
 from understudy_controlplane.store.database import StoreError
-from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.facts import Circumstances, FactStore
 from understudy_controlplane.store.launches import LaunchStore
 
 log = structlog.get_logger()
@@ -256,8 +256,11 @@ def store_facts(deps: ReportDependencies, report: Report, before: Report | None,
         [_parsed(fact) for fact in report.facts],
         now,
         deps.directory.get,
-        lambda at: deps.telemetry.allocations.on(report.node, at),
-        _generation(report, before),
+        Circumstances(
+            lambda at: deps.telemetry.allocations.on(report.node, at),
+            _generation(report, before),
+            deps.telemetry.nodes_of,
+        ),
     )
 
 

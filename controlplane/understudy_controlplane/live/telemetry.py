@@ -138,7 +138,7 @@ class Telemetry:
         job = self._expected.get(window.job_id)
         if job is None or node not in job.nodes or window.restart_count != job.restart_count:
             return f"Slurm knows of no attempt {window.restart_count} running on {node} now"
-        if window.user_id not in (0, job.user_id):
+        if window.user_id != job.user_id:
             return f"they come from user {window.user_id}"
         if window.rank >= window.world_size or window.world_size > len(job.nodes) * RANKS_PER_NODE_MAX:
             return f"it cannot be in a world of {window.world_size} on {len(job.nodes)} nodes"

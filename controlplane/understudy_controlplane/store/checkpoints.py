@@ -22,8 +22,18 @@ class CheckpointStore:
         self._engine = engine
 
     def complete_checkpoints(self, job: JobKey) -> list[Checkpoint]:
-        """Checkpoints of which every rank of one attempt's world announced its shard, all under one path."""
-        shard = tables.checkpoint_shard
+        """Checkpoints of which every rank of one attempt announced its shard, all under one path. How many ranks there
+        are comes from the start of the gang, not from the shards.
+        """
+        shard, start = tables.checkpoint_shard, tables.rank_start
+        started = (start.c.job, start.c.restart_count, start.c.launch)
+        world = (
+            select(*started, func.max(start.c.world_size).label("size"))
+            .join(tables.job, tables.job.c.id == start.c.job)
+            .where(is_job(job))
+            .group_by(*started)
+            .subquery()
+        )
         query = (
             select(
                 shard.c.restart_count,
@@ -34,7 +44,8 @@ class CheckpointStore:
                 func.max(shard.c.at).label("completed_at"),
             )
             .join(tables.job, tables.job.c.id == shard.c.job)
-            .where(is_job(job), shard.c.rank < shard.c.world_size)
+            .join(world, and_(*(shard.c[column.name] == world.c[column.name] for column in started)))
+            .where(is_job(job), shard.c.rank < shard.c.world_size, shard.c.world_size == world.c.size)
             .group_by(shard.c.restart_count, shard.c.launch, shard.c.step, shard.c.path, shard.c.world_size)
             .having(func.count(shard.c.rank.distinct()) == shard.c.world_size)
             .order_by(shard.c.step)

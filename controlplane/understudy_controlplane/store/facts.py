@@ -6,7 +6,7 @@ import hashlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -60,6 +60,9 @@ WAITING_OF_A_USER_MAX = 256
 """Facts that wait for a job, of one user on one node. A gang has a few for each of its ranks there, and Slurm shows its
 job within a second."""
 
+UNREADABLE = -1
+"""Instead of the restart count of a fact that cannot be read."""
+
 REFUSALS_AT_ONCE = 1000
 
 
@@ -67,6 +70,30 @@ KeyT = TypeVar("KeyT")
 
 Place = tuple[str, int]
 """A node, and a user whose processes run there."""
+
+Run = tuple[int, int]
+"""Slurm's job id, and the restart count of an attempt."""
+
+NodesNow = Callable[[int, int], Collection[str] | None]
+"""By job id and restart count: the nodes on which Slurm shows this attempt now; None: it does not show it running."""
+
+
+def _nowhere(_job_id: int, _restart_count: int) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What else is known when facts of a node arrive."""
+
+    jobs_at: Callable[[float], Sequence[JobThere]] = lambda _: ()
+    """The jobs that were on the node at this time."""
+    generation: Generation = UNKNOWN
+    """The node's driver and set of GPUs."""
+    nodes_now: NodesNow = _nowhere
+
+
+NOTHING_KNOWN = Circumstances()
 
 
 class Attached(NamedTuple):
@@ -84,18 +111,18 @@ def _take_one(counter: Counter[KeyT], key: KeyT) -> None:
 class _Waiting:
     """What waits in the database, counted: a reading of Slurm that names no new job costs no query."""
 
-    jobs: Counter[int] = field(default_factory=Counter)  # by job id
+    runs: Counter[Run] = field(default_factory=Counter)
     places: Counter[Place] = field(default_factory=Counter)
     oldest_at: float = math.inf
     set_aside: set[int] = field(default_factory=set)  # ids of rows that cannot be read
 
-    def add(self, job_id: int, place: Place, at: float) -> None:
-        self.jobs[job_id] += 1
+    def add(self, run: Run, place: Place, at: float) -> None:
+        self.runs[run] += 1
         self.places[place] += 1
         self.oldest_at = min(self.oldest_at, at)
 
-    def remove(self, job_id: int, place: Place) -> None:
-        _take_one(self.jobs, job_id)
+    def remove(self, run: Run, place: Place) -> None:
+        _take_one(self.runs, run)
         _take_one(self.places, place)
 
 
@@ -113,32 +140,34 @@ class FactStore:
         facts: Iterable[Fact],
         now: float,
         known_job: Callable[[int], KnownJob | None],
-        jobs_at: Callable[[float], Sequence[JobThere]] = lambda _: (),
-        generation: Generation = UNKNOWN,
+        around: Circumstances = NOTHING_KNOWN,
     ) -> list[str]:
         """One transaction: all of them or, with an exception, none. Returns what was not believed, in words.
 
-        `jobs_at(time)` returns the jobs that were on the node then; `generation` is the node's driver and set of GPUs.
+        A fact about a job is believed when its owner's process reports it from a node of that attempt. It waits where
+        Slurm has not shown the attempt yet.
         """
-        dropped: list[str] = []
-        waiting: list[JobFact] = []
         rows: list[tuple[Table, dict[str, Any]]] = []
-        seen = {"node": node, "received_at": now}
-        machine = seen | {"driver_version": generation.driver_version, "gpu_set": generation.gpu_set}
+        waiting: list[JobFact] = []
+        of_jobs: list[tuple[KnownJob, JobFact]] = []
         for fact in facts:
-            if isinstance(fact, KernelEvent):
-                jobs = [list(job) for job in jobs_at(fact.at)]
-                rows.append((tables.kernel_event, msgspec.structs.asdict(fact) | machine | {"jobs": jobs}))
-            elif isinstance(fact, HardwareEvent):
-                rows.append((tables.hardware_event, msgspec.structs.asdict(fact) | machine | {"kind": fact.kind.value}))
-            elif isinstance(fact, JobRefused):
-                rows.append((tables.job_refusal, msgspec.structs.asdict(fact) | seen))
+            if isinstance(fact, KernelEvent | HardwareEvent | JobRefused):
+                rows.append(_of_node(node, fact, now, around))
             elif (job := known_job(fact.job_id)) is None:
                 waiting.append(fact)
-            elif not job.believes(fact.user_id):
-                dropped.append(f"user {fact.user_id} speaks for job {fact.job_id} of user {job.user_id}")
             elif job.managed:
-                rows.append(_of_job(node, fact, now, job.row))
+                of_jobs.append((job, fact))
+        dropped: list[str] = []
+        shown = self._nodes_shown(node, of_jobs, around.nodes_now)
+        for job, fact in of_jobs:
+            nodes = shown[job.row, fact.restart_count]
+            objection = _objection(node, job, fact, nodes)
+            if objection:
+                dropped.append(objection)
+            elif nodes is None:
+                waiting.append(fact)
+            else:
+                rows.append(_of_job(node, fact, now, job.row, nodes))
         if not rows and not waiting:
             return dropped
         with self._lock if waiting else nullcontext(), self._engine.begin() as connection:
@@ -147,6 +176,23 @@ class FactStore:
             if waiting:
                 dropped += self._wait(connection, node, waiting, now)
         return dropped
+
+    def _nodes_shown(
+        self, node: str, facts: Iterable[tuple[KnownJob, JobFact]], nodes_now: NodesNow
+    ) -> dict[Run, Collection[str] | None]:
+        """By job row and restart count: the nodes of the attempt. The database is asked only where Slurm does not show
+        it on this node now.
+        """
+        shown: dict[Run, Collection[str] | None] = {}
+        for job, fact in facts:
+            run = (job.row, fact.restart_count)
+            if run in shown:
+                continue
+            shown[run] = nodes_now(fact.job_id, fact.restart_count)
+            if node not in (shown[run] or ()):
+                with reading(self._engine) as connection:
+                    shown[run] = _nodes_of(connection, job.row, fact, nodes_now)
+        return shown
 
     def _wait(self, connection: Connection, node: str, facts: Sequence[JobFact], now: float) -> list[str]:
         """With the lock: keep facts until Slurm names their job, within bounds. Returns what is not kept, in words."""
@@ -157,7 +203,7 @@ class FactStore:
             if waiting.places[place] >= WAITING_OF_A_USER_MAX:
                 refused[fact.user_id] += 1
             elif self._keep(connection, node, fact, now):
-                waiting.add(fact.job_id, place, now)
+                waiting.add(_run_of(fact), place, now)
         self._waiting = waiting
         return [
             f"{count} facts of user {user} about jobs that Slurm does not show: {WAITING_OF_A_USER_MAX} wait already"
@@ -184,13 +230,15 @@ class FactStore:
             fact = _read(row)
             waiting.oldest_at = min(waiting.oldest_at, row.received_at)
             if fact is not None:
-                waiting.add(row.job_id, (row.node, fact.user_id), row.received_at)
+                waiting.add(_run_of(fact), (row.node, fact.user_id), row.received_at)
             else:
-                waiting.jobs[row.job_id] += 1  # until it is read once more, and set aside
+                waiting.runs[row.job_id, UNREADABLE] += 1  # until it is read once more, and set aside
         return waiting
 
-    def attach_waiting(self, known_job: Callable[[int], KnownJob | None], now: float) -> Attached:
-        """Give facts that waited for their job to it, and drop those that waited too long or are not to be believed.
+    def attach_waiting(
+        self, known_job: Callable[[int], KnownJob | None], now: float, nodes_now: NodesNow = _nowhere
+    ) -> Attached:
+        """Give facts that waited for their attempt to its job, and drop those that waited too long or are not believed.
 
         A row that cannot be read is set aside until it has waited too long, and stops no other.
         """
@@ -200,15 +248,19 @@ class FactStore:
                 with reading(self._engine) as connection:
                     self._waiting = self._counted(connection)
             waiting = self._waiting
-            named = [job_id for job_id in waiting.jobs if known_job(job_id) is not None]
+            named = {
+                job_id
+                for job_id, count in waiting.runs
+                if known_job(job_id) is not None and (count == UNREADABLE or nodes_now(job_id, count) is not None)
+            }
             too_old = now - waiting.oldest_at > WAITING_SECONDS_MAX
             if not named and not too_old:
                 return Attached(0)
-            due = or_(table.c.job_id.in_(named[:JOBS_AT_ONCE]), table.c.received_at < now - WAITING_SECONDS_MAX)
+            due = or_(table.c.job_id.in_(sorted(named)[:JOBS_AT_ONCE]), table.c.received_at < now - WAITING_SECONDS_MAX)
             with self._engine.begin() as connection:
                 self._waiting = None  # counted again if this transaction fails
                 rows = connection.execute(select(table).where(due).order_by(table.c.id).limit(WAITING_AT_ONCE)).all()
-                attached = _attach(connection, rows, waiting, known_job, now)
+                attached = _Attachment(connection, waiting, known_job, nodes_now, now).attach(rows)
                 if too_old:
                     oldest = connection.execute(select(func.min(table.c.received_at))).scalar()
                     waiting.oldest_at = math.inf if oldest is None else oldest
@@ -240,33 +292,79 @@ class FactStore:
             )
 
 
-def _attach(
-    connection: Connection,
-    rows: Sequence[Row[Any]],
-    waiting: _Waiting,
-    known_job: Callable[[int], KnownJob | None],
-    now: float,
-) -> Attached:
-    over: list[int] = []
-    unreadable: list[str] = []
-    found = 0
-    for row in rows:
-        fact, job = _read(row), known_job(row.job_id)
-        if now - row.received_at > WAITING_SECONDS_MAX or (fact is not None and job is not None):
-            over.append(row.id)
-        if fact is None and row.id not in waiting.set_aside:
-            waiting.set_aside.add(row.id)
-            _take_one(waiting.jobs, row.job_id)
-            unreadable.append(f"fact {row.id} of node {row.node} about job {row.job_id}: {row.fact[:TEXT_SHOWN_MAX]}")
-        if fact is None or row.id not in over[-1:]:
-            continue
-        waiting.remove(row.job_id, (row.node, fact.user_id))
-        if job is not None and job.managed and job.believes(fact.user_id):
-            table, values = _of_job(row.node, fact, row.received_at, job.row)
-            insert_new(connection, table, [values])
-            found += 1
-    connection.execute(delete(tables.waiting_fact).where(tables.waiting_fact.c.id.in_(over)))
-    return Attached(found, tuple(unreadable))
+@dataclass(slots=True)
+class _Attachment:
+    """One pass over facts that wait."""
+
+    connection: Connection
+    waiting: _Waiting
+    known_job: Callable[[int], KnownJob | None]
+    nodes_now: NodesNow
+    now: float
+    found: int = 0
+
+    def attach(self, rows: Sequence[Row[Any]]) -> Attached:
+        over: list[int] = []
+        unreadable: list[str] = []
+        for row in rows:
+            too_old = self.now - row.received_at > WAITING_SECONDS_MAX
+            fact = _read(row)
+            if fact is None and row.id not in self.waiting.set_aside:
+                self.waiting.set_aside.add(row.id)
+                _take_one(self.waiting.runs, (row.job_id, UNREADABLE))
+                shown = row.fact[:TEXT_SHOWN_MAX]
+                unreadable.append(f"fact {row.id} of node {row.node} about job {row.job_id}: {shown}")
+            judged = fact is not None and self._judge(row, fact)
+            if judged or too_old:
+                over.append(row.id)
+            if fact is not None and (judged or too_old):
+                self.waiting.remove(_run_of(fact), (row.node, fact.user_id))
+        self.connection.execute(delete(tables.waiting_fact).where(tables.waiting_fact.c.id.in_(over)))
+        return Attached(self.found, tuple(unreadable))
+
+    def _judge(self, row: Row[Any], fact: JobFact) -> bool:
+        """Store the fact where it is believed. False: Slurm has not shown its attempt yet."""
+        job = self.known_job(fact.job_id)
+        if job is None:
+            return False
+        nodes = _nodes_of(self.connection, job.row, fact, self.nodes_now)
+        if not job.managed or _objection(row.node, job, fact, nodes):
+            return True
+        if nodes is None:
+            return False
+        table, values = _of_job(row.node, fact, row.received_at, job.row, nodes)
+        insert_new(self.connection, table, [values])
+        self.found += 1
+        return True
+
+
+def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] | None) -> str:
+    """Why the fact is not believed; empty: nothing speaks against it. `nodes` are those of its attempt."""
+    if not job.believes(fact.user_id):
+        return f"user {fact.user_id} speaks for job {fact.job_id} of user {job.user_id}"
+    if nodes is not None and node not in nodes:
+        return f"{node} speaks for attempt {fact.restart_count} of job {fact.job_id}, which does not run there"
+    if isinstance(fact, CheckpointShard) and not job.may_save_at(fact.path):
+        shown = fact.path[:TEXT_SHOWN_MAX]
+        return f"job {fact.job_id} announced a checkpoint outside the folders in its comment: {shown}"
+    return ""
+
+
+def _run_of(fact: JobFact) -> Run:
+    return fact.job_id, fact.restart_count
+
+
+def _nodes_of(connection: Connection, job_row: int, fact: JobFact, nodes_now: NodesNow) -> Collection[str] | None:
+    """The nodes of the fact's attempt, as Slurm showed them first and as it shows them now; None: not shown yet."""
+    now, table = nodes_now(fact.job_id, fact.restart_count), tables.attempt
+    query = select(table.c.nodes).where(
+        table.c.job == job_row,
+        table.c.restart_count == fact.restart_count,
+        table.c.launch == 0,
+        table.c.running_at.is_not(None),
+    )
+    first = connection.execute(query).scalar()
+    return None if first is None and now is None else frozenset(first or ()) | frozenset(now or ())
 
 
 def _read(row: Row[Any]) -> JobFact | None:
@@ -278,7 +376,25 @@ def _read(row: Row[Any]) -> JobFact | None:
     return fact
 
 
-def _of_job(node: str, fact: JobFact, received_at: float, job_row: int) -> tuple[Table, dict[str, Any]]:
+def _of_node(
+    node: str, fact: KernelEvent | HardwareEvent | JobRefused, now: float, around: Circumstances
+) -> tuple[Table, dict[str, Any]]:
+    values: dict[str, Any] = msgspec.structs.asdict(fact) | {"node": node, "received_at": now}
+    if isinstance(fact, JobRefused):
+        return tables.job_refusal, values
+    values |= {"driver_version": around.generation.driver_version, "gpu_set": around.generation.gpu_set}
+    if isinstance(fact, HardwareEvent):
+        return tables.hardware_event, values | {"kind": fact.kind.value}
+    return tables.kernel_event, values | {"jobs": [list(job) for job in around.jobs_at(fact.at)]}
+
+
+def _of_job(
+    node: str, fact: JobFact, received_at: float, job_row: int, nodes: Collection[str]
+) -> tuple[Table, dict[str, Any]]:
+    """A launcher blames no nodes but those of its attempt."""
+    if isinstance(fact, LaunchEnded):
+        failed, blamed = fact.failed_node, tuple(name for name in fact.blamed if name in nodes)
+        fact = msgspec.structs.replace(fact, failed_node=failed if failed in nodes else "", blamed=blamed)
     values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": received_at}
     del values["job_id"], values["user_id"]
     if isinstance(fact, Anomaly):

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, bindparam, insert, select, true, update
 
-from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob
+from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, checkpoint_folders
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.slurm import SlurmNode
@@ -246,7 +246,8 @@ def _see_job(connection: Connection, job: Job, now: float) -> KnownJob:
     insert_new(connection, tables.job, [job.key._asdict() | values])
     connection.execute(update(tables.job).where(is_job(job.key)).values(**values))
     row = connection.execute(select(tables.job.c.id).where(is_job(job.key))).scalar_one()
-    return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id, job.managed, now)
+    folders = checkpoint_folders(job.slurm.comment)
+    return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id, job.managed, now, folders)
 
 
 def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> None:
