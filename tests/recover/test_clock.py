@@ -12,7 +12,7 @@ from understudy_controlplane.fleet.recovery import RecoveryStatus
 
 pytestmark = pytest.mark.integration
 
-SETS = ((-3600.0, True), (-200.0, False), (60.0, False), (3600.0, True))
+SETS = ((-3600.0, True), (-200.0, False), (200.0, False), (3600.0, True))
 """Seconds, and whether slurmctld runs on the same machine. MUNGE refuses another one whose clock is minutes away."""
 
 
@@ -40,7 +40,7 @@ def test_a_fault_after_it_is_dealt_with(rehearsal: Rehearsal, seconds: float, wi
     assert rehearsal.state_of("n2") is NodeState.QUARANTINED
 
 
-@pytest.mark.parametrize("seconds", [-200.0, 60.0])
+@pytest.mark.parametrize("seconds", [-200.0, 200.0])
 @pytest.mark.parametrize("effects", [1, 4])
 def test_a_recovery_goes_on_when_the_clock_is_set_in_its_middle(
     rehearsal: Rehearsal, seconds: float, effects: int

@@ -26,6 +26,7 @@ from understudy_agent.wire import (
     LauncherReport,
     LauncherState,
     LaunchStarted,
+    Port,
     RankStarted,
     RankWindow,
     Report,
@@ -38,6 +39,7 @@ from understudy_controlplane.ingest.launchers import gang_of
 from understudy_controlplane.ingest.launchers import objection_to as objection_to_launcher
 from understudy_controlplane.ingest.reports import objection_to, store_facts
 from understudy_controlplane.live.telemetry import UnknownNode
+from understudy_controlplane.store.database import StoreError
 
 CLUSTER = "testbed"
 STEP_SECONDS = 2.0
@@ -47,6 +49,9 @@ CHECKPOINT_STEPS = 30
 WINDOW_STEPS_MAX = 64
 REBOOT_SECONDS = 20.0
 LATE_SECONDS_MAX = 15.0
+SELF_SECONDS = 1.0
+SLOW_SELF_SECONDS = 1.8
+HARDWARE_SLOWDOWN = 0x08  # nvmlClocksEventReason bit
 
 _encoder = msgspec.json.Encoder()
 
@@ -61,6 +66,11 @@ class Machine:
     boots_at: float = math.inf  # when it comes back by itself
     silent_until: float = 0.0
     disturbed_until: float = 0.0
+    cut_until: float = 0.0  # from the management network
+    slow_until: float = 0.0
+    slow_shows: bool = False  # in its clocks
+    port_down_since: float = math.inf
+    port_up_at: float = math.inf
     broken: bool = False
     fails_validation: bool = False
     accused_at: float = -math.inf  # when something last happened for which it may be taken out of service
@@ -79,6 +89,29 @@ class Machine:
         return [
             Gpu(index, GpuStatus.OK, f"GPU-{self.name}-{index}", f"0000:{index + 1:02x}:00.0") for index in range(8)
         ]
+
+    def answers(self, now: float) -> bool:
+        """Whether agent and slurmd can be reached."""
+        return self.alive and now >= self.cut_until
+
+    def port_is_down(self, now: float) -> bool:
+        return self.port_down_since <= now < self.port_up_at
+
+    def gpus_at(self, now: float) -> list[Gpu]:
+        if not self.slow_shows or now >= self.slow_until:
+            return self.gpus
+        return [msgspec.structs.replace(self.gpus[0], clock_event_reasons=HARDWARE_SLOWDOWN), *self.gpus[1:]]
+
+    def port_at(self, now: float) -> Port:
+        if self.port_is_down(now):
+            down = now - self.port_down_since
+            return Port("mlx5_0", 1, "InfiniBand", "DOWN", "Polling", was_active=True, down_seconds=down)
+        return Port("mlx5_0", 1, "InfiniBand", "ACTIVE", "LinkUp", was_active=True)
+
+    def repair(self) -> None:
+        self.broken = self.fails_validation = False
+        self.slow_until = 0.0
+        self.port_down_since = math.inf
 
     def log_xid(self, xid: int, now: float) -> None:
         text = f"NVRM: Xid (PCI:0000:01:00): {xid}, pid=1, name=python, simulated"
@@ -113,6 +146,8 @@ class Gang:
     first_step: int = 0
     stopped_at: float = math.inf
     hung_on: str = ""
+    stays_until: float = 0.0  # the ranks of the last node ignore a launch before that
+    left_behind: Attempt | None = None  # that they still belong to
     first_step_sent: bool = False
     saved: int = 0  # the last step of which its ranks have announced a checkpoint
     over: str = ""  # how it ended, as its user knows
@@ -126,6 +161,8 @@ class Gang:
         return self.since < math.inf and self.stopped_at == math.inf
 
     def begin(self, attempt: Attempt, now: float) -> None:
+        stay = self.attempt is not None and now < self.stays_until and attempt.launch > 0
+        self.left_behind = self.attempt if stay else None
         self.attempt = attempt
         self.starts_at, self.since, self.stopped_at = now + START_SECONDS, math.inf, math.inf
         self.hung_on, self.first_step_sent, self.lost = "", False, ()
@@ -162,6 +199,8 @@ class Cluster:
         self.bad_since: dict[tuple[int, Attempt], int] = {}
         """From which step on an attempt's loss was NaN, as the control plane has acknowledged."""
         self.restores: list[Restore] = []
+        self.worked: dict[int, set[Attempt]] = {}
+        """Job → attempts of which all ranks together have finished a step."""
 
     # -- what happens by itself ----------------------------------------------------------------------------------
 
@@ -177,7 +216,7 @@ class Cluster:
         for gang in self.gangs:
             self._follow_slurm(gang, jobs.get(gang.job_id), now)
             self._obey(gang, core, now)
-            bad = [name for name in gang.seats if not self._well(name)]
+            bad = [name for name in gang.seats if not self._well(name, now)]
             if bad:
                 if gang.computes:  # the others have written their part of the next checkpoint
                     self._write(gang, gang.step(now) + 1, [name for name in gang.seats if name not in bad], now)
@@ -188,9 +227,9 @@ class Cluster:
             if gang.since < math.inf:
                 self._announce(gang, now)
 
-    def _well(self, name: str) -> bool:
+    def _well(self, name: str, now: float) -> bool:
         machine = self.machines[name]
-        return machine.alive and not machine.broken
+        return machine.alive and not machine.broken and not machine.port_is_down(now)
 
     def _follow_slurm(self, gang: Gang, job: SlurmJob | None, now: float) -> None:
         if job is None or job.state != "RUNNING":
@@ -230,13 +269,20 @@ class Cluster:
         if core is None or known is None or known.restart_count < gang.attempt.restart_count:
             gang.starts_at = now + 1.0
             return
-        answers = {core.reports.give_restore_point(known, gang.attempt) for _ in gang.seats}
+        try:
+            answers = {core.reports.give_restore_point(known, gang.attempt) for _ in gang.seats}
+        except StoreError:
+            gang.starts_at = now + 1.0
+            return
         self.restores += [
             Restore(gang, gang.attempt, step, path, self._is_suspect(gang.job_id, path)) for step, path in answers
         ]
         gang.first_step, gang.saved = min(answers)[0], min(answers)[0]
         gang.starts_at, gang.since = math.inf, now
-        for rank, name in enumerate(gang.seats):
+        if gang.left_behind:
+            gang.hung_on = gang.seats[-1]
+            gang.stop(now)
+        for rank, name in enumerate(gang.seats[:-1] if gang.left_behind else gang.seats):
             started = RankStarted(
                 gang.job_id,
                 gang.attempt.restart_count,
@@ -255,6 +301,7 @@ class Cluster:
         (restarts, launch), world, user = gang.attempt, len(gang.seats), self._user_id(gang)
         if gang.step(now) > gang.first_step and not gang.first_step_sent:
             gang.first_step_sent = True
+            self.worked.setdefault(gang.job_id, set()).add(gang.attempt)
             for rank, name in enumerate(gang.seats):
                 self._put(name, FirstStep(gang.job_id, restarts, rank, world, gang.first_step, now, launch, user))
         step = gang.step(now) // CHECKPOINT_STEPS * CHECKPOINT_STEPS
@@ -305,9 +352,9 @@ class Cluster:
             arriving = [body for at, body in machine.late if at <= now]
             machine.late = [(at, body) for at, body in machine.late if at > now]
             for body in arriving:
-                _receive(core, body, now)
+                _receive(core, body)
             due = bool(machine.facts) or now - machine.sent_at >= REPORT_SECONDS
-            if machine.alive and now >= machine.silent_until and due:
+            if machine.answers(now) and now >= machine.silent_until and due:
                 machine.sent_at = now
                 self._send(machine, core, now)
         for gang in self.gangs:
@@ -322,9 +369,9 @@ class Cluster:
         if fate < 0.5:
             machine.late.append((now + self._random.uniform(0.5, LATE_SECONDS_MAX), body))
             return
-        acknowledged = _receive(core, body, now)
+        acknowledged = _receive(core, body)
         if fate < 0.7:
-            _receive(core, body, now)
+            _receive(core, body)
         if acknowledged and not 0.7 <= fate < 0.8:  # else the answer is lost, and the facts are sent again
             self._note_acknowledged(machine)
             machine.facts.clear()
@@ -352,7 +399,8 @@ class Cluster:
             sequence=machine.sequence,
             agent_started_at=0.0,
             sent_at=now,
-            gpus=machine.gpus,
+            gpus=machine.gpus_at(now),
+            ports=[machine.port_at(now)],
             ranks=windows,
             facts=list(machine.facts),
         )
@@ -366,18 +414,20 @@ class Cluster:
         machine.reported[gang.job_id, gang.attempt] = step
         behind = gang.hung_on == machine.name
         waits = bool(gang.hung_on) and not behind
+        attempt = (behind and gang.left_behind) or gang.attempt
+        self_seconds = SLOW_SELF_SECONDS if now < machine.slow_until else SELF_SECONDS
         return RankWindow(
             gang.job_id,
-            gang.attempt.restart_count,
+            attempt.restart_count,
             rank,
             len(gang.seats),
             0,
             self._user_id(gang),
             "",
             begin,
-            [1.0] * (step - begin),
+            [self_seconds] * (step - begin),
             [STEP_SECONDS] * (step - begin),
-            gang.attempt.launch,
+            attempt.launch,
             Collective("all_reduce", step + 1 + waits, now, step, waits),
         )
 
@@ -387,7 +437,7 @@ class Cluster:
         host = self.machines[gang.seats[0]]
         nodes = core.telemetry.nodes_of(gang.job_id, gang.attempt.restart_count)
         known = core.reports.directory.get(gang.job_id)
-        if not host.alive or now < host.silent_until or nodes is None or known is None:
+        if not host.answers(now) or now < host.silent_until or nodes is None or known is None:
             return
         state = LauncherState(
             gang.job_id,
@@ -399,13 +449,16 @@ class Cluster:
             gang.lost,
         )
         report = LauncherReport(WIRE_VERSION, CLUSTER, host.name, self._user_id(gang), state)
-        if objection_to_launcher(report, known, nodes) is None and core.launchers.note(gang_of(report, nodes, now)):
+        if objection_to_launcher(report, known, nodes) is None and core.launchers.note(
+            gang_of(report, nodes, core.reports.clock.now())
+        ):
             core.loop.wake()
 
 
-def _receive(core: Core, body: bytes, now: float) -> bool:
+def _receive(core: Core, body: bytes) -> bool:
     """As the route for reports does it. Whether it was acknowledged."""
     deps = core.reports
+    now = deps.clock.now()
     report = decode_report(body).report
     if objection_to(deps, report) is not None:
         return False
@@ -415,6 +468,9 @@ def _receive(core: Core, body: bytes, now: float) -> bool:
     except UnknownNode:
         return False
     if report.facts:
-        store_facts(deps, report, before.report if before else None, now)
+        try:
+            store_facts(deps, report, before.report if before else None, now)
+        except StoreError:
+            return False
         deps.wake_loop()
     return True

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from understudy_controlplane.decide.guards import HOUR_SECONDS
+from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
+    AllocationSwapPlan,
     Recovery,
     RecoveryStatus,
     StepName,
@@ -31,6 +33,9 @@ GRACE_SECONDS = 100.0
 
 STEP_SECONDS_MAX = 420.0
 """No step of these simulations may take longer."""
+
+MANY_LAUNCHES = 1_000_000
+"""More than a gang has in one allocation."""
 
 DRAINS = (StepName.DRAIN_NODES,)
 CALLS: dict[str, tuple[StepName, ...]] = {
@@ -77,7 +82,11 @@ class Invariants:
     def __init__(self, world: World) -> None:
         self._world = world
         self.effects = 0
-        self.paused_since = math.inf
+        self.errors_excused = False
+        """The database was away since the last round: what failed for that is no error of the control plane."""
+        self._errors = 0
+        self._newest_before_pause: int | None = None  # while it is paused
+        self._halted = False
         self._wrong_since: dict[str, float] = {}
         self._at_fault: set[str] = set()
         self._asked: dict[str, float] = {}
@@ -92,6 +101,7 @@ class Invariants:
     # -- what the simulation reports -------------------------------------------------------------------------------
 
     def started(self) -> None:
+        self._errors = 0
         self._fine_since = self._world.now
         self._wrong_since.clear()
 
@@ -101,6 +111,13 @@ class Invariants:
             self._vouched_at[node] = self._world.now
         if verb in (Verb.HOLD, Verb.TEST, Verb.RETIRE):
             self._world.cluster.machines[node].accused_at = self._world.now
+
+    def switched(self, verb: Verb) -> None:
+        core = self._world.core
+        assert core is not None
+        newest = max((recovery.id for recovery in core.stores.recoveries.newest(1)), default=0)
+        self._newest_before_pause = None if verb is Verb.RESUME else newest
+        self._halted = verb is Verb.PAUSE_NOW
 
     def drained_by_person(self, node: str) -> None:
         self._drained_by_person.add(node)
@@ -133,6 +150,8 @@ class Invariants:
         ]
         if not begun:
             raise Violation("no-effect-without-decision", f"{effect}, and no recovery has begun a step that does this")
+        if self._halted and all(recovery.ends_as is not RecoveryStatus.CANCELLED for recovery, _ in begun):
+            raise Violation("a-halt-halts", f"{effect} in a pause that halts what is under way")
         self._touches_nothing_of_others(effect)
 
     def after_effect(self, effect: Effect) -> None:
@@ -166,6 +185,9 @@ class Invariants:
             raise Violation("nothing-of-others-touched", f"{effect}, and {words}")
 
     def _has_evidence(self, effect: Effect, machine: Machine) -> None:
+        idle_and_cut = not machine.answers(self._world.now) and not _jobs_on(self._world, machine.name)
+        if idle_and_cut:
+            machine.accused_at = self._world.now
         if machine.accused_at == -math.inf:
             raise Violation("no-decision-without-evidence", f"{effect}, and nothing has happened to the node")
         if machine.alive and machine.accused_at < self._resumed_at.get(machine.name, -math.inf):
@@ -176,14 +198,18 @@ class Invariants:
     def after_tick(self) -> None:
         core = self._world.core
         assert core is not None
-        if core.loop.pulse.errors_total:
+        errors, self._errors = core.loop.pulse.errors_total - self._errors, core.loop.pulse.errors_total
+        if errors and not self.errors_excused:
             raise Violation("no-error", core.loop.pulse.last_error or "a recovery ran into an error")
+        self.errors_excused = False
         if core.loop.pulse.slurm.error:
             self._fine_since = math.inf
         else:
             self._fine_since = min(self._fine_since, self._world.now)
         records = core.stores.fleet.nodes()
-        self._known = tuple(core.stores.recoveries.running())
+        ended, self._known = self._known, tuple(core.stores.recoveries.running())
+        running = {recovery.id for recovery in self._known}
+        self._gangs_work([core.stores.recoveries.get(one.id) for one in ended if one.id not in running])
         self._jobs_that_ended()
         self._budgets(records)
         self._one_recovery_a_node()
@@ -201,6 +227,19 @@ class Invariants:
                 words = f"job {gang.job_id} was {gang.over} and is {job.state} again"
                 raise Violation("an-ended-job-never-runs-again", words)
 
+    def _gangs_work(self, ended: list[Recovery]) -> None:
+        """A gang of which some ranks belong to another launch finishes no step: its recovery has not succeeded."""
+        cluster = self._world.cluster
+        given_up = {gang.job_id for gang in cluster.gangs if gang.over}
+        for recovery in ended:
+            swap = recovery.swap
+            if swap is None or recovery.status is not RecoveryStatus.SUCCEEDED or swap.job.job_id in given_up:
+                continue
+            before = Attempt(swap.restart_count, swap.launch if isinstance(swap, AllocationSwapPlan) else MANY_LAUNCHES)
+            if not any(attempt > before for attempt in cluster.worked.get(swap.job.job_id, ())):
+                words = f"recovery {recovery.id} has succeeded, and no attempt of job {swap.job.job_id} after {before}"
+                raise Violation("a-gang-is-one-launch", f"{words} has finished a step")
+
     def _budgets(self, records: dict[str, NodeRecord]) -> None:
         """Counted when a node is newly out of service; those that operators asked for do not count."""
         guards = self._world.config.guards
@@ -213,8 +252,8 @@ class Invariants:
         core = self._world.core
         assert core is not None
         history = GangHistory(core.stores.recoveries)
-        history.refresh(self._world.now)
-        moves = Counter(job for _, job in history.swaps_since(self._world.now - HOUR_SECONDS))
+        history.refresh(self._world.clock.now())
+        moves = Counter(job for _, job in history.swaps_since(self._world.clock.now() - HOUR_SECONDS))
         for job, number in moves.items():
             if number > self._world.config.jobs.swaps_per_hour_max:
                 raise Violation("never-over-a-budget", f"job {job} was moved {number} times within an hour")
@@ -230,9 +269,11 @@ class Invariants:
 
     def _pause(self) -> None:
         """A request of a person is carried out in a pause as well."""
+        if self._newest_before_pause is None:
+            return
         for recovery in self._known:
             asked = any(name in self._asked for name in recovery.plan.nodes)
-            if recovery.decided_at > self.paused_since and not asked:
+            if recovery.id > self._newest_before_pause and not asked:
                 kind = recovery.plan.kind.value
                 raise Violation("a-pause-begins-nothing", f"recovery {recovery.id} ({kind}) began in a pause")
 
@@ -335,14 +376,9 @@ class Invariants:
         )
         core = world.core
         assert core is not None
-        failed = {
-            recovery.plan.job.job_id
-            for recovery in core.stores.recoveries.newest(100)
-            if isinstance(recovery.plan, SwapPlan) and recovery.status is RecoveryStatus.FAILED
-        }
         for gang in world.cluster.gangs:
             job = jobs.get(gang.job_id)
-            if gang.over or job is None or job.ended or gang.job_id in failed:
+            if gang.over or job is None or job.ended:
                 continue
             if gang.computes or (job.pending and usable < job.node_count) or gang.job_id in self._stays(core):
                 continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 StoreT = TypeVar("StoreT")
@@ -23,6 +24,9 @@ class Tables:
     def __init__(self) -> None:
         self.written: Counter[str] = Counter()
         self.reading: set[str] = set()
+        self.epoch = 0
+        """What was remembered in an earlier one is forgotten: the clock was set."""
+        self.before_call: Callable[[], None] = lambda: None
 
     def note(self, statement: str) -> None:
         read, written = _named(statement)
@@ -45,7 +49,8 @@ class Remembered:
         method = getattr(self._store, name)
 
         def call(*arguments: Any, **named: Any) -> Any:
-            key = (name, *(None if isinstance(one, float) else one for one in arguments))
+            self._tables.before_call()
+            key = (self._tables.epoch, name, *(None if isinstance(one, float) else one for one in arguments))
             if named or not _hashable(key):
                 return method(*arguments, **named)
             known = self._answers.get(key)

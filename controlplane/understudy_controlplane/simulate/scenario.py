@@ -24,9 +24,13 @@ class Kind(StrEnum):
     XID = "GPU reports an Xid"  # `number`: the code
     XID_OF_PROGRAM = "program causes an Xid"
     AGENT_SILENT = "agent is silent"
+    MANAGEMENT_CUT = "management network of the node is down"  # its ranks go on
+    SLOW = "GPU is slow"  # `number`: 1 where its clocks show why
+    PORT_DOWN = "fabric port is down"
     ALL_AGENTS_SILENT = "all agents are silent"
     MESSAGES_DISTURBED = "messages of the node are lost, late, twice and out of order"
     RANK_HANGS = "a rank does not enter the collective"
+    RANKS_STAY = "ranks of the gang's last node stay behind at its next launch"
     LOSS_NAN = "loss is NaN"
     VALIDATION_FAILS = "the next validation of the node fails"
     SLURM_AWAY = "slurmctld does not answer"
@@ -36,14 +40,22 @@ class Kind(StrEnum):
     KILLED_BEFORE_EFFECT = "control plane is killed before its next effect"
     KILLED_AFTER_EFFECT = "control plane is killed after its next effect"
     KILLED_AT_COMMIT = "control plane is killed at a commit"  # `number`: of the commits from now on
+    DATABASE_AWAY = "database does not answer"
+    DATABASE_SLOW = "database answers slowly"
+    CLOCK_SET = "control plane's clock is set"  # `number`: by how many seconds; it is set right after `seconds`
     DRAINS = "administrator drains the node"
     RESUMES = "administrator resumes the node"
     HOLDS = "operator holds the node"
     RELEASES = "operator releases the node"
     TESTS = "operator asks for a test of the node"
+    RETIRES = "operator retires the node"
+    CANCELS_RECOVERY = "operator cancels the newest recovery"
     PAUSES = "operator pauses the control plane"
+    PAUSES_NOW = "operator pauses the control plane and halts its recoveries"
     UNPAUSES = "operator ends the pause"
     DELETES_RESERVATIONS = "administrator deletes Understudy's reservations"
+    HOLDS_JOB = "user holds the gang's job"
+    RELEASES_JOB = "user releases the gang's job"
     CANCELS = "user cancels the gang"
     COMPLETES = "gang completes"
     CRASHES = "gang's program fails"
@@ -81,6 +93,7 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
 FATAL_XIDS = (48, 79, 95, 119)
 PROGRAM_XIDS = (13, 31, 43)
 DRAINING_XIDS = (63, 94)
+CLOCK_JUMPS = (-3600, 3600, -200, 60)
 
 
 def _node(random: Random) -> str:
@@ -89,6 +102,10 @@ def _node(random: Random) -> str:
 
 def _gang(random: Random) -> str:
     return str(random.randrange(len(GANG_SIZES)))
+
+
+def _launcher(_: Random) -> str:
+    return str(LAUNCHER_GANG)
 
 
 def _nothing(_: Random) -> str:
@@ -105,8 +122,12 @@ KINDS: tuple[tuple[int, Kind, Callable[[Random], str]], ...] = (
     (2, Kind.XID_OF_PROGRAM, _node),
     (3, Kind.AGENT_SILENT, _node),
     (1, Kind.ALL_AGENTS_SILENT, _nothing),
+    (2, Kind.MANAGEMENT_CUT, _node),
+    (3, Kind.SLOW, _node),
+    (2, Kind.PORT_DOWN, _node),
     (3, Kind.MESSAGES_DISTURBED, _node),
     (3, Kind.RANK_HANGS, _gang),
+    (1, Kind.RANKS_STAY, _launcher),
     (1, Kind.LOSS_NAN, _gang),
     (2, Kind.VALIDATION_FAILS, _node),
     (3, Kind.SLURM_AWAY, _nothing),
@@ -116,13 +137,20 @@ KINDS: tuple[tuple[int, Kind, Callable[[Random], str]], ...] = (
     (4, Kind.KILLED_BEFORE_EFFECT, _nothing),
     (4, Kind.KILLED_AFTER_EFFECT, _nothing),
     (3, Kind.KILLED_AT_COMMIT, _nothing),
+    (2, Kind.DATABASE_AWAY, _nothing),
+    (1, Kind.DATABASE_SLOW, _nothing),
+    (2, Kind.CLOCK_SET, _nothing),
     (3, Kind.DRAINS, _node),
     (3, Kind.RESUMES, _node),
     (2, Kind.HOLDS, _node),
     (2, Kind.RELEASES, _node),
     (1, Kind.TESTS, _node),
+    (1, Kind.RETIRES, _node),
+    (2, Kind.CANCELS_RECOVERY, _nothing),
     (1, Kind.PAUSES, _nothing),
+    (1, Kind.PAUSES_NOW, _nothing),
     (1, Kind.DELETES_RESERVATIONS, _nothing),
+    (1, Kind.HOLDS_JOB, _gang),
     (2, Kind.CANCELS, _gang),
     (2, Kind.COMPLETES, _gang),
     (2, Kind.CRASHES, _gang),
@@ -172,8 +200,16 @@ def _event(random: Random, at: float, earlier: list[Event]) -> list[Event]:
             number = random.randint(1, 3)
         case Kind.KILLED_AT_COMMIT:
             number = random.randint(1, 30)
-        case Kind.PAUSES:
+        case Kind.SLOW:
+            seconds, number = round(random.uniform(60, 200), 1), random.choice((0, 1))
+        case Kind.PORT_DOWN:
+            seconds = random.choice((0.0, seconds))
+        case Kind.CLOCK_SET:
+            seconds, number = random.choice((0.0, seconds)), random.choice(CLOCK_JUMPS)
+        case Kind.PAUSES | Kind.PAUSES_NOW:
             return [Event(at, kind), Event(round(at + seconds, 2), Kind.UNPAUSES)]
+        case Kind.HOLDS_JOB:
+            return [Event(at, kind, subject), Event(round(at + seconds, 2), Kind.RELEASES_JOB, subject)]
     lasts = kind in LASTING
     return [Event(at, kind, subject, seconds if lasts else 0.0, number)]
 
@@ -182,6 +218,13 @@ LASTING = frozenset(
     {
         Kind.NODE_DIES,
         Kind.AGENT_SILENT,
+        Kind.MANAGEMENT_CUT,
+        Kind.SLOW,
+        Kind.PORT_DOWN,
+        Kind.RANKS_STAY,
+        Kind.DATABASE_AWAY,
+        Kind.DATABASE_SLOW,
+        Kind.CLOCK_SET,
         Kind.ALL_AGENTS_SILENT,
         Kind.MESSAGES_DISTURBED,
         Kind.SLURM_AWAY,

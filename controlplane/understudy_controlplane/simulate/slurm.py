@@ -149,10 +149,17 @@ class VirtualSlurm:
         self._node(name).dead_since = None
 
     def boot_node(self, name: str) -> None:
-        """The node has booted, and Slurm did not expect it: what ran there is gone."""
+        """The node has booted, and Slurm did not expect it: what ran there is gone. A drained node stays as it is, and
+        a reason stays that Slurm has not given itself (node_mgr.c, validate_node_specs).
+        """
         self.start_node(name)
-        if not self._node(name).down:
-            self._down(self._node(name), "Node unexpectedly rebooted", "slurm")
+        node = self._node(name)
+        if node.down or (node.drained and name not in self._busy()):
+            return
+        reason, user, at = node.reason, node.reason_user, node.reason_at
+        self._down(node, "Node unexpectedly rebooted", "slurm")
+        if reason and reason != "Not responding":
+            node.reason, node.reason_user, node.reason_at = reason, user, at
 
     def add_node(self, name: str) -> None:
         self._nodes[name] = _Node(name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from random import Random
 from typing import Any, cast
@@ -14,12 +14,14 @@ from understudy_controlplane.api.operator_requests import REFUSED_IN
 from understudy_controlplane.app import Core, Outside, assemble
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.operator import Verb
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, StepStatus
+from understudy_controlplane.fleet.operator import Verb, cancel_subject
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, RecoveryStatus, StepStatus
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob
 from understudy_controlplane.ingest.authority import Token
+from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.recover.effect import EffectAtOnce
 from understudy_controlplane.simulate.cluster import CLUSTER, REBOOT_SECONDS, Cluster, Gang, Machine
+from understudy_controlplane.simulate.happen import happen
 from understudy_controlplane.simulate.invariants import Effect, Invariants
 from understudy_controlplane.simulate.remembered import Tables, remembered
 from understudy_controlplane.simulate.scenario import (
@@ -34,13 +36,16 @@ from understudy_controlplane.simulate.scenario import (
 )
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmError, SlurmUnavailable
-from understudy_controlplane.store.database import DatabaseInMemory, Engine
+from understudy_controlplane.store.database import DatabaseInMemory, Engine, StoreError
 from understudy_controlplane.store.stores import Stores
 
 BEGIN = 1_700_000_000.0
 SOON_SECONDS = 0.3
 QUIET_SECONDS_MAX = 45.0
 SLOW_CALL_SECONDS = 2.0
+SLOW_STATEMENT_SECONDS = 0.05
+RESTART_SECONDS = 5.0
+MUNGE_SECONDS = 300.0
 SLURM_SAVES_SECONDS = 5.0
 PERSON_SECONDS = (20.0, 90.0)
 """How long a person takes from a ticket to the repaired node."""
@@ -77,14 +82,30 @@ def configuration(settings: Settings) -> Config:
 
 
 class VirtualClock:
+    """The clock of the control plane's machine. The agents are on other machines, and have the right time."""
+
     def __init__(self, slurm: VirtualSlurm) -> None:
         self._slurm = slurm
+        self._ahead = 0.0
+        self._slurm_ahead = 0.0
 
     def now(self) -> float:
-        return self._slurm.now
+        return self._slurm.now + self._ahead
 
     def monotonic(self) -> float:
-        return self._slurm.now
+        """The true time."""
+        return self._slurm.now - self._slurm_ahead
+
+    def by_slurm(self, moment: float) -> float:
+        return moment + self._slurm_ahead
+
+    def set_by(self, seconds: float) -> None:
+        """By many minutes only where slurmctld runs on the same machine: MUNGE refuses another one."""
+        if abs(seconds) > MUNGE_SECONDS:
+            self._slurm_ahead += seconds
+            self._slurm.now += seconds
+        else:
+            self._ahead += seconds
 
 
 class World:
@@ -94,22 +115,29 @@ class World:
         self.slurm = VirtualSlurm(NODES, BEGIN)
         self.cluster = Cluster(NODES, Random(f"messages {scenario.seed}"))
         self.random = Random(f"world {scenario.seed}")
+        self.clock = VirtualClock(self.slurm)
         self._tables = Tables()
+        self._tables.before_call = self._database_away
         self.engine = database.engine
+        database.before_statement, database.before_commit = self._tables.note, lambda: None
         database.clear()
-        database.before_statement, database.before_commit = self._tables.note, self._committing
+        database.before_statement, database.before_commit = self._executing, self._committing
         self.core: Core | None = None
+        self.saved: object = None  # by slurmctld, before it crashes
         self.story: list[tuple[float, str]] = []
         self.ticks = 0
         self.crashed_in: Counter[str] = Counter()
         """Steps that were under way when the control plane was killed."""
-        self._line = SlurmLine(self)
+        self.line = SlurmLine(self)
         self._recovering = False
         self._due = BEGIN
         self._pause = SOON_SECONDS
         self._restart_at = math.inf
         self._commits_left = 0
         self._kill_at_commit = 0.0
+        self.database_away_until = self.database_slow_until = 0.0
+        self._looks_from_outside = False
+        self._later: list[tuple[float, Callable[[], None]]] = []
         self._repairs: dict[str, float] = {}  # node → when a person has repaired it
         self._rebooting: dict[str, float] = {}
         self._tickets: dict[str, str] = {}
@@ -117,7 +145,7 @@ class World:
 
     @property
     def now(self) -> float:
-        return self.slurm.now
+        return self.clock.monotonic()
 
     def tell(self, words: str) -> None:
         self.story.append((self.now - BEGIN, words))
@@ -133,12 +161,10 @@ class World:
         for event in self.scenario.events:
             if event.kind is Kind.SLURM_CRASHES:
                 self._pass_until(BEGIN + event.at - SLURM_SAVES_SECONDS)
-                saved = self.slurm.saved_state()
+                self.saved = self.slurm.saved_state()
             self._pass_until(BEGIN + event.at)
             self.tell(f"-- {event}")
-            if event.kind is Kind.SLURM_CRASHES:
-                self.slurm.crash(saved)
-            self._happen(event)
+            happen(self, event)
             self.slurm.changes += 1
             self._wake()
         self._pass_until(BEGIN + END)
@@ -154,7 +180,7 @@ class World:
         while self.now < end:
             moment = min(end, self._due if self.core else self._restart_at, self.cluster.next_change(), self._chores())
             changes = self.slurm.changes
-            self.slurm.step(max(moment, self.now + 1e-3))
+            self.slurm.step(self.clock.by_slurm(max(moment, self.now + 1e-3)))
             if self.slurm.changes != changes:
                 self._due = min(self._due, self.now + SOON_SECONDS)
                 self._pause = SOON_SECONDS
@@ -166,7 +192,7 @@ class World:
                 self._tick()
 
     def jobs(self) -> dict[int, SlurmJob]:
-        return {job.job_id: job for job in self._line.jobs_now()}
+        return {job.job_id: job for job in self.line.jobs_now()}
 
     def _wake(self) -> None:
         self._due, self._pause = self.now, SOON_SECONDS
@@ -182,8 +208,15 @@ class World:
         except Killed as killed:
             self.die(killed.seconds)
             return
+        except StoreError:  # as `Loop.run` does it
+            if self.database_answers:
+                raise
+            self._recovering = False
+            self._due = self.now + IDLE_TICK_SECONDS
+            return
         self.cluster.live(self.jobs(), core, self.now)
-        self.invariants.after_tick()
+        with self.from_outside():
+            self.invariants.after_tick()
         busy = self.invariants.activity() != before
         self._pause = SOON_SECONDS if busy else min(3 * self._pause, QUIET_SECONDS_MAX)
         self._due = self.now + self._pause
@@ -193,9 +226,9 @@ class World:
     def start(self) -> None:
         try:
             outside = Outside(
-                cast(Slurm, self._line),
-                lambda node: self.cluster.machines[node.name].alive,
-                VirtualClock(self.slurm),
+                cast(Slurm, self.line),
+                lambda node: self.cluster.machines[node.name].answers(self.now),
+                self.clock,
                 webhook=self,
                 make_stores=self._stores,
                 sleep=self.slurm.advance,
@@ -205,6 +238,11 @@ class World:
             self.core = assemble(self.config, outside, self.engine, Token("a-token-for-simulations"))
         except Killed as killed:
             self.die(killed.seconds)
+            return
+        except StoreError:
+            if self.database_answers:
+                raise
+            self.die(RESTART_SECONDS)
             return
         self.tell("control plane starts")
         self._recovering = False
@@ -219,11 +257,39 @@ class World:
     def die(self, seconds: float) -> None:
         self.tell("control plane is killed")
         if self.core is not None:
-            for recovery in self.core.stores.recoveries.running():
-                self.crashed_in.update(s.name.value for s in recovery.steps if s.status is StepStatus.INTENDED)
+            with self.from_outside():
+                for recovery in self.core.stores.recoveries.running():
+                    self.crashed_in.update(s.name.value for s in recovery.steps if s.status is StepStatus.INTENDED)
         self.core, self._restart_at = None, self.now + seconds
 
+    # -- its database --------------------------------------------------------------------------------------------
+
+    @property
+    def database_answers(self) -> bool:
+        return self.now >= self.database_away_until
+
+    @contextmanager
+    def from_outside(self) -> Iterator[None]:
+        """The simulation itself looks into the database: that takes no time, and always works."""
+        self._looks_from_outside, before = True, self._looks_from_outside
+        try:
+            yield
+        finally:
+            self._looks_from_outside = before
+
+    def _database_away(self) -> None:
+        if not self.database_answers and not self._looks_from_outside:
+            self.invariants.errors_excused = True
+            raise StoreError("the database does not answer")
+
+    def _executing(self, statement: str) -> None:
+        self._tables.note(statement)
+        self._database_away()
+        if self.now < self.database_slow_until and not self._looks_from_outside:
+            self.slurm.advance(SLOW_STATEMENT_SECONDS)
+
     def _committing(self) -> None:
+        self._database_away()
         if self._commits_left:
             self._commits_left -= 1
             if not self._commits_left:
@@ -242,20 +308,27 @@ class World:
         return self._tickets.pop(label, None)
 
     def _chores(self) -> float:
-        return min((*self._repairs.values(), *self._rebooting.values()), default=math.inf)
+        moments = (*self._repairs.values(), *self._rebooting.values(), *(at for at, _ in self._later))
+        return min(moments, default=math.inf)
 
     def _do_chores(self) -> None:
         """Machines boot, people finish repairs."""
         for machine in self.cluster.machines.values():
             if machine.boots_at <= self.now:
                 self._boot(machine)
+        due = [one for at, one in self._later if at <= self.now]
+        self._later = [(at, one) for at, one in self._later if at > self.now]
+        for one in due:
+            one()
+            self.slurm.changes += 1
+            self._wake()
         issued = self.slurm.rebooting()
         for name in issued - self._rebooting.keys():
             self.cluster.machines[name].die()
             self._rebooting[name] = self.now + REBOOT_SECONDS
         for name in [name for name, at in self._rebooting.items() if at <= self.now or name not in issued]:
             del self._rebooting[name]
-            self.cluster.machines[name].broken = False
+            self.cluster.machines[name].repair()
             self._boot(self.cluster.machines[name])
             if name in issued:
                 self.slurm.finish_reboot(name)
@@ -276,110 +349,52 @@ class World:
             self._wake()
 
     def _repaired(self, machine: Machine) -> None:
-        machine.broken = machine.fails_validation = False
+        machine.repair()
         self._boot(machine)
         self.tell(f"a person has repaired {machine.name}")
-        self._ask(Verb.RELEASE, machine.name)
+        self.ask(Verb.RELEASE, machine.name)
 
-    def _ask(self, verb: Verb, node: str) -> None:
+    def ask(self, verb: Verb, node: str) -> None:
         """As `understudy hold` and others do; the control plane has to run for that."""
         core = self.core
-        if core is not None and core.stores.fleet.nodes()[node].state not in REFUSED_IN[verb]:
-            self.invariants.asked(verb, node)
-            with suppress(Killed):
-                core.stores.repairs.ask(verb, node, "a person asks for it", "alice", self.now)
-            self._wake()
-
-    # -- events --------------------------------------------------------------------------------------------------
-
-    def _happen(self, event: Event) -> None:
-        with suppress(SlurmError):
-            if event.subject in self.cluster.machines:
-                self._happen_to_node(event, self.cluster.machines[event.subject])
-            elif event.subject:
-                self._happen_to_gang(event, self.cluster.gangs[int(event.subject)])
-            else:
-                self._happen_to_all(event)
-
-    def _happen_to_node(self, event: Event, machine: Machine) -> None:
-        name, until = machine.name, self.now + event.seconds
-        match event.kind:
-            case Kind.NODE_DIES if machine.alive:
-                machine.die()
-                machine.accused_at = self.now
-                machine.boots_at = until if event.seconds else math.inf
-                self.slurm.kill_node(name)
-            case Kind.XID if machine.alive:
-                machine.broken = event.number not in (63, 94)
-                machine.accused_at = self.now
-                machine.log_xid(event.number, self.now)
-            case Kind.XID_OF_PROGRAM if machine.alive:
-                machine.log_xid(event.number, self.now)
-            case Kind.AGENT_SILENT:
-                machine.silent_until = until
-            case Kind.MESSAGES_DISTURBED:
-                machine.disturbed_until = until
-            case Kind.VALIDATION_FAILS:
-                machine.fails_validation = True
-            case Kind.DRAINS:
-                self.slurm.drain_by("admin", name, "looks odd")
-                self.invariants.drained_by_person(name)
-            case Kind.RESUMES:
-                self.slurm.resume_node(name)
-                self.invariants.resumed_by_person(name)
-            case Kind.HOLDS:
-                self._ask(Verb.HOLD, name)
-            case Kind.RELEASES:
-                self._ask(Verb.RELEASE, name)
-            case Kind.TESTS:
-                self._ask(Verb.TEST, name)
-
-    def _happen_to_gang(self, event: Event, gang: Gang) -> None:
-        job = self.jobs().get(gang.job_id)
-        if job is None or job.ended:
-            return
-        match event.kind:
-            case Kind.CANCELS:
-                gang.over = "cancelled"
-                self.slurm.cancel(gang.job_id)
-            case Kind.COMPLETES | Kind.CRASHES if job.state == "RUNNING":
-                gang.over = "completed" if event.kind is Kind.COMPLETES else "failed"
-                self.slurm.end(gang.job_id, gang.over.upper())
-            case Kind.REQUEUES if job.state == "RUNNING":
-                self.slurm.requeue_job(gang.job_id)
-            case Kind.RANK_HANGS if gang.computes:
-                gang.hung_on = gang.seats[-1]
-                gang.stop(self.now)
-            case Kind.LOSS_NAN:
-                self.cluster.lose_numbers(gang, self.now)
-
-    def _happen_to_all(self, event: Event) -> None:
-        until = self.now + event.seconds
-        match event.kind:
-            case Kind.ALL_AGENTS_SILENT:
-                for machine in self.cluster.machines.values():
-                    machine.silent_until = max(machine.silent_until, until)
-            case Kind.SLURM_AWAY:
-                self._line.away_until = until
-            case Kind.SLURM_SLOW:
-                self._line.slow_until = until
-            case Kind.SLURM_LOSES_ANSWERS:
-                self._line.deaf_until = until
-            case Kind.KILLED_BEFORE_EFFECT | Kind.KILLED_AFTER_EFFECT:
-                self._line.kill = event
-            case Kind.KILLED_AT_COMMIT:
-                self._commits_left, self._kill_at_commit = event.number, event.seconds
-            case Kind.PAUSES | Kind.UNPAUSES if self.core is not None:
-                verb = Verb.PAUSE if event.kind is Kind.PAUSES else Verb.RESUME
+        with self.from_outside():
+            if core is not None and core.stores.fleet.nodes()[node].state not in REFUSED_IN[verb]:
+                self.invariants.asked(verb, node)
                 with suppress(Killed):
-                    self.core.stores.fleet.add_intent(verb.value, "a person asks for it", "alice", self.now)
-                    self.invariants.paused_since = self.now if verb is Verb.PAUSE else math.inf
-            case Kind.DELETES_RESERVATIONS:
-                for reservation in self.slurm.reservations():
-                    with suppress(SlurmError):
-                        self.slurm.delete_reservation(reservation.name)
-            case Kind.SUBMITS:
-                self.slurm.submit("student", event.number, kill_seconds=0.1)
+                    core.stores.repairs.ask(verb, node, "a person asks for it", "alice", self.clock.now())
+                self._wake()
+
+    # -- what events need ----------------------------------------------------------------------------------------
+
+    def later(self, at: float, happen: Callable[[], None]) -> None:
+        self._later.append((at, happen))
+
+    def kill_at_commit(self, commits: int, seconds: float) -> None:
+        self._commits_left, self._kill_at_commit = commits, seconds
+
+    def set_clock(self, seconds: float) -> None:
+        self.tell(f"the control plane's clock is set by {seconds:+.0f} s")
+        self.clock.set_by(seconds)
+        self.slurm.changes += 1
+        self._tables.epoch += 1
+        self._wake()
+
+    def switch(self, verb: Verb) -> None:
+        if self.core is None:
+            return
+        with self.from_outside(), suppress(Killed):
+            self.core.stores.fleet.add_intent(verb.value, "a person asks for it", "alice", self.clock.now())
+            self.invariants.switched(verb)
+
+    def cancel_recovery(self) -> None:
+        if self.core is None:
+            return
+        stores = self.core.stores
+        with self.from_outside(), suppress(Killed):
+            for recovery in stores.recoveries.newest(1):
+                if recovery.status is RecoveryStatus.RUNNING:
+                    subject, now = cancel_subject(recovery.id), self.clock.now()
+                    stores.repairs.ask(Verb.CANCEL, subject, "a person asks for it", "alice", now)
 
 
 class SlurmLine:
@@ -405,10 +420,10 @@ class SlurmLine:
         return call
 
     def _answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        slurm = self._slurm
-        if slurm.now < self.slow_until:
-            slurm.advance(SLOW_CALL_SECONDS)
-        if slurm.now < self.away_until:
+        world = self._world
+        if world.now < self.slow_until:
+            self._slurm.advance(SLOW_CALL_SECONDS)
+        if world.now < self.away_until:
             raise SlurmUnavailable("slurmctld does not answer")
         if name in READS:
             return self._read(name, arguments)
@@ -432,7 +447,8 @@ class SlurmLine:
             self.kill = None
             world.tell(f"the last that it wanted to do: {effect}")
             raise Killed(kill.seconds)
-        world.invariants.before_effect(effect)
+        with world.from_outside():
+            world.invariants.before_effect(effect)
         if name == "submit_job":
             self._prepare(arguments[0])
         try:
@@ -447,7 +463,7 @@ class SlurmLine:
         if kill is not None:
             self.kill = None
             raise Killed(kill.seconds)
-        if self._slurm.now < self.deaf_until:
+        if world.now < self.deaf_until:
             raise SlurmUnavailable("the answer is lost")
 
     def _prepare(self, request: JobRequest) -> None:
@@ -457,6 +473,8 @@ class SlurmLine:
             machine.broken = False
         fails = machine.broken or machine.fails_validation
         machine.fails_validation = False
+        if fails:
+            machine.accused_at = self._world.now
         self._slurm.job_ends_as[request.node] = "FAILED" if fails else "COMPLETED"
 
 

@@ -12,6 +12,9 @@ from understudy_controlplane.slurm.protocol import Slurm, SlurmError
 
 BEGIN_TIME_SLACK_SECONDS = 1.0
 
+REQUEUE_DELAY_SECONDS_MIN = 60.0
+"""Slurm begins a requeued job 121 seconds after the requeue, or as soon as `cred_expire` allows."""
+
 CLOCKS_APART_SECONDS_MAX = 5.0
 """A time of Slurm's that is further ahead says nothing: this machine's clock was set."""
 
@@ -145,13 +148,23 @@ def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait | Failed:
         return Wait(f"the job is {job.state}", may_take_long=job.completing)  # a start time set now would be lost
     if _requeued_within_this_second(job, now):
         return Wait("requeued within this second")
-    if job.start_at is not None and job.start_at > now + BEGIN_TIME_SLACK_SECONDS:
-        return Todo(f"Slurm would start it in {job.start_at - now:.0f} s")
+    if _begins_later(job, now):
+        return Todo(f"Slurm delays its start ({job.reason})")
     return Wait(f"pending: {job.reason or 'no reason given'}")
 
 
 def _requeued_within_this_second(job: SlurmJob, now: float) -> bool:
     return -CLOCKS_APART_SECONDS_MAX < now - job.submit_at < SAME_SECOND_MARGIN_SECONDS
+
+
+def _begins_later(job: SlurmJob, now: float) -> bool:
+    """Whether Slurm delays its start. Where this machine's clock is further ahead of slurmctld's than that delay,
+    Slurm's own times show it.
+    """
+    if job.start_at is None:
+        return False
+    delayed = job.reason == "BeginTime" and job.start_at - job.submit_at >= REQUEUE_DELAY_SECONDS_MIN
+    return delayed or job.start_at > now + BEGIN_TIME_SLACK_SECONDS
 
 
 def start(world: World, slurm: Slurm) -> None:
@@ -169,9 +182,8 @@ def observe_released(world: World) -> Observation:
         return Wait("requeued within this second")
     if job.held_after_failed_launch:
         return Todo("Slurm holds the job since its launch failed")
-    waits = job.reason == "BeginTime" and job.start_at is not None
-    if waits and job.start_at is not None and job.start_at > world.now + BEGIN_TIME_SLACK_SECONDS:
-        return Todo(f"Slurm would start it in {job.start_at - world.now:.0f} s")
+    if job.reason == "BeginTime" and _begins_later(job, world.now):
+        return Todo("Slurm delays its start (BeginTime)")
     return Done(f"pending: {job.reason or 'free'}")
 
 

@@ -1,0 +1,270 @@
+"""What each kind of event does to the world."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.simulate.cluster import Gang, Machine
+from understudy_controlplane.simulate.scenario import DRAINING_XIDS, Event, Kind
+from understudy_controlplane.slurm.protocol import SlurmError
+
+if TYPE_CHECKING:
+    from understudy_controlplane.simulate.world import World
+
+
+def happen(world: World, event: Event) -> None:
+    """Slurm may refuse what people ask of it."""
+    with suppress(SlurmError):
+        if event.kind in TO_NODES:
+            TO_NODES[event.kind](world, event, world.cluster.machines[event.subject])
+        elif event.kind in TO_GANGS:
+            gang = world.cluster.gangs[int(event.subject)]
+            job = world.jobs().get(gang.job_id)
+            if job is not None and not job.ended:
+                TO_GANGS[event.kind](world, event, gang, job)
+        else:
+            TO_ALL[event.kind](world, event)
+
+
+def _until(world: World, event: Event) -> float:
+    return world.now + event.seconds
+
+
+# -- to a node ---------------------------------------------------------------------------------------------------------
+
+
+def _dies(world: World, event: Event, machine: Machine) -> None:
+    if machine.alive:
+        machine.die()
+        machine.accused_at = world.now
+        machine.boots_at = _until(world, event) if event.seconds else math.inf
+        world.slurm.kill_node(machine.name)
+
+
+def _xid(world: World, event: Event, machine: Machine) -> None:
+    if machine.alive:
+        machine.broken = event.number not in DRAINING_XIDS
+        machine.accused_at = world.now
+        machine.log_xid(event.number, world.now)
+
+
+def _xid_of_program(world: World, event: Event, machine: Machine) -> None:
+    if machine.alive:
+        machine.log_xid(event.number, world.now)
+
+
+def _slow(world: World, event: Event, machine: Machine) -> None:
+    if machine.alive:
+        machine.slow_until, machine.slow_shows = _until(world, event), bool(event.number)
+        if machine.slow_shows:
+            machine.accused_at = world.now
+
+
+def _port_down(world: World, event: Event, machine: Machine) -> None:
+    if machine.alive:
+        machine.port_down_since = machine.accused_at = world.now
+        machine.port_up_at = _until(world, event) if event.seconds else math.inf
+
+
+def _agent_silent(world: World, event: Event, machine: Machine) -> None:
+    machine.silent_until = _until(world, event)
+
+
+def _management_cut(world: World, event: Event, machine: Machine) -> None:
+    if machine.alive:
+        machine.cut_until = max(_until(world, event), machine.cut_until)
+        world.slurm.kill_node(machine.name)
+        world.later(machine.cut_until, lambda: _reach_again(world, machine))
+
+
+def _reach_again(world: World, machine: Machine) -> None:
+    if machine.answers(world.now):
+        world.slurm.start_node(machine.name)
+
+
+def _messages_disturbed(world: World, event: Event, machine: Machine) -> None:
+    machine.disturbed_until = _until(world, event)
+
+
+def _validation_fails(_world: World, _event: Event, machine: Machine) -> None:
+    machine.fails_validation = True
+
+
+def _drains(world: World, _event: Event, machine: Machine) -> None:
+    world.slurm.drain_by("admin", machine.name, "looks odd")
+    world.invariants.drained_by_person(machine.name)
+
+
+def _resumes(world: World, _event: Event, machine: Machine) -> None:
+    world.slurm.resume_node(machine.name)
+    world.invariants.resumed_by_person(machine.name)
+
+
+def _asks(verb: Verb) -> Callable[[World, Event, Machine], None]:
+    return lambda world, _event, machine: world.ask(verb, machine.name)
+
+
+TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
+    Kind.NODE_DIES: _dies,
+    Kind.XID: _xid,
+    Kind.XID_OF_PROGRAM: _xid_of_program,
+    Kind.SLOW: _slow,
+    Kind.PORT_DOWN: _port_down,
+    Kind.AGENT_SILENT: _agent_silent,
+    Kind.MANAGEMENT_CUT: _management_cut,
+    Kind.MESSAGES_DISTURBED: _messages_disturbed,
+    Kind.VALIDATION_FAILS: _validation_fails,
+    Kind.DRAINS: _drains,
+    Kind.RESUMES: _resumes,
+    Kind.HOLDS: _asks(Verb.HOLD),
+    Kind.RELEASES: _asks(Verb.RELEASE),
+    Kind.TESTS: _asks(Verb.TEST),
+    Kind.RETIRES: _asks(Verb.RETIRE),
+}
+
+
+# -- to a gang ---------------------------------------------------------------------------------------------------------
+
+
+def _cancels(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    gang.over = "cancelled"
+    world.slurm.cancel(gang.job_id)
+
+
+def _ends(how: str) -> Callable[[World, Event, Gang, SlurmJob], None]:
+    def end(world: World, _event: Event, gang: Gang, job: SlurmJob) -> None:
+        if job.state == "RUNNING":
+            gang.over = how
+            world.slurm.end(gang.job_id, how.upper())
+
+    return end
+
+
+def _requeues(world: World, _event: Event, gang: Gang, job: SlurmJob) -> None:
+    if job.state == "RUNNING":
+        world.slurm.requeue_job(gang.job_id)
+
+
+def _rank_hangs(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    if gang.computes:
+        gang.hung_on = gang.seats[-1]
+        gang.stop(world.now)
+
+
+def _ranks_stay(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
+    gang.stays_until = _until(world, event)
+
+
+def _loss_nan(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    world.cluster.lose_numbers(gang, world.now)
+
+
+def _holds_job(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    world.slurm.hold_job(gang.job_id)
+
+
+def _releases_job(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    world.slurm.release_job(gang.job_id)
+
+
+TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
+    Kind.CANCELS: _cancels,
+    Kind.COMPLETES: _ends("completed"),
+    Kind.CRASHES: _ends("failed"),
+    Kind.REQUEUES: _requeues,
+    Kind.RANK_HANGS: _rank_hangs,
+    Kind.RANKS_STAY: _ranks_stay,
+    Kind.LOSS_NAN: _loss_nan,
+    Kind.HOLDS_JOB: _holds_job,
+    Kind.RELEASES_JOB: _releases_job,
+}
+
+
+# -- to all ------------------------------------------------------------------------------------------------------------
+
+
+def _all_agents_silent(world: World, event: Event) -> None:
+    for machine in world.cluster.machines.values():
+        machine.silent_until = max(machine.silent_until, _until(world, event))
+
+
+def _slurm_away(world: World, event: Event) -> None:
+    world.line.away_until = _until(world, event)
+
+
+def _slurm_slow(world: World, event: Event) -> None:
+    world.line.slow_until = _until(world, event)
+
+
+def _slurm_loses_answers(world: World, event: Event) -> None:
+    world.line.deaf_until = _until(world, event)
+
+
+def _slurm_crashes(world: World, _event: Event) -> None:
+    world.slurm.crash(world.saved)
+
+
+def _killed_at_effect(world: World, event: Event) -> None:
+    world.line.kill = event
+
+
+def _killed_at_commit(world: World, event: Event) -> None:
+    world.kill_at_commit(event.number, event.seconds)
+
+
+def _database_away(world: World, event: Event) -> None:
+    world.database_away_until = _until(world, event)
+
+
+def _database_slow(world: World, event: Event) -> None:
+    world.database_slow_until = _until(world, event)
+
+
+def _clock_set(world: World, event: Event) -> None:
+    world.set_clock(event.number)
+    if event.seconds:
+        world.later(_until(world, event), lambda: world.set_clock(-event.number))
+
+
+def _switches(verb: Verb) -> Callable[[World, Event], None]:
+    return lambda world, _event: world.switch(verb)
+
+
+def _cancels_recovery(world: World, _event: Event) -> None:
+    world.cancel_recovery()
+
+
+def _deletes_reservations(world: World, _event: Event) -> None:
+    for reservation in world.slurm.reservations():
+        with suppress(SlurmError):
+            world.slurm.delete_reservation(reservation.name)
+
+
+def _submits(world: World, event: Event) -> None:
+    world.slurm.submit("student", event.number, kill_seconds=0.1)
+
+
+TO_ALL: dict[Kind, Callable[[World, Event], None]] = {
+    Kind.ALL_AGENTS_SILENT: _all_agents_silent,
+    Kind.SLURM_AWAY: _slurm_away,
+    Kind.SLURM_SLOW: _slurm_slow,
+    Kind.SLURM_LOSES_ANSWERS: _slurm_loses_answers,
+    Kind.SLURM_CRASHES: _slurm_crashes,
+    Kind.KILLED_BEFORE_EFFECT: _killed_at_effect,
+    Kind.KILLED_AFTER_EFFECT: _killed_at_effect,
+    Kind.KILLED_AT_COMMIT: _killed_at_commit,
+    Kind.DATABASE_AWAY: _database_away,
+    Kind.DATABASE_SLOW: _database_slow,
+    Kind.CLOCK_SET: _clock_set,
+    Kind.PAUSES: _switches(Verb.PAUSE),
+    Kind.PAUSES_NOW: _switches(Verb.PAUSE_NOW),
+    Kind.UNPAUSES: _switches(Verb.RESUME),
+    Kind.CANCELS_RECOVERY: _cancels_recovery,
+    Kind.DELETES_RESERVATIONS: _deletes_reservations,
+    Kind.SUBMITS: _submits,
+}
