@@ -11,8 +11,10 @@ from understudy_agent.wire import RestorePoint
 ANSWER_KEPT_SECONDS = 2.0
 """The restore point of an attempt never changes; but Slurm reuses job ids, and a job can become managed later."""
 
-REQUESTS_OPEN_MAX = 64
+REQUESTS_OF_USER_MAX = 64
 """A limit, because any user may ask about any job."""
+
+REQUESTS_OPEN_MAX = 1024
 
 
 class CoalescedRequests:
@@ -26,6 +28,10 @@ class CoalescedRequests:
         """Raises RestorePointError."""
         task = self._open.get(request)
         if task is None:
+            if sum(one.user_id == request.user_id for one in self._open) >= REQUESTS_OF_USER_MAX:
+                raise RestorePointError(
+                    f"{REQUESTS_OF_USER_MAX} requests of this user are open on this node; try again"
+                )
             if len(self._open) >= REQUESTS_OPEN_MAX:
                 raise RestorePointError(f"{REQUESTS_OPEN_MAX} requests are open on this node; try again")
             task = self._open[request] = asyncio.create_task(self._send(request))

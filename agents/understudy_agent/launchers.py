@@ -15,10 +15,12 @@ from collections.abc import Awaitable, Callable
 
 from understudy_agent.log import fields, log
 from understudy_agent.rank_messages import Answer, ControlPlaneSilent, ErrorAnswer, Hello, Progress
+from understudy_agent.shares import NoRoomError, Shares
 from understudy_agent.uplink import RejectedError, UnreachableError
 from understudy_agent.wire import WIRE_VERSION, LauncherAnswer, LauncherReport, LauncherState
 
-LAUNCHERS_PER_NODE_MAX = 16
+LAUNCHERS_OF_USER_MAX = 16
+LAUNCHERS_PER_NODE_MAX = 64
 WAIT_SECONDS = 5.0
 """Of one poll. A launcher whose state does not change is reported again after this time."""
 RETRY_SECONDS = 0.5
@@ -39,18 +41,24 @@ class Launchers:
         self.cluster = cluster
         self.node = node
         self.ask = ask
-        self._lines: set[LauncherLine] = set()
+        self._lines: Shares[LauncherLine] = Shares(LAUNCHERS_PER_NODE_MAX, LAUNCHERS_OF_USER_MAX)
 
     def open(self, user_id: int, answer: Callable[[Answer], None], disconnect: Callable[[], None]) -> LauncherLine:
         """Raises TooManyLaunchersError."""
-        if len(self._lines) >= LAUNCHERS_PER_NODE_MAX:
-            raise TooManyLaunchersError(f"{LAUNCHERS_PER_NODE_MAX} launchers are connected already")
         line = LauncherLine(self, user_id, answer, disconnect)
-        self._lines.add(line)
+        try:
+            displaced = self._lines.enter(line, user_id, 0)
+        except NoRoomError as error:
+            count = len(self._lines)
+            raise TooManyLaunchersError(
+                f"{count} launchers are connected already, and user {user_id} has its share"
+            ) from error
+        if displaced is not None:
+            displaced.disconnect()
         return line
 
     def close(self, line: LauncherLine) -> None:
-        self._lines.discard(line)
+        self._lines.leave(line)
         line.stop()
 
     def note_step(self, hello: Hello, user_id: int, step: int) -> None:
@@ -67,9 +75,9 @@ class LauncherLine:
         self, launchers: Launchers, user_id: int, answer: Callable[[Answer], None], disconnect: Callable[[], None]
     ) -> None:
         self._launchers = launchers
-        self._user_id = user_id
+        self.user_id = user_id
         self._answer = answer
-        self._disconnect = disconnect
+        self.disconnect = disconnect
         self._changed = asyncio.Event()
         self._step: tuple[int, int] = (-1, -1)
         self._step_sent = (-1, -1)
@@ -90,7 +98,7 @@ class LauncherLine:
         return (
             state is not None
             and (state.job_id, state.restart_count) == (hello.job_id, hello.restart_count)
-            and self._user_id in (0, user_id)
+            and self.user_id in (0, user_id)
         )
 
     def note_step(self, launch: int, step: int) -> None:
@@ -131,7 +139,7 @@ class LauncherLine:
         except RejectedError as error:
             self._note_trouble("launcher_refused", error)
             self._answer(ErrorAnswer(error=str(error)))
-            self._disconnect()
+            self.disconnect()
             return None
         finally:
             asking.cancel()
@@ -145,7 +153,7 @@ class LauncherLine:
             version=WIRE_VERSION,
             cluster=self._launchers.cluster,
             node=self._launchers.node,
-            user_id=self._user_id,
+            user_id=self.user_id,
             state=self._state,
             known=known,
             wait_seconds=WAIT_SECONDS,

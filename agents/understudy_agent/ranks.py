@@ -1,7 +1,8 @@
 """The local socket: ranks on this node connect, report step times, announce checkpoints and ask for the restore point.
 
 A rank of any user may connect, so everything is bounded, and nothing that a rank sends can do more than end its own
-connection. The agent passes messages on. It checks only the user of the sender, which it takes from the kernel
+connection. A connection without a hello is closed after ten seconds. Each user, and each job of a user, has a share of
+the connections. The agent passes messages on. It checks only the user of the sender, which it takes from the kernel
 (SO_PEERCRED).
 """
 
@@ -44,6 +45,7 @@ from understudy_agent.rank_messages import (
     encode,
     unknown_content,
 )
+from understudy_agent.shares import Arrivals, NoRoomError, Shares
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
 from understudy_agent.wire import (
@@ -55,11 +57,23 @@ from understudy_agent.wire import (
     CheckpointShard,
     Fact,
     FirstStep,
+    LauncherState,
     RankStarted,
     RestorePoint,
 )
 
 ANSWER_BYTES_UNREAD_MAX = 262_144
+
+HELLO_SECONDS = 10.0
+"""From connecting to the first complete message."""
+
+CONNECTIONS_MAX = 512
+"""Of all users, from their hello on. RANKS_PER_NODE_MAX of them may be one user's."""
+
+ARRIVALS_MAX = 384
+"""Connections of all users before their hello. With CONNECTIONS_MAX it is below the 1024 files of a process."""
+
+ARRIVALS_OF_USER_MAX = RANKS_PER_NODE_MAX
 
 QUESTIONS_OPEN_MAX = 16
 """Of one connection. A rank has one."""
@@ -102,8 +116,11 @@ class RankServer:
         self.on_fact = on_fact
         self.launchers = launchers
         self.processes = ProcessClock()
+        self.hello_seconds = HELLO_SECONDS
         self._conversations: set[asyncio.Task[None]] = set()
         self._ranks: set[RankConnection] = set()
+        self._arrivals: Arrivals[RankConnection] = Arrivals(ARRIVALS_MAX, ARRIVALS_OF_USER_MAX)
+        self._seated: Shares[RankConnection] = Shares(CONNECTIONS_MAX, RANKS_PER_NODE_MAX)
         self._unknown: set[str] = set()
         self._server: asyncio.Server | None = None
 
@@ -135,16 +152,21 @@ class RankServer:
         self._conversations.add(task)
         rank = RankConnection(self, writer)
         self._ranks.add(rank)
+        displaced = self._arrivals.enter(rank, rank.user_id)
+        if displaced is not None:
+            displaced.cut_off()
         try:
-            self._check_room()
-            await rank.listen(reader)
+            async with asyncio.timeout(self.hello_seconds) as patience:
+                await rank.listen(reader, lambda: patience.reschedule(None))
         except RefusedError as error:
-            log.warning("rank_refused", extra=fields(pid=rank.pid, error=error))
+            log.warning("rank_refused", extra=fields(pid=rank.pid, user=rank.user_id, error=error))
             rank.answer(ErrorAnswer(error=str(error)))
-        except (ConnectionError, asyncio.CancelledError):
-            pass  # the rank ended, or the agent stops
+        except (TimeoutError, ConnectionError, asyncio.CancelledError):
+            pass  # the rank sent no hello, or it ended, or the agent stops
         finally:
             self._ranks.discard(rank)
+            self._arrivals.leave(rank)
+            self._seated.leave(rank)
             rank.close()
             writer.close()
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
@@ -158,9 +180,19 @@ class RankServer:
                 self._unknown.add(name)
                 log.warning("rank_unknown_content", extra=fields(what=name))
 
-    def _check_room(self) -> None:
-        if len(self._conversations) > RANKS_PER_NODE_MAX:
-            raise RefusedError(f"{RANKS_PER_NODE_MAX} ranks are connected already; this node takes no more")
+    def seat(self, rank: RankConnection, job_id: int) -> None:
+        """A connection that named its job stays. Raises RefusedError."""
+        self._arrivals.leave(rank)
+        try:
+            displaced = self._seated.enter(rank, rank.user_id, job_id)
+        except NoRoomError as error:
+            raise RefusedError(
+                f"{len(self._seated)} ranks are connected already, and user {rank.user_id} or its job {job_id} has its "
+                "share; close connections that are not needed"
+            ) from error
+        if displaced is not None:
+            log.warning("rank_cut_off", extra=fields(pid=displaced.pid, reason="others need the room"))
+            displaced.cut_off()
 
 
 class RankConnection:
@@ -173,10 +205,11 @@ class RankConnection:
         self._launcher: LauncherLine | None = None
         self._questions: set[asyncio.Task[None]] = set()
         self._ignored: set[str] = set()
+        self._seated_for: int | None = None
         self.connected_at = time.time()
         self.pid, self.user_id = peer(writer.get_extra_info("socket"))
 
-    async def listen(self, reader: asyncio.StreamReader) -> None:
+    async def listen(self, reader: asyncio.StreamReader, on_seated: Callable[[], None]) -> None:
         """Until the rank closes the connection. Raises RefusedError and ConnectionError."""
         while True:
             try:
@@ -192,6 +225,7 @@ class RankConnection:
             if isinstance(message, UnknownMessage):
                 self._ignore(message)
                 continue
+            self._sit_down(message, on_seated)
             self._take(message)
             if self._hello is None or self._hello.release != RELEASE:
                 self._server.note_unknown(unknown_content(line))
@@ -220,6 +254,15 @@ class RankConnection:
             self._server.launchers.close(self._launcher)
         if self._hello is not None:
             self._server.windows.leave(self._hello, self.user_id)
+
+    def _sit_down(self, message: Message, on_seated: Callable[[], None]) -> None:
+        """Takes its place when it names its job, and another one when it names another job. Raises RefusedError."""
+        if not isinstance(message, Hello | JobRestorePointQuestion | LauncherState):
+            return
+        if message.job_id != self._seated_for:
+            self._server.seat(self, message.job_id)
+            self._seated_for = message.job_id
+            on_seated()
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Hello):

@@ -107,6 +107,8 @@ class Uplink:
         self._timeout_seconds = request_timeout_seconds
         # No proxy from the environment: the control plane is on the cluster's own network.
         self._client = httpx.AsyncClient(trust_env=False)
+        # What users ask for never takes the connections of reports.
+        self._client_of_users = httpx.AsyncClient(trust_env=False)
         self._sequence = 0
         self._problem = ""
         self._dropped = ""
@@ -114,6 +116,7 @@ class Uplink:
 
     async def close(self) -> None:
         await self._client.aclose()
+        await self._client_of_users.aclose()
 
     async def send(self, report: Report) -> bool:
         """Sends the report with the oldest facts. True when the control plane accepted it.
@@ -258,7 +261,8 @@ class Uplink:
         if body is not None:
             headers["Content-Type"] = "application/json"
         timeout = httpx.Timeout(self._timeout_seconds, read=self._timeout_seconds + wait_seconds)
-        return await self._client.request(method, url, content=body, headers=headers, timeout=timeout)
+        client = self._client if url.endswith("/v1/reports") else self._client_of_users
+        return await client.request(method, url, content=body, headers=headers, timeout=timeout)
 
     def _renew_token(self) -> bool:
         """True when the file holds another token than the refused one."""

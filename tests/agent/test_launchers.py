@@ -20,7 +20,7 @@ from understudy_agent.launch.agent_line import AgentLine, Restart
 from understudy_agent.launch.messages import LauncherState
 from understudy_agent.launch.progress import HookProgress, TimeAlive
 from understudy_agent.launch.verdicts import AllVerdicts, FileVerdicts
-from understudy_agent.launchers import LAUNCHERS_PER_NODE_MAX
+from understudy_agent.launchers import LAUNCHERS_OF_USER_MAX
 from understudy_agent.wire import (
     EarlierAllocations,
     LaunchEnded,
@@ -253,7 +253,7 @@ def test_a_refused_launcher_knows_why_and_does_not_reconnect_all_the_time(
 
 
 def test_an_agent_follows_a_limited_number_of_launchers(config: Config, control_plane: FakeControlPlane) -> None:
-    lines = [AgentLine(str(config.socket), 7 + number, 0) for number in range(LAUNCHERS_PER_NODE_MAX + 1)]
+    lines = [AgentLine(str(config.socket), 7 + number, 0) for number in range(LAUNCHERS_OF_USER_MAX + 1)]
     with running_agent(config):
         for line in lines:
             line.report(STATE)

@@ -377,14 +377,52 @@ def test_impossible_step_times_are_refused(tmp_path: Path, times: dict[str, list
     on_stage(tmp_path, play)
 
 
-def test_more_ranks_than_a_node_can_have_are_turned_away(tmp_path: Path) -> None:
+def test_more_ranks_of_a_job_than_a_user_can_have_are_turned_away(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         ranks = [await stage.connect() for _ in range(RANKS_PER_NODE_MAX)]
-        await asyncio.sleep(0.05)
+        for rank in ranks:
+            await rank.say(HELLO, {"type": "restore_point", "id": 1})
+        for rank in ranks:
+            assert (await rank.hear() or {})["step"] == 30
         late = await stage.connect()
-        assert "takes no more" in (await late.hear() or {})["error"]
-        for rank in [late, *ranks]:
+        await late.say(HELLO)
+        assert "its job 7 has its share" in (await late.hear() or {})["error"]
+        other = await stage.connect()
+        await other.say(HELLO | {"job_id": 8}, SHARD)
+        assert (await ranks[-1].hear()) is None, "another job of the user has its share, however late it comes"
+        await until(
+            lambda: any(fact.job_id == 8 for fact in stage.facts.oldest(999) if isinstance(fact, CheckpointShard))
+        )
+        for rank in [late, other, *ranks]:
             await rank.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_idle_connections_lock_out_no_rank(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        idle = [await stage.connect() for _ in range(RANKS_PER_NODE_MAX)]
+        rank = await stage.connect()
+        await rank.say(HELLO)
+        await until(lambda: len(stage.facts))
+        assert await idle[0].hear() is None
+        for one in [rank, *idle]:
+            await one.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_a_connection_without_a_hello_is_closed_and_one_with_it_stays(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.server.hello_seconds = 0.05
+        silent, slow, rank = [await stage.connect() for _ in range(3)]
+        slow.writer.write(b'{"type": ')
+        await rank.say(HELLO)
+        assert [await silent.hear(), await slow.hear()] == [None, None]
+        await rank.say({"type": "restore_point", "id": 1})
+        assert (await rank.hear() or {})["step"] == 30
+        for one in (silent, slow, rank):
+            await one.close()
 
     on_stage(tmp_path, play)
 

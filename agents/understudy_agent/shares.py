@@ -1,0 +1,84 @@
+"""Room for a limited number of connections, in shares: no user and no job takes the room of others. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+MemberT = TypeVar("MemberT", bound=Hashable)
+
+
+class NoRoomError(Exception):
+    """There is no room, and the newcomer has its share already."""
+
+
+class Shares(Generic[MemberT]):
+    """Where there is no room, a newcomer takes the place of the newest member of the user that has most, unless its own
+    user has as many. Where a user has reached its own limit, the same holds for the jobs of that user.
+    """
+
+    def __init__(self, members_max: int, of_user_max: int) -> None:
+        self._members_max = members_max
+        self._of_user_max = of_user_max
+        self._members: dict[MemberT, tuple[int, int]] = {}  # user and job, in the order of arrival
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[MemberT]:
+        return iter(self._members)
+
+    def enter(self, member: MemberT, user_id: int, job_id: int) -> MemberT | None:
+        """Returns the member that has to go for it. Raises NoRoomError."""
+        self._members.pop(member, None)
+        jobs = {one: job for one, (user, job) in self._members.items() if user == user_id}
+        leaving = None
+        if len(jobs) >= self._of_user_max:
+            leaving = _newest_of_the_largest(jobs, job_id)
+        elif len(self._members) >= self._members_max:
+            leaving = _newest_of_the_largest({one: user for one, (user, _) in self._members.items()}, user_id)
+        if leaving is not None:
+            del self._members[leaving]
+        self._members[member] = (user_id, job_id)
+        return leaving
+
+    def leave(self, member: MemberT) -> None:
+        self._members.pop(member, None)
+
+
+class Arrivals(Generic[MemberT]):
+    """Where there is no room, a newcomer takes the place of the oldest member of its own user, or of the user that has
+    most. None is refused, because a member stays for a moment only.
+    """
+
+    def __init__(self, members_max: int, of_user_max: int) -> None:
+        self._members_max = members_max
+        self._of_user_max = of_user_max
+        self._members: dict[MemberT, int] = {}  # the user, in the order of arrival
+
+    def enter(self, member: MemberT, user_id: int) -> MemberT | None:
+        """Returns the member that has to go for it."""
+        sizes = Counter(self._members.values())
+        leaving = None
+        if sizes[user_id] >= self._of_user_max:
+            leaving = next(one for one, user in self._members.items() if user == user_id)
+        elif len(self._members) >= self._members_max:
+            largest = sizes.most_common(1)[0][0]
+            leaving = next(one for one, user in self._members.items() if user == largest)
+        if leaving is not None:
+            del self._members[leaving]
+        self._members[member] = user_id
+        return leaving
+
+    def leave(self, member: MemberT) -> None:
+        self._members.pop(member, None)
+
+
+def _newest_of_the_largest(groups: dict[MemberT, int], newcomers: int) -> MemberT:
+    """`groups` has the user or the job of each member. Raises NoRoomError where the newcomers have as many."""
+    sizes = Counter(groups.values())
+    largest, size = sizes.most_common(1)[0]
+    if size <= sizes[newcomers] + 1:
+        raise NoRoomError
+    return next(member for member in reversed(groups) if groups[member] == largest)
