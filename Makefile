@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long bench bench-recovery bench-sim sim docs wheels setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long bench bench-access bench-recovery bench-sim sim docs wheels setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -38,6 +38,10 @@ bench: setup
 	@$(RUN) -m tests.bench.hook
 	@$(RUN) -m tests.bench.footprint
 	@$(RUN) -m tests.bench.straggler
+
+# What readers cost the loop: build/bench/access.json.
+bench-access: setup-check
+	@$(RUN) -m tests.bench.access
 
 # Faults under `understudy run` and under plain Slurm, torchrun and NVRx, side by side: about half an hour. Shorter:
 # make bench-recovery OPTIONS="--runs 1 --sides understudy,torchrun --faults xid"

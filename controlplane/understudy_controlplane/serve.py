@@ -20,6 +20,11 @@ from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.protocol import SlurmError
 from understudy_controlplane.store.database import StoreError, make_file, read_url, without_secrets
 
+SWITCH_SECONDS = 0.001
+"""After this time a thread of Python lets another one run. The loop waits that long for each busy thread, and several
+times for each query.
+"""
+
 
 def configure_logging() -> None:
     """One event, one line, to standard error: time, level, event, and its fields."""
@@ -67,6 +72,11 @@ def hold_database(url: str) -> IO[str] | None:
     return lock
 
 
+def tune_interpreter() -> None:
+    collect_rarely()
+    sys.setswitchinterval(SWITCH_SECONDS)
+
+
 def collect_rarely() -> None:
     """Search for reference cycles rarely. Each tick creates some hundred thousand values for a large fleet, with few
     cycles; with Python's defaults the search would walk all of them every other tick, and all routes would wait.
@@ -87,7 +97,7 @@ def compose_alone(config: Config, outside: Outside) -> tuple[IO[str] | None, Con
 def serve(config: Config, outside: Outside | None = None) -> None:
     """Run until SIGTERM or SIGINT. Raises ConfigError when the configuration cannot be used on this host."""
     configure_logging()
-    collect_rarely()
+    tune_interpreter()
     lock, control_plane = compose_alone(config, outside or real_outside(config))
     structlog.get_logger().info(
         "control_plane_started",

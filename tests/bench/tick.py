@@ -73,7 +73,7 @@ class Fleet:
         server = {"database": f"sqlite:///{directory}/tick.db", "agent_token_file": str(token)}
         config = Config.model_validate({"cluster": b.CLUSTER, "server": server, "spares": {"count": SPARES}})
         self._clock = SetClock()
-        self._control_plane = compose(config, Outside(LargeSlurm(), lambda _node: True, self._clock))
+        self.control_plane = compose(config, Outside(LargeSlurm(), lambda _node: True, self._clock))
         self._reports = [
             b.report(f"c{number}", gpus=[b.gpu(i, uuid=f"GPU-{number}-{i}") for i in range(GPUS)])
             for number in range(1, NODES + 1)
@@ -84,13 +84,13 @@ class Fleet:
         """All but the first so many nodes, with ten steps of every rank."""
         for number, report in enumerate(self._reports):
             if number >= silent:
-                self._control_plane.telemetry.receive(self._with_ranks(report, number), self._clock.at)
+                self.control_plane.telemetry.receive(self._with_ranks(report, number), self._clock.at)
         self._round += 1
 
     def tick(self) -> float:
         self._clock.at += 1.0
         begun = time.perf_counter()
-        self._control_plane.loop.tick()
+        self.control_plane.loop.tick()
         return time.perf_counter() - begun
 
     def _with_ranks(self, report: Report, number: int) -> Report:

@@ -37,19 +37,14 @@ class Queries:
             ]
             ids = [job["id"] for job in jobs]
             attempt = tables.attempt
-            attempts = [
-                dict(row)
-                for row in connection.execute(
-                    select(attempt).where(attempt.c.job.in_(ids)).order_by(attempt.c.restart_count, attempt.c.launch)
-                ).mappings()
-            ]
+            attempts: dict[int, list[Record]] = {}
+            query = select(attempt).where(attempt.c.job.in_(ids)).order_by(attempt.c.restart_count, attempt.c.launch)
+            for row in connection.execute(query).mappings():
+                shown = {key: value for key, value in row.items() if key not in ("id", "job")}
+                attempts.setdefault(row["job"], []).append(shown)
             launches = self._launches(connection, ids)
         for job in jobs:
-            job["attempts"] = [
-                {key: value for key, value in one.items() if key not in ("id", "job")}
-                for one in attempts
-                if one["job"] == job["id"]
-            ]
+            job["attempts"] = attempts.get(job["id"], [])
             job["launches"] = launches.get(job["id"], [])
         return jobs
 

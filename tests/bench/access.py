@@ -1,0 +1,163 @@
+"""What strangers and users cost the control plane: `make bench-access` writes `build/bench/access.json`.
+
+`loop_wait_under_readers_p99_milliseconds`: how long the loop waits for one small query while 100 viewers read as fast
+as they get answers. The real control plane with its database, 12,500 nodes and 300,000 decisions; no reader waits between
+two requests, and the lists have the largest pages. The main thread takes the part of the loop. `quiet` is the same
+without readers, and `tick_under_readers` a whole round of the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+import uvicorn
+from sqlalchemy import Engine, insert
+
+from tests import builders as b
+from tests.bench.result import Result, result, write
+from tests.bench.tick import Fleet
+from tests.testbed.configuration import free_ports
+from understudy_controlplane.app import ControlPlane
+from understudy_controlplane.serve import tune_interpreter
+from understudy_controlplane.store import tables
+
+VIEWERS = 100
+DECISIONS = 300_000
+ROUNDS = 5
+LOOKS_A_ROUND = 150
+READS = (
+    "/v1/status",
+    "/v1/nodes?limit=1000",
+    "/v1/decisions?limit=1000",
+    "/v1/jobs?limit=1000",
+    "/v1/gpus?limit=1000",
+    "/v1/incidents",
+    "/v1/recoveries",
+    "/metrics",
+)
+
+
+def main() -> int:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    tune_interpreter()
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name:
+        directory = Path(name)
+        fleet = Fleet(directory)
+        fleet.tick()
+        fleet.hear(0)
+        fleet.tick()
+        fill(fleet.control_plane.engine)
+        results = measure_readers(fleet, directory)
+    for one in results:
+        quiet = one.rivals["quiet"]
+        print(f"{one.name}: median {one.median:.1f} {one.unit}, worst {one.worst:.1f}; quiet {quiet:.1f}")
+    print(write("access", results))
+    return 0
+
+
+def fill(engine: Engine) -> None:
+    row = {
+        "key": "k",
+        "table_row": 251,
+        "rule": "agent.silent",
+        "action": "nothing",
+        "because": "fleet_budget",
+        "reason": "the limit of nodes quarantined at once is reached: 12 of 12",
+        "evidence": {
+            "silent_seconds": 31.5,
+            "kernel_log": "Xid (PCI:0000:01:00): 79, GPU has fallen off the bus",
+        },
+    }
+    rows = [row | {"at": b.NOW + number, "subject": f"c{number % 12_500}"} for number in range(DECISIONS)]
+    with engine.begin() as connection:
+        connection.execute(insert(tables.decision), rows)
+
+
+def measure_readers(fleet: Fleet, directory: Path) -> list[Result]:
+    waits: dict[str, list[float]] = {"quiet": [], "readers": []}
+    ticks: dict[str, list[float]] = {"quiet": [], "readers": []}
+    with serving(fleet.control_plane) as url:
+        for number in range(ROUNDS):
+            waits["quiet"].append(wait_p99(fleet))
+            ticks["quiet"].append(tick(fleet))
+            with reading(url, directory / "reads.lua"):
+                waits["readers"].append(wait_p99(fleet))
+                ticks["readers"].append(tick(fleet))
+            print(f"round {number + 1} of {ROUNDS}: the loop waits {waits['readers'][-1]:.1f} ms", flush=True)
+    return [
+        result(
+            "loop_wait_under_readers_p99_milliseconds",
+            "ms",
+            waits["readers"],
+            {"quiet": waits["quiet"]},
+            more_is_better=False,
+        ),
+        result("tick_under_readers", "s", ticks["readers"], {"quiet": ticks["quiet"]}, more_is_better=False),
+    ]
+
+
+def tick(fleet: Fleet) -> float:
+    fleet.hear(0)
+    return fleet.tick()
+
+
+def wait_p99(fleet: Fleet) -> float:
+    """Milliseconds for one query as the loop makes it, of `LOOKS_A_ROUND` queries."""
+    seconds = []
+    for _ in range(LOOKS_A_ROUND):
+        begun = time.perf_counter()
+        fleet.control_plane.stores.fleet.pause()
+        seconds.append(time.perf_counter() - begun)
+        time.sleep(0.01)
+    return sorted(seconds)[int(len(seconds) * 0.99)] * 1000
+
+
+@contextmanager
+def serving(control_plane: ControlPlane) -> Iterator[str]:
+    """Its routes, without its loop."""
+    (port,) = free_ports(1)
+    config = uvicorn.Config(control_plane.app, port=port, log_level="warning", access_log=False, lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        control_plane.close()
+
+
+@contextmanager
+def reading(url: str, script: Path) -> Iterator[None]:
+    """As many viewers as there are, each with its own connection."""
+    paths = ", ".join(f'"{path}"' for path in READS)
+    script.write_text(
+        f"local paths = {{{paths}}}\nlocal next = 0\n"
+        "request = function() next = next % #paths + 1; return wrk.format('GET', paths[next]) end\n"
+    )
+    viewers = subprocess.Popen(
+        ["wrk", "-t1", f"-c{VIEWERS}", "-d600s", "--timeout", "60s", "-s", script, url], stdout=subprocess.DEVNULL
+    )
+    try:
+        time.sleep(1)
+        yield
+        assert viewers.poll() is None, "the readers have ended"
+    finally:
+        viewers.kill()
+        viewers.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
