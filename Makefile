@@ -40,7 +40,7 @@ bench: setup
 	@$(RUN) -m tests.bench.straggler
 
 # What readers cost the loop: build/bench/access.json.
-bench-access: setup-check
+bench-access: setup
 	@$(RUN) -m tests.bench.access
 
 # Faults under `understudy run` and under plain Slurm, torchrun and NVRx, side by side: about half an hour. Shorter:

@@ -1,9 +1,9 @@
 """What strangers and users cost the control plane: `make bench-access` writes `build/bench/access.json`.
 
 `loop_wait_under_readers_p99_milliseconds`: how long the loop waits for one small query while 100 viewers read as fast
-as they get answers. The real control plane with its database, 12,500 nodes and 300,000 decisions; no reader waits between
-two requests, and the lists have the largest pages. The main thread takes the part of the loop. `quiet` is the same
-without readers, and `tick_under_readers` a whole round of the loop.
+as they get answers: the largest pages, and no pause between two requests. The real control plane with its database,
+12,500 nodes and 300,000 decisions; the main thread takes the part of the loop. `quiet` is the same without readers, and
+`tick_under_readers` a whole round of the loop.
 """
 
 from __future__ import annotations
