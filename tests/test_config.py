@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from understudy_controlplane.config import ConfigError, Mode, load_config, parse_config
-from understudy_controlplane.ingest.authority import read_token
 
 
 def complaint(text: str) -> str:
@@ -60,15 +59,11 @@ def test_a_configuration_cannot_be_changed() -> None:
         config.mode = Mode.ACT  # type: ignore[misc]
 
 
-def test_a_missing_token_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="head -c 32"):
-        read_token(tmp_path / "agent.token")
-
-
-def test_a_token_that_is_easy_to_guess_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret\n")
-    with pytest.raises(ConfigError, match="at least 16"):
-        read_token(tmp_path / "token")
+@pytest.mark.parametrize("key", ["agent_token_file", "operator_token_file"])
+def test_a_setting_of_an_earlier_release_says_what_replaces_it(key: str) -> None:
+    message = complaint(f'cluster = "c"\n[server]\n{key} = "/etc/understudy/a.token"')
+    assert f"server.{key} is no setting any more" in message
+    assert "understudy token create --role" in message
 
 
 class TestXidPolicy:

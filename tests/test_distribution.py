@@ -33,7 +33,6 @@ HOOK = REPOSITORY / "agents" / "understudy"
 MAIN_PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 HOOK_PROJECT = tomllib.loads((REPOSITORY / "agents" / "pyproject.toml").read_text())["project"]
 Result = TypeVar("Result")
-TOKEN = "a-token-for-the-installed-wheel"
 
 
 def clean_environment(folder: Path) -> dict[str, str]:
@@ -230,11 +229,11 @@ def test_agent_and_control_plane_start_from_the_wheel(main_venv: Venv, hook_venv
     command = str(main_venv.folder / "bin" / "understudy")
     port = free_ports(1)[0]
     url = f"http://127.0.0.1:{port}"
-    (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "controlplane.toml").write_text(
         f'cluster = "c"\n[server]\nport = {port}\ndatabase = "sqlite:///{tmp_path}/understudy.db"\n'
-        f'agent_token_file = "{tmp_path}/token"\n'
     )
+    making = ("token", "create", "--role", "node", "--node", "n1", "--file", "token", "--config", "controlplane.toml")
+    run(command, *making, cwd=tmp_path)
     (tmp_path / "kernel.log").write_text("")
     (tmp_path / "agent.toml").write_text(
         f'cluster = "c"\nnode = "n1"\ncontrol_plane_urls = ["{url}"]\ntoken_file = "{tmp_path}/token"\n'

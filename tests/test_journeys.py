@@ -22,8 +22,10 @@ from tests import REPOSITORY
 from tests.agent.running_agent import agent_config, running_agent, write_xid
 from tests.recover.rehearsal import Rehearsal
 from tests.testbed.configuration import free_ports
+from tests.tokens import add_tokens, secret
 from understudy import Monitor
 from understudy_agent.config import Config
+from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
 
 pytestmark = pytest.mark.integration
@@ -122,7 +124,8 @@ def port() -> int:
 @pytest.fixture
 def agent(tmp_path: Path, port: int, rehearsal: Rehearsal) -> Config:
     config = agent_config(tmp_path, f"http://127.0.0.1:{port}")
-    config.token_file.write_text(rehearsal.config.server.agent_token_file.read_text())
+    add_tokens(rehearsal.control_plane.engine, ["n1"])
+    config.token_file.write_text(secret(Role.NODE, "n1"))
     return msgspec.structs.replace(config, cluster=rehearsal.config.cluster)
 
 
@@ -180,6 +183,7 @@ def test_a_checkpoint_notice_becomes_the_restore_point(
         monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
         rehearsal.fail("n2")
         rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+        rehearsal.run(1)  # until the control plane has seen it
         again = Monitor()
         restore = again.restore_point()
         again.close()

@@ -100,8 +100,7 @@ def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_beli
     """More than can be probed in one tick: no slurmd counts as silent that was not probed in this tick."""
     names = [f"n{i}" for i in range(1, 4 * PROBES_AT_ONCE + 1)]
     fake, asked = VirtualSlurm(names), list[str]()
-    (tmp_path / "token").write_text("a-token-for-a-rehearsal")
-    server = {"database": new_database(tmp_path / "fleet.db"), "agent_token_file": str(tmp_path / "token")}
+    server = {"database": new_database(tmp_path / "fleet.db")}
     config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
 
     class Clock:
@@ -145,8 +144,7 @@ def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_beli
 
 def test_a_slurmd_that_never_answers_is_tried_ever_more_rarely(tmp_path: Path) -> None:
     fake, tried = VirtualSlurm(["n1"]), list[float]()
-    (tmp_path / "token").write_text("a-token-for-a-rehearsal")
-    server = {"database": new_database(tmp_path / "fleet.db"), "agent_token_file": str(tmp_path / "token")}
+    server = {"database": new_database(tmp_path / "fleet.db")}
     config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
 
     class Clock:

@@ -7,12 +7,15 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 
+from understudy_controlplane.access.admission import Admission, Denied
+from understudy_controlplane.access.tokens import Tokens
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.jobs import jobs_router
@@ -21,13 +24,13 @@ from understudy_controlplane.api.nodes import nodes_router
 from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.recoveries import recoveries_router
-from understudy_controlplane.api.status import status_router
+from understudy_controlplane.api.status import health_router, status_router
 from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.slurm import SlurmNode
-from understudy_controlplane.ingest.answers import refuse
-from understudy_controlplane.ingest.authority import Token, read_token
+from understudy_controlplane.ingest.answers import refuse, refuse_denied
 from understudy_controlplane.ingest.launchers import launchers_router
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
@@ -46,6 +49,7 @@ from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.database import open_database, open_reader
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.stores import Stores
+from understudy_controlplane.store.tokens import TokenStore
 
 LOOP_END_SECONDS = 30.0
 
@@ -75,9 +79,11 @@ class ControlPlane:
     launchers: Launchers
     engine: Engine
     reads: ReadDependencies
+    admission: Admission
 
     def close(self) -> None:
         """Closes the database, where the routes were not served: a server does it when it ends."""
+        self.admission.close()
         self.reads.close()
         self.engine.dispose()
 
@@ -102,7 +108,7 @@ class Core:
     reports: ReportDependencies
 
 
-def assemble(config: Config, outside: Outside, engine: Engine, agent_token: Token) -> Core:
+def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
     """Raises SQLAlchemyError. Nothing runs yet."""
     clock = outside.clock
     stores = outside.make_stores(engine)
@@ -114,7 +120,6 @@ def assemble(config: Config, outside: Outside, engine: Engine, agent_token: Toke
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
     reports = ReportDependencies(
         cluster=config.cluster,
-        agent_token=agent_token,
         telemetry=telemetry,
         directory=directory,
         facts=stores.facts,
@@ -129,30 +134,42 @@ def assemble(config: Config, outside: Outside, engine: Engine, agent_token: Toke
 
 
 def compose(config: Config, outside: Outside) -> ControlPlane:
-    """Raises ConfigError for tokens, SQLAlchemyError for the database. Nothing runs yet."""
-    agent_token = read_token(config.server.agent_token_file)
-    operator_file = config.server.operator_token_file
-    operator_token = read_token(operator_file) if operator_file else None
+    """Raises SQLAlchemyError. Nothing runs yet."""
     engine = open_database(config.server.database)
-    core = assemble(config, outside, engine, agent_token)
+    core = assemble(config, outside, engine)
     loop, stores, clock = core.loop, core.stores, outside.clock
     reads = _reads(config, core, clock)
-    app = FastAPI(title="Understudy", lifespan=_lifespan(loop, engine, reads), docs_url=None, redoc_url=None)
+    admission = Admission(Tokens(TokenStore(engine), clock), _open_to_all(config))
+    lifespan = _lifespan(loop, engine, reads, admission)
+    app = FastAPI(title="Understudy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_exception_handler(Denied, refuse_denied)
     app.add_exception_handler(HTTPException, _refuse_request)
     app.add_exception_handler(RequestValidationError, _refuse_request)
-    app.include_router(reports_router(core.reports))
-    app.include_router(launchers_router(core.reports, core.launchers))
-    for router in (status_router, nodes_router, jobs_router, recoveries_router, metrics_router):
-        app.include_router(router(reads))
+    app.include_router(reports_router(core.reports, admission))
+    app.include_router(launchers_router(core.reports, core.launchers, admission))
+    readers = [Depends(admission.require(Permission.READ))]
+    for router in (status_router, nodes_router, jobs_router, recoveries_router):
+        app.include_router(router(reads), dependencies=readers)
+    app.include_router(metrics_router(reads), dependencies=[Depends(admission.require(Permission.METRICS))])
+    app.include_router(health_router(reads))
     app.include_router(
         operator_router(
-            OperatorDependencies(operator_token, stores.fleet, stores.repairs, stores.recoveries, clock, loop.wake)
+            OperatorDependencies(admission, stores.fleet, stores.repairs, stores.recoveries, clock, loop.wake)
         )
     )
-    app.include_router(
-        trust_router(TrustDependencies(operator_token, stores.checkpoints, core.reports.directory, clock))
-    )
-    return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine, reads)
+    app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock)))
+
+    @app.get("/openapi.json", dependencies=readers, include_in_schema=False)
+    async def openapi() -> dict[str, Any]:
+        return app.openapi()
+
+    return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine, reads, admission)
+
+
+def _open_to_all(config: Config) -> set[Permission]:
+    if config.server.open_reads:
+        return {Permission.READ, Permission.METRICS}
+    return {Permission.METRICS} if config.server.open_metrics else set()
 
 
 def _reads(config: Config, core: Core, clock: Clock) -> ReadDependencies:
@@ -201,7 +218,7 @@ def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
 
 
 def _lifespan(
-    loop: Loop, engine: Engine, reads: ReadDependencies
+    loop: Loop, engine: Engine, reads: ReadDependencies, admission: Admission
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -210,6 +227,7 @@ def _lifespan(
         yield
         loop.stop()
         thread.join(LOOP_END_SECONDS)
+        admission.close()
         reads.close()
         engine.dispose()
 

@@ -112,6 +112,7 @@ def serve(config: Config, outside: Outside | None = None) -> None:
         port=config.server.port,
         log_level="warning",
         access_log=False,
+        proxy_headers=False,  # the address of a request is that of its connection
         timeout_graceful_shutdown=5,
     )
     structlog.get_logger().info("control_plane_stopped", database_lock=lock.name if lock else "none")

@@ -12,38 +12,33 @@ from fastapi.testclient import TestClient
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import QuarantinePlan, RecoveryStatus, StepName
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.stores import Stores
 
-TOKEN = "an-operators-token"
 Ask = Callable[..., Any]
 
 
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[tuple[TestClient, Stores]]:
-    token = tmp_path / "token"
-    token.write_text(TOKEN)
-    server = {
-        "database": new_database(tmp_path / "fleet.db"),
-        "agent_token_file": str(token),
-        "operator_token_file": str(token),
-    }
+    server = {"database": with_tokens(new_database(tmp_path / "fleet.db"))}
     fake = VirtualSlurm(["n1", "n2"])
     with closing(compose(b.config(mode="observe", server=server), Outside(fake, lambda _node: True))) as made:
         made.loop.tick()
-        yield TestClient(made.app), made.stores
+        yield TestClient(made.app, headers=bearer(Role.VIEWER)), made.stores
 
 
 @pytest.fixture
 def ask(plane: tuple[TestClient, Stores]) -> Ask:
-    def post(path: str, body: Any = None, token: str = TOKEN) -> Any:
-        content = body if body is not None else {"reason": "cables", "by": "alice"}
-        return plane[0].post(path, json=content, headers={"Authorization": f"Bearer {token}"})
+    def post(path: str, body: Any = None, role: Role = Role.ADMIN) -> Any:
+        content = body if body is not None else {"reason": "cables", "by": "mallory"}
+        return plane[0].post(path, json=content, headers=bearer(role))
 
     return post
 
@@ -52,39 +47,39 @@ def test_a_node_is_asked_for_and_the_answer_says_what_it_is_now(ask: Ask, plane:
     answer = ask("/v1/nodes/n1/hold")
     assert (answer.status_code, answer.json()) == (200, {"node": "n1", "asked": "hold", "state": "in_service"})
     request = plane[1].repairs.requests_since(0.0)["n1"]
-    assert (request.verb, request.reason, request.by) == (Verb.HOLD, "cables", "alice")
+    assert (request.verb, request.reason, request.by) == (Verb.HOLD, "cables", "admin"), "not as the body claims"
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "token", "status"),
+    ("path", "body", "role", "status"),
     [
-        ("/v1/nodes/n9/hold", None, TOKEN, 404),
-        ("/v1/nodes/n1/release", None, TOKEN, 409),
-        ("/v1/nodes/n1/hold", None, "wrong", 401),
-        ("/v1/nodes/n1/hold", {"reason": " ", "by": "alice"}, TOKEN, 422),
-        ("/v1/nodes/n1/hold", {"reason": "x"}, TOKEN, 400),
-        ("/v1/nodes/n1/retire", [], TOKEN, 400),
-        ("/v1/reset-breaker", None, "wrong", 401),
+        ("/v1/nodes/n9/hold", None, Role.OPERATOR, 404),
+        ("/v1/nodes/n1/release", None, Role.OPERATOR, 409),
+        ("/v1/nodes/n1/hold", None, Role.VIEWER, 403),
+        ("/v1/nodes/n1/hold", {"reason": " "}, Role.OPERATOR, 422),
+        ("/v1/nodes/n1/hold", {"by": "alice"}, Role.OPERATOR, 400),
+        ("/v1/nodes/n1/retire", [], Role.OPERATOR, 400),
+        ("/v1/reset-breaker", None, Role.OPERATOR, 403),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_words(
-    ask: Ask, plane: tuple[TestClient, Stores], path: str, body: Any, token: str, status: int
+    ask: Ask, plane: tuple[TestClient, Stores], path: str, body: Any, role: Role, status: int
 ) -> None:
-    answer = ask(path, body, token)
+    answer = ask(path, body, role)
     assert answer.status_code == status
     assert answer.json()["error"]
     assert plane[1].repairs.requests_since(0.0) == {}
 
 
 def test_the_breaker_and_a_pause_are_switched_apart(ask: Ask) -> None:
-    assert ask("/v1/pause").json() == {"paused": "cables (alice)", "now": False}
+    assert ask("/v1/pause").json() == {"paused": "cables (admin)", "now": False}
     assert ask("/v1/reset-breaker").json() == {"breaker": ""}
     assert ask("/v1/resume").json() == {"paused": "", "now": False}
 
 
 def test_a_pause_may_halt_what_is_under_way(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
     body = {"reason": "fire", "by": "alice", "now": True}
-    assert ask("/v1/pause", body).json() == {"paused": "fire (alice)", "now": True}
+    assert ask("/v1/pause", body).json() == {"paused": "fire (admin)", "now": True}
     assert plane[1].fleet.is_halted()
     assert ask("/v1/pause").json()["now"] is False, "the last one counts"
     assert ask("/v1/nodes/n1/hold", body).status_code == 400, "only a pause has it"
@@ -99,12 +94,12 @@ def test_a_recovery_under_way_is_cancelled_once(ask: Ask, plane: tuple[TestClien
     path = f"/v1/recoveries/{recovery.id}/cancel"
     assert ask("/v1/recoveries/999/cancel").status_code == 404
     assert ask(path, {"reason": "", "by": "alice"}).status_code == 422
-    assert ask(path, token="wrong").status_code == 401
+    assert ask(path, role=Role.SIGNALS).status_code == 403
     assert stores.repairs.cancels() == {}
     answer = ask(path)
     assert (answer.status_code, answer.json()) == (200, {"recovery": recovery.id, "status": "running"})
     request = stores.repairs.cancels()[recovery.id]
-    assert (request.verb, request.reason, request.by) == (Verb.CANCEL, "cables", "alice")
+    assert (request.verb, request.reason, request.by) == (Verb.CANCEL, "cables", "admin")
     stores.recoveries.end_early(recovery, RecoveryStatus.CANCELLED, "cancelled", (), b.NOW)
     assert stores.repairs.cancels() == {}
     again = ask(path)

@@ -26,8 +26,7 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    (tmp_path / "token").write_text("a-token-for-this-test")
-    server = {"database": new_database(tmp_path / "fleet.db"), "agent_token_file": str(tmp_path / "token")}
+    server = {"database": new_database(tmp_path / "fleet.db"), "open_reads": True}
     config = b.config(mode="observe", server=server, limits={"reads_waiting_max": 8})
     with closing(compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True))) as made:
         made.loop.tick()

@@ -13,18 +13,22 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
+from tests.tokens import add_tokens, bearer
 from understudy_agent.wire import CheckpointShard, Collective, FirstStep, RankStarted, RankWindow
+from understudy_controlplane.fleet.identity import Role
 
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     """A gang with the hook: checkpoint at step 20, lost at step 29, back on a spare."""
     rehearsal = Rehearsal(tmp_path_factory.mktemp("windows"))
+    add_tokens(rehearsal.control_plane.engine, ["n1"])
     play(rehearsal, attempt=0, first=0, last=29)
     record(rehearsal, *(shard(rank, 20) for rank in range(4)), *(shard(rank, 24) for rank in range(2)))
     rehearsal.run(3)
     rehearsal.fail("n3")
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+    rehearsal.run(1)  # until the control plane has seen it
     answer = (
         client_of(rehearsal)
         .get(f"/v1/restore-point?job_id=1&restart_count=1&user_id={owner(rehearsal)}", headers=agent(rehearsal))
@@ -67,11 +71,13 @@ def shard(rank: int, step: int) -> CheckpointShard:
 
 
 def agent(_rehearsal: Rehearsal) -> dict[str, str]:
-    return {"Authorization": "Bearer a-token-for-a-rehearsal"}
+    return bearer(Role.NODE, "n1")
 
 
 def client_of(rehearsal: Rehearsal) -> TestClient:
-    return TestClient(rehearsal.control_plane.app)  # not entered: the loop is ticked by the rehearsal
+    return TestClient(
+        rehearsal.control_plane.app, headers=bearer(Role.VIEWER)
+    )  # not entered: the loop is ticked by the rehearsal
 
 
 @pytest.fixture

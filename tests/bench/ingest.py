@@ -16,9 +16,10 @@ from pathlib import Path
 import httpx
 
 from tests import PYTHON_PATH
-from tests.bench.ingest_load import CLUSTER, GPUS, NODES, write_script
+from tests.bench.ingest_load import CLUSTER, GPUS, NODES, node_name, write_script
 from tests.bench.result import result, write
 from tests.testbed.configuration import free_ports
+from tests.tokens import with_tokens
 
 ROUNDS = 5
 ROUND_SECONDS = 4
@@ -54,17 +55,16 @@ def main() -> int:
 
 def _configure(directory: Path) -> tuple[str, Path]:
     port = free_ports(1)[0]
-    token = directory / "token"
-    token.write_text("a-token-for-the-benchmark")
     config = directory / "controlplane.toml"
     config.write_text(
         f'cluster = "{CLUSTER}"\n[server]\nport = {port}\n'
-        f'database = "sqlite:///{directory}/bench.db"\nagent_token_file = "{token}"\n'
+        f'database = "sqlite:///{directory}/bench.db"\nopen_reads = true\n'
         # Between two rounds of reports the nodes are silent; that they are is not what is measured.
         "[silence]\nsilent_after_seconds = 30\ndead_after_seconds = 60\n"
     )
-    write_script(directory / "empty.lua", token.read_text(), full=False)
-    size = write_script(directory / "full.lua", token.read_text(), full=True)
+    with_tokens(f"sqlite:///{directory}/bench.db", map(node_name, range(NODES)))
+    write_script(directory / "empty.lua", full=False)
+    size = write_script(directory / "full.lua", full=True)
     print(f"a report has {size} bytes; {ROUNDS} rounds of {ROUND_SECONDS} s each, {CONNECTIONS} connections")
     return f"http://127.0.0.1:{port}", config
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from tests.tokens import secret
 from understudy_agent.wire import RELEASE, WIRE_VERSION, Gpu, GpuStatus, RankWindow, Report
+from understudy_controlplane.fleet.identity import Role
 
 NODES = 128
 GPUS = 8
@@ -64,10 +66,13 @@ def full_report(index: int) -> bytes:
     return msgspec.json.encode(report)
 
 
-def write_script(path: Path, token: str, full: bool) -> int:
-    """A wrk script that posts reports of all nodes in turn, or nothing to /empty. Returns the size of a body."""
+def write_script(path: Path, full: bool) -> int:
+    """A wrk script that posts reports of all nodes in turn, each with its token, or nothing to /empty. Returns the size
+    of a body.
+    """
     bodies = [full_report(index) for index in range(NODES)]
     reports = ",\n".join(f"[==[{body.decode()}]==]" for body in bodies)
+    tokens = ", ".join(f'"{secret(Role.NODE, node_name(index))}"' for index in range(NODES))
     path.write_text(
         f"""
 local reports = {{ {reports} }}
@@ -83,16 +88,20 @@ for i, body in ipairs(reports) do
   pieces[#pieces + 1] = body:sub(from)
   parts[i] = pieces
 end
-local headers = {{ ["Authorization"] = "Bearer {token}", ["Content-Type"] = "application/json" }}
+local tokens = {{ {tokens} }}
+local headers = {{}}
+for i, token in ipairs(tokens) do
+  headers[i] = {{ ["Authorization"] = "Bearer " .. token, ["Content-Type"] = "application/json" }}
+end
 local sent = 0
 local first_round = os.time() * 1000 % 1000000000
 function request()
   local full = {"true" if full else "false"}
-  if not full then return wrk.format("POST", "/empty", headers, "") end
+  if not full then return wrk.format("POST", "/empty", headers[1], "") end
   local node, round = sent % #parts + 1, math.floor(sent / #parts)
   sent = sent + 1
   local step = tostring((first_round + round) * {STEPS_PER_REPORT})
-  return wrk.format("POST", "/v1/reports", headers, table.concat(parts[node], step))
+  return wrk.format("POST", "/v1/reports", headers[node], table.concat(parts[node], step))
 end
 local refused = 0
 function response(status) if status ~= 200 and status ~= 204 then refused = refused + 1 end end

@@ -68,9 +68,7 @@ class Fleet:
     """A control plane, and agents that report to it once a second."""
 
     def __init__(self, directory: Path) -> None:
-        token = directory / "token"
-        token.write_text("a-token-for-the-benchmark")
-        server = {"database": f"sqlite:///{directory}/tick.db", "agent_token_file": str(token)}
+        server = {"database": f"sqlite:///{directory}/tick.db"}
         config = Config.model_validate({"cluster": b.CLUSTER, "server": server, "spares": {"count": SPARES}})
         self._clock = SetClock()
         self.control_plane = compose(config, Outside(LargeSlurm(), lambda _node: True, self._clock))

@@ -17,6 +17,7 @@ from fastapi.testclient import TestClient
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.tokens import add_tokens, admission_of, bearer
 from understudy_agent.wire import (
     REPORT_BYTES_MAX,
     WIRE_VERSION,
@@ -27,9 +28,11 @@ from understudy_agent.wire import (
     LauncherState,
     Restart,
 )
+from understudy_controlplane.access.admission import Denied
 from understudy_controlplane.fleet.gang import Gang, orders_version
+from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt
-from understudy_controlplane.ingest.authority import Token
+from understudy_controlplane.ingest.answers import refuse_denied
 from understudy_controlplane.ingest.launchers import launchers_router
 from understudy_controlplane.ingest.reports import ReportDependencies
 from understudy_controlplane.live.directory import JobDirectory
@@ -40,8 +43,7 @@ from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.launches import LaunchStore
 
-SECRET = "a-secret-that-only-agents-know"
-HEADERS = {"Authorization": f"Bearer {SECRET}"}
+HEADERS = bearer(Role.NODE, "n1")
 
 
 @dataclass
@@ -53,8 +55,10 @@ class Route:
     newest: list[tuple[int, str]]
     woken: list[float] = field(default_factory=list)
 
-    def post(self, headers: dict[str, str] = HEADERS, **changes: Any) -> httpx.Response:
-        return self.client.post("/v1/launchers", content=msgspec.json.encode(report(**changes)), headers=headers)
+    def post(self, headers: dict[str, str] | None = None, **changes: Any) -> httpx.Response:
+        sent = report(**changes)
+        headers = bearer(Role.NODE, sent.node) if headers is None else headers
+        return self.client.post("/v1/launchers", content=msgspec.json.encode(sent), headers=headers)
 
 
 class Still:
@@ -87,7 +91,6 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
     directory, newest = JobDirectory({7: known}), [(40, "/c/40")]
     deps = ReportDependencies(
         b.CLUSTER,
-        Token(SECRET),
         telemetry,
         directory,
         facts,
@@ -99,9 +102,13 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
         lambda _job: newest[-1],
     )
     app = FastAPI()
-    app.include_router(launchers_router(deps, launchers))
+    add_tokens(engine, ["n1", "n2", "n3", "n4", "n9"])
+    app.add_exception_handler(Denied, refuse_denied)
+    admission = admission_of(engine, Still())
+    app.include_router(launchers_router(deps, launchers, admission))
     with TestClient(app) as client:
         yield Route(client, launchers, facts, directory, newest, woken)
+    admission.close()
     engine.dispose()
 
 
@@ -116,6 +123,12 @@ def test_a_report_is_kept_and_wakes_the_loop_when_its_state_is_new(route: Route)
     assert len(route.woken) == 2
     route.post(launch=0)
     assert route.launchers.gangs()[7].attempt == Attempt(1, 1), "a report that comes late is ignored"
+
+
+def test_the_token_of_one_node_speaks_for_no_launcher_elsewhere(route: Route) -> None:
+    forged = route.post(bearer(Role.NODE, "n9"), node="n1", launch=7)
+    assert (forged.status_code, forged.json()["error"]) == (403, "the token of node n9 does not speak for node n1")
+    assert route.launchers.gangs() == {}
 
 
 def test_orders_that_stand_are_sent_at_once_and_once(route: Route) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import Engine, text
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.tokens import PEOPLE, add_tokens, admission_of, bearer
 from understudy_agent.wire import (
     REPORT_BYTES_MAX,
     CheckpointShard,
@@ -31,9 +32,11 @@ from understudy_agent.wire import (
     RankWindow,
     Report,
 )
+from understudy_controlplane.access.admission import Denied
+from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.fleet.node import Generation, generation_of
-from understudy_controlplane.ingest.authority import Token
+from understudy_controlplane.ingest.answers import refuse_denied
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
@@ -43,8 +46,7 @@ from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.launches import LaunchStore
 
-SECRET = "a-secret-that-only-agents-know"
-HEADERS = {"Authorization": f"Bearer {SECRET}"}
+HEADERS = bearer(Role.NODE, "n1")
 
 
 @dataclass
@@ -56,7 +58,10 @@ class Route:
     woken: list[float] = field(default_factory=list)
     unfit: dict[str, str] = field(default_factory=dict)
 
-    def post(self, content: bytes | Report, headers: dict[str, str] = HEADERS) -> httpx.Response:
+    def post(self, content: bytes | Report, headers: dict[str, str] | None = None) -> httpx.Response:
+        """With the token of the report's own node, unless `headers` are others."""
+        if headers is None:
+            headers = bearer(Role.NODE, content.node) if isinstance(content, Report) else HEADERS
         body = msgspec.json.encode(content) if isinstance(content, Report) else content
         return self.client.post("/v1/reports", content=body, headers=headers)
 
@@ -89,7 +94,6 @@ def route(tmp_path: Path) -> Iterator[Route]:
     unfit: dict[str, str] = {}
     deps = ReportDependencies(
         b.CLUSTER,
-        Token(SECRET),
         telemetry,
         directory,
         FactStore(engine),
@@ -100,9 +104,13 @@ def route(tmp_path: Path) -> Iterator[Route]:
         lambda node, _now: unfit.get(node, ""),
     )
     app = FastAPI()
-    app.include_router(reports_router(deps))
+    add_tokens(engine, ["n1", "n2", "n3", "n4", "n8", "n99"])
+    app.add_exception_handler(Denied, refuse_denied)
+    admission = admission_of(engine, Still())
+    app.include_router(reports_router(deps, admission))
     with TestClient(app) as client:
         yield Route(client, engine, telemetry, directory, woken, unfit)
+    admission.close()
     engine.dispose()
 
 
@@ -193,6 +201,18 @@ def test_a_report_of_an_unknown_node_is_refused_by_name_and_leaves_nothing(route
     refused(route.post(b.report("n99", facts=[b.xid_event("n99", 79).event])), 404, "n99", "NodeName")
     assert route.events_stored == 0
     assert "n99" not in route.telemetry.heard()
+
+
+def test_the_token_of_one_node_reports_for_no_other(route: Route) -> None:
+    forged = b.report("n1", facts=[b.xid_event("n1", 79).event])
+    refused(route.post(forged, bearer(Role.NODE, "n8")), 403, "n8", "n1")
+    assert (route.events_stored, route.telemetry.heard()) == (0, {})
+
+
+@pytest.mark.parametrize("role", PEOPLE)
+def test_no_other_role_reports_for_a_node(route: Route, role: Role) -> None:
+    refused(route.post(b.report("n1"), bearer(role)), 403, role.value, "token_file")
+    assert route.telemetry.heard() == {}
 
 
 def test_without_the_token_every_report_is_refused(route: Route) -> None:
@@ -426,6 +446,11 @@ class TestRestorePoint:
     def test_an_attempt_that_slurm_has_not_begun_is_not_settled_beforehand(self, route: Route) -> None:
         refused(self.ask(route, 7, restart_count=1), 404, "attempt 1 of job 7")
 
+    def test_it_is_given_only_where_slurm_shows_the_job(self, route: Route) -> None:
+        refused(self.ask(route, 7, bearer(Role.NODE, "n8")), 403, "n8", "job 7")
+        route.telemetry.expect({})
+        refused(self.ask(route, 7), 404, "attempt 0 of job 7")
+
     def test_only_the_jobs_owner_gets_it(self, route: Route) -> None:
         for other in (1001, 0):
             refused(self.ask(route, 7, user_id=other), 403, f"user {other}", "user 1000")
@@ -435,6 +460,7 @@ class TestRestorePoint:
         route.directory.put(known)
         no = {"job_id": 9, "restart_count": 0, "step": 0, "path": "", "managed": False}
         assert self.ask(route, 9, if_managed="true").json() == no
+        route.telemetry.expect({number: ExpectedJob(0, 1000, frozenset({"n1"})) for number in (7, 9)})
         assert self.ask(route, 9).json()["step"] == 20
         assert self.ask(route, 7, if_managed="true").json()["step"] == 20
 

@@ -253,10 +253,8 @@ class Rehearsal:
 
     @staticmethod
     def _write(directory: Path, sections: dict[str, Any]) -> Config:
-        token = directory / "token"
-        token.write_text("a-token-for-a-rehearsal")
         defaults: dict[str, Any] = {
-            "server": {"database": new_database(directory / "fleet.db"), "agent_token_file": str(token)},
+            "server": {"database": new_database(directory / "fleet.db")},
             "spares": {"count": 3},
         }
         return b.config(**(defaults | sections))

@@ -13,9 +13,11 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from tests import builders as b
+from tests.tokens import bearer, with_tokens
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, RankStarted
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.simulate.slurm import VirtualSlurm
@@ -155,13 +157,7 @@ def test_on_one_node_none_is_first(engine: Engine) -> None:
 
 
 def test_a_person_can_answer_for_the_checkpoints(tmp_path: Path) -> None:
-    for name in ("agent", "operator"):
-        (tmp_path / name).write_text(f"the-token-of-the-{name}")
-    server = {
-        "database": f"sqlite:///{tmp_path}/fleet.db",
-        "agent_token_file": str(tmp_path / "agent"),
-        "operator_token_file": str(tmp_path / "operator"),
-    }
+    server = {"database": with_tokens(f"sqlite:///{tmp_path}/fleet.db")}
     config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
     engine = open_database(config.server.database)
     FleetStore(engine).see_jobs([JOB], b.NOW)
@@ -173,15 +169,15 @@ def test_a_person_can_answer_for_the_checkpoints(tmp_path: Path) -> None:
 def _trust(plane: ControlPlane) -> None:
     known = plane.stores.fleet.known_jobs(b.CLUSTER)
     plane.stores.facts.record("n2", of_owner([*shards(20), anomaly(7)]), b.NOW, known.get)
-    client = TestClient(plane.app)
-    route, token = "/v1/jobs/7/trust-checkpoints", {"Authorization": "Bearer the-token-of-the-operator"}
-    word = {"reason": "a bad batch, the weights are fine", "by": "alice"}
+    client = TestClient(plane.app, headers=bearer(Role.VIEWER))
+    route, token = "/v1/jobs/7/trust-checkpoints", bearer(Role.OPERATOR)
+    word = {"reason": "a bad batch, the weights are fine"}
     assert [client.post(route, json=word).status_code, client.post(route, json={}, headers=token).status_code] == [
-        401,
+        403,
         400,
     ]
     assert client.post("/v1/jobs/99/trust-checkpoints", json=word, headers=token).status_code == 404
-    assert client.post(route, json={"reason": " ", "by": "alice"}, headers=token).status_code == 422
+    assert client.post(route, json={"reason": " "}, headers=token).status_code == 422
     assert client.get("/v1/checkpoints").json()[0]["suspect"] != ""
     assert client.post(route, json=word, headers=token).json() == {"job_id": 7, "cleared_at": b.NOW + 100}
     assert client.get("/v1/checkpoints").json()[0]["suspect"] == ""

@@ -55,10 +55,9 @@ def test_a_database_that_others_could_read_is_closed_to_them(tmp_path: Path) -> 
     ],
 )
 def test_a_database_that_cannot_be_used_does_not_print_its_password(
-    url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "token").write_text("a-token-for-the-agents")
-    config = b.config(server={"database": url, "agent_token_file": tmp_path / "token"})
+    config = b.config(server={"database": url})
     with pytest.raises(ConfigError, match=r"server\.database") as refused:
         compose_alone(config, Outside(VirtualSlurm(["n1"]), lambda _node: True))
     printed = capfd.readouterr()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -24,14 +23,17 @@ from typing import Any, Self
 import httpx
 
 from tests import PYTHON_PATH
+from tests.new_database import new_database
 from tests.testbed import fake_nvml
 from tests.testbed.cluster import CLUSTER_NAME, ClusterError, SlurmCluster
 from tests.testbed.configuration import free_ports
 from tests.testbed.fake_fabric import FakeFabric
 from tests.testbed.installation import NATIVE, Installation
 from tests.testbed.processes import Process, is_running
+from tests.tokens import bearer, secret, with_tokens
 from understudy_agent.export import export
 from understudy_agent.hooks.install import PARAMETERS, PROLOG_FLAGS_LINE, install
+from understudy_controlplane.fleet.identity import Role
 
 RESEARCHER = "news"
 """The ordinary user whose jobs are managed. Not `nobody`: that user id is no user for newer versions of Slurm."""
@@ -45,6 +47,11 @@ FABRIC_PORTS = 4
 
 FINDS_TORCH = "import sys, importlib.util; sys.exit(importlib.util.find_spec('torch') is None)"
 """Does not import it: that takes seconds."""
+
+
+def write_secret(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text)
 
 
 def hook_lines(directory: Path | None) -> list[str]:
@@ -67,6 +74,7 @@ class Node:
         self.boot_id_file = directory / "boot_id"
         self.socket = directory / "agent.sock"
         self.config_file = directory / "agent.toml"
+        self.token_file = directory / "agent.token"
         self._sequence = itertools.count(1)
 
     def lay_out(self) -> None:
@@ -149,7 +157,12 @@ class Site:
         self._port = free_ports(1)[0]
         # One for all requests: to make a client takes 44 ms of processor time, and tests ask many times a second. No
         # connection is kept, for the control plane may be killed meanwhile.
-        self.http = httpx.Client(base_url=self.url, timeout=10, limits=httpx.Limits(max_keepalive_connections=0))
+        self.http = httpx.Client(
+            base_url=self.url,
+            timeout=10,
+            limits=httpx.Limits(max_keepalive_connections=0),
+            headers=bearer(Role.VIEWER),
+        )
         self.spares_wanted = spares
         self._mode = mode
         self._agents: dict[str, Process] = {}
@@ -311,10 +324,6 @@ class Site:
         return self.directory / "controlplane.toml"
 
     @property
-    def agent_token_file(self) -> Path:
-        return self.directory / "agent.token"
-
-    @property
     def operator_token_file(self) -> Path:
         return self.directory / "operator.token"
 
@@ -322,9 +331,8 @@ class Site:
         """A site starts from nothing: what an earlier one left in the directory is removed."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True, mode=0o755)
-        for token in (self.agent_token_file, self.operator_token_file):
-            token.touch(mode=0o600)
-            token.write_text(secrets.token_urlsafe(32))
+        with_tokens(new_database(self.directory / "understudy.db"), self.nodes)
+        write_secret(self.operator_token_file, secret(Role.ADMIN))
         fake_nvml.build(self.directory / "lib")
         export(self.code)
         if self._hooks is not None:
@@ -333,12 +341,13 @@ class Site:
         self._write_config()
         for node in self.nodes.values():
             node.lay_out()
+            write_secret(node.token_file, secret(Role.NODE, node.name))
             node.config_file.write_text(
                 "\n".join(
                     (
                         f'cluster = "{CLUSTER_NAME}"',
                         f'control_plane_urls = ["{self.url}"]',
-                        f'token_file = "{self.agent_token_file}"',
+                        f'token_file = "{node.token_file}"',
                         f'kernel_log = "{node.kernel_log}"',
                         f'socket = "{node.socket}"',
                         f'run_directory = "{node.directory}"',
@@ -360,8 +369,6 @@ class Site:
                     f'host = "{self.cluster.layout.host_address}"',
                     f"port = {self._port}",
                     f'database = "sqlite:///{self.directory}/understudy.db"',
-                    f'agent_token_file = "{self.agent_token_file}"',
-                    f'operator_token_file = "{self.operator_token_file}"',
                     "[slurm]",
                     *(f"{key} = {json.dumps(value)}" for key, value in self._slurm_settings.items()),
                     "[spares]",

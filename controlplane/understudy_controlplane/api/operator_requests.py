@@ -13,26 +13,39 @@ import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
 from understudy_agent.wire import NOT_UNDERSTOOD
+from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.dependencies import RecoveryId
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
+from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.ingest.answers import answer, refuse
-from understudy_controlplane.ingest.authority import Token
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
 
 
-class OperatorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
-    by: str
+    by: str = ""
+    """Ignored: who made the request comes from its token. Clients of earlier releases send it."""
 
 
-class PauseRequest(OperatorRequest, frozen=True, forbid_unknown_fields=True):
+class PauseBody(RequestBody, frozen=True, forbid_unknown_fields=True):
     now: bool = False  # recoveries under way halt as well
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRequest:
+    identity: Identity
+    reason: str
+    now: bool = False
+
+    @property
+    def by(self) -> str:
+        return self.identity.label
 
 
 class PauseState(msgspec.Struct, frozen=True):
@@ -81,7 +94,7 @@ REFUSED_IN = {
 
 @dataclass(frozen=True, slots=True)
 class OperatorDependencies:
-    token: Token | None
+    admission: Admission
     fleet: FleetStore
     repairs: RepairStore
     recoveries: RecoveryStore
@@ -143,10 +156,12 @@ def operator_router(deps: OperatorDependencies) -> APIRouter:
 
 
 async def _set_switch(deps: OperatorDependencies, request: Request, verb: Verb) -> Response:
-    operator_request = await read_request(deps.token, request, PauseRequest if verb is Verb.PAUSE else OperatorRequest)
+    needed = Permission.ADMINISTER if verb is Verb.RESET_BREAKER else Permission.OPERATE
+    identity = await deps.admission.admit(request, needed)
+    operator_request = await read_request(request, identity, PauseBody if verb is Verb.PAUSE else RequestBody)
     if isinstance(operator_request, Response):
         return operator_request
-    if isinstance(operator_request, PauseRequest) and operator_request.now:
+    if operator_request.now:
         verb = Verb.PAUSE_NOW
     await asyncio.to_thread(
         deps.fleet.add_intent, verb.value, operator_request.reason, operator_request.by, deps.clock.now()
@@ -159,7 +174,8 @@ async def _set_switch(deps: OperatorDependencies, request: Request, verb: Verb) 
 
 
 async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> Response:
-    operator_request = await read_request(deps.token, request)
+    identity = await deps.admission.admit(request, Permission.OPERATE)
+    operator_request = await read_request(request, identity)
     if isinstance(operator_request, Response):
         return operator_request
     recovery = await asyncio.to_thread(deps.recoveries.find, number)
@@ -177,7 +193,8 @@ async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> 
 
 
 async def _request_for_node(deps: OperatorDependencies, request: Request, verb: Verb, node: str) -> Response:
-    operator_request = await read_request(deps.token, request)
+    identity = await deps.admission.admit(request, Permission.OPERATE)
+    operator_request = await read_request(request, identity)
     if isinstance(operator_request, Response):
         return operator_request
     record = (await asyncio.to_thread(deps.fleet.nodes)).get(node)
@@ -199,19 +216,13 @@ async def _request_for_node(deps: OperatorDependencies, request: Request, verb: 
 
 
 async def read_request(
-    token: Token | None, request: Request, kind: type[OperatorRequest] = OperatorRequest
+    request: Request, identity: Identity, kind: type[RequestBody] = RequestBody
 ) -> OperatorRequest | Response:
     """The operator's request, or its refusal."""
-    if token is None:
-        return refuse(403, "operator requests are switched off", "set operator_token_file in [server]")
-    if not token.admits(request.headers.get("authorization")):
-        return refuse(401, "no operator's token", "send Authorization: Bearer with what operator_token_file holds")
     try:
-        operator_request = msgspec.json.decode(await request.body(), type=kind)
+        body = msgspec.json.decode(await request.body(), type=kind)
     except NOT_UNDERSTOOD as error:
-        return refuse(400, f"the request cannot be read: {error}", 'send {"reason": "…", "by": "…"}')
-    if not operator_request.reason.strip() or not operator_request.by.strip():
-        return refuse(
-            422, "reason and by must not be empty", "give a reason that the next operator understands, and your name"
-        )
-    return operator_request
+        return refuse(400, f"the request cannot be read: {error}", 'send {"reason": "…"}')
+    if not body.reason.strip():
+        return refuse(422, "reason must not be empty", "give a reason that the next operator understands")
+    return OperatorRequest(identity, body.reason, isinstance(body, PauseBody) and body.now)

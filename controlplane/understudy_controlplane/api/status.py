@@ -27,6 +27,12 @@ def status_router(deps: ReadDependencies) -> APIRouter:
         """A summary: mode, nodes by state, spares, incidents, recoveries, problems."""
         return await deps.readers.read(lambda: _summary(deps))
 
+    return router
+
+
+def health_router(deps: ReadDependencies) -> APIRouter:
+    router = APIRouter(dependencies=[Depends(known_parameters)])
+
     @router.get("/healthz")
     async def healthz() -> Response:
         """200 while the loop ticks and the database answers. A failed reading of Slurm is shown, but does not count."""

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
+from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.dependencies import JobId
 from understudy_controlplane.api.operator_requests import read_request
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
+from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.ingest.answers import answer, refuse
-from understudy_controlplane.ingest.authority import Token
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.store.checkpoints import CheckpointStore
 
@@ -29,7 +30,7 @@ class Trusted(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TrustDependencies:
-    token: Token | None
+    admission: Admission
     checkpoints: CheckpointStore
     directory: JobDirectory
     clock: Clock
@@ -47,7 +48,8 @@ def trust_router(deps: TrustDependencies) -> APIRouter:
 
 
 async def _take(deps: TrustDependencies, job_id: int, request: Request) -> Response:
-    operator_request = await read_request(deps.token, request)
+    identity = await deps.admission.admit(request, Permission.OPERATE)
+    operator_request = await read_request(request, identity)
     if isinstance(operator_request, Response):
         return operator_request
     row = deps.directory.row_of(job_id)

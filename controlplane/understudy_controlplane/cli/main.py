@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
-import os
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,14 +41,22 @@ recovery_app = typer.Typer(no_args_is_help=True, help="Recoveries under way.")
 app.add_typer(recovery_app, name="recovery")
 app.add_typer(tokens_app, name="token")
 
+TOKEN_FILES = (Path("~/.config/understudy/token"), Path("/etc/understudy/operator.token"))
+"""The first one that this user can read counts."""
+
 UrlOption = Annotated[str, typer.Option("--url", envvar="UNDERSTUDY_URL", help="URL of the control plane.")]
 TokenOption = Annotated[
-    Path, typer.Option("--token-file", envvar="UNDERSTUDY_TOKEN_FILE", help="File with the operator's token.")
+    Path | None,
+    typer.Option(
+        "--token-file",
+        envvar="UNDERSTUDY_TOKEN_FILE",
+        show_default=" or ".join(map(str, TOKEN_FILES)),
+        help="File with your token.",
+    ),
 ]
 NodeArgument = Annotated[str, typer.Argument(help="NodeName in Slurm.")]
 JobArgument = Annotated[int, typer.Argument(help="Slurm's job id.")]
-ReasonArgument = Annotated[str, typer.Argument(help="Why; it is recorded with your user name.")]
-DEFAULT_TOKEN_FILE = Path("/etc/understudy/operator.token")
+ReasonArgument = Annotated[str, typer.Argument(help="Why; it is recorded with the label of your token.")]
 
 
 def main() -> None:
@@ -135,9 +142,10 @@ def simulate(
 
 
 @app.command()
-def status(url: UrlOption = DEFAULT_URL) -> None:
+def status(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None) -> None:
     """Show the fleet: mode, spares, problems, nodes and recoveries."""
-    whole, nodes = _get(url, "/v1/status"), _get_all(url, "/v1/nodes")
+    token = _token(token_file)
+    whole, nodes = _get(url, "/v1/status", token), _get_all(url, "/v1/nodes", token)
     paused = f"PAUSED: {whole['paused']}" if whole["paused"] else "not paused"
     console.print(f"[bold]{escape(whole['cluster'])}[/]  mode [bold]{whole['mode']}[/]  {escape(paused)}")
     spares = whole["spares"]
@@ -152,7 +160,7 @@ def status(url: UrlOption = DEFAULT_URL) -> None:
     for node in nodes:
         table.add_row(*_node_row(node))
     console.print(table)
-    _print_recoveries(_get(url, "/v1/recoveries?limit=10"))
+    _print_recoveries(_get(url, "/v1/recoveries?limit=10", token))
 
 
 @app.command()
@@ -160,7 +168,7 @@ def pause(
     reason: ReasonArgument,
     now: Annotated[bool, typer.Option("--now", help="Halt what is under way, also between two attempts.")] = False,
     url: UrlOption = DEFAULT_URL,
-    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+    token_file: TokenOption = None,
 ) -> None:
     """Pause the control plane: it begins nothing. A gang that has left its nodes is still started again."""
     _print_paused(_request(url, "pause", reason, token_file, **({"now": True} if now else {}))["paused"])
@@ -171,7 +179,7 @@ def cancel_recovery(
     recovery: Annotated[int, typer.Argument(help="Its number, as `understudy status` shows it.")],
     reason: ReasonArgument,
     url: UrlOption = DEFAULT_URL,
-    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+    token_file: TokenOption = None,
 ) -> None:
     """Cancel a recovery under way. What it began is undone; what stays is named in its outcome."""
     _request(url, f"recoveries/{recovery}/cancel", reason, token_file)
@@ -179,15 +187,13 @@ def cancel_recovery(
 
 
 @app.command()
-def resume(reason: ReasonArgument, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE) -> None:
+def resume(reason: ReasonArgument, url: UrlOption = DEFAULT_URL, token_file: TokenOption = None) -> None:
     """End a pause."""
     _print_paused(_request(url, "resume", reason, token_file)["paused"])
 
 
 @app.command("reset-breaker")
-def reset_breaker(
-    reason: ReasonArgument, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
-) -> None:
+def reset_breaker(reason: ReasonArgument, url: UrlOption = DEFAULT_URL, token_file: TokenOption = None) -> None:
     """Close the circuit breaker, after you have found out why it opened."""
     answer = _request(url, "reset-breaker", reason, token_file)
     console.print(f"open: {escape(answer['breaker'])}" if answer["breaker"] else "the circuit breaker is closed")
@@ -198,7 +204,7 @@ def hold(
     node: NodeArgument,
     reason: ReasonArgument,
     url: UrlOption = DEFAULT_URL,
-    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+    token_file: TokenOption = None,
 ) -> None:
     """Take a node out of service until an operator releases it. Jobs that run there continue to their end."""
     _request_for_node(url, node, "hold", reason, token_file)
@@ -209,7 +215,7 @@ def release(
     node: NodeArgument,
     reason: ReasonArgument,
     url: UrlOption = DEFAULT_URL,
-    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+    token_file: TokenOption = None,
 ) -> None:
     """Return a node to service that is held, retired, quarantined, or was repaired by a person."""
     _request_for_node(url, node, "release", reason, token_file)
@@ -220,7 +226,7 @@ def test_node(
     node: NodeArgument,
     reason: ReasonArgument,
     url: UrlOption = DEFAULT_URL,
-    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+    token_file: TokenOption = None,
 ) -> None:
     """Validate a node in service as soon as no job uses it; then it is on probation, or out of service."""
     _request_for_node(url, node, "test", reason, token_file)
@@ -231,7 +237,7 @@ def burn_in(
     node: NodeArgument,
     reason: ReasonArgument,
     url: UrlOption = DEFAULT_URL,
-    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+    token_file: TokenOption = None,
 ) -> None:
     """Repeat the validation of a node for some hours, as soon as no job uses it."""
     _request_for_node(url, node, "burn-in", reason, token_file)
@@ -242,20 +248,20 @@ def retire(
     node: NodeArgument,
     reason: ReasonArgument,
     url: UrlOption = DEFAULT_URL,
-    token_file: TokenOption = DEFAULT_TOKEN_FILE,
+    token_file: TokenOption = None,
 ) -> None:
     """Take a node out of service for good."""
     _request_for_node(url, node, "retire", reason, token_file)
 
 
-def _request_for_node(url: str, node: str, verb: str, reason: str, token_file: Path) -> None:
+def _request_for_node(url: str, node: str, verb: str, reason: str, token_file: Path | None) -> None:
     answer = _request(url, f"nodes/{node}/{verb}", reason, token_file)
     console.print(f"{escape(answer['node'])} is {answer['state']}: {answer['asked']} requested")
 
 
 @app.command("trust-checkpoints")
 def trust_checkpoints(
-    job: JobArgument, reason: ReasonArgument, url: UrlOption = DEFAULT_URL, token_file: TokenOption = DEFAULT_TOKEN_FILE
+    job: JobArgument, reason: ReasonArgument, url: UrlOption = DEFAULT_URL, token_file: TokenOption = None
 ) -> None:
     """Declare a job's checkpoints good that are suspect because of NaN or jumps. Its next attempt may restore them."""
     _request(url, f"jobs/{job}/trust-checkpoints", reason, token_file)
@@ -303,30 +309,41 @@ def _print_recoveries(recoveries: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _request(url: str, what: str, reason: str, token_file: Path, **more: bool) -> Any:
+def _request(url: str, what: str, reason: str, token_file: Path | None, **more: bool) -> Any:
     """POST to `/v1/what`; returns the answer."""
-    try:
-        token = token_file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{token_file}: cannot be read: {error}; name the operator's token file with --token-file", 2)
-        raise
-    by = os.environ.get("SUDO_USER") or getpass.getuser()
-    return _ask("POST", url, f"/v1/{what}", json={"reason": reason, "by": by, **more}, token=token)[0]
+    token = _token(token_file)
+    if not token:
+        fail("there is no token: name its file with --token-file; `understudy token create` makes one", 2)
+    return _ask("POST", url, f"/v1/{what}", json={"reason": reason, **more}, token=token)[0]
+
+
+def _token(file: Path | None) -> str:
+    """Empty where no file is named and none of the usual ones can be read: a site may have open reads."""
+    if file is not None:
+        try:
+            return file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"{file}: cannot be read: {error}; name the file of your token with --token-file", 2)
+            raise
+    for usual in TOKEN_FILES:
+        with suppress(OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: this user has no home
+            return usual.expanduser().read_text().strip()
+    return ""
 
 
 def _print_paused(state: str) -> None:
     console.print(f"paused: {escape(state)}" if state else "not paused")
 
 
-def _get(url: str, path: str) -> Any:
-    return _ask("GET", url, path)[0]
+def _get(url: str, path: str, token: str) -> Any:
+    return _ask("GET", url, path, token=token)[0]
 
 
-def _get_all(url: str, path: str) -> list[Any]:
+def _get_all(url: str, path: str, token: str) -> list[Any]:
     """A list with all its pages."""
-    records, following = _ask("GET", url, path)
+    records, following = _ask("GET", url, path, token=token)
     while following:
-        more, following = _ask("GET", url, path + following)
+        more, following = _ask("GET", url, path + following, token=token)
         records += more
     return list(records)
 

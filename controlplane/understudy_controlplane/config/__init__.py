@@ -47,6 +47,15 @@ __all__ = [
 ]
 
 
+REMOVED = {
+    "server.agent_token_file": "each node has a token of its own; `understudy token create --role node --node NODE` "
+    "makes it, and token_file in the agent's configuration names its file",
+    "server.operator_token_file": "each operator has a token; `understudy token create --role operator --label WHO "
+    "--file FILE` makes it",
+}
+"""Settings of earlier releases, and what replaces them."""
+
+
 class ConfigError(Exception):
     """The configuration file cannot be used; the message names file, key and remedy."""
 
@@ -105,6 +114,8 @@ def load_config(path: Path) -> Config:
 def _explain(origin: str, error: Any) -> str:
     location = [str(part) for part in error["loc"]]
     key = ".".join(location)
+    if key in REMOVED:
+        return f"{origin}: {key} is no setting any more: {REMOVED[key]}"
     if error["type"] != "extra_forbidden":
         return f"{origin}: {key}: {error['msg']}"
     section: type[BaseModel] = Config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 
 from pydantic import Field, field_validator
 
@@ -16,12 +15,10 @@ class Server(Section):
     database: str = Field(
         "sqlite:////var/lib/understudy/understudy.db", description="SQLAlchemy URL of the fleet database."
     )
-    agent_token_file: Path = Field(
-        Path("/etc/understudy/agent.token"), description="File with the bearer token that agents send."
+    open_reads: bool = Field(
+        False, description="Every client that reaches the port may read `/v1` and `/metrics` without a token."
     )
-    operator_token_file: Path | None = Field(
-        None, description="File with the bearer token for operator requests. Without it they are refused."
-    )
+    open_metrics: bool = Field(False, description="The same for `/metrics` alone.")
 
 
 class Gateway(StrEnum):

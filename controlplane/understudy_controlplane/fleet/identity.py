@@ -20,7 +20,7 @@ class Permission(StrEnum):
     METRICS = "read metrics"
     SIGNAL = "post signals of facility and fabric"
     OPERATE = "act on nodes and jobs"
-    ADMINISTER = "pause the control plane and close its circuit breaker"
+    ADMINISTER = "close the circuit breaker"
     REPORT = "report for a node"
 
 

@@ -16,30 +16,32 @@ from understudy_agent.wire import (
     LauncherReport,
     LauncherState,
 )
+from understudy_controlplane.access.admission import Admission, only_for
 from understudy_controlplane.fleet.gang import Gang, orders_version
+from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.ingest.answers import answer, refuse
-from understudy_controlplane.ingest.reports import ReportDependencies, not_an_agent, read_body, wrong_version
+from understudy_controlplane.ingest.reports import ReportDependencies, read_body, wrong_version
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.store.database import StoreError
 
 _decoder = msgspec.json.Decoder(LauncherReport)
 
 
-def launchers_router(deps: ReportDependencies, launchers: Launchers) -> APIRouter:
+def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: Admission) -> APIRouter:
     router = APIRouter()
 
     @router.post("/v1/launchers")
-    async def follow_launcher(request: Request) -> Response:  # noqa: PLR0911 - a return for each refusal
+    async def follow_launcher(request: Request) -> Response:
         """Take a launcher's report, and answer when there are new orders for it or after the time that it asks for."""
-        if not deps.agent_token.admits(request.headers.get("authorization")):
-            return not_an_agent()
+        identity = await admission.admit(request, Permission.REPORT)
         body = await read_body(request)
         if body is None:
             return refuse(413, f"a launcher's report has at most {REPORT_BYTES_MAX} bytes", "it names too many nodes")
         report = _decode(deps, body)
         if isinstance(report, Response):
             return report
+        only_for(identity, report.node)
         state = report.state
         known = deps.directory.get(state.job_id)
         nodes = deps.telemetry.nodes_of(state.job_id, state.restart_count)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 import structlog
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from understudy_agent.wire import (
     DISKS_PER_NODE_MAX,
@@ -31,12 +31,13 @@ from understudy_agent.wire import (
     Report,
     RestorePoint,
 )
+from understudy_controlplane.access.admission import Admission, only_for
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.detect.node_log import with_code
+from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import answer, refuse
-from understudy_controlplane.ingest.authority import Token
 from understudy_controlplane.ingest.decode import Decoded, decode_report
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
@@ -69,7 +70,6 @@ class ReportDependencies:
     """
 
     cluster: str
-    agent_token: Token
     telemetry: Telemetry
     directory: JobDirectory
     facts: FactStore
@@ -81,14 +81,14 @@ class ReportDependencies:
     newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
 
 
-def reports_router(deps: ReportDependencies) -> APIRouter:
+def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
     router = APIRouter()
+    node = Depends(admission.require(Permission.REPORT))
 
     @router.post("/v1/reports")
     async def receive_report(request: Request) -> Response:
         """Take an agent's report: telemetry, and facts, which are stored before the answer."""
-        if not deps.agent_token.admits(request.headers.get("authorization")):
-            return not_an_agent()
+        identity = await admission.admit(request, Permission.REPORT)
         body = await read_body(request)
         if body is None:
             return refuse(
@@ -100,6 +100,7 @@ def reports_router(deps: ReportDependencies) -> APIRouter:
             decoded = decode_report(body)
         except NOT_UNDERSTOOD as error:
             return _not_understood(body, error)
+        only_for(identity, decoded.report.node)
         objection = objection_to(deps, decoded.report)
         if objection is not None:
             return objection
@@ -109,38 +110,37 @@ def reports_router(deps: ReportDependencies) -> APIRouter:
 
     @router.get("/v1/restore-point")
     async def restore_point(
-        request: Request,
         job_id: Id,
         restart_count: Count,
         user_id: Id,
         launch: Count = 0,
         if_managed: bool = False,
+        identity: Identity = node,
     ) -> Response:
         """The step and path from which this attempt of a job continues. It stays the same for the whole attempt."""
-        if not deps.agent_token.admits(request.headers.get("authorization")):
-            return not_an_agent()
         known = deps.directory.get(job_id)
         if known is None or restart_count > known.restart_count:
-            deps.wake_loop()
-            return refuse(
-                404, f"Slurm does not show attempt {restart_count} of job {job_id} yet", "ask again in a second"
-            )
+            return _not_running(deps, job_id, restart_count)
         if not known.believes(user_id):
             return refuse(
                 403, f"user {user_id} asks about job {job_id} of user {known.user_id}", "ask as the job's user"
             )
         if if_managed and not known.managed:
             return answer(RestorePoint(job_id, restart_count, 0, "", launch, managed=False))
+        nodes = deps.telemetry.nodes_of(job_id, restart_count)
+        if nodes is None:
+            return _not_running(deps, job_id, restart_count)
+        if identity.node not in nodes:
+            return refuse(403, f"job {job_id} does not run on {identity.node}", "ask on a node of the job")
         step, path = await asyncio.to_thread(deps.give_restore_point, known, Attempt(restart_count, launch))
         return answer(RestorePoint(job_id, restart_count, step, path, launch))
 
     return router
 
 
-def not_an_agent() -> Response:
-    return refuse(
-        401, "the agent's token is missing or wrong", "set token_file of the agent to a copy of agent_token_file"
-    )
+def _not_running(deps: ReportDependencies, job_id: int, restart_count: int) -> Response:
+    deps.wake_loop()
+    return refuse(404, f"Slurm does not show attempt {restart_count} of job {job_id} yet", "ask again in a second")
 
 
 async def read_body(request: Request) -> bytes | None:

@@ -17,7 +17,6 @@ from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, RecoveryStatus, StepStatus
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob
-from understudy_controlplane.ingest.authority import Token
 from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.recover.effect import EffectAtOnce
 from understudy_controlplane.simulate.cluster import CLUSTER, REBOOT_SECONDS, Cluster, Gang, Machine
@@ -235,7 +234,7 @@ class World:
                 begin_effect=EffectAtOnce,
             )
             self._restart_at = math.inf
-            self.core = assemble(self.config, outside, self.engine, Token("a-token-for-simulations"))
+            self.core = assemble(self.config, outside, self.engine)
         except Killed as killed:
             self.die(killed.seconds)
             return

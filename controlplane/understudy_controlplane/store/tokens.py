@@ -50,6 +50,12 @@ class TokenStore:
             row = connection.execute(select(_table).where(_table.c.digest == digest)).first()
         return _token(row) if row is not None else None
 
+    def valid(self, now: float) -> dict[str, Token]:
+        """By digest."""
+        query = select(_table).where(_table.c.revoked_at.is_(None), _table.c.expires_at > now)
+        with reading(self._engine) as connection:
+            return {row.digest: _token(row) for row in connection.execute(query)}
+
     def all(self) -> list[Token]:
         """Oldest first."""
         with reading(self._engine) as connection:

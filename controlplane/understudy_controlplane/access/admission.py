@@ -1,0 +1,96 @@
+"""The identity of a request, or its refusal. Every route that is not open to all asks here."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Collection
+
+from fastapi import Request
+
+from understudy_controlplane.access.tokens import Tokens, TooManyLookUps
+from understudy_controlplane.fleet.identity import Identity, Permission, Role, roles_with
+from understudy_controlplane.store.database import StoreError
+
+_SCHEME = "bearer "
+
+
+class Denied(Exception):
+    """The request is refused; the application answers with these values."""
+
+    def __init__(self, status: int, error: str, hint: str) -> None:
+        super().__init__(error)
+        self.status = status
+        self.error = error
+        self.hint = hint
+
+
+class Admission:
+    def __init__(self, tokens: Tokens, open_to_all: Collection[Permission] = ()) -> None:
+        """`open_to_all`: what a request may do without a token, because the site wants it so."""
+        self._tokens = tokens
+        self._open_to_all = frozenset(open_to_all)
+
+    async def admit(self, request: Request, permission: Permission) -> Identity:
+        """Raises Denied."""
+        secret = _secret(request.headers.get("authorization"))
+        if secret is None:
+            if permission in self._open_to_all:
+                return Identity(Role.VIEWER, "", "", address_of(request))
+            raise Denied(401, "the request has no token", _remedy(permission))
+        try:
+            token = await self._tokens.find(secret)
+        except StoreError as error:
+            raise Denied(503, f"the token cannot be looked up: {type(error).__name__}", "repeat the request") from error
+        except TooManyLookUps:
+            raise Denied(503, "too many requests with unknown tokens wait", "repeat the request") from None
+        if token is None:
+            raise Denied(401, "the token is unknown, expired or revoked", _remedy(permission))
+        identity = Identity(token.role, token.label, token.node, address_of(request))
+        if not identity.may(permission):
+            refusal = f"the token of {token.label} has role {token.role.value}, which may not {permission.value}"
+            raise Denied(403, refusal, _remedy(permission))
+        return identity
+
+    def require(self, permission: Permission) -> Callable[[Request], Awaitable[Identity]]:
+        """A dependency for routers."""
+
+        async def admitted(request: Request) -> Identity:
+            return await self.admit(request, permission)
+
+        return admitted
+
+    def close(self) -> None:
+        self._tokens.close()
+
+
+def only_for(identity: Identity, node: str) -> None:
+    """A token speaks for its own node. Raises Denied for another one."""
+    if identity.node != node:
+        error = f"the token of node {identity.node} does not speak for node {node}"
+        raise Denied(403, error, "give each node a token of its own: `understudy token create --role node --node NODE`")
+
+
+def address_of(request: Request) -> str:
+    """The address from which the request came. An IPv4 address within IPv6 is that IPv4 address."""
+    host = request.client.host if request.client else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _secret(authorization: str | None) -> str | None:
+    if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
+        return None
+    return authorization[len(_SCHEME) :].strip()
+
+
+def _remedy(permission: Permission) -> str:
+    if permission is Permission.REPORT:
+        return (
+            "write the node's own token to token_file of its agent: `understudy token create --role node --node NODE`"
+        )
+    roles = " or ".join(role.value for role in roles_with(permission))
+    return f"send Authorization: Bearer with a token of role {roles}; `understudy token create` makes one"

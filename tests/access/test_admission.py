@@ -1,0 +1,199 @@
+"""Who may do what: each route with each role, and what becomes of tokens that end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+from tests import builders as b
+from tests.new_database import new_database
+from tests.tokens import bearer, secret, with_tokens
+from understudy_controlplane.access.tokens import LOOK_UPS_WAITING_MAX, Tokens, TooManyLookUps
+from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.fleet.identity import Permission, Role, roles_with
+from understudy_controlplane.simulate.slurm import VirtualSlurm
+from understudy_controlplane.store.database import Engine, open_database
+from understudy_controlplane.store.tokens import TokenStore
+
+OPEN = {"/healthz"}
+REPORT = {"/v1/reports", "/v1/launchers", "/v1/restore-point"}
+
+
+class SetClock:
+    at = b.NOW
+
+    def now(self) -> float:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.at
+
+
+def control_plane(tmp_path: Path, clock: SetClock, **server: bool) -> ControlPlane:
+    database = with_tokens(new_database(tmp_path / "fleet.db"), ["n1", "n2"])
+    config = b.config(mode="observe", server={"database": database, **server})
+    plane = compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, clock))
+    plane.loop.tick()
+    return plane
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def plane(tmp_path: Path, clock: SetClock) -> Iterator[ControlPlane]:
+    with closing(control_plane(tmp_path, clock)) as made:
+        yield made
+
+
+def routes(app: FastAPI) -> list[tuple[str, str]]:
+    """Method and path of every route, with something in place of its parameters."""
+    described = [
+        (method.upper(), path.replace("{node}", "n1").replace("{job_id}", "7").replace("{recovery}", "1"))
+        for path, methods in app.openapi()["paths"].items()
+        for method in methods
+    ]
+    return [*described, ("GET", "/openapi.json")]
+
+
+def needed(method: str, path: str) -> Permission:
+    if path in REPORT:
+        return Permission.REPORT
+    if path == "/metrics":
+        return Permission.METRICS
+    if path == "/v1/reset-breaker":
+        return Permission.ADMINISTER
+    return Permission.READ if method == "GET" else Permission.OPERATE
+
+
+def test_every_route_but_the_health_check_asks_for_a_token(plane: ControlPlane) -> None:
+    client = TestClient(plane.app)
+    values = (b"Bearer wrong", b"Basic x", b"Bearer \xff", b"Bearer", b"")
+    headers: list[dict[bytes, bytes]] = [{}, *({b"Authorization": value} for value in values)]
+    open_to_all = {
+        path
+        for method, path in routes(plane.app)
+        if not all(client.request(method, path, headers=one).status_code == 401 for one in headers)
+    }
+    assert open_to_all == OPEN
+    assert client.get("/docs").status_code == 404
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_may_do_what_it_is_for_and_nothing_else(plane: ControlPlane, role: Role) -> None:
+    client = TestClient(plane.app, headers=bearer(role, "n1" if role is Role.NODE else ""))
+    refused = {one for one in routes(plane.app) if client.request(*one).status_code == 403}
+    assert refused == {
+        (method, path)
+        for method, path in routes(plane.app)
+        if path not in OPEN and role not in roles_with(needed(method, path))
+    }
+
+
+def test_a_refusal_names_the_role_that_is_needed(plane: ControlPlane) -> None:
+    refusal = TestClient(plane.app, headers=bearer(Role.VIEWER)).post("/v1/reset-breaker", json={"reason": "x"})
+    assert (refusal.status_code, "role viewer" in refusal.json()["error"]) == (403, True)
+    assert "token of role admin" in refusal.json()["hint"]
+    assert secret(Role.VIEWER) not in refusal.text
+
+
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [({"open_reads": True}, (200, 200)), ({"open_metrics": True}, (401, 200)), ({}, (401, 401))],
+)
+def test_a_site_may_open_reads_or_metrics(
+    tmp_path: Path, clock: SetClock, server: dict[str, bool], expected: tuple[int, int]
+) -> None:
+    with closing(control_plane(tmp_path, clock, **server)) as plane:
+        client = TestClient(plane.app)
+        assert (client.get("/v1/status").status_code, client.get("/metrics").status_code) == expected
+        assert client.post("/v1/pause", json={"reason": "x"}).status_code == 401
+        assert client.get("/v1/status", headers={"Authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_a_token_ends_when_it_expires_and_soon_after_it_is_revoked(plane: ControlPlane, clock: SetClock) -> None:
+    client, store = TestClient(plane.app), TokenStore(plane.engine)
+    ids = {token.label: token.id for token in store.all()}
+
+    def status(role: Role) -> int:
+        return client.get("/v1/status", headers=bearer(role)).status_code
+
+    assert (status(Role.VIEWER), status(Role.OPERATOR)) == (200, 200)
+    store.revoke([ids["viewer"]], "root", clock.at)
+    clock.at += 1.0
+    assert (status(Role.VIEWER), status(Role.OPERATOR)) == (401, 200)
+    clock.at = 2e10
+    assert status(Role.OPERATOR) == 401
+
+
+def test_a_token_that_was_made_later_holds_at_once(plane: ControlPlane) -> None:
+    client, headers = TestClient(plane.app), bearer(Role.NODE, "n9")
+    assert client.post("/v1/reports", headers=headers).status_code == 401
+    engine = open_database(str(plane.engine.url))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM token")
+    with_tokens(str(plane.engine.url), ["n9"])
+    engine.dispose()
+    assert client.post("/v1/reports", headers=headers).status_code == 400
+
+
+def test_when_a_person_used_a_token_last_is_kept_to_the_hour(plane: ControlPlane, clock: SetClock) -> None:
+    client, store = TestClient(plane.app), TokenStore(plane.engine)
+
+    def used() -> dict[str, float | None]:
+        return {token.label: token.last_used_at for token in store.all()}
+
+    client.get("/v1/status", headers=bearer(Role.VIEWER))
+    client.post("/v1/reports", headers=bearer(Role.NODE, "n1"))
+    assert (used()["viewer"], used()["n1"]) == (b.NOW, None)
+    for clock.at, expected in ((b.NOW + 3599, b.NOW), (b.NOW + 3600, b.NOW + 3600)):
+        client.get("/v1/status", headers=bearer(Role.VIEWER))
+        assert used()["viewer"] == expected
+
+
+def test_known_tokens_hold_while_the_database_does_not_answer(plane: ControlPlane, clock: SetClock) -> None:
+    client = TestClient(plane.app)
+
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT", {}, Exception("the disk is gone"))
+
+    event.listen(plane.engine, "before_cursor_execute", fail)
+    clock.at += 1.0
+    assert client.post("/v1/reports", headers=bearer(Role.NODE, "n1")).status_code == 400
+    answer = client.get("/v1/status", headers={"Authorization": "Bearer unknown"})
+    assert (answer.status_code, "OperationalError" in answer.json()["error"]) == (503, True)
+
+
+def test_a_flood_of_unknown_tokens_waits_in_one_short_queue(engine: Engine, clock: SetClock) -> None:
+    release = threading.Event()
+    tokens = Tokens(TokenStore(engine), clock)
+    event.listen(engine, "before_cursor_execute", lambda *_: release.wait(10))
+
+    async def flood() -> list[object]:
+        asked = [asyncio.create_task(tokens.find(f"guess {number}")) for number in range(LOOK_UPS_WAITING_MAX + 5)]
+        await asyncio.sleep(0)
+        release.set()
+        return list(await asyncio.gather(*asked, return_exceptions=True))
+
+    answers = asyncio.run(flood())
+    tokens.close()
+    assert [type(one) for one in answers].count(TooManyLookUps) == 5
+    assert answers.count(None) == LOOK_UPS_WAITING_MAX
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = open_database(new_database(tmp_path / "fleet.db"))
+    yield engine
+    engine.dispose()

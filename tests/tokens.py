@@ -1,0 +1,49 @@
+"""Tokens for tests: one for each role, and one for each node that a test names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests import builders as b
+from understudy_controlplane.access.admission import Admission
+from understudy_controlplane.access.secret import digest_of
+from understudy_controlplane.access.tokens import Tokens
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.store.database import Engine, open_database
+from understudy_controlplane.store.tokens import NewToken, TokenStore
+
+PEOPLE = tuple(role for role in Role if role is not Role.NODE)
+FOREVER = 1e10
+
+
+def secret(role: Role, node: str = "") -> str:
+    return f"understudy_secret-of-{role.value}-{node or 'all'}-in-tests"
+
+
+def bearer(role: Role, node: str = "") -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret(role, node)}"}
+
+
+def add_tokens(engine: Engine, nodes: Iterable[str] = ()) -> None:
+    """The label of a token is its role, or its node."""
+    TokenStore(engine).add(
+        [
+            *(NewToken(digest_of(secret(role)), role, role.value, "", b.NOW, "a test", FOREVER) for role in PEOPLE),
+            *(
+                NewToken(digest_of(secret(Role.NODE, node)), Role.NODE, node, node, b.NOW, "a test", FOREVER)
+                for node in nodes
+            ),
+        ]
+    )
+
+
+def with_tokens(url: str, nodes: Iterable[str] = ()) -> str:
+    engine = open_database(url)
+    add_tokens(engine, nodes)
+    engine.dispose()
+    return url
+
+
+def admission_of(engine: Engine, clock: Clock) -> Admission:
+    return Admission(Tokens(TokenStore(engine), clock))
