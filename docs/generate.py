@@ -83,6 +83,8 @@ AGENT_KEYS = {
     "socket": "Unix socket on which ranks of this node send to the agent",
     "boot_id_file": "file in which the kernel gives the id of this boot",
     "run_directory": "directory of the verdict and the records of the Slurm hooks; a tmpfs ([hooks](hooks.md))",
+    "spool": "file where facts wait for the control plane while the agent restarts; `facts.spool` in `run_directory` "
+    "unless it is set. On a disk it also survives a reboot",
     "nvml": "section with `enabled` (false on nodes without GPUs) and `interval_seconds` (2: time between readings of "
     "clocks, power and the driver's verdict)",
     "host": "section with `enabled` (false: neither fabric ports nor the host are checked), `disks` (file systems "
@@ -99,7 +101,11 @@ def _agent() -> Iterator[str]:
     yield "|---|---|---|"
     for field in msgspec.structs.fields(AgentConfig):
         default = (
-            "required" if field.required else "" if field.name in ("nvml", "host") else f"`{_toml(field.default)}`"
+            "required"
+            if field.required
+            else ""
+            if field.name in ("nvml", "host", "spool")
+            else f"`{_toml(field.default)}`"
         )
         yield f"| `{field.name}` | {default} | {AGENT_KEYS[field.name]} |"
 

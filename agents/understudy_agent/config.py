@@ -55,6 +55,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Unix socket on which ranks of this node connect to the agent."""
     run_directory: Path = Path("/run/understudy")
     """Where the Slurm hooks read the verdict and leave their records. A tmpfs, as /run is: empty after a boot."""
+    spool: Path | None = None
+    """File of the facts that wait for the control plane while the agent restarts; without it `facts.spool` in the run
+    directory. On a disk it also survives a reboot."""
     boot_id_file: Path = Path("/proc/sys/kernel/random/boot_id")
     nvml: NvmlConfig = NvmlConfig()
     host: HostConfig = HostConfig()

@@ -1,40 +1,60 @@
-"""Facts that wait for the control plane's acknowledgement, in order. Pure, single-threaded."""
+"""Facts that wait for the control plane's acknowledgement. Pure, single-threaded.
+
+In lanes: what the hardware and root's hooks report goes first and has room of its own; each user has a lane. A user who
+reports without end neither pushes out nor delays what others report.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 
-from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted
+from understudy_agent.wire import Anomaly, CheckpointShard, Fact, FirstStep, HardwareEvent, JobRefused, KernelEvent
 
-FACTS_HELD_MAX = 10_000
+FACTS_OF_NODE_MAX = 10_000
+FACTS_OF_USERS_MAX = 10_000
+"""Of all users together."""
 
 Settle = Callable[[str | None], None]
 """Called once for a fact: with None when the control plane has it, or with the error it was refused with."""
 
-# Dropped first when the queue is full: kernel events and shards decide recoveries, these only measure them.
-_EXPENDABLE: tuple[type, ...] = (RankStarted, FirstStep)
+NodeFact = KernelEvent | HardwareEvent | JobRefused
+
+_NODE = -1
+"""The lane of the node itself; those of users have their ids."""
+
+# Dropped in this order when there is no room: starts and ends decide recoveries, first steps only measure them.
+_EXPENDABLE: tuple[type, ...] = (FirstStep, Anomaly, CheckpointShard, object)
 
 
 class FactQueue:
     """A fact that is put again while it is held is held once; all its callbacks are called."""
 
-    def __init__(self, held_max: int = FACTS_HELD_MAX) -> None:
-        self._held_max = held_max
-        self._held: dict[Fact, list[Settle]] = {}
+    def __init__(self, of_node_max: int = FACTS_OF_NODE_MAX, of_users_max: int = FACTS_OF_USERS_MAX) -> None:
+        self._of_node_max = of_node_max
+        self._of_users_max = of_users_max
+        self._lanes: dict[int, dict[Fact, list[Settle]]] = {_NODE: {}}
+        self._of_users = 0
         self.dropped = 0
+        self.refused = 0
+        self._last_refusal = ""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._lanes[_NODE]) + self._of_users
 
     def put(self, fact: Fact, settle: Settle | None = None) -> None:
-        if fact not in self._held and len(self._held) >= self._held_max:
+        number = _lane_of(fact)
+        lane = self._lanes.setdefault(number, {})
+        if fact not in lane:
+            lane[fact] = []
+            self._of_users += number != _NODE
             self._make_room()
-        waiting = self._held.setdefault(fact, [])
-        if settle is not None:
-            waiting.append(settle)
+        if settle is not None and fact in lane:
+            lane[fact].append(settle)
 
     def oldest(self, count: int) -> list[Fact]:
-        return [fact for fact, _ in zip(self._held, range(count), strict=False)]
+        """Those of the node first, then one of each user in turn."""
+        return list(itertools.islice(self._in_turn(), count))
 
     def acknowledge(self, facts: Iterable[Fact]) -> None:
         for fact in facts:
@@ -42,23 +62,55 @@ class FactQueue:
 
     def refuse(self, fact: Fact, error: str) -> None:
         """The control plane refused this fact for good."""
+        self.refused += 1
+        self._last_refusal = error
         self._settle(fact, error)
 
+    def set_back(self, fact: Fact) -> None:
+        """The control plane could not take this fact now: the others of its lane go first."""
+        lane = self._lanes.get(_lane_of(fact), {})
+        if fact in lane:
+            lane[fact] = lane.pop(fact)
+
     def problems(self) -> list[str]:
-        if not self.dropped:
-            return []
-        return [f"{self.dropped} facts were dropped before they were sent: more than {self._held_max} were waiting"]
+        dropped = f"{self.dropped} facts were dropped before they were sent: too many were waiting"
+        refused = f"{self.refused} facts were refused by the control plane, the last: {self._last_refusal}"
+        return [*([dropped] if self.dropped else []), *([refused] if self.refused else [])]
+
+    def _in_turn(self) -> Iterator[Fact]:
+        yield from self._lanes[_NODE]
+        users = [iter(lane) for number, lane in self._lanes.items() if number != _NODE]
+        for one_of_each in itertools.zip_longest(*users):
+            yield from (fact for fact in one_of_each if fact is not None)
 
     def _settle(self, fact: Fact, error: str | None) -> None:
-        for settle in self._held.pop(fact, []):
+        for settle in self._remove(_lane_of(fact), fact):
             settle(error)
+
+    def _remove(self, number: int, fact: Fact) -> list[Settle]:
+        lane = self._lanes.get(number, {})
+        if fact not in lane:
+            return []
+        settles = lane.pop(fact)
+        self._of_users -= number != _NODE
+        if not lane and number != _NODE:
+            del self._lanes[number]
+        return settles
 
     def _make_room(self) -> None:
         """The callbacks of the dropped fact are not called, so its sender sends it again."""
-        kinds: tuple[type, ...]
-        for kinds in (_EXPENDABLE, (CheckpointShard,), (object,)):
-            victim = next((fact for fact in self._held if isinstance(fact, kinds)), None)
-            if victim is not None:
-                del self._held[victim]
-                self.dropped += 1
-                return
+        if len(self._lanes[_NODE]) > self._of_node_max:
+            self._drop(_NODE)
+        if self._of_users > self._of_users_max:
+            users = (number for number in self._lanes if number != _NODE)
+            self._drop(max(users, key=lambda number: len(self._lanes[number])))
+
+    def _drop(self, number: int) -> None:
+        kinds = (kind for kind in _EXPENDABLE if any(isinstance(fact, kind) for fact in self._lanes[number]))
+        kind = next(kinds)
+        self._remove(number, next(fact for fact in self._lanes[number] if isinstance(fact, kind)))
+        self.dropped += 1
+
+
+def _lane_of(fact: Fact) -> int:
+    return _NODE if isinstance(fact, NodeFact) else fact.user_id

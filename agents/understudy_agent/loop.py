@@ -7,6 +7,7 @@ for an NVML sample: it goes with the last one, and the next sample, taken right 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import msgspec
@@ -26,6 +27,7 @@ from understudy_agent.sample.infiniband import PortHistory, read_ports
 from understudy_agent.sample.kernel_log import KernelLog, open_source
 from understudy_agent.sample.nvml_events import NvmlEvents
 from understudy_agent.sample.sampler import Sampler
+from understudy_agent.spool import Spool
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import Uplink
 from understudy_agent.wire import (
@@ -44,6 +46,7 @@ COALESCE_SECONDS = 0.01
 """Facts come in bursts: those that follow within this time go into the same report."""
 
 LAST_REPORT_SECONDS = 2.0
+SPOOL_SECONDS = 2.0
 PROBLEMS_MAX = 32
 
 PORTS_SECONDS = 5.0
@@ -60,6 +63,8 @@ class Agent:
         self._boot_id = read_boot_id(config)
         self._started_at = time.time()
         self._facts = FactQueue()
+        self._spool = Spool(config.spool or config.run_directory / "facts.spool")
+        self._spooling: asyncio.Task[None] | None = None
         self._windows = WindowBuffer()
         self._kernel_log = KernelLog(open_source(config.kernel_log), self._boot_id)
         self._verdict = VerdictFile(config.run_directory / "verdict")
@@ -98,7 +103,9 @@ class Agent:
 
     async def run(self) -> None:
         """Runs until stop(). Raises SocketInUseError or OSError when the ranks' socket cannot be created."""
-        await self._ranks.start()
+        await self._ranks.start()  # from here on this is the only agent, so the spool is its own
+        for fact in self._spool.load():
+            self._facts.put(fact)
         self._gpus.start(self._due.set, self._nvml_events.add)
         if self._config.host.enabled:
             self._port_sampler.start(self._take_ports)
@@ -127,6 +134,7 @@ class Agent:
             self._port_sampler.stop()
             self._host_sampler.stop()
             await self._send_last_report()
+            await self._keep_last_facts()
             await self._ranks.stop()
             await self._uplink.close()
             log.info("agent_stopped", extra=fields(count=len(self._facts)))
@@ -179,8 +187,25 @@ class Agent:
                 self._put_hardware(event)
             before = len(self._facts)
             accepted = await self._uplink.send(self._build())
+            self._keep_facts(accepted)
             if accepted and before and len(self._facts):
                 self._due.set()  # there are more facts than fit into one report
+
+    def _keep_facts(self, accepted: bool) -> None:
+        """On disk, in a thread: a disk that hangs delays no report."""
+        unchanged = self._spool.empty if not len(self._facts) else accepted
+        if not unchanged and (self._spooling is None or self._spooling.done()):
+            waiting = self._facts.oldest(len(self._facts))
+            self._spooling = asyncio.create_task(asyncio.to_thread(self._spool.keep, waiting))
+
+    async def _keep_last_facts(self) -> None:
+        """What the last report could not send, for the next agent."""
+        waiting = self._facts.oldest(len(self._facts))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SPOOL_SECONDS):
+                if self._spooling is not None:
+                    await self._spooling
+                await asyncio.to_thread(self._spool.keep, waiting)
 
     def _put_hardware(self, event: HardwareEvent) -> None:
         log.warning("hardware_event", extra=fields(kind=event.kind, part=event.part, number=event.number))
@@ -202,6 +227,7 @@ class Agent:
             *sample.problems,
             *self._kernel_log.problems(),
             *self._facts.problems(),
+            *self._spool.problems(),
             *self._verdict.problems(),
             *self._records.problems(),
             *self._hardware.problems(),

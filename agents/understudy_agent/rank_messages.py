@@ -25,6 +25,8 @@ from understudy_agent.wire_unknown import unknown_in_any
 
 LINE_BYTES_MAX = 65_536
 
+NUL_IN_JSON = rb"\u0000"
+
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 Size = Annotated[int, Meta(ge=0, le=2**62)]
@@ -197,6 +199,15 @@ def _decode(line: bytes) -> Message | UnknownMessage:
         if unknown.type in _TYPES:
             raise
         return unknown
+
+
+def contains_nul(value: object) -> bool:
+    """Whether any text of a message contains the character NUL."""
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.astuple(value)
+    return isinstance(value, tuple | list) and any(contains_nul(one) for one in value)
 
 
 def unknown_content(line: bytes) -> list[str]:

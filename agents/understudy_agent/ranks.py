@@ -25,6 +25,7 @@ from understudy_agent.log import fields, log
 from understudy_agent.process import ProcessClock, peer
 from understudy_agent.rank_messages import (
     LINE_BYTES_MAX,
+    NUL_IN_JSON,
     Acknowledged,
     AnomalyNotice,
     Answer,
@@ -41,6 +42,7 @@ from understudy_agent.rank_messages import (
     ShardNotice,
     Steps,
     UnknownMessage,
+    contains_nul,
     decode,
     encode,
     unknown_content,
@@ -159,7 +161,7 @@ class RankServer:
             async with asyncio.timeout(self.hello_seconds) as patience:
                 await rank.listen(reader, lambda: patience.reschedule(None))
         except RefusedError as error:
-            log.warning("rank_refused", extra=fields(pid=rank.pid, user=rank.user_id, error=error))
+            log.warning("rank_refused", extra=fields(pid=rank.pid, error=error))
             rank.answer(ErrorAnswer(error=str(error)))
         except (TimeoutError, ConnectionError, asyncio.CancelledError):
             pass  # the rank sent no hello, or it ended, or the agent stops
@@ -225,6 +227,9 @@ class RankConnection:
             if isinstance(message, UnknownMessage):
                 self._ignore(message)
                 continue
+            if NUL_IN_JSON in line and contains_nul(message):
+                self._refuse_nul(message)
+                continue
             self._sit_down(message, on_seated)
             self._take(message)
             if self._hello is None or self._hello.release != RELEASE:
@@ -254,6 +259,14 @@ class RankConnection:
             self._server.launchers.close(self._launcher)
         if self._hello is not None:
             self._server.windows.leave(self._hello, self.user_id)
+
+    def _refuse_nul(self, message: Message) -> None:
+        """No database stores it. A message with an id is answered, so that the sender does not repeat it."""
+        error = "a text contains the character NUL; leave it out"
+        identifier = getattr(message, "id", None)
+        if not isinstance(identifier, int):
+            raise RefusedError(error)
+        self.answer(ErrorAnswer(error=error, id=identifier))
 
     def _sit_down(self, message: Message, on_seated: Callable[[], None]) -> None:
         """Takes its place when it names its job, and another one when it names another job. Raises RefusedError."""

@@ -38,6 +38,9 @@ RESTORE_POINT_RETRY_SECONDS = 0.25
 _TRANSIENT = {401, 404, 408, 425, 429}
 _TOKEN_REFUSED = {401, 403}
 
+FAILURES_BEFORE_NARROWING = 3
+"""A control plane that cannot take a report now can usually take the next one."""
+
 UNKNOWN_NAMES_MAX = 64
 """Names of unknown fields in answers that are logged, in the life of the agent."""
 
@@ -80,6 +83,10 @@ class UnreachableError(Exception):
     """No control plane accepted the request; its content is not the cause. The message has the cause."""
 
 
+class FailedError(UnreachableError):
+    """A control plane answered that it cannot take the request now: its content may be the cause."""
+
+
 class RejectedError(Exception):
     """A control plane read the request and refused it; the message has its answer."""
 
@@ -110,6 +117,8 @@ class Uplink:
         # What users ask for never takes the connections of reports.
         self._client_of_users = httpx.AsyncClient(trust_env=False)
         self._sequence = 0
+        self._batch_max = FACTS_PER_REPORT_MAX
+        self._failures = 0
         self._problem = ""
         self._dropped = ""
         self._unknown: set[str] = set()
@@ -123,12 +132,14 @@ class Uplink:
 
         `report` comes without facts and sequence number. No error of the network is raised.
         """
-        batch = self._facts.oldest(FACTS_PER_REPORT_MAX)
+        batch = self._facts.oldest(self._batch_max)
         try:
             body, batch = self._encode(report, batch)
             self._read_acknowledgement(await self._request("POST", "/v1/reports", body))
         except UnreachableError as error:
             self._note_problem("control_plane_unreachable", error)
+            if batch and isinstance(error, FailedError):
+                self._narrow(batch)
             return False
         except RejectedError as error:
             self._note_problem("report_refused", error)
@@ -136,6 +147,8 @@ class Uplink:
                 await self._isolate(report, batch)
             return False
         self._facts.acknowledge(batch)
+        self._batch_max = min(FACTS_PER_REPORT_MAX, 2 * self._batch_max)
+        self._failures = 0
         if self._problem:
             log.info("control_plane_answers", extra=fields(url=self._urls[0]))
             self._problem = ""
@@ -191,6 +204,15 @@ class Uplink:
                 log.warning("answer_unknown_content", extra=fields(what=name))
         return decoded
 
+    def _narrow(self, batch: list[Fact]) -> None:
+        """One of these facts may be the cause: fewer next time. One that fails alone lets the others go first."""
+        self._failures += 1
+        if self._failures < FAILURES_BEFORE_NARROWING:
+            return
+        self._batch_max = max(1, len(batch) // 2)
+        if len(batch) == 1:
+            self._facts.set_back(batch[0])
+
     async def _isolate(self, report: Report, batch: list[Fact]) -> None:
         """Finds the fact that the control plane refuses and drops it, so that it does not hold up the others.
 
@@ -235,6 +257,7 @@ class Uplink:
     async def _request(self, method: str, path: str, body: bytes | None = None, wait_seconds: float = 0.0) -> bytes:
         """The body of the first 200. Raises RejectedError (refused), UnreachableError (no answer)."""
         failures = []
+        failed = False
         for url in list(self._urls):
             try:
                 answer = await self._ask(method, url + path, body, wait_seconds)
@@ -248,7 +271,8 @@ class Uplink:
                 if 400 <= answer.status_code < 500 and answer.status_code not in _TRANSIENT:
                     raise RejectedError(problem)
                 failures.append(problem)
-        raise UnreachableError("; ".join(failures))
+                failed = failed or answer.status_code >= 500
+        raise (FailedError if failed else UnreachableError)("; ".join(failures))
 
     async def _ask(self, method: str, url: str, body: bytes | None, wait_seconds: float) -> httpx.Response:
         answer = await self._send_request(method, url, body, wait_seconds)

@@ -186,6 +186,23 @@ def test_facts_survive_the_death_of_the_control_plane(plane: FakeControlPlane, c
         plane.wait_for(lambda plane: set(xids(plane)) == {(1, 79), (2, 79), (3, 79)})
 
 
+def test_an_xid_survives_the_death_of_the_control_plane_and_a_restart_of_the_agent(
+    plane: FakeControlPlane, config: Config
+) -> None:
+    with running_agent(config):
+        plane.wait_for(lambda plane: plane.reports)
+        plane.stop()
+        write_xid(config, 1)
+        while not (config.run_directory / "facts.spool").exists():
+            time.sleep(0.01)
+    config.kernel_log.write_text("")  # the kernel's buffer has been overwritten
+    plane.start()
+    with running_agent(config):
+        plane.wait_for(lambda plane: [fact for fact in plane.facts if isinstance(fact, KernelEvent)])
+        while (config.run_directory / "facts.spool").exists():
+            time.sleep(0.01)
+
+
 def test_a_burst_of_xids_arrives_whole(plane: FakeControlPlane, config: Config) -> None:
     with running_agent(config, OneGpu()):
         for sequence in range(600):

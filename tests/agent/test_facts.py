@@ -3,7 +3,7 @@ from __future__ import annotations
 from understudy_agent.facts import FactQueue
 from understudy_agent.rank_messages import Hello, Steps
 from understudy_agent.step_windows import WindowBuffer
-from understudy_agent.wire import STEPS_PER_WINDOW_MAX, CheckpointShard, FirstStep, KernelEvent
+from understudy_agent.wire import STEPS_PER_WINDOW_MAX, Anomaly, AnomalyKind, CheckpointShard, FirstStep, KernelEvent
 
 
 def kernel_event(sequence: int) -> KernelEvent:
@@ -27,6 +27,10 @@ def shard(rank: int) -> CheckpointShard:
         sha256="0" * 64,
         at=0.0,
     )
+
+
+def anomaly(step: int, user_id: int) -> Anomaly:
+    return Anomaly(1, 0, 0, 4, AnomalyKind.LOSS_JUMP, step, 0.0, user_id=user_id)
 
 
 def test_facts_are_held_in_order_until_acknowledged() -> None:
@@ -56,17 +60,51 @@ def test_the_callback_of_a_refused_fact_gets_the_error() -> None:
 
 
 def test_a_full_queue_drops_first_what_decides_no_recovery_and_reports_it() -> None:
-    facts = FactQueue(held_max=3)
-    for fact in (kernel_event(1), shard(0), first_step(0)):
+    facts = FactQueue(of_users_max=2)
+    for fact in (shard(0), first_step(0)):
         facts.put(fact)
     assert facts.problems() == []
+    facts.put(shard(1))
+    assert facts.oldest(9) == [shard(0), shard(1)]
+    facts.put(shard(2))
+    assert facts.oldest(9) == [shard(1), shard(2)]
+    assert "2 facts were dropped" in facts.problems()[0]
+
+
+def test_a_flood_of_a_user_pushes_out_neither_hardware_facts_nor_those_of_other_users() -> None:
+    facts = FactQueue(of_node_max=2, of_users_max=100)
+    facts.put(kernel_event(1))
+    facts.put(anomaly(0, user_id=7))
+    for step in range(500):
+        facts.put(anomaly(step, user_id=8))
     facts.put(kernel_event(2))
-    assert facts.oldest(9) == [kernel_event(1), shard(0), kernel_event(2)]
-    facts.put(kernel_event(3))
-    assert facts.oldest(9) == [kernel_event(1), kernel_event(2), kernel_event(3)]
-    facts.put(kernel_event(4))
-    assert facts.oldest(9) == [kernel_event(2), kernel_event(3), kernel_event(4)]
-    assert "3 facts were dropped" in facts.problems()[0]
+    assert facts.oldest(3) == [kernel_event(1), kernel_event(2), anomaly(0, user_id=7)]
+    assert len(facts) == 102
+
+
+def test_a_flood_of_a_user_delays_no_other() -> None:
+    facts = FactQueue()
+    for step in range(500):
+        facts.put(anomaly(step, user_id=8))
+    facts.put(shard(0))
+    facts.put(kernel_event(1))
+    assert facts.oldest(3) == [kernel_event(1), anomaly(0, user_id=8), shard(0)]
+
+
+def test_a_fact_that_is_set_back_lets_the_others_go_first() -> None:
+    facts = FactQueue()
+    for sequence in range(3):
+        facts.put(kernel_event(sequence))
+    facts.set_back(kernel_event(0))
+    facts.set_back(shard(7))
+    assert facts.oldest(9) == [kernel_event(1), kernel_event(2), kernel_event(0)]
+
+
+def test_refused_facts_are_counted_and_shown() -> None:
+    facts = FactQueue()
+    facts.put(shard(0))
+    facts.refuse(shard(0), "no such job")
+    assert facts.problems() == ["1 facts were refused by the control plane, the last: no such job"]
 
 
 def hello(rank: int = 0) -> Hello:

@@ -427,6 +427,21 @@ def test_a_connection_without_a_hello_is_closed_and_one_with_it_stays(tmp_path: 
     on_stage(tmp_path, play)
 
 
+def test_a_text_that_no_database_stores_is_refused_and_the_connection_stays(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        await rank.say(HELLO, SHARD | {"path": "/c/\0"}, SHARD | {"id": 6, "path": "/c/\\u0000"})
+        assert "NUL" in (await rank.hear() or {})["error"]
+        await until(lambda: len(stage.facts) == 2)
+        assert [fact.path for fact in stage.facts.oldest(9) if isinstance(fact, CheckpointShard)] == ["/c/\\u0000"]
+        await rank.say(HELLO | {"role": "\0"})
+        assert "NUL" in (await rank.hear() or {})["error"]
+        assert await rank.hear() is None
+        await rank.close()
+
+    on_stage(tmp_path, play)
+
+
 def test_any_user_may_connect(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         assert stage.path.stat().st_mode & 0o777 == 0o666

@@ -134,6 +134,24 @@ def test_a_transient_refusal_drops_nothing(plane: FakeControlPlane, status: int)
     assert sequences(plane) == [0, 1]
 
 
+def test_a_fact_on_which_the_control_plane_fails_delays_the_others_and_is_not_lost(plane: FakeControlPlane) -> None:
+    def fail(report: Report) -> tuple[int, str] | None:
+        return (500, "a defect") if kernel_event(2) in report.facts else None
+
+    plane.refuse = fail
+    facts = filled(40)
+
+    async def play(uplink: Uplink) -> None:
+        for _ in range(30):
+            await uplink.send(report())
+        assert facts.oldest(9) == [kernel_event(2)]
+        plane.refuse = lambda _: None
+        assert await uplink.send(report())
+
+    with_uplink([plane.url], facts, play)
+    assert sorted(sequences(plane)) == list(range(40))
+
+
 def test_one_refused_fact_does_not_hold_up_the_others(plane: FakeControlPlane) -> None:
     results: list[str | None] = []
     facts = filled(2)

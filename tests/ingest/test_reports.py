@@ -387,6 +387,40 @@ def test_a_job_that_names_folders_is_restored_from_no_other(route: Route) -> Non
         assert "dropped" not in route.post(b.report("n1", facts=[shard])).json()
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"path": "/c/\0"}, "path contains the character NUL"),
+        ({"file": "\0"}, "file contains the character NUL"),
+        ({"sha256": "a" * 65}, "sha256 has 65 characters, at most 64 are stored"),
+        ({"path": "/" + "ä" * 1000}, "path has 2001 bytes, at most 2000 are stored"),
+    ],
+)
+def test_a_fact_that_no_database_stores_is_set_aside_and_blocks_no_other(
+    route: Route, changes: dict[str, str], why: str
+) -> None:
+    bad = msgspec.structs.replace(own_shard(0), **changes)
+    response = route.post(b.report("n1", facts=[bad, b.xid_event("n1", 79).event, started(0)]))
+    assert response.json()["dropped"] == [f"a fact about job 7 that no database stores was set aside: {why}"]
+    assert (route.events_stored, route.telemetry.facts_dropped_total) == (1, 1)
+
+
+def test_such_a_fact_that_waited_for_its_job_blocks_no_other(route: Route) -> None:
+    bad = msgspec.structs.replace(own_shard(0), path="\0", restart_count=1)
+    ahead = [msgspec.structs.replace(own_shard(rank), restart_count=1) for rank in range(2)]
+    route.post(b.report("n1", facts=[bad, *ahead]))
+    route.telemetry.expect({7: ExpectedJob(1, 1000, frozenset({"n1", "n2"}))})
+    store = FactStore(route.engine)
+    assert store.attach_waiting(route.directory.get, b.NOW, route.telemetry.nodes_of).found == 2
+
+
+def test_a_line_of_the_kernel_log_is_stored_whatever_it_contains(route: Route) -> None:
+    event = msgspec.structs.replace(b.xid_event("n1", 79).event, text="NVRM: Xid \0", bus_id="x" * 99)
+    assert route.post(b.report("n1", facts=[event])).json() == {"facts": 1}
+    (stored,) = FactStore(route.engine).kernel_events(0, 0.0)
+    assert (stored.event.text, len(stored.event.bus_id)) == ("NVRM: Xid \N{REPLACEMENT CHARACTER}", 32)
+
+
 def test_too_many_facts_are_refused_as_a_whole(route: Route) -> None:
     facts = [b.xid_event("n1", 79, sequence=i).event for i in range(257)]
     refused(route.post(b.report("n1", facts=facts)), 422, "257 facts")

@@ -90,6 +90,11 @@ class FleetCollector(Collector):
             "Step-time windows of ranks rejected since start.",
             value=self._deps.telemetry.windows_dropped_total,
         )
+        yield CounterMetricFamily(
+            "understudy_facts_dropped_total",
+            "Facts of agents that were not believed, or that no database stores, since start.",
+            value=self._deps.telemetry.facts_dropped_total,
+        )
 
     def _guards(self) -> Iterator[Metric]:
         snapshot, config = self._deps.pulse.snapshot, self._deps.config

@@ -235,10 +235,12 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
         )
     if report.facts:
         try:
-            dropped += await asyncio.to_thread(store_facts, deps, report, before.report if before else None, now)
+            refused = await asyncio.to_thread(store_facts, deps, report, before.report if before else None, now)
         except StoreError as error:
             log.exception("facts_not_stored", node=report.node, count=len(report.facts))
             return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
+        deps.telemetry.note_facts_dropped(len(refused))
+        dropped += refused
         deps.wake_loop()
     dropped += decoded.facts_ignored
     unfit = deps.unfit(report.node, now)

@@ -49,6 +49,7 @@ class Telemetry:
         self.unknown = WireUnknown()
         self.reports_total = 0
         self.windows_dropped_total = 0
+        self.facts_dropped_total = 0
 
     def know(self, nodes: Collection[str]) -> None:
         """Take these as all nodes: reports of others are refused."""
@@ -76,6 +77,11 @@ class Telemetry:
                     self._buffer(window).add(window, report.node, now)
             self.windows_dropped_total += len(dropped)
             return dropped
+
+    def note_facts_dropped(self, count: int) -> None:
+        """Facts that were not believed, or that no database stores."""
+        with self._lock:
+            self.facts_dropped_total += count
 
     def forget(self) -> None:
         """As after a start: no node has been heard."""

@@ -6,13 +6,13 @@ import hashlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, Table, delete, func, or_, select
+from sqlalchemy import Connection, Engine, Row, String, Table, UniqueConstraint, delete, func, or_, select
 
 from understudy_agent.wire import (
     NOT_UNDERSTOOD,
@@ -62,6 +62,9 @@ job within a second."""
 
 UNREADABLE = -1
 """Instead of the restart count of a fact that cannot be read."""
+
+KEY_BYTES_MAX = 2000
+"""Of a text by which facts are known again: PostgreSQL's indices hold 2704 bytes."""
 
 REFUSALS_AT_ONCE = 1000
 
@@ -152,7 +155,7 @@ class FactStore:
         of_jobs: list[tuple[KnownJob, JobFact]] = []
         for fact in facts:
             if isinstance(fact, KernelEvent | HardwareEvent | JobRefused):
-                rows.append(_of_node(node, fact, now, around))
+                rows.append(_storable(*_of_node(node, fact, now, around)))
             elif (job := known_job(fact.job_id)) is None:
                 waiting.append(fact)
             elif job.managed:
@@ -344,6 +347,9 @@ def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] |
         return f"user {fact.user_id} speaks for job {fact.job_id} of user {job.user_id}"
     if nodes is not None and node not in nodes:
         return f"{node} speaks for attempt {fact.restart_count} of job {fact.job_id}, which does not run there"
+    text = _unstorable(JOB_FACT_TABLES[type(fact)], msgspec.structs.asdict(fact))
+    if text:
+        return f"a fact about job {fact.job_id} that no database stores was set aside: {text}"
     if isinstance(fact, CheckpointShard) and not job.may_save_at(fact.path):
         shown = fact.path[:TEXT_SHOWN_MAX]
         return f"job {fact.job_id} announced a checkpoint outside the folders in its comment: {shown}"
@@ -374,6 +380,33 @@ def _read(row: Row[Any]) -> JobFact | None:
     except NOT_UNDERSTOOD:
         return None
     return fact
+
+
+def _unstorable(table: Table, values: Mapping[str, Any]) -> str:
+    """Which text no database stores, and why; empty: none."""
+    for name, value in values.items():
+        column = table.c.get(name)
+        if column is None or not isinstance(value, str):
+            continue
+        if "\0" in value:
+            return f"{name} contains the character NUL"
+        if isinstance(column.type, String) and column.type.length and len(value) > column.type.length:
+            return f"{name} has {len(value)} characters, at most {column.type.length} are stored"
+        if len(value.encode()) > KEY_BYTES_MAX and any(
+            column.name in one.columns for one in table.constraints if isinstance(one, UniqueConstraint)
+        ):
+            return f"{name} has {len(value.encode())} bytes, at most {KEY_BYTES_MAX} are stored"
+    return ""
+
+
+def _storable(table: Table, values: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
+    """What a node's hardware reports is stored in any case: without the characters that no database stores, and cut."""
+    for name, value in values.items():
+        if isinstance(value, str):
+            kind = table.c[name].type
+            length = kind.length if isinstance(kind, String) else None
+            values[name] = value.replace("\0", "\N{REPLACEMENT CHARACTER}")[:length]
+    return table, values
 
 
 def _of_node(
