@@ -58,7 +58,7 @@ LOOP_END_SECONDS = 30.0
 class Outside:
     """What lies outside the control plane; tests replace it.
 
-    `probe(node)` returns whether the node's slurmd accepts a connection.
+    `probe(node)` returns whether the node's slurmd answers.
     """
 
     slurm: Slurm

@@ -18,7 +18,7 @@ import torch
 from tests import REPOSITORY
 from tests.docs.test_frameworks import script_of
 from tests.launch.gang import GangJob
-from tests.testbed.processes import Process, is_running, read_process, signal_process
+from tests.testbed.processes import is_running, read_process
 from tests.testbed.site import RESEARCHER, Site
 
 pytestmark = pytest.mark.cluster
@@ -32,7 +32,7 @@ def site() -> Iterator[Site]:
     directory = Path(tempfile.mkdtemp(prefix="ud-"))
     directory.chmod(0o755)
     try:
-        with Site(directory, nodes=8, spares=0) as started:
+        with Site(directory, nodes=8, spares=0, machines=True) as started:
             # This checkout's, whichever one is installed.
             shutil.copytree(
                 REPOSITORY / "agents" / "understudy_agent",
@@ -49,6 +49,8 @@ def gang(site: Site) -> Iterator[GangJob]:
     """A job to be submitted; afterwards the cluster is whole and empty again."""
     job = GangJob(site, site.job_python())
     yield job
+    if site.cluster.has_machines:
+        site.cluster.plug_in(*site.cluster.node_names)
     for node in site.cluster.node_names:
         if node not in daemons_of(site):
             site.cluster.start_node(node)
@@ -129,23 +131,36 @@ def test_a_dead_node_gives_its_place_to_a_spare(gang: GangJob) -> None:
 
 
 @pytest.mark.timed
-def test_a_node_that_only_falls_silent_is_replaced_too(gang: GangJob) -> None:
-    """Its connections stay open: the power is gone."""
+@pytest.mark.machines
+def test_a_node_without_power_is_replaced_although_no_connection_is_reset(gang: GangJob) -> None:
+    gang.submit([*GANG, *QUICK])
+    gang.wait_for_launch(0, 8)
+    gang.wait_for_standbys(6)
+    at = gang.site.power_off("n2")
+    gang.wait_for_launch(1, 8)
+    seconds = max(one["at"] for one in gang.ranks(1)) - at
+    print(f"\nnode without power to all new processes: {seconds:.3f} s")
+    assert gang.nodes(1) == ["n1", "n5", "n3", "n4"]
+    assert seconds < 5
+    gang.finish()
+    gang.wait_for(lambda: gang.events("ended"), 60, "the launcher has ended beside a node without power")
+
+
+@pytest.mark.timed
+def test_a_node_that_stands_still_is_replaced_too(gang: GangJob) -> None:
+    """Its connections stay open, and its kernel acknowledges what is sent to it."""
     gang.submit([*GANG, *QUICK])
     gang.wait_for_launch(0, 8)
     gang.wait_for_standbys(6)
     at = time.time()
-    stopped = stop_node(gang, "n2")
-    try:
+    with gang.site.cluster.frozen("n2"):
         gang.wait_for_launch(1, 8)
         seconds = max(one["at"] for one in gang.ranks(1)) - at
-        print(f"\nsilent node to all new processes: {seconds:.3f} s")
+        print(f"\nfrozen node to all new processes: {seconds:.3f} s")
         assert gang.nodes(1) == ["n1", "n5", "n3", "n4"]
         assert seconds < 5
         gang.finish()
         gang.wait_for(lambda: gang.events("ended"), 60, "the launcher has ended beside a node that stands still")
-    finally:
-        go_on(stopped)
 
 
 @pytest.mark.timed
@@ -195,16 +210,13 @@ def test_ranks_that_cannot_be_killed_hold_up_nothing(gang: GangJob) -> None:
     gang.submit([*GANG, *QUICK, "--silence-seconds", "60", "--kill-seconds", "1"], gang.simple("--ignore-term"))
     gang.wait_for_launch(0, 8)
     gang.wait_for_standbys(6)
-    stopped = stop_node(gang, "n3")
-    try:
+    with gang.site.cluster.frozen("n3"):
         at = gang.condemn("n2")
         gang.wait_for_launch(1, 8)
         seconds = max(one["at"] for one in gang.ranks(1)) - at
         print(f"\nverdict to processes, beside a stuck node: {seconds:.3f} s")
         assert gang.nodes(1) == ["n1", "n5", "n6", "n4"]
         assert seconds < 3
-    finally:
-        go_on(stopped)
     assert "outlived SIGKILL" in gang.output
 
 
@@ -505,17 +517,3 @@ def kill_daemon(gang: GangJob, node: str) -> None:
     pid = int((gang.site.directory / f"slurmd.{node}.pid").read_text())
     assert pid in gang.site.cluster.node_pids(node)
     os.kill(pid, signal.SIGKILL)
-
-
-def stop_node(gang: GangJob, node: str) -> list[Process]:
-    """Every process of the node stands still and handles no signal except SIGKILL."""
-    found = [read_process(pid) for pid in gang.site.cluster.node_pids(node)]
-    stopped = [process for process in found if process is not None]
-    for process in stopped:
-        signal_process(process, signal.SIGSTOP)
-    return stopped
-
-
-def go_on(stopped: list[Process]) -> None:
-    for process in stopped:
-        signal_process(process, signal.SIGCONT)

@@ -1,18 +1,33 @@
-"""A node's sign of life is a connection that is accepted, and nothing else."""
+"""A node's sign of life is a connection that its slurmd ends, and nothing else."""
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
 
 from understudy_controlplane.observe.slurmd_probe import slurmd_answers
 
 
-def test_a_listening_slurmd_answers_and_a_closed_port_does_not() -> None:
+def test_a_slurmd_that_ends_an_empty_connection_answers_and_a_closed_port_does_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert slurmd_answers("127.0.0.1", port, 1.0)
+
+        def slurmd() -> None:
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(1) == b""
+
+        thread = threading.Thread(target=slurmd)
+        thread.start()
+        assert slurmd_answers("127.0.0.1", port, 5.0)
+        thread.join()
     assert not slurmd_answers("127.0.0.1", port, 1.0)
+
+
+def test_a_node_that_stands_still_does_not_answer_although_its_kernel_accepts_connections() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert not slurmd_answers("127.0.0.1", server.getsockname()[1], 0.05)
 
 
 def test_a_node_that_swallows_connections_does_not_answer_and_does_not_hold_up() -> None:

@@ -46,7 +46,7 @@ class Slurm(Section):
         0.5,
         gt=0,
         le=10,
-        description="Time for the slurmd of a silent node to accept a connection.",
+        description="Time for the slurmd of a silent node to accept and end a connection.",
     )
 
 

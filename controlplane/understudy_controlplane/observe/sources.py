@@ -115,7 +115,7 @@ class DirectoryReads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """`probe(node)` returns whether the node's slurmd accepts a connection."""
+    """`probe(node)` returns whether the node's slurmd answers."""
 
     slurm: SlurmReads
     stores: StoreReads
