@@ -41,6 +41,7 @@ def make_site() -> Iterator[MakeSite]:
                 slurm_settings=slurm_settings,
                 slurm_conf_lines=[IMPATIENT_SCHEDULER],
                 settings=settings,
+                machines=True,
             )
             return stack.enter_context(site)
 

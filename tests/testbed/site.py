@@ -238,6 +238,10 @@ class Site:
         self.cluster.power_off(name)
         return at
 
+    def lose_node(self, name: str) -> float:
+        """Its power, or at least all its processes where nodes are no machines. Returns when."""
+        return self.power_off(name) if self.cluster.has_machines else self.kill_node(name)
+
     def finish_reboot(self, name: str) -> None:
         """A node that Slurm is rebooting goes down and comes back: another boot, GPUs that work, its agent again."""
         self.cluster.kill_node(name)

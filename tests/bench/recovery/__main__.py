@@ -22,7 +22,7 @@ from rich.table import Table
 
 from tests.bench.recovery import job as program
 from tests.bench.recovery.environment import health_check, make_nvrx
-from tests.bench.recovery.faults import FAULTS, all_whole, repair
+from tests.bench.recovery.faults import DEAD_NODE_RESET, DEAD_NODE_SILENCE, FAULTS, all_whole, repair
 from tests.bench.recovery.judge import (
     Run,
     Step,
@@ -40,11 +40,12 @@ from tests.bench.result import BENCH_DIRECTORY, write
 from tests.testbed.cluster import ClusterError
 from tests.testbed.configuration import free_ports
 from tests.testbed.installation import NATIVE
+from tests.testbed.network import why_impossible
 from tests.testbed.site import RESEARCHER, Site
 
 DIRECTORY = Path("/var/tmp/understudy-recovery")  # noqa: S108 - used only here: root creates it at each run
 NVRX_DIRECTORY = DIRECTORY.with_name("understudy-recovery-nvrx")
-LASTING = ("dead_node",)
+LASTING = (DEAD_NODE_RESET, DEAD_NODE_SILENCE)
 """After these Slurm needs minutes until its step daemons are done with the node: a new cluster is quicker."""
 RUNS = 5
 GIVE_UP_SECONDS = 45.0
@@ -281,7 +282,7 @@ class Clusters:
             "guards": {"quarantines_per_hour_max": 10_000, "breaker_nodes_max": 10_000, "breaker_share_max": 1.0},
             "jobs": {"swaps_per_hour_max": 1000},
         }
-        site = Site(DIRECTORY, nodes=GANG + SPARES, spares=side.pool, slurm=slurm, settings=settings)
+        site = Site(DIRECTORY, nodes=GANG + SPARES, spares=side.pool, slurm=slurm, settings=settings, machines=True)
         self._stack.enter_context(site)
         health_check(site.directory)
         if side.watched:
@@ -292,10 +293,13 @@ class Clusters:
 
 
 def measure(options: Options, say: Say) -> Iterator[Run]:
+    impossible = DEAD_NODE_SILENCE if why_impossible() else ""
+    if impossible in options.faults:
+        say(f"{impossible} is not possible on this machine: {why_impossible()}")
     clusters = Clusters(say, any(side.name == "nvrx" for side in options.sides))
     try:
         for side, fault in itertools.product(options.sides, options.faults):
-            if fault in side.faults:
+            if fault in side.faults and fault != impossible:
                 yield from _repeat(clusters, side, fault, options, say)
     finally:
         clusters.end()

@@ -16,6 +16,8 @@ from tests.testbed.site import Site
 SLOW = 1.5
 HANG_SECONDS_MAX = 10.0
 
+DEAD_NODE_RESET, DEAD_NODE_SILENCE = "dead_node_reset", "dead_node_silence"
+
 Inject = Callable[[Site, Path, str], float]
 """Break the node under the job in that directory; returns when it broke."""
 
@@ -34,9 +36,14 @@ def crash(site: Site, home: Path, node: str) -> float:
     return at
 
 
-def dead_node(site: Site, home: Path, node: str) -> float:
-    """All processes of the node are gone at once. Its connections close: kinder than a power failure, to all sides."""
+def dead_node_reset(site: Site, home: Path, node: str) -> float:
+    """All processes of the node are gone at once. Its kernel resets connections: kinder than life, to all sides."""
     return site.kill_node(node)
+
+
+def dead_node_silence(site: Site, home: Path, node: str) -> float:
+    """The node's power is gone. No connection is reset, nothing comes back any more."""
+    return site.power_off(node)
 
 
 def hang(site: Site, home: Path, node: str) -> float:
@@ -59,7 +66,8 @@ def straggler(site: Site, home: Path, node: str) -> float:
 
 FAULTS: Mapping[str, Inject] = {
     "xid": xid,
-    "dead_node": dead_node,
+    DEAD_NODE_RESET: dead_node_reset,
+    DEAD_NODE_SILENCE: dead_node_silence,
     "hang": hang,
     "straggler": straggler,
     "crash": crash,

@@ -3,15 +3,17 @@
 `python job.py DIRECTORY [--step-seconds S] [--checkpoint-every K] [--import MODULE] [--heartbeat]`
 
 It behaves as a training over gloo does: a rank that loses a peer ends with an error, and so do all. It imports nothing
-but the standard library unless an option needs it, and runs under any launcher. All is on one machine, so ranks meet at
-127.0.0.1; where, rank 0 writes into DIRECTORY. Faults are files there, one a node (`faults.py`).
+but the standard library unless an option needs it, and runs under any launcher. Rank 0 writes into DIRECTORY where the
+others meet it: on the fabric, where nodes have one. Faults are files there, one a node (`faults.py`).
 """
 
 import argparse
+import fcntl
 import importlib
 import json
 import os
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +23,10 @@ from typing import Any
 BEGAN = time.time()
 PRIME = 2_147_483_647
 MEET_SECONDS = 120.0
+CONNECT_SECONDS = 1.0
+"""The rank 0 that wrote where it is may be on a node that is gone."""
+FABRIC = "ib0"
+SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def contribution(step: int, rank: int) -> int:
@@ -57,6 +63,22 @@ class Peer:
         return json.loads(line)
 
 
+def fabric_address() -> str:
+    """That of this node on the fabric; where nodes have no network of their own, that of the machine they all are."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            found = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", FABRIC.encode()))
+        except OSError:
+            return "127.0.0.1"
+    return socket.inet_ntoa(found[20:24])
+
+
+def join(address: str, port: int) -> socket.socket:
+    connection = socket.create_connection((address, port), timeout=CONNECT_SECONDS)
+    connection.settimeout(MEET_SECONDS)
+    return connection
+
+
 class Gang:
     """All ranks of one start. Rank 0 collects and broadcasts."""
 
@@ -70,10 +92,11 @@ class Gang:
             self._hub = self._join(directory)
 
     def _gather(self, directory: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        address = fabric_address()
+        with socket.create_server((address, 0), backlog=64) as server:
             server.settimeout(MEET_SECONDS)
             partial = directory / f".meet-{os.getpid()}"
-            partial.write_text(str(server.getsockname()[1]))
+            partial.write_text(f"{address} {server.getsockname()[1]}")
             partial.rename(directory / "meet")
             while len(self._peers) < self.world - 1:
                 connection, _ = server.accept()
@@ -88,8 +111,8 @@ class Gang:
         deadline = time.monotonic() + MEET_SECONDS
         while True:
             try:
-                port = int((directory / "meet").read_text())
-                hub = Peer(socket.create_connection(("127.0.0.1", port), timeout=MEET_SECONDS))
+                address, port = (directory / "meet").read_text().split()
+                hub = Peer(join(address, int(port)))
                 hub.say(self.rank)
                 self.name = hub.hear()
             except (OSError, ValueError):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.recovery.faults import FAULTS
+from tests.bench.recovery.faults import DEAD_NODE_RESET, DEAD_NODE_SILENCE, FAULTS
 from tests.testbed.configuration import NO_SCHEDULER_DELAY
 
 GANG = 6
@@ -97,8 +97,8 @@ def torchrun(job: Job) -> str:
     rendezvous when the one before had spares.
     """
     agent = [f"{job.python} -m torch.distributed.run --nnodes={GANG}:{GANG} --nproc-per-node=1 --max-restarts=100"]
-    agent += ["--monitor-interval=0.1 --rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{job.port} --rdzv-id=gang"]
-    agent += [f"--local-addr=127.0.0.1 --rdzv-conf=$host,{RENDEZVOUS}", str(job.program), str(job.home)]
+    agent += ["--monitor-interval=0.1 --rdzv-backend=c10d", f"--rdzv-endpoint=$head:{job.port} --rdzv-id=gang"]
+    agent += [f"--local-addr=$address --rdzv-conf=$host,{RENDEZVOUS}", str(job.program), str(job.home)]
     return _elastic(job, " ".join(agent))
 
 
@@ -106,8 +106,8 @@ def nvrx(job: Job) -> str:
     """NVRx' launcher, with spare nodes, its health check of the GPUs, and heartbeats where it is to notice a hang."""
     beats = job.fault == "hang"
     agent = [f"{job.nvrx.parent}/ft_launcher --nnodes={GANG}:{GANG} --nproc-per-node=1 --max-restarts=100"]
-    agent += ["--monitor-interval=0.1 --rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{job.port} --rdzv-id=gang"]
-    agent += [f"--local-addr=127.0.0.1 --rdzv-conf=$host,{RENDEZVOUS}", "--ft-restart-policy=any-failed"]
+    agent += ["--monitor-interval=0.1 --rdzv-backend=c10d", f"--rdzv-endpoint=$head:{job.port} --rdzv-id=gang"]
+    agent += [f"--local-addr=$address --rdzv-conf=$host,{RENDEZVOUS}", "--ft-restart-policy=any-failed"]
     agent += ["--ft-workload-check-interval=0.5 --ft-node-health-check-interval=1 --ft-enable-nic-monitor=False"]
     agent += ["--ft-initial-rank-heartbeat-timeout=120", f"--ft-rank-heartbeat-timeout={HANG_SECONDS:g}"]
     agent += [str(job.program), str(job.home), *(["--heartbeat"] if beats else [])]
@@ -120,12 +120,20 @@ def _elastic(job: Job, agent: str) -> str:
         "#!/bin/bash\n"
         f"export LD_LIBRARY_PATH={job.lib} FAKE_NVML_STATE={job.nodes_directory}/$SLURMD_NODENAME/gpus\n"
         "export OMP_NUM_THREADS=1\n"
-        # All nodes have one address here: the host of the rendezvous is set, or it could be the node that will die.
+        f"{FABRIC_ADDRESS}"
+        # Where nodes have one address, the host of the rendezvous has to be set: it could be the node that will die.
         'if [ "$SLURM_NODEID" = 0 ]; then host=is_host=true; else host=is_host=false; fi\n'
         f"exec {agent}\n"
     )
-    return f"#SBATCH --no-kill\nsrun --no-kill --kill-on-bad-exit=0 --wait=0 bash {job.home}/agent.sh\n"
+    head = f"{FABRIC_ADDRESS}export head=$address\n"
+    return f"#SBATCH --no-kill\n{head}srun --no-kill --kill-on-bad-exit=0 --wait=0 bash {job.home}/agent.sh\n"
 
+
+FABRIC_ADDRESS = (
+    "address=$(ip -4 -o address show dev ib0 2>/dev/null | sed 's|.* inet ||; s|/.*||')\n"
+    "address=${address:-127.0.0.1}\n"
+)
+"""The batch script runs on the node of SLURM_NODEID 0."""
 
 RENDEZVOUS = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1"
 """Their defaults (5 s, 3 attempts, 30 s) are slower."""
@@ -173,7 +181,7 @@ POOL: Sequence[Side] = tuple(
         slurm=slurm,
         watched=True,
         pool=SPARES,
-        faults=("xid", "dead_node"),
+        faults=("xid", DEAD_NODE_RESET, DEAD_NODE_SILENCE),
     )
     for name, slurm in (("understudy_pool", ()), ("understudy_pool_tuned", (NO_SCHEDULER_DELAY,)))
 )
