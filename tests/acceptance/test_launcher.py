@@ -94,7 +94,7 @@ def test_a_dead_node_costs_no_allocation_even_without_a_control_plane(make_site:
     assert (fields["JobState"], fields["Restarts"]) == ("RUNNING", "0")
     site.wait_for(lambda: job.time_limit_minutes() == 61, 60, "the time that it took is credited")
     job.wait_for_checkpoint(0, 1)
-    at = site.kill_node("n3")
+    at = site.lose_node("n3")
     assert job.wait_for_launch(0, 2) == ["n1", "n5", "n6", "n4"]
     print(f"dead node to all new processes: {started_after(job, 2, at):.3f} s")
     site.wait_for(lambda: site.node("n3")["state"] == "quarantined", 60, "this one, too")
@@ -185,7 +185,7 @@ def test_a_dead_batch_host_takes_the_gang_to_the_pool_and_gives_no_new_budget(ma
     job.kill_rank(1, launch=1)
     assert job.wait_for_launch(0, 2) == nodes
     time.sleep(2)  # facts are on their way for a second
-    at = site.kill_node(host)
+    at = site.lose_node(host)
     seats = job.wait_for_launch(1, 0, 90)
     began = max(float(one["at"]) for one in job.starts(1, 0))
     print(f"\ndead batch host to all new processes: {began - at:.3f} s")

@@ -42,6 +42,8 @@ class Side(Protocol):
 
     def wait(self, seconds: float) -> None: ...
 
+    def address_of(self, node: str, /) -> str: ...
+
     def kill_node(self, node: str) -> None: ...
 
     def start_node(self, node: str) -> None: ...
@@ -83,6 +85,9 @@ class FakeSide:
 
     def wait(self, seconds: float) -> None:
         self.fake.advance(seconds)
+
+    def address_of(self, _node: str, /) -> str:
+        return "127.0.0.1"
 
     def kill_node(self, node: str) -> None:
         self.fake.kill_node(node)
@@ -132,13 +137,24 @@ class RealSide:
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
 
+    def address_of(self, node: str, /) -> str:
+        return self._cluster.layout.address_of(node)
+
     def kill_node(self, node: str) -> None:
+        """In silence where nodes are machines: no connection is reset."""
         self._killed.add(node)
+        if self._cluster.has_machines:
+            self._cluster.unplug(node)
         self._cluster.kill_node(node)
 
     def start_node(self, node: str) -> None:
-        self._cluster.start_node(node)
+        self._boot(node)
         self._killed.discard(node)
+
+    def _boot(self, node: str, rebooted: bool = False) -> None:
+        if self._cluster.has_machines:
+            self._cluster.plug_in(node)
+        self._cluster.start_node(node, rebooted)
 
     def spoil_prolog(self, node: str) -> None:
         (self._cluster.directory / f"bad-prolog.{node}").touch()
@@ -157,7 +173,7 @@ class RealSide:
 
     def finish_reboot(self, node: str) -> None:
         self.kill_node(node)
-        self._cluster.start_node(node, rebooted=True)
+        self._boot(node, rebooted=True)
         until(self, lambda: not node_of(self, node).on_leave, f"{node} is back", 60)
         # Started so, a slurmd claims a reboot with every registration: the next one would be an unexpected one.
         self.kill_node(node)

@@ -15,6 +15,7 @@ from tests.demo import timeline
 from tests.demo.story import STEPS, DemoFailed, Story
 from tests.testbed.cluster import ClusterError
 from tests.testbed.configuration import NO_SCHEDULER_DELAY
+from tests.testbed.network import why_impossible
 from tests.testbed.site import Site
 
 DIRECTORY = Path("/var/tmp/understudy-demo")  # noqa: S108 - used only here: root creates it at each run
@@ -41,7 +42,9 @@ def main() -> int:
     RESULT.unlink(missing_ok=True)
     try:
         say("starting munge, slurmctld and 8 slurmds with 8 GPUs each")
-        with Site(DIRECTORY, slurm_conf_lines=[NO_SCHEDULER_DELAY]) as site:
+        with Site(DIRECTORY, slurm_conf_lines=[NO_SCHEDULER_DELAY], machines=True) as site:
+            if not site.cluster.has_machines:
+                say(f"no node has a network of its own, so none can fall silent: {why_impossible()}")
             site.start_control_plane()
             site.start_agents()
             site.wait_for(lambda: len(site.spares_held()) == 3, 30, "the control plane holds 3 spares")

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The gang's batch script, as a researcher would write it. What Understudy asks for: --requeue, and its word in
-# the comment. What is special to a testbed: all nodes are one machine, so each rank is pointed at its node's GPUs.
+# the comment. What is special to a testbed: all nodes are on one machine, so each rank is pointed at its node's GPUs.
 #SBATCH --job-name=gang
 #SBATCH --comment=understudy
 #SBATCH --requeue
@@ -9,7 +9,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --gres=gpu:8
 
-export MASTER_ADDR=127.0.0.1
+export MASTER_ADDR=$(hostname --ip-address)
 export MASTER_PORT=$((20000 + (SLURM_JOB_ID * 16 + ${SLURM_RESTART_COUNT:-0}) % 10000))
 export OMP_NUM_THREADS=1
 

@@ -159,9 +159,11 @@ class Story:
 
     def _faults(self, gang: int) -> None:
         site = self._site
+        silence = "its power is gone, no connection is reset"
+        death = silence if site.cluster.has_machines else "slurmd, agent and ranks killed at once"
         faults: tuple[tuple[str, str, int, Callable[[str], float]], ...] = (
             ("xid", "Xid 79: a GPU falls off the bus", 1, lambda node: site.nodes[node].fail_gpu(gpu=3)),
-            ("dead_node", "slurmd, agent and ranks killed at once", 2, site.kill_node),
+            ("dead_node", death, 2, site.lose_node),
             ("straggler", "hardware slowdown: the clock falls by a third", 0, lambda n: site.nodes[n].throttle_gpu()),
         )
         for number, (fault, words, seat, inject) in enumerate(faults):

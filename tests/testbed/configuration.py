@@ -68,6 +68,9 @@ class Layout:
         """Where nodes reach what runs on this host: slurmctld, the control plane."""
         return self.addresses.host if self.addresses else "127.0.0.1"
 
+    def address_of(self, node: str) -> str:
+        return self.addresses.of(self.node_names.index(node)) if self.addresses else "127.0.0.1"
+
     def node_log(self, node: str) -> Path:
         return self.log_directory / f"slurmd.{node}.log"
 
@@ -149,12 +152,9 @@ def node_names(count: int) -> tuple[str, ...]:
 
 def _node_line(layout: Layout, place: int) -> str:
     gres = f" Gres=gpu:{layout.gpus_per_node}" if layout.gpus_per_node else ""
-    if layout.addresses:
-        where = f"NodeAddr={layout.addresses.of(place)}"
-    else:
-        where = "NodeHostname=localhost NodeAddr=127.0.0.1"
     name, port = layout.node_names[place], layout.node_ports[place]
-    return f"NodeName={name} {where} Port={port} CPUs=16 RealMemory=1024{gres}"
+    host = "" if layout.addresses else " NodeHostname=localhost"
+    return f"NodeName={name}{host} NodeAddr={layout.address_of(name)} Port={port} CPUs=16 RealMemory=1024{gres}"
 
 
 def write(layout: Layout) -> None:

@@ -125,10 +125,9 @@ def test_where_namespaces_are_forbidden_a_node_still_dies_with_all_that_runs_on_
 
 def connect(cluster: SlurmCluster, node: str) -> str:
     """How slurmd takes a connection: "open", "refused", or "silent" where nothing comes back."""
-    assert cluster.layout.addresses is not None
-    place = cluster.node_names.index(node)
+    port = cluster.layout.node_ports[cluster.node_names.index(node)]
     try:
-        socket.create_connection((cluster.layout.addresses.of(place), cluster.layout.node_ports[place]), 0.3).close()
+        socket.create_connection((cluster.layout.address_of(node), port), 0.3).close()
     except TimeoutError:
         return "silent"
     except ConnectionRefusedError:
@@ -140,8 +139,7 @@ def connect(cluster: SlurmCluster, node: str) -> str:
 def test_nodes_are_machines_whose_cables_can_be_pulled(cluster: SlurmCluster) -> None:
     job = cluster.sbatch("--nodes=3", "--wrap", "srun sh -c 'hostname; hostname --ip-address; sleep 1000'")
     printed = wait_for_text(cluster, cluster.user_directory("news") / f"slurm-{job}.out", 6)
-    assert cluster.layout.addresses is not None
-    assert set(printed) == {*cluster.node_names, *(cluster.layout.addresses.of(place) for place in range(3))}
+    assert set(printed) == {*cluster.node_names, *map(cluster.layout.address_of, cluster.node_names)}
 
     def all_connect() -> dict[str, str]:
         return {node: connect(cluster, node) for node in cluster.node_names}
