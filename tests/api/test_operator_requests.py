@@ -80,7 +80,7 @@ def test_the_breaker_and_a_pause_are_switched_apart(ask: Ask) -> None:
 def test_a_pause_may_halt_what_is_under_way(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
     body = {"reason": "fire", "by": "alice", "now": True}
     assert ask("/v1/pause", body).json() == {"paused": "fire (admin)", "now": True}
-    assert plane[1].fleet.is_halted()
+    assert plane[1].fleet.pause().halts
     assert ask("/v1/pause").json()["now"] is False, "the last one counts"
     assert ask("/v1/nodes/n1/hold", body).status_code == 400, "only a pause has it"
 

@@ -161,7 +161,6 @@ def snapshot_at(moment: Moment, nodes: int, config: Config) -> Snapshot:
                 moved(one, i) for i, one in enumerate(lately, 1000) if one.at > fault.at - MOVED_WITHIN
             ),
             "swaps": tuple((one.at, JobKey(b.CLUSTER, i, 1)) for i, one in enumerate(lately, 1000)),
-            "quarantines": tuple(one.at for one in lately),
             "quarantined_at": {one.node: (one.at,) for one in lately},
             "domains": {"partition train": tuple(views)},
         }

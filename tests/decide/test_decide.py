@@ -210,7 +210,7 @@ class TestStranded:
         assert decided(b.snapshot(self.node, jobs=[b.job()], spares=SPARES, recoveries=(under_way,))) == []
 
     def test_the_budget_of_quarantines_does_not_hold_it_back(self) -> None:
-        full = b.snapshot(self.node, jobs=[b.job()], spares=SPARES, quarantines=(b.NOW - 5,) * 12)
+        full = b.snapshot(self.node, jobs=[b.job()], spares=SPARES, quarantined_at={"n9": (b.NOW - 5,) * 12})
         assert only(decided(full)).action is Action.MOVE_GANG
 
     def test_a_dead_node_is_declared_down(self) -> None:

@@ -241,7 +241,7 @@ class TestAKnownBadNodeThatABudgetKeepsInService:
     """Its gang leaves it all the same."""
 
     BROKEN = b.node("n2", events=(b.xid_event("n2", 79),), slurm=b.slurm_node("n2", "ALLOCATED"))
-    FULL: ClassVar[dict[str, Any]] = {"quarantines": (b.NOW - 5,) * 12}
+    FULL: ClassVar[dict[str, Any]] = {"quarantined_at": {"n9": (b.NOW - 5,) * 12}}
 
     def scene(self, **values: Any) -> Snapshot:
         return b.snapshot(self.BROKEN, jobs=[b.job(excluded_nodes=("n5",))], spares=("n6", "n7"), **values)
@@ -266,7 +266,7 @@ class TestAKnownBadNodeThatABudgetKeepsInService:
         ],
     )
     def test_not_where_another_guard_holds_the_quarantine_back(self, values: dict[str, Any]) -> None:
-        assert [one.plan for one in decided(self.scene(**self.FULL, **values)) if one.plan] == []
+        assert [one.plan for one in decided(self.scene(**(self.FULL | values))) if one.plan] == []
 
     def test_nor_by_a_rule_that_only_observes(self) -> None:
         config = b.config(guards={"observe_rules": ["xid.79"]})

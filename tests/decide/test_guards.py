@@ -81,7 +81,9 @@ def test_what_a_budget_has_held_back_for_long_opens_no_breaker() -> None:
 
 def test_one_node_again_and_again_opens_no_breaker() -> None:
     times = {"n1": tuple(b.NOW - 10 * i for i in range(1, 20))}
-    decisions = decided(b.snapshot(broken("n2"), quarantined_at=times), b.config())
+    decisions = decided(
+        b.snapshot(broken("n2"), quarantined_at=times), b.config(guards={"quarantines_per_hour_min": 20})
+    )
     assert quarantined(decisions) == ["n2"]
 
 
@@ -296,7 +298,7 @@ class TestATestThatNeverBegan:
 class TestAFailedTestOfANodeInService:
     """A self-check or a script that is wrong fails every node that it tests: that is bounded like any wrong rule."""
 
-    FULL: ClassVar[dict[str, Any]] = {"quarantines": tuple(b.NOW - 1000 - i for i in range(12))}
+    FULL: ClassVar[dict[str, Any]] = {"quarantined_at": {"n9": tuple(b.NOW - 1000 - i for i in range(12))}}
 
     @staticmethod
     def failed(

@@ -162,7 +162,7 @@ def test_a_job_that_lost_its_batch_host_is_moved_although_slurm_shows_it_as_runn
 def test_the_guards_apply_here_too() -> None:
     assert judged(scene(paused="by hand"), fault("n2")).because is Because.PAUSED
     assert judged(scene(mode=Mode.OBSERVE), fault("n2")).because is Because.DRY_RUN
-    full = scene(quarantines=(b.NOW - 1,) * 12)
+    full = scene(quarantined_at={"n9": (b.NOW - 1,) * 12})
     assert judged(full, fault("n2")).because is Because.HOURLY_BUDGET
 
 

@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, Recov
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 
-FULL: dict[str, Any] = {"quarantines": (b.NOW - 5,) * 12}
+FULL: dict[str, Any] = {"quarantined_at": {"n9": (b.NOW - 5,) * 12}}
 
 
 def broken(*names: str, for_seconds: float = 3700.0, **values: Any) -> Snapshot:

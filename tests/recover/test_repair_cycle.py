@@ -20,9 +20,16 @@ from understudy_controlplane.fleet.finding import HardwareDetail, RepairDetail
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, RecoveryKind, RecoveryStatus, Rung
+from understudy_controlplane.fleet.recovery import (
+    NODE_HOLD_PREFIX,
+    RecoveryKind,
+    RecoveryStatus,
+    RepairAttempt,
+    Rung,
+)
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
 from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.recover.step import GangFacts, Tickets, World
 from understudy_controlplane.recover.steps import repair
 from understudy_controlplane.simulate.slurm import VirtualSlurm
@@ -61,8 +68,13 @@ def decided(rehearsal: Rehearsal, row: int) -> list[dict[str, Any]]:
 
 
 def attempts(rehearsal: Rehearsal) -> list[tuple[RecoveryKind, Rung | None, RecoveryStatus]]:
-    found = rehearsal.control_plane.stores.repairs.attempts_since(0.0)
-    return [(one.kind, one.rung, one.status) for one in found]
+    return [(one.kind, one.rung, one.status) for one in tried(rehearsal)]
+
+
+def tried(rehearsal: Rehearsal) -> tuple[RepairAttempt, ...]:
+    history = RecoveryHistory(rehearsal.control_plane.stores.recoveries)
+    history.refresh(0.0)
+    return history.attempts_since(0.0)
 
 
 def test_by_default_a_quarantined_node_waits_for_a_person_and_nothing_is_tried(tmp_path: Path) -> None:
@@ -339,7 +351,7 @@ def test_a_job_on_the_node_that_does_not_start_is_no_verdict_and_is_cancelled(tm
     ask_for_reset(rehearsal)
     ended = RecoveryStatus.FAILED
     rehearsal.run_until(lambda: [one for one in attempts(rehearsal) if one[2] is ended], 400)
-    failed = [one for one in rehearsal.control_plane.stores.repairs.attempts_since(0.0) if one.status is ended]
+    failed = [one for one in tried(rehearsal) if one.status is ended]
     assert failed[0].outcome.endswith("did not start: JobHeldAdmin")
     assert failed[0].never_began
     (job,) = [job for job in rehearsal.fake.jobs() if job.name.startswith(f"understudy-{what}-")]
@@ -595,7 +607,8 @@ class TestATestThatIsWrong:
         assert {f"{NODE_HOLD_PREFIX}{name}" for name in held} <= rehearsal.reservation_names(), "nobody's job gets them"
         stores = rehearsal.control_plane.stores
         assert {Subject.of_node(name) for name in self.NAMES} == set(stores.incidents.open_incidents())
-        assert len(stores.journal.quarantines_since(0.0)) == 3
+        counted = stores.repairs.quarantined_since(0.0)
+        assert sum(len(times) for times in counted.values()) == 3
         rehearsal.control_plane.stores.fleet.add_intent("reset-breaker", "they are broken", "alice", rehearsal.fake.now)
         for name in held:
             wait_for(rehearsal, name, NodeState.QUARANTINED)
@@ -630,7 +643,6 @@ class TestATestThatIsWrong:
         rows = states_passed(rehearsal, "n5")
         assert (rows[:2], rows.count(225), rows.count(221)) == ([254, 225], 1, 2)
         stores = rehearsal.control_plane.stores
-        assert len(stores.journal.quarantines_since(0.0)) == 1
         assert [len(times) for times in stores.repairs.quarantined_since(0.0).values()] == [1]
 
 
@@ -668,7 +680,7 @@ class TestAFlood:
         rehearsal.line.effects.clear()
         rehearsal.run(2000)
         assert not [one for one in rehearsal.line.effects if one.startswith(("drain", "resume", "reboot", "submit"))]
-        assert rehearsal.control_plane.stores.repairs.breaker() == opened["reason"]
+        assert rehearsal.control_plane.stores.repairs.breaker().reason == opened["reason"]
 
         for name in ("n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"):  # whatever it was, it is over
             rehearsal.boots[name] += 1
@@ -676,7 +688,7 @@ class TestAFlood:
         rehearsal.control_plane.stores.fleet.add_intent("reset-breaker", "a bad rule", "alice", rehearsal.fake.now)
         for name in drained:
             wait_for(rehearsal, name, NodeState.PROBATION, 2000)
-        assert rehearsal.control_plane.stores.repairs.breaker() == ""
+        assert rehearsal.control_plane.stores.repairs.breaker().reason == ""
 
 
 def test_a_node_in_service_is_tested_when_an_operator_asks_once_it_is_empty(tmp_path: Path) -> None:
@@ -806,7 +818,7 @@ def test_a_control_plane_that_dies_as_soon_as_a_test_could_not_begin_still_knows
     assert attempts(rehearsal)[-1][2] is RecoveryStatus.RUNNING
     rehearsal.restart_control_plane()
     rehearsal.run_until(lambda: 224 in states_passed(rehearsal, "n5"))
-    attempt = rehearsal.control_plane.stores.repairs.attempts_since(0.0)[-1]
+    attempt = tried(rehearsal)[-1]
     assert (attempt.status, attempt.never_began) == (RecoveryStatus.FAILED, True)
     assert attempt.outcome.startswith(words)
 
@@ -817,7 +829,7 @@ def test_a_test_whose_node_could_not_be_reserved_never_began(tmp_path: Path) -> 
     rehearsal.line.before = refuse("create_reservation")
     rehearsal.gpus["n5"] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
     rehearsal.run_until(lambda: [one for one in attempts(rehearsal) if one[2] is RecoveryStatus.FAILED], 400)
-    attempt = rehearsal.control_plane.stores.repairs.attempts_since(0.0)[-1]
+    attempt = tried(rehearsal)[-1]
     assert attempt.never_began
     assert attempt.outcome.startswith("hold_node: not done after ")
 
@@ -828,7 +840,7 @@ def test_a_test_that_ran_and_failed_has_begun(tmp_path: Path) -> None:
     rehearsal.gpus["n5"] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
     rehearsal.fake.job_ends_as["n5"] = "FAILED"
     wait_for(rehearsal, "n5", NodeState.QUARANTINED)
-    (attempt,) = rehearsal.control_plane.stores.repairs.attempts_since(0.0)
+    (attempt,) = tried(rehearsal)
     assert (attempt.status, attempt.never_began) == (RecoveryStatus.FAILED, False)
 
 

@@ -22,9 +22,9 @@ from understudy_controlplane.fleet.recovery import (
     TakeBackPlan,
     ValidationPlan,
 )
+from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.recoveries import RecoveryStore, plan_of
-from understudy_controlplane.store.repairs import RepairStore
 
 FLAT = (Path(__file__).parents[1] / "data" / "flat-plans.json").read_text()
 STORED: list[dict[str, Any]] = json.loads(
@@ -81,13 +81,10 @@ def test_they_are_read_from_the_database(engine: Engine) -> None:
             times = dict.fromkeys(("fault_at", "detected_at", "decided_at"), b.NOW)
             connection.execute(insert(tables.recovery).values(**values, **times))
     assert [one.plan.kind for one in RecoveryStore(engine).running()] == [one["kind"] for one in STORED]
-    attempts = RepairStore(engine).attempts_since(0)
-    assert [(one.node, one.rung) for one in attempts] == [
+    history = RecoveryHistory(RecoveryStore(engine))
+    history.refresh(0.0)
+    assert [(one.node, one.rung) for one in history.attempts_since(0.0)] == [
         ("n2", Rung.RESET_GPU),
         ("n2", Rung.RESTART_APP),
         ("n2", Rung.MANUAL_REPAIR),
-    ]
-    past = RecoveryStore(engine).gang_plans_after(0, 0.0)
-    assert [one.plan.kind for one in past] == [
-        one["kind"] for one in STORED if one["kind"] in ("pool", "allocation", "release_job")
     ]

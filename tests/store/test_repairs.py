@@ -12,7 +12,7 @@ from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.operator import Breaker, Verb
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.incidents import IncidentStore
@@ -115,16 +115,16 @@ class TestRequests:
 
 class TestBreaker:
     def test_it_stays_open_until_a_person_closes_it(self, repairs: RepairStore, engine: Engine) -> None:
-        assert (repairs.breaker(), repairs.breaker_reset_at()) == ("", 0.0)
+        assert repairs.breaker() == Breaker()
         opens = Decision(290, "fleet", Action.OPEN_BREAKER, Because.RULE, "nine at once")
         write_round(engine, [opens], b.NOW)
-        assert RepairStore(engine).breaker() == "nine at once"
+        assert RepairStore(engine).breaker().reason == "nine at once"
         FleetStore(engine).add_intent("resume", "a pause is something else", "alice", b.NOW + 1)
-        assert repairs.breaker() == "nine at once"
+        assert repairs.breaker().reason == "nine at once"
         FleetStore(engine).add_intent("reset-breaker", "it was the switch", "alice", b.NOW + 2)
-        assert (repairs.breaker(), repairs.breaker_reset_at()) == ("", b.NOW + 2)
+        assert repairs.breaker() == Breaker("", b.NOW + 2)
         write_round(engine, [opens], b.NOW + 3)
-        assert repairs.breaker() == "nine at once"
+        assert repairs.breaker().reason == "nine at once"
 
 
 class TestIncidents:
@@ -152,7 +152,7 @@ class TestIncidents:
             ),
             Finding(Signal.HARDWARE_FAULT, "xid.48", "n1", b.NOW + 1, "silent about it"),
         )
-        incidents.add_evidence((incident.id, one) for one in found)
+        incidents.add_evidence([(incident.id, one) for one in found])
         known = incidents.open_incidents()[Subject.of_node("n1")]
         assert (known.detail, known.asked) == (HardwareDetail(repair=Repair.RESET_GPU), (Repair.MANUAL_REPAIR,))
 

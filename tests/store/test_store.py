@@ -42,6 +42,7 @@ from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.launches import LaunchStore
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.recoveries import RecoveryStore
+from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.tables import metadata
 
 JOB = b.job()
@@ -382,9 +383,8 @@ class TestJournal:
         assert {step.status for step in recovery.steps} == {StepStatus.PLANNED}
         assert FleetStore(engine).nodes()["n2"].state is NodeState.QUARANTINED
         assert set(IncidentStore(engine).open_incidents()) == {Subject.of_node("n2")}
-        ((moved_at, moved),) = [(one.at, one.plan) for one in recoveries.gang_plans_after(0, 0.0)]
-        assert (moved_at, moved) == (b.NOW, plan)
-        assert Journal(engine).quarantines_since(0) == (b.NOW,)
+        assert recoveries.changed(0, (), b.NOW) == [recovery]
+        assert RepairStore(engine).quarantined_since(0) == {"n2": (b.NOW,)}
 
     def test_decisions_of_one_round_about_the_same_node_see_each_other(self, engine: Engine) -> None:
         fleet = FleetStore(engine)

@@ -143,7 +143,7 @@ class FleetCollector(Collector):
 
     def _self(self) -> Iterator[Metric]:
         deps, pulse = self._deps, self._deps.pulse
-        paused = bool(deps.stores.fleet.pause())
+        paused = bool(deps.stores.fleet.pause().reason)
         yield GaugeMetricFamily(
             "understudy_acting", "1 while the mode is act.", value=int(deps.config.mode is Mode.ACT)
         )

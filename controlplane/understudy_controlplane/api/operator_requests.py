@@ -168,9 +168,9 @@ async def _set_switch(deps: OperatorDependencies, request: Request, verb: Verb) 
     )
     deps.wake_loop()
     if verb is Verb.RESET_BREAKER:
-        return answer(BreakerState(await asyncio.to_thread(deps.repairs.breaker)))
-    paused, now = await asyncio.to_thread(deps.fleet.pause), await asyncio.to_thread(deps.fleet.is_halted)
-    return answer(PauseState(paused, now))
+        return answer(BreakerState((await asyncio.to_thread(deps.repairs.breaker)).reason))
+    pause = await asyncio.to_thread(deps.fleet.pause)
+    return answer(PauseState(pause.reason, pause.halts))
 
 
 async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> Response:

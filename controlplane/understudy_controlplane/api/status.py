@@ -54,8 +54,8 @@ def _summary(deps: ReadDependencies) -> Record:
     return {
         "cluster": deps.config.cluster,
         "mode": deps.config.mode.value,
-        "paused": deps.stores.fleet.pause(),
-        "breaker": deps.stores.repairs.breaker(),
+        "paused": deps.stores.fleet.pause().reason,
+        "breaker": deps.stores.repairs.breaker().reason,
         "slurm": {"read_at": pulse.slurm.at, "error": pulse.slurm.error},
         "loop": {
             "last_tick_at": pulse.last_tick_at,

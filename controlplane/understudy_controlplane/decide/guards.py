@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.table import Row
@@ -242,7 +243,8 @@ def object_to_quarantine(
             f"{held} nodes are quarantined already, where {limit} besides those that wait for a person are the limit"
         )
         return Objection(Because.FLEET_BUDGET, words)
-    recent = len(already) + sum(at > snapshot.now - HOUR_SECONDS for at in snapshot.quarantines)
+    times = chain.from_iterable(snapshot.quarantined_at.values())
+    recent = len(already) + sum(at > snapshot.now - HOUR_SECONDS for at in times)
     policy = config.guards
     per_hour = scaled(
         policy.quarantines_per_hour_share,

@@ -46,3 +46,15 @@ class Request:
     reason: str
     by: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    reason: str = ""  # who paused the control plane and why; empty: it is not paused
+    halts: bool = False  # what is under way stops as well
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    reason: str = ""  # why it is open; empty: it is closed
+    reset_at: float = 0.0  # when a person last closed it: earlier quarantines count no more for it; 0: never

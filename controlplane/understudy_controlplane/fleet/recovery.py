@@ -273,6 +273,7 @@ class Recovery:
     ended_at: float | None = None
     outcome: str = ""
     ends_as: RecoveryStatus | None = None  # while it runs: it ends early, once what was begun is undone
+    never_began: bool = False  # it failed, and its job never ran on the node: that says nothing about the node
 
     @property
     def swap(self) -> PoolSwapPlan | AllocationSwapPlan | None:
@@ -295,13 +296,7 @@ class Recovery:
         return self.swap is not None and (acted or self.begun(StepName.REQUEUE_JOB))
 
 
-@dataclass(frozen=True, slots=True)
-class PastPlan:
-    """What was planned, whatever its outcome."""
-
-    recovery: int
-    at: float  # when it was decided
-    plan: Plan
+REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR, RecoveryKind.PAGE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,6 @@ class Snapshot:
     cancels: Mapping[int, Request] = field(default_factory=dict)  # recovery → an operator's request to cancel it
     cancelled: tuple[Recovery, ...] = ()  # by operators, within the last week
     swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
-    quarantines: tuple[float, ...] = ()  # of the last hour: when decided
     releases: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
     refusals: tuple[Refusal, ...] = ()  # of the last day: jobs that Understudy's Prolog kept off a node
     first_nans: tuple[FirstNan, ...] = ()  # of the last days: attempts that showed NaN, and where first

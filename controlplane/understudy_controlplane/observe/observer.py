@@ -20,9 +20,9 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.pulse import SlurmReading
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.observe.event_cache import EventCache
-from understudy_controlplane.observe.gang_history import GangHistory
 from understudy_controlplane.observe.inventory import Inventory
 from understudy_controlplane.observe.node_history import NodeHistory
+from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.observe.slurm_reader import SlurmReader
 from understudy_controlplane.observe.slurmd_probe import SlurmdProbe
 from understudy_controlplane.observe.sources import Sources
@@ -38,7 +38,6 @@ REPORT_DELAY_SECONDS = 3.0
 leads to no finding: if the fault remains, the next report shows it."""
 
 DISOBEYED_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
-HANG_AGE_MAX_SECONDS = 7 * 24 * HOUR_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Observer:
         self._slurm = SlurmReader(sources.slurm, config.cluster, sources.clock)
         self._events = EventCache(stores.facts, config.xid.burst_silence_seconds)
         self._history = NodeHistory(stores.checkpoints, stores.lemons, config.lemon.days)
-        self._gang_history = GangHistory(stores.recoveries)
+        self._recoveries = RecoveryHistory(stores.recoveries)
         self._inventory = Inventory(stores.repairs)
         self.begin()
 
@@ -83,6 +82,10 @@ class Observer:
     def look(self, new_view: SlurmView | None) -> Observation:
         """Everything known now, as one value. `new_view` is what `read_slurm` returned, recorded by now."""
         self._view = new_view or self._view
+        with self._sources.stores.one_view():
+            return self._look()
+
+    def _look(self) -> Observation:
         sources, view = self._sources, self._view
         now = sources.clock.now()
         heard = sources.telemetry.heard()
@@ -97,43 +100,45 @@ class Observer:
     def _snapshot(self, nodes: Mapping[str, NodeView], now: float) -> Snapshot:
         sources, view = self._sources, self._view
         stores, config = sources.stores, sources.config
-        self._gang_history.refresh(now)
         jobs = jobs_in(view, config.cluster, config.jobs.opt_in_word, sources.directory.get) if view else []
-        repaired_since = (node.record.since for node in nodes.values() if node.state in IN_REPAIR)
+        week_ago = now - WEEK_SECONDS
+        attempts_since = min([week_ago, *(node.record.since for node in nodes.values() if node.state in IN_REPAIR)])
+        past = self._recoveries
+        past.refresh(attempts_since)
+        pause, breaker = stores.fleet.pause(), stores.repairs.breaker()
         return Snapshot(
             now=now,
             started_at=self._started_at,
             mode=config.mode,
-            paused=stores.fleet.pause(),
-            halted=stores.fleet.is_halted(),
+            paused=pause.reason,
+            halted=pause.halts,
             slurm_read_at=view.read_at if view else None,
             slurmctld_started_at=self._slurm.slurmctld_started_at,
             slurm_error=self.reading.error,
             nodes=nodes,
             jobs={job.key: job for job in jobs},
             reservations=dict(view.reservations) if view else {},
-            recoveries=tuple(stores.recoveries.running()),
+            recoveries=past.running(),
             cancels=stores.repairs.cancels(),
-            cancelled=stores.recoveries.cancelled_since(now - WEEK_SECONDS),
-            swaps=self._gang_history.swaps_since(now - HOUR_SECONDS),
-            quarantines=stores.journal.quarantines_since(now - HOUR_SECONDS),
-            releases=self._gang_history.releases_since(now - HOUR_SECONDS),
+            cancelled=past.cancelled_since(week_ago),
+            swaps=past.swaps_since(now - HOUR_SECONDS),
+            releases=past.releases_since(now - HOUR_SECONDS),
             refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
             first_nans=self._history.first_nans(now),
             lemon_signals=self._history.lemon_signals(jobs, now),
-            attempts=stores.repairs.attempts_since(min([now - WEEK_SECONDS, *repaired_since])),
-            quarantined_at=stores.repairs.quarantined_since(now - WEEK_SECONDS),
+            attempts=past.attempts_since(attempts_since),
+            quarantined_at=stores.repairs.quarantined_since(week_ago),
             incidents=stores.incidents.open_incidents(),
             requests=stores.repairs.requests_since(now - REQUEST_AGE_MAX_SECONDS),
-            breaker=stores.repairs.breaker(),
-            breaker_reset_at=stores.repairs.breaker_reset_at(),
+            breaker=breaker.reason,
+            breaker_reset_at=breaker.reset_at,
             domains=self._domains(now),
             moved_gpus=self._inventory.moved,
             gangs=self._gangs(jobs),
-            disobeyed=stores.recoveries.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
-            limits=self._gang_history.limits(),
-            hangs=self._gang_history.hangs(),
-            black_holes=stores.launches.black_holes_since(now - HANG_AGE_MAX_SECONDS),
+            disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
+            limits=past.limits_since(week_ago),
+            hangs=past.hangs_since(week_ago),
+            black_holes=stores.launches.black_holes_since(week_ago),
             replaced=stores.launches.replacements(config.cluster),
             tables={
                 job.key: table

@@ -21,7 +21,7 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
     SwapPlan,
 )
-from understudy_controlplane.observe.gang_history import GangHistory
+from understudy_controlplane.observe.recovery_history import RecoveryHistory
 
 if TYPE_CHECKING:
     from understudy_controlplane.app import Core
@@ -251,9 +251,10 @@ class Invariants:
         self._at_fault = at_fault
         core = self._world.core
         assert core is not None
-        history = GangHistory(core.stores.recoveries)
-        history.refresh(self._world.clock.now())
-        moves = Counter(job for _, job in history.swaps_since(self._world.clock.now() - HOUR_SECONDS))
+        hour_ago = self._world.clock.now() - HOUR_SECONDS
+        history = RecoveryHistory(core.stores.recoveries)
+        history.refresh(hour_ago)
+        moves = Counter(job for _, job in history.swaps_since(hour_ago))
         for job, number in moves.items():
             if number > self._world.config.jobs.swaps_per_hour_max:
                 raise Violation("never-over-a-budget", f"job {job} was moved {number} times within an hour")
@@ -341,7 +342,8 @@ class Invariants:
         core = world.core
         if core is None:
             raise Violation("everything-comes-to-rest", "the control plane is not running")
-        if world.scenario.settings.observes or core.stores.repairs.breaker() or core.stores.fleet.pause():
+        stopped = core.stores.repairs.breaker().reason or core.stores.fleet.pause().reason
+        if world.scenario.settings.observes or stopped:
             return
         for recovery in core.stores.recoveries.running():
             steps = [f"{step.name.value} {step.status.value}" for step in recovery.steps]

@@ -250,8 +250,12 @@ class World:
 
     def _stores(self, engine: Engine) -> Stores:
         stores = Stores.of(engine)
-        own = {field.name: remembered(getattr(stores, field.name), self._tables) for field in fields(stores)}
-        return Stores(**own)
+        own = {
+            field.name: remembered(getattr(stores, field.name), self._tables)
+            for field in fields(stores)
+            if field.name != "engine"
+        }
+        return Stores(engine=engine, **own)
 
     def die(self, seconds: float) -> None:
         self.tell("control plane is killed")

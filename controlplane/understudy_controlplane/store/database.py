@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ __all__ = [
     "look_at",
     "make_file",
     "migrate",
+    "one_view",
     "open_database",
     "open_reader",
     "read_url",
@@ -220,6 +223,25 @@ def _prepare_sqlite(engine: Engine) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def reading(engine: Engine) -> Connection:
+_shared_view: ContextVar[Connection | None] = ContextVar("_shared_view", default=None)
+
+
+def reading(engine: Engine) -> AbstractContextManager[Connection]:
     """A connection for queries: one consistent view, no lock that a writer would wait for."""
+    shared = _shared_view.get()
+    if shared is not None and shared.engine is engine:
+        return nullcontext(shared)
     return engine.connect().execution_options(read_only=True)
+
+
+@contextmanager
+def one_view(engine: Engine) -> Iterator[None]:
+    """All that this thread reads within it shows the database at the same moment, in one transaction. What it writes
+    meanwhile is not in that view.
+    """
+    with engine.connect().execution_options(read_only=True) as connection:
+        outer = _shared_view.set(connection)
+        try:
+            yield
+        finally:
+            _shared_view.reset(outer)

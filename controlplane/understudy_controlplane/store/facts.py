@@ -12,7 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, String, Table, UniqueConstraint, delete, func, or_, select
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Row,
+    Select,
+    String,
+    Table,
+    UniqueConstraint,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+)
 
 from understudy_agent.wire import (
     NOT_UNDERSTOOD,
@@ -68,6 +81,24 @@ KEY_BYTES_MAX = 2000
 
 REFUSALS_AT_ONCE = 1000
 
+
+def _new_events(table: Table) -> Select[Any]:
+    """Newer than the id `after`, received at or after `since`, in the order of arrival."""
+    return (
+        select(table)
+        .where(table.c.id > bindparam("after"), table.c.received_at >= bindparam("since"))
+        .order_by(table.c.id)
+    )
+
+
+_NEW_KERNEL_EVENTS = _new_events(tables.kernel_event)
+_NEW_HARDWARE_EVENTS = _new_events(tables.hardware_event)
+_REFUSALS = (
+    select(tables.job_refusal)
+    .where(tables.job_refusal.c.received_at >= bindparam("since"))
+    .order_by(tables.job_refusal.c.id.desc())
+    .limit(REFUSALS_AT_ONCE)
+)
 
 KeyT = TypeVar("KeyT")
 
@@ -272,26 +303,22 @@ class FactStore:
 
     def kernel_events(self, after_id: int, since: float) -> list[StoredKernelEvent]:
         """Events newer than the one with this id received at or after `since`, in the order of arrival."""
-        table = tables.kernel_event
-        query = select(table).where(table.c.id > after_id, table.c.received_at >= since).order_by(table.c.id)
         with reading(self._engine) as connection:
-            return [_kernel_event(row) for row in connection.execute(query)]
+            rows = connection.execute(_NEW_KERNEL_EVENTS, {"after": after_id, "since": since})
+            return [_kernel_event(row) for row in rows]
 
     def hardware_events(self, after_id: int, since: float) -> list[StoredHardwareEvent]:
         """As kernel_events."""
-        table = tables.hardware_event
-        query = select(table).where(table.c.id > after_id, table.c.received_at >= since).order_by(table.c.id)
         with reading(self._engine) as connection:
-            return [_hardware_event(row) for row in connection.execute(query)]
+            rows = connection.execute(_NEW_HARDWARE_EVENTS, {"after": after_id, "since": since})
+            return [_hardware_event(row) for row in rows]
 
     def refusals_since(self, since: float) -> tuple[Refusal, ...]:
         """Newest first, at most REFUSALS_AT_ONCE of them."""
-        table = tables.job_refusal
-        query = select(table).where(table.c.received_at >= since).order_by(table.c.id.desc()).limit(REFUSALS_AT_ONCE)
         with reading(self._engine) as connection:
             return tuple(
                 Refusal(row.node, row.job_id, row.restart_count, row.at, row.received_at, row.reason)
-                for row in connection.execute(query)
+                for row in connection.execute(_REFUSALS, {"since": since})
             )
 
 

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, bindparam, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Engine, bindparam, insert, select, true, update
 
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, checkpoint_folders
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
-from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.operator import Pause, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.node_records import read_records, read_suspicions, record_of
 
 _OUT_OF_SERVICE = [state.value for state in OUT_OF_SERVICE]
+_NODES = select(tables.node)
+_NODES_IN = _NODES.where(tables.node.c.state.in_(bindparam("states", expanding=True)))
+_OPEN_ATTEMPTS = select(
+    tables.attempt.c.id, tables.attempt.c.job, tables.attempt.c.restart_count, tables.attempt.c.launch
+).where(tables.attempt.c.running_at.is_not(None), tables.attempt.c.ended_at.is_(None))
+_LAST_SWITCH = (
+    select(tables.operator_intent)
+    .where(tables.operator_intent.c.verb.in_([Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value]))
+    .order_by(tables.operator_intent.c.id.desc())
+    .limit(1)
+)
 
 
 class FleetStore:
@@ -28,7 +39,7 @@ class FleetStore:
         last = self._nodes
         with reading(self._engine) as connection:
             suspicions = read_suspicions(connection)
-            rows = connection.execute(select(tables.node)).all()
+            rows = connection.execute(_NODES).all()
         self._nodes = {}
         for row in rows:
             own = suspicions.get(row.name, ())
@@ -50,9 +61,9 @@ class FleetStore:
             return frozenset(connection.execute(query).scalars())
 
     def nodes_in(self, states: Iterable[NodeState]) -> list[NodeRecord]:
-        query = select(tables.node).where(tables.node.c.state.in_([state.value for state in states]))
+        values = {"states": [state.value for state in states]}
         with reading(self._engine) as connection:
-            return read_records(connection, query)
+            return read_records(connection, _NODES_IN, values)
 
     def add_nodes(self, names: Iterable[str], now: float) -> None:
         """New nodes are in service until something is known against them."""
@@ -136,12 +147,9 @@ class FleetStore:
         """Close open attempts that run no more. `running` maps job rows to their latest one."""
         table = tables.attempt
         with reading(self._engine) as connection:
-            query = select(table.c.id, table.c.job, table.c.restart_count, table.c.launch).where(
-                table.c.running_at.is_not(None), table.c.ended_at.is_(None)
-            )
             over = [
                 row.id
-                for row in connection.execute(query)
+                for row in connection.execute(_OPEN_ATTEMPTS)
                 if running.get(row.job) != Attempt(row.restart_count, row.launch)
             ]
         if over:
@@ -211,22 +219,12 @@ class FleetStore:
                 .values(restore_step=step, restore_path=path, restore_at=now, restore_why=why)
             )
 
-    def pause(self) -> str:
-        """Who paused the control plane and why; empty: it is not paused."""
-        row = self._last_switch()
-        return f"{row.reason} ({row.by})" if row is not None and row.verb != Verb.RESUME else ""
-
-    def is_halted(self) -> bool:
-        """Whether the pause also stops what is under way."""
-        row = self._last_switch()
-        return row is not None and row.verb == Verb.PAUSE_NOW
-
-    def _last_switch(self) -> Row[Any] | None:
-        table = tables.operator_intent
-        verbs = (Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value)
-        query = select(table).where(table.c.verb.in_(verbs)).order_by(table.c.id.desc()).limit(1)
+    def pause(self) -> Pause:
         with reading(self._engine) as connection:
-            return connection.execute(query).first()
+            row = connection.execute(_LAST_SWITCH).first()
+        if row is None or row.verb == Verb.RESUME:
+            return Pause()
+        return Pause(f"{row.reason} ({row.by})", row.verb == Verb.PAUSE_NOW)
 
     def add_intent(self, verb: str, reason: str, by: str, now: float) -> None:
         with self._engine.begin() as connection:

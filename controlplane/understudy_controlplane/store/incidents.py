@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,24 +16,32 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.xid_policy import Repair
 
+_INCIDENT, _FINDING = tables.incident, tables.incident_finding
+_IS_OPEN = _INCIDENT.c.closed_at.is_(None)
+_OPEN = select(_INCIDENT).where(_IS_OPEN).order_by(_INCIDENT.c.id.desc())
+_ACCUSATIONS = (
+    select(_FINDING.c.incident, _FINDING.c.detail)
+    .join(_INCIDENT, _FINDING.c.incident == _INCIDENT.c.id)
+    .where(_IS_OPEN, _FINDING.c.signal.in_([signal.value for signal in ACCUSING]))
+    .order_by(_FINDING.c.id)
+)
+
 
 class IncidentStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._written: Collection[tuple[int, str]] = ()
 
     def open_incidents(self) -> dict[Subject, OpenIncident]:
         """The oldest of each subject."""
-        table, later = tables.incident, tables.incident_finding
-        query = select(table).where(table.c.closed_at.is_(None)).order_by(table.c.id.desc())
-        more = select(later.c.incident, later.c.detail).join(table, later.c.incident == table.c.id)
-        more = more.where(table.c.closed_at.is_(None), later.c.signal.in_([signal.value for signal in ACCUSING]))
         asked: dict[int, tuple[Repair, ...]] = {}
         with reading(self._engine) as connection:
-            for row in connection.execute(more.order_by(later.c.id)):
+            rows = connection.execute(_OPEN).all()
+            for row in connection.execute(_ACCUSATIONS) if rows else ():
                 detail = _detail(row.detail)
                 if isinstance(detail, HardwareDetail) and detail.repair is not None:
                     asked[row.incident] = (*asked.get(row.incident, ()), detail.repair)
-            found = [_incident(row, asked.get(row.id, ())) for row in connection.execute(query)]
+        found = [_incident(row, asked.get(row.id, ())) for row in rows]
         return {one.subject: one for one in found}
 
     def close(self, over: Iterable[tuple[int, str]], now: float) -> None:
@@ -45,8 +53,8 @@ class IncidentStore:
             with self._engine.begin() as connection:
                 connection.execute(query.values(closed_at=bindparam("closed_at"), outcome=bindparam("outcome")), rows)
 
-    def add_evidence(self, found: Iterable[tuple[int, Finding]]) -> None:
-        """More findings on subjects with an open incident, each rule once."""
+    def add_evidence(self, found: Sequence[tuple[int, Finding]]) -> None:
+        """More findings on subjects with an open incident, each rule once: not again what the last call was given."""
         rows = [
             {
                 "incident": incident,
@@ -58,10 +66,12 @@ class IncidentStore:
                 "at": finding.at,
             }
             for incident, finding in found
+            if (incident, finding.rule) not in self._written
         ]
         if rows:
             with self._engine.begin() as connection:
                 insert_new(connection, tables.incident_finding, rows)
+        self._written = {(incident, finding.rule) for incident, finding in found}
 
 
 def _detail(stored: Any) -> Detail | None:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, insert, select, update
 
 from understudy_controlplane.fleet.change import Change
-from understudy_controlplane.fleet.decision import TAKES_OUT, DecisionKey
+from understudy_controlplane.fleet.decision import DecisionKey
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.fleet.recovery import Plan
@@ -71,12 +71,6 @@ class Journal:
         with reading(self._engine) as connection:
             rows = connection.execute(select(table.c.subject, table.c.key).where(table.c.at >= since))
             return {DecisionKey(*row) for row in rows}
-
-    def quarantines_since(self, since: float) -> tuple[float, ...]:
-        table = tables.decision
-        query = select(table.c.at).where(table.c.at >= since, table.c.action.in_(TAKES_OUT))
-        with reading(self._engine) as connection:
-            return tuple(connection.execute(query).scalars())
 
 
 def _close_tickets(connection: Connection, node: str, now: float) -> None:

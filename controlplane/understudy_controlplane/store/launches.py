@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Engine, Row, Select, Table, func, select
+from sqlalchemy import Engine, Row, Select, Table, bindparam, func, select
 
 from understudy_agent.wire import EarlierAllocations, LaunchCause, LauncherPhase, LauncherState
 from understudy_controlplane.fleet.gang import BlackHole, Gang
@@ -12,6 +12,50 @@ from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.fleet import is_job
+
+_END, _JOB, _LATER = tables.launch_end, tables.job, tables.launch_end.alias()
+_FOLLOWED = (
+    select(_LATER.c.id)
+    .where(
+        _LATER.c.job == _END.c.job,
+        _LATER.c.restart_count == _END.c.restart_count,
+        _LATER.c.launch > _END.c.launch,
+        _LATER.c.rank == _END.c.rank,
+        _LATER.c.failed_node != _END.c.failed_node,
+    )
+    .exists()
+)
+"""The failure of a launch went with its rank to another node."""
+_BLACK_HOLES = (
+    select(
+        _END.c.failed_node,
+        _JOB.c.cluster,
+        _JOB.c.job_id,
+        _JOB.c.submit_at,
+        _JOB.c.user_id,
+        func.max(_END.c.received_at).label("at"),
+    )
+    .join(_JOB, _JOB.c.id == _END.c.job)
+    .where(
+        _END.c.received_at >= bindparam("since"),
+        _END.c.cause == LaunchCause.BLACK_HOLE.value,
+        _END.c.failed_node != "",
+        ~_FOLLOWED,
+    )
+    .group_by(_END.c.failed_node, _JOB.c.id)
+    .order_by(_END.c.failed_node, _JOB.c.id)
+)
+_REPLACEMENTS = (
+    select(_END.c.restart_count, _END.c.launch, _END.c.at, _END.c.blamed, _JOB.c.job_id, _JOB.c.submit_at)
+    .join(_JOB, _JOB.c.id == _END.c.job)
+    .where(
+        _JOB.c.cluster == bindparam("of_cluster"),
+        _JOB.c.state == "RUNNING",
+        _JOB.c.restart_count == _END.c.restart_count,
+        _END.c.cause == LaunchCause.HARDWARE.value,
+    )
+    .order_by(_END.c.launch, _END.c.at)
+)
 
 
 class LaunchStore:
@@ -52,37 +96,9 @@ class LaunchStore:
         """By node: the jobs whose launchers blamed it because ranks failed first there, again and again. Where the
         failure followed the rank to another node afterwards, the node is not blamed.
         """
-        end, job = tables.launch_end, tables.job
-        later = tables.launch_end.alias()
-        followed = (
-            select(later.c.id)
-            .where(
-                later.c.job == end.c.job,
-                later.c.restart_count == end.c.restart_count,
-                later.c.launch > end.c.launch,
-                later.c.rank == end.c.rank,
-                later.c.failed_node != end.c.failed_node,
-            )
-            .exists()
-        )
-        query = (
-            select(
-                end.c.failed_node,
-                job.c.cluster,
-                job.c.job_id,
-                job.c.submit_at,
-                job.c.user_id,
-                func.max(end.c.received_at).label("at"),
-            )
-            .join(job, job.c.id == end.c.job)
-            .where(end.c.received_at >= since, end.c.cause == LaunchCause.BLACK_HOLE.value, end.c.failed_node != "")
-            .where(~followed)
-            .group_by(end.c.failed_node, job.c.id)
-            .order_by(end.c.failed_node, job.c.id)
-        )
         found: dict[str, list[BlackHole]] = {}
         with reading(self._engine) as connection:
-            for row in connection.execute(query):
+            for row in connection.execute(_BLACK_HOLES, {"since": since}):
                 hole = BlackHole(JobKey(row.cluster, row.job_id, row.submit_at), row.user_id, row.at)
                 found.setdefault(row.failed_node, []).append(hole)
         return found
@@ -91,17 +107,9 @@ class LaunchStore:
         """Of running jobs, by job and restart count: nodes that a launcher blamed, in which launch last, and when
         that ended.
         """
-        end, job = tables.launch_end, tables.job
-        query = (
-            select(end.c.restart_count, end.c.launch, end.c.at, end.c.blamed, job.c.job_id, job.c.submit_at)
-            .join(job, job.c.id == end.c.job)
-            .where(job.c.cluster == cluster, job.c.state == "RUNNING", job.c.restart_count == end.c.restart_count)
-            .where(end.c.cause == LaunchCause.HARDWARE.value)
-            .order_by(end.c.launch, end.c.at)
-        )
         found: dict[tuple[JobKey, int], dict[str, tuple[int, float]]] = {}
         with reading(self._engine) as connection:
-            for row in connection.execute(query):
+            for row in connection.execute(_REPLACEMENTS, {"of_cluster": cluster}):
                 of_job = found.setdefault((JobKey(cluster, row.job_id, row.submit_at), row.restart_count), {})
                 of_job |= dict.fromkeys(row.blamed, (row.launch, row.at))
         return found

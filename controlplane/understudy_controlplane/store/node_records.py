@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
 from typing import Any
@@ -16,19 +16,23 @@ from understudy_controlplane.store import tables
 COLUMNS = tuple(one.name for one in fields(NodeRecord) if one.name not in ("name", "suspicions"))
 """Columns of the table `node` have the names of the record's fields."""
 
+_SUSPICIONS = select(tables.suspicion).order_by(tables.suspicion.c.since, tables.suspicion.c.cause)
+
 
 def read_suspicions(connection: Connection) -> dict[str, tuple[Suspicion, ...]]:
     """By node, oldest first. Few nodes have any."""
-    table = tables.suspicion
     found: dict[str, tuple[Suspicion, ...]] = {}
-    for row in connection.execute(select(table).order_by(table.c.since, table.c.cause)):
+    for row in connection.execute(_SUSPICIONS):
         found[row.node] = (*found.get(row.node, ()), Suspicion(SuspicionCause(row.cause), row.since))
     return found
 
 
-def read_records(connection: Connection, query: Select[Any]) -> list[NodeRecord]:
-    suspicions = read_suspicions(connection)
-    return [record_of(row, suspicions.get(row.name, ())) for row in connection.execute(query)]
+def read_records(
+    connection: Connection, query: Select[Any], values: Mapping[str, Any] | None = None
+) -> list[NodeRecord]:
+    rows = connection.execute(query, values).all()
+    suspicions = read_suspicions(connection) if rows else {}
+    return [record_of(row, suspicions.get(row.name, ())) for row in rows]
 
 
 def record_of(row: Row[Any], suspicions: tuple[Suspicion, ...]) -> NodeRecord:

@@ -6,20 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, Select, and_, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Row, Select, and_, bindparam, insert, or_, select, update
 
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import (
-    AllocationSwapPlan,
-    PastPlan,
     Plan,
-    PoolSwapPlan,
     Recovery,
     RecoveryStatus,
     RecoveryStep,
-    ReleaseJobPlan,
     StepName,
     StepStatus,
     job_of,
@@ -27,7 +23,24 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import ID_MAX, reading
 
-GANG_KINDS = tuple(one.kind.value for one in (PoolSwapPlan, AllocationSwapPlan, ReleaseJobPlan))
+_RECOVERY, _STEP = tables.recovery, tables.recovery_step
+_IS_RUNNING = _RECOVERY.c.status == RecoveryStatus.RUNNING.value
+_RUNNING = select(_RECOVERY).where(_IS_RUNNING).order_by(_RECOVERY.c.id)
+_CHANGED = (
+    select(_RECOVERY)
+    .where(
+        or_(
+            and_(_RECOVERY.c.id > bindparam("after"), or_(_RECOVERY.c.decided_at >= bindparam("since"), _IS_RUNNING)),
+            _RECOVERY.c.id.in_(bindparam("known", expanding=True)),
+        )
+    )
+    .order_by(_RECOVERY.c.id)
+)
+_STEPS = (
+    select(_STEP)
+    .where(_STEP.c.recovery.in_(bindparam("recoveries", expanding=True)))
+    .order_by(_STEP.c.recovery, _STEP.c.position)
+)
 
 
 class RecoveryStore:
@@ -36,22 +49,12 @@ class RecoveryStore:
 
     def running(self) -> list[Recovery]:
         """All of them, oldest first: one that is left out would be neither seen by the guards nor carried on."""
-        table = tables.recovery
-        running = select(table).where(table.c.status == RecoveryStatus.RUNNING.value)
-        return self._read(running.order_by(table.c.id))
+        return self._read(_RUNNING)
 
     def newest(self, limit: int, before: int = ID_MAX) -> list[Recovery]:
         """Newest first."""
         table = tables.recovery
         return self._read(select(table).where(table.c.id < before).order_by(table.c.id.desc()).limit(limit))
-
-    def cancelled_since(self, since: float) -> tuple[Recovery, ...]:
-        """By operators; decided at this time or later. Those that are still being undone included."""
-        table = tables.recovery
-        cancelled, running = RecoveryStatus.CANCELLED.value, RecoveryStatus.RUNNING.value
-        ending = and_(table.c.status == running, table.c.ends_as == cancelled)
-        query = select(table).where(or_(table.c.status == cancelled, ending), table.c.decided_at >= since)
-        return tuple(self._read(query.order_by(table.c.id)))
 
     def get(self, recovery_id: int) -> Recovery:
         """Raises ValueError for an id that does not exist."""
@@ -63,27 +66,11 @@ class RecoveryStore:
     def find(self, recovery_id: int) -> Recovery | None:
         return next(iter(self._read(select(tables.recovery).where(tables.recovery.c.id == recovery_id))), None)
 
-    def gang_plans_after(self, recovery_id: int, since: float) -> list[PastPlan]:
-        """Plans about a gang that were recorded after this recovery, and decided since then, in their order."""
-        table = tables.recovery
-        query = select(table.c.id, table.c.decided_at, table.c.kind, table.c.plan)
-        query = query.where(table.c.id > recovery_id, table.c.decided_at >= since, table.c.kind.in_(GANG_KINDS))
-        with reading(self._engine) as connection:
-            rows = connection.execute(query.order_by(table.c.id)).all()
-        return [PastPlan(row.id, row.decided_at, plan_of(row.kind, row.plan)) for row in rows]
-
-    def disobeyed_since(self, since: float) -> frozenset[tuple[JobKey, int]]:
-        """Job and restart count of launchers that did not follow their orders."""
-        table = tables.recovery
-        query = select(table.c.kind, table.c.plan).where(
-            table.c.decided_at >= since,
-            table.c.kind == AllocationSwapPlan.kind.value,
-            table.c.status == RecoveryStatus.FAILED.value,
-        )
-        with reading(self._engine) as connection:
-            rows = connection.execute(query).all()
-        plans = [plan_of(row.kind, row.plan) for row in rows]
-        return frozenset((plan.job, plan.restart_count) for plan in plans if isinstance(plan, AllocationSwapPlan))
+    def changed(self, after: int, running: Sequence[int], since: float) -> list[Recovery]:
+        """Recoveries with ids above `after`, if decided since then or running, and those with the ids `running`; by
+        their ids.
+        """
+        return self._read(_CHANGED, {"after": after, "known": list(running), "since": since})
 
     def intend(self, recovery: int, step: RecoveryStep, now: float) -> None:
         """Before the effect. The attempt counts from here on, whatever its outcome."""
@@ -137,10 +124,10 @@ class RecoveryStore:
         with self._engine.begin() as connection:
             _write_step(connection, recovery, step, values)
 
-    def _read(self, query: Select[Any]) -> list[Recovery]:
+    def _read(self, query: Select[Any], values: Mapping[str, Any] | None = None) -> list[Recovery]:
         with reading(self._engine) as connection:
-            rows = connection.execute(query).all()
-            steps = _steps(connection, [row.id for row in rows])
+            rows = connection.execute(query, values).all()
+            steps = _steps(connection, [row.id for row in rows]) if rows else {}
         return [_recovery(row, steps.get(row.id, ())) for row in rows]
 
 
@@ -211,10 +198,8 @@ def _end_recovery(connection: Connection, recovery: int, status: RecoveryStatus,
 
 
 def _steps(connection: Connection, recoveries: Sequence[int]) -> dict[int, tuple[RecoveryStep, ...]]:
-    table = tables.recovery_step
-    query = select(table).where(table.c.recovery.in_(recoveries)).order_by(table.c.recovery, table.c.position)
     steps: dict[int, tuple[RecoveryStep, ...]] = {}
-    for row in connection.execute(query):
+    for row in connection.execute(_STEPS, {"recoveries": list(recoveries)}):
         steps[row.recovery] = (*steps.get(row.recovery, ()), _step(row))
     return steps
 
@@ -249,4 +234,5 @@ def _recovery(row: Row[Any], steps: tuple[RecoveryStep, ...]) -> Recovery:
         ended_at=row.ended_at,
         outcome=row.outcome,
         ends_as=RecoveryStatus(row.ends_as) if row.ends_as else None,
+        never_began=row.never_began,
     )

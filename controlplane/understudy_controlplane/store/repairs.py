@@ -1,4 +1,4 @@
-"""What was tried on nodes, what operators asked for, tickets for people, and which GPU sat in which node."""
+"""What operators asked for, tickets for people, and which GPU sat in which node."""
 
 from __future__ import annotations
 
@@ -6,74 +6,49 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Row, and_, bindparam, func, insert, or_, select, update
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import MovedGpu
-from understudy_controlplane.fleet.operator import Request, Verb, recovery_of
-from understudy_controlplane.fleet.recovery import (
-    ManualRepairPlan,
-    PagePlan,
-    Plan,
-    RecoveryKind,
-    RecoveryStatus,
-    RepairAttempt,
-    RepairPlan,
-    Rung,
-    ValidationPlan,
-)
+from understudy_controlplane.fleet.operator import Breaker, Request, Verb, recovery_of
+from understudy_controlplane.fleet.recovery import REPAIR_KINDS
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import ID_MAX, insert_new, reading
-from understudy_controlplane.store.recoveries import plan_of
 
-REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR, RecoveryKind.PAGE)
 NODE_VERBS = (Verb.HOLD, Verb.RELEASE, Verb.RETIRE, Verb.TEST, Verb.BURN_IN)
+
+_DECISION, _INTENT = tables.decision, tables.operator_intent
+_QUARANTINES = (
+    select(_DECISION.c.subject, _DECISION.c.at)
+    .where(_DECISION.c.at >= bindparam("since"), _DECISION.c.action.in_(TAKES_OUT))
+    .order_by(_DECISION.c.id)
+)
+_UNANSWERED = select(_INTENT).where(_INTENT.c.answered_at.is_(None)).order_by(_INTENT.c.id)
+_REQUESTS = _UNANSWERED.where(
+    _INTENT.c.at >= bindparam("since"), _INTENT.c.verb.in_([verb.value for verb in NODE_VERBS])
+)
+_CANCELS = _UNANSWERED.where(_INTENT.c.verb == Verb.CANCEL.value)
+_BREAKER_OPENED = (
+    select(_DECISION.c.at, _DECISION.c.reason)
+    .where(_DECISION.c.action == Action.OPEN_BREAKER.value)
+    .order_by(_DECISION.c.id.desc())
+    .limit(1)
+)
+_BREAKER_RESET_AT = select(func.max(_INTENT.c.at)).where(_INTENT.c.verb == Verb.RESET_BREAKER.value)
 
 
 class RepairStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def attempts_since(self, since: float) -> tuple[RepairAttempt, ...]:
-        """Oldest first."""
-        table = tables.recovery
-        query = (
-            select(table)
-            .where(table.c.kind.in_([kind.value for kind in REPAIR_KINDS]), table.c.decided_at >= since)
-            .order_by(table.c.id)
-        )
-        with reading(self._engine) as connection:
-            rows = connection.execute(query).all()
-        found: list[RepairAttempt] = []
-        for row in rows:
-            plan = plan_of(row.kind, row.plan)
-            status = RecoveryStatus(row.status)
-            found += [
-                RepairAttempt(
-                    recovery=row.id,
-                    node=node,
-                    kind=plan.kind,
-                    rung=_rung(plan),
-                    at=row.decided_at,
-                    status=status,
-                    outcome=row.outcome,
-                    ended_at=row.ended_at,
-                    never_began=row.never_began,
-                )
-                for node in (plan.about if isinstance(plan, PagePlan) else plan.nodes)
-            ]
-        return tuple(found)
-
     def quarantined_since(self, since: float) -> dict[str, tuple[float, ...]]:
         """Node → when it was quarantined."""
-        table = tables.decision
-        query = select(table.c.subject, table.c.at).where(table.c.at >= since, table.c.action.in_(TAKES_OUT))
         found: dict[str, tuple[float, ...]] = {}
         with reading(self._engine) as connection:
-            for row in connection.execute(query):
+            for row in connection.execute(_QUARANTINES, {"since": since}):
                 found[row.subject] = (*found.get(row.subject, ()), row.at)
         return found
 
@@ -81,32 +56,19 @@ class RepairStore:
 
     def requests_since(self, since: float) -> dict[str, Request]:
         """Of each node the latest that no decision has answered."""
-        table = tables.operator_intent
-        query = (
-            select(table)
-            .where(
-                table.c.at >= since,
-                table.c.answered_at.is_(None),
-                table.c.verb.in_([verb.value for verb in NODE_VERBS]),
-            )
-            .order_by(table.c.id)
-        )
         with reading(self._engine) as connection:
             return {
                 row.subject: Request(row.id, row.subject, Verb(row.verb), row.reason, row.by, row.at)
-                for row in connection.execute(query)
+                for row in connection.execute(_REQUESTS, {"since": since})
             }
 
     def cancels(self) -> dict[int, Request]:
         """Recovery → the latest request to cancel it, of those that are not answered yet."""
-        table = tables.operator_intent
-        query = select(table).where(table.c.verb == Verb.CANCEL.value, table.c.answered_at.is_(None))
         with reading(self._engine) as connection:
-            rows = connection.execute(query.order_by(table.c.id)).all()
-        return {
-            recovery_of(row.subject): Request(row.id, row.subject, Verb.CANCEL, row.reason, row.by, row.at)
-            for row in rows
-        }
+            return {
+                recovery_of(row.subject): Request(row.id, row.subject, Verb.CANCEL, row.reason, row.by, row.at)
+                for row in connection.execute(_CANCELS)
+            }
 
     def ask(self, verb: Verb, node: str, reason: str, by: str, now: float) -> None:
         """What was asked of the same node before, and not answered yet, is not wanted any more."""
@@ -117,29 +79,13 @@ class RepairStore:
             )
             connection.execute(insert(table).values(at=now, verb=verb.value, reason=reason, by=by, subject=node))
 
-    def breaker(self) -> str:
-        """Why the circuit breaker is open; empty: it is closed. What opened it is a decision, what closes it a
-        person's word.
-        """
-        decision, intent = tables.decision, tables.operator_intent
-        opened = (
-            select(decision.c.at, decision.c.reason)
-            .where(decision.c.action == Action.OPEN_BREAKER.value)
-            .order_by(decision.c.id.desc())
-            .limit(1)
-        )
-        closed = select(func.max(intent.c.at)).where(intent.c.verb == Verb.RESET_BREAKER.value)
+    def breaker(self) -> Breaker:
+        """A decision opens it, and a person closes it."""
         with reading(self._engine) as connection:
-            last = connection.execute(opened).first()
-            reset_at: float | None = connection.execute(closed).scalar()
-        return "" if last is None or (reset_at or 0.0) >= last.at else last.reason
-
-    def breaker_reset_at(self) -> float:
-        """When a person last closed it: what was quarantined before counts no more for it."""
-        intent = tables.operator_intent
-        with reading(self._engine) as connection:
-            query = select(func.max(intent.c.at)).where(intent.c.verb == Verb.RESET_BREAKER.value)
-            return connection.execute(query).scalar() or 0.0
+            opened = connection.execute(_BREAKER_OPENED).first()
+            reset_at: float = connection.execute(_BREAKER_RESET_AT).scalar() or 0.0
+        is_open = opened is not None and opened.at > reset_at
+        return Breaker(opened.reason if opened is not None and is_open else "", reset_at)
 
     # -- tickets -----------------------------------------------------------------------------------------------
 
@@ -265,15 +211,6 @@ class RepairStore:
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(at.desc(), number.desc()).limit(limit)).mappings()
             return [dict(row) for row in rows]
-
-
-def _rung(plan: Plan) -> Rung | None:
-    match plan:
-        case RepairPlan(rung=rung) | ValidationPlan(rung=rung):
-            return rung
-        case ManualRepairPlan():
-            return Rung.MANUAL_REPAIR
-    return None
 
 
 def _named(gpus: Sequence[Gpu]) -> dict[str, Gpu]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
 from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.database import one_view
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.incidents import IncidentStore
@@ -19,6 +21,7 @@ from understudy_controlplane.store.repairs import RepairStore
 
 @dataclass(frozen=True, slots=True)
 class Stores:
+    engine: Engine
     facts: FactStore
     checkpoints: CheckpointStore
     launches: LaunchStore
@@ -32,6 +35,7 @@ class Stores:
     @classmethod
     def of(cls, engine: Engine) -> Stores:
         return cls(
+            engine=engine,
             facts=FactStore(engine),
             checkpoints=CheckpointStore(engine),
             launches=LaunchStore(engine),
@@ -42,3 +46,7 @@ class Stores:
             recoveries=RecoveryStore(engine),
             repairs=RepairStore(engine),
         )
+
+    def one_view(self) -> AbstractContextManager[None]:
+        """What this thread reads from any store within it shows the database at the same moment."""
+        return one_view(self.engine)

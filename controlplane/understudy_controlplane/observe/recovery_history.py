@@ -1,0 +1,132 @@
+"""Keeps the recoveries of the last week in memory, and reads from the database only those that are new or ran."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.recovery import (
+    REPAIR_KINDS,
+    AllocationSwapPlan,
+    ManualRepairPlan,
+    PagePlan,
+    Plan,
+    PoolSwapPlan,
+    Recovery,
+    RecoveryStatus,
+    ReleaseJobPlan,
+    RepairAttempt,
+    RepairPlan,
+    Rung,
+    ValidationPlan,
+)
+from understudy_controlplane.observe.sources import RecoveryReads
+
+
+class RecoveryHistory:
+    """A recovery that has ended never changes again."""
+
+    def __init__(self, recoveries: RecoveryReads) -> None:
+        self._recoveries = recoveries
+        self._known: dict[int, Recovery] = {}  # by id, oldest first
+        self._newest = 0
+
+    def refresh(self, since: float) -> None:
+        """Forget what was decided before this time and runs no more."""
+        running = tuple(one.id for one in self.running())
+        for recovery in self._recoveries.changed(self._newest, running, since):
+            self._known[recovery.id] = recovery
+            self._newest = max(self._newest, recovery.id)
+        over = [one.id for one in self._known.values() if one.decided_at < since and not _runs(one)]
+        for recovery_id in over:
+            del self._known[recovery_id]
+
+    def running(self) -> tuple[Recovery, ...]:
+        return tuple(one for one in self._known.values() if _runs(one))
+
+    def cancelled_since(self, since: float) -> tuple[Recovery, ...]:
+        """By operators; decided at this time or later. Those that are still being undone included."""
+        cancelled = RecoveryStatus.CANCELLED
+        return tuple(
+            one for one in self._since(since) if one.status is cancelled or (_runs(one) and one.ends_as is cancelled)
+        )
+
+    def disobeyed_since(self, since: float) -> frozenset[tuple[JobKey, int]]:
+        """Job and restart count of launchers that did not follow their orders."""
+        failed = (one.plan for one in self._since(since) if one.status is RecoveryStatus.FAILED)
+        return frozenset((plan.job, plan.restart_count) for plan in failed if isinstance(plan, AllocationSwapPlan))
+
+    def attempts_since(self, since: float) -> tuple[RepairAttempt, ...]:
+        """What was tried on nodes, oldest first."""
+        return tuple(
+            RepairAttempt(
+                recovery=one.id,
+                node=node,
+                kind=one.plan.kind,
+                rung=_rung(one.plan),
+                at=one.decided_at,
+                status=one.status,
+                outcome=one.outcome,
+                ended_at=one.ended_at,
+                never_began=one.never_began,
+            )
+            for one in self._since(since)
+            if one.plan.kind in REPAIR_KINDS
+            for node in _concerned(one.plan)
+        )
+
+    def swaps_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
+        """Gangs moved or restarted, from the pool or within their allocation, oldest first: when, and which job."""
+        moves = ((one.decided_at, _moved(one.plan)) for one in self._since(since))
+        return tuple((at, job) for at, job in moves if job is not None)
+
+    def releases_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
+        """Jobs released from Slurm's hold, oldest first: when, and which job."""
+        return tuple(
+            (one.decided_at, one.plan.job) for one in self._since(since) if isinstance(one.plan, ReleaseJobPlan)
+        )
+
+    def hangs_since(self, since: float) -> tuple[tuple[JobKey, int | None], ...]:
+        """Gangs restarted because they hung, oldest first: the job, and the furthest step it had finished."""
+        plans = (one.plan for one in self._since(since))
+        moves = (plan for plan in plans if isinstance(plan, PoolSwapPlan | AllocationSwapPlan))
+        return tuple((plan.job, plan.last_step) for plan in moves if plan.hang)
+
+    def limits_since(self, since: float) -> dict[tuple[JobKey, int], int]:
+        """Job and restart count → its time limit at the first fault that was dealt with within its allocation."""
+        found: dict[tuple[JobKey, int], int] = {}
+        for one in self._since(since):
+            plan = one.plan
+            if isinstance(plan, AllocationSwapPlan) and plan.time_limit_minutes is not None:
+                found.setdefault((plan.job, plan.restart_count), plan.time_limit_minutes)
+        return found
+
+    def _since(self, since: float) -> Iterator[Recovery]:
+        return (one for one in self._known.values() if one.decided_at >= since)
+
+
+def _runs(recovery: Recovery) -> bool:
+    return recovery.status is RecoveryStatus.RUNNING
+
+
+def _concerned(plan: Plan) -> Collection[str]:
+    return plan.about if isinstance(plan, PagePlan) else plan.nodes
+
+
+def _rung(plan: Plan) -> Rung | None:
+    match plan:
+        case RepairPlan(rung=rung) | ValidationPlan(rung=rung):
+            return rung
+        case ManualRepairPlan():
+            return Rung.MANUAL_REPAIR
+    return None
+
+
+def _moved(plan: Plan) -> JobKey | None:
+    """The job whose gang the plan moves or restarts."""
+    match plan:
+        case PoolSwapPlan():
+            return plan.job
+        case AllocationSwapPlan() if plan.launch >= 0:
+            return plan.job
+    return None
