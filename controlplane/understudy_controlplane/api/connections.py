@@ -1,0 +1,120 @@
+"""Limits of connections: how many, how large a request, and how long it may take to arrive and to be answered.
+
+uvicorn closes a connection that is idle after a request, but waits without end for a first request, for the rest of one,
+and for a client that does not read its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import TimerHandle
+from collections import Counter
+from http import HTTPStatus
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from understudy_agent.wire import REPORT_BYTES_MAX
+from understudy_controlplane.config import Limits
+
+HEAD_BYTES_MAX = 65_536
+REQUEST_BYTES_MAX = HEAD_BYTES_MAX + 4 * REPORT_BYTES_MAX
+"""With what frames the parts of the body. A route refuses a body that is too large before that."""
+
+
+class LimitedHttp(HttpToolsProtocol):
+    limits: Limits
+    connections_of: Counter[str]
+    """Address → its open connections."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else ""
+        self._late: TimerHandle | None = None
+        self._stalled: TimerHandle | None = None
+        self._bytes, self._in_head = 0, True
+        self.connections_of[self._address] += 1
+        if (
+            self.connections_of[self._address] > self.limits.connections_per_address_max
+            or len(self.connections) > self.limits.connections_max
+        ):
+            transport.abort()
+            return
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._request_arrived()
+        self._answer_flows()
+        self.connections_of[self._address] -= 1
+        if not self.connections_of[self._address]:
+            del self.connections_of[self._address]
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._late is None:
+            self._await_request()
+        self._bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._bytes > HEAD_BYTES_MAX:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        elif self._bytes > REQUEST_BYTES_MAX:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._request_arrived()
+        self._bytes = 0
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        self._stalled = self.loop.call_later(self.limits.response_seconds_max, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._answer_flows()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():  # it would wait for the client to read the rest
+            self.transport.abort()
+
+    def _await_request(self) -> None:
+        seconds = self.limits.request_seconds_max
+        self._late = self.loop.call_later(seconds, self._refuse, HTTPStatus.REQUEST_TIMEOUT)
+
+    def _request_arrived(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _answer_flows(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        """Answers where no answer has begun, and closes the connection."""
+        if self.transport.is_closing():
+            return
+        begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if not begun:
+            head = f"HTTP/1.1 {status.value} {status.phrase}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+            self.transport.write(head.encode())
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+
+def limited_http(limits: Limits) -> type[LimitedHttp]:
+    class Limited(LimitedHttp):
+        pass
+
+    Limited.limits, Limited.connections_of = limits, Counter()
+    return Limited

@@ -1,0 +1,28 @@
+"""How many requests each sender may send: a rate, and ten seconds' worth of it at once."""
+
+from __future__ import annotations
+
+BURST_SECONDS = 10.0
+SENDERS_MAX = 65_536
+
+
+class Rates:
+    def __init__(self, per_second: float) -> None:
+        self._interval_seconds = 1.0 / per_second
+        self._due: dict[str, float] = {}
+        """Sender → when it would have sent all that it has sent, at the rate that it may have."""
+
+    def admits(self, sender: str, now: float) -> bool:
+        """`now` is monotonic."""
+        due = max(self._due.get(sender, now), now)
+        if due - now > BURST_SECONDS:
+            return False
+        if len(self._due) >= SENDERS_MAX:
+            self._forget(now)
+        self._due[sender] = due + self._interval_seconds
+        return True
+
+    def _forget(self, now: float) -> None:
+        """Those who may send at their full rate again; where these are none, all of them."""
+        kept = {sender: due for sender, due in self._due.items() if due > now}
+        self._due = kept if len(kept) < SENDERS_MAX else {}
