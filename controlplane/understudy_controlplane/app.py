@@ -13,6 +13,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from understudy_controlplane.access.admission import Admission, Denied
 from understudy_controlplane.access.tokens import Tokens
@@ -24,6 +25,7 @@ from understudy_controlplane.api.nodes import nodes_router
 from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.recoveries import recoveries_router
+from understudy_controlplane.api.request_limits import RequestLimits
 from understudy_controlplane.api.status import health_router, status_router
 from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
 from understudy_controlplane.clock import Clock, SystemClock
@@ -32,6 +34,7 @@ from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.ingest.answers import refuse, refuse_denied
 from understudy_controlplane.ingest.launchers import launchers_router
+from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
@@ -129,6 +132,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         give_restore_point=lambda known, attempt: restore_points.give(known.key, known.row, attempt),
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
+        rates=Rates(config.limits.reports_per_second_per_node),
     )
     return Core(loop, telemetry, stores, launchers, reports)
 
@@ -140,8 +144,15 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     loop, stores, clock = core.loop, core.stores, outside.clock
     reads = _reads(config, core, clock)
     admission = Admission(Tokens(TokenStore(engine), clock), _open_to_all(config))
-    lifespan = _lifespan(loop, engine, reads, admission)
-    app = FastAPI(title="Understudy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Understudy",
+        lifespan=_lifespan(loop, engine, reads, admission),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.add_middleware(RequestLimits, limits=config.limits)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Denied, refuse_denied)
     app.add_exception_handler(HTTPException, _refuse_request)
     app.add_exception_handler(RequestValidationError, _refuse_request)
@@ -164,6 +175,11 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         return app.openapi()
 
     return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine, reads, admission)
+
+
+async def _client_gone(_request: Request, _error: Exception) -> Response:
+    """The connection ended before the request had arrived: no one reads this."""
+    return Response(status_code=400)
 
 
 def _open_to_all(config: Config) -> set[Permission]:
@@ -195,7 +211,9 @@ async def _refuse_request(_request: Request, error: Exception) -> Response:
         problems = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
         return refuse(422, problems, "docs/api.md lists the parameters")
     assert isinstance(error, HTTPException)
-    return refuse(error.status_code, str(error.detail), "docs/api.md lists the routes")
+    refusal = refuse(error.status_code, str(error.detail), "docs/api.md lists the routes")
+    refusal.headers.update(error.headers or {})
+    return refusal
 
 
 def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import logging
+import resource
 import sys
 from pathlib import Path
 from typing import IO
@@ -12,13 +13,17 @@ from typing import IO
 import structlog
 import uvicorn
 
+from understudy_controlplane.api.connections import limited_http
 from understudy_controlplane.app import ControlPlane, Outside, compose
-from understudy_controlplane.config import Config, ConfigError
+from understudy_controlplane.config import Config, ConfigError, Limits
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.observe.slurmd_probe import slurmd_answers
 from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.protocol import SlurmError
 from understudy_controlplane.store.database import StoreError, make_file, read_url, without_secrets
+
+OTHER_FILES = 256
+"""Files that a control plane opens beside its connections, at most."""
 
 SWITCH_SECONDS = 0.001
 """After this time a thread of Python lets another one run. The loop waits that long for each busy thread, and several
@@ -84,6 +89,14 @@ def collect_rarely() -> None:
     gc.set_threshold(100_000, 20, 20)
 
 
+def within_open_files(limits: Limits) -> Limits:
+    """Lets this process open as many files as its user may, and leaves some for other than connections."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = hard if hard != resource.RLIM_INFINITY else limits.connections_max + OTHER_FILES
+    return limits.model_copy(update={"connections_max": min(limits.connections_max, max(most - OTHER_FILES, 16))})
+
+
 def compose_alone(config: Config, outside: Outside) -> tuple[IO[str] | None, ControlPlane]:
     """The control plane, and the lock on its database, which is held until it is closed. Raises ConfigError."""
     try:
@@ -108,6 +121,8 @@ def serve(config: Config, outside: Outside | None = None) -> None:
     )
     uvicorn.run(
         control_plane.app,
+        http=limited_http(within_open_files(config.limits)),
+        ws="none",
         host=config.server.host,
         port=config.server.port,
         log_level="warning",

@@ -26,7 +26,10 @@ from tests import builders as b
 from tests.bench.result import Result, result, write
 from tests.bench.tick import Fleet
 from tests.testbed.configuration import free_ports
+from tests.tokens import add_tokens, secret
+from understudy_controlplane.api.connections import limited_http
 from understudy_controlplane.app import ControlPlane
+from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.serve import tune_interpreter
 from understudy_controlplane.store import tables
 
@@ -85,6 +88,7 @@ def fill(engine: Engine) -> None:
 def measure_readers(fleet: Fleet, directory: Path) -> list[Result]:
     waits: dict[str, list[float]] = {"quiet": [], "readers": []}
     ticks: dict[str, list[float]] = {"quiet": [], "readers": []}
+    add_tokens(fleet.control_plane.engine)
     with serving(fleet.control_plane) as url:
         for number in range(ROUNDS):
             waits["quiet"].append(wait_p99(fleet))
@@ -125,7 +129,8 @@ def wait_p99(fleet: Fleet) -> float:
 def serving(control_plane: ControlPlane) -> Iterator[str]:
     """Its routes, without its loop."""
     (port,) = free_ports(1)
-    config = uvicorn.Config(control_plane.app, port=port, log_level="warning", access_log=False, lifespan="off")
+    http = limited_http(control_plane.reads.config.limits)
+    config = uvicorn.Config(control_plane.app, port=port, http=http, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -145,6 +150,7 @@ def reading(url: str, script: Path) -> Iterator[None]:
     paths = ", ".join(f'"{path}"' for path in READS)
     script.write_text(
         f"local paths = {{{paths}}}\nlocal next = 0\n"
+        f"wrk.headers['Authorization'] = 'Bearer {secret(Role.VIEWER)}'\n"
         "request = function() next = next % #paths + 1; return wrk.format('GET', paths[next]) end\n"
     )
     viewers = subprocess.Popen(

@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import Response
 
 from tests.bench.ingest_load import CLUSTER, JOB_ID, NODES, node_name
+from understudy_controlplane.api.connections import limited_http
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import load_config
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
@@ -73,7 +74,14 @@ def main() -> None:
     async def empty() -> Response:
         return Response(status_code=204)
 
-    uvicorn.run(app, host=config.server.host, port=config.server.port, log_level="warning", access_log=False)
+    uvicorn.run(
+        app,
+        http=limited_http(config.limits),
+        host=config.server.host,
+        port=config.server.port,
+        log_level="warning",
+        access_log=False,
+    )
 
 
 if __name__ == "__main__":

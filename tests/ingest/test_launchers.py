@@ -34,6 +34,7 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.ingest.answers import refuse_denied
 from understudy_controlplane.ingest.launchers import launchers_router
+from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.reports import ReportDependencies
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
@@ -99,6 +100,7 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
         lambda: woken.append(b.NOW),
         lambda _known, _attempt: (0, ""),
         lambda _node, _now: "",
+        Rates(per_second=50),
         lambda _job: newest[-1],
     )
     app = FastAPI()

@@ -37,6 +37,7 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import refuse_denied
+from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
@@ -102,6 +103,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
         lambda: woken.append(b.NOW),
         give,
         lambda node, _now: unfit.get(node, ""),
+        Rates(per_second=50),
     )
     app = FastAPI()
     add_tokens(engine, ["n1", "n2", "n3", "n4", "n8", "n99"])

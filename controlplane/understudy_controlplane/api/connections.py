@@ -1,7 +1,7 @@
 """Limits of connections: how many, how large a request, and how long it may take to arrive and to be answered.
 
-uvicorn closes a connection that is idle after a request, but waits without end for a first request, for the rest of one,
-and for a client that does not read its answer.
+uvicorn closes a connection that is idle after a request, but waits without end for a first request, for the rest of
+one, and for a client that does not read its answer.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from understudy_agent.wire import REPORT_BYTES_MAX
 from understudy_controlplane.config import Limits
 
 HEAD_BYTES_MAX = 65_536
+HEADERS_MAX = 128
 REQUEST_BYTES_MAX = HEAD_BYTES_MAX + 4 * REPORT_BYTES_MAX
 """With what frames the parts of the body. A route refuses a body that is too large before that."""
 
@@ -62,6 +63,12 @@ class LimitedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head = True
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Also those after a body in parts. The parser ends at an exception, and uvicorn answers 400."""
+        if len(self.headers) >= HEADERS_MAX:
+            raise ValueError("too many headers")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
+from msgspec import Meta
 
 from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.access.admission import Admission
@@ -28,7 +30,7 @@ from understudy_controlplane.store.repairs import RepairStore
 
 
 class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    reason: str
+    reason: Annotated[str, Meta(max_length=4000, pattern=r"^[^\x00]*$")]  # SQL refuses NUL
     by: str = ""
     """Ignored: who made the request comes from its token. Clients of earlier releases send it."""
 

@@ -23,8 +23,8 @@ class Limits(Section):
     requests_per_second_per_address: float = Field(
         500.0,
         gt=0,
-        description="Requests of one address that are carried out (others: HTTP 429); ten times as many at once. An agent "
-        "sends one to three a second. Raise it where many nodes come from one address (NAT, a proxy).",
+        description="Requests of one address that are carried out (others: HTTP 429); ten times as many at once. An "
+        "agent sends one to three a second. Raise it where many nodes come from one address (NAT, a proxy).",
     )
     reports_per_second_per_node: float = Field(
         50.0, gt=0, description="Reports of one node that are taken (others: HTTP 429); ten times as many at once."
@@ -39,7 +39,9 @@ class Limits(Section):
         512, ge=1, description="Open connections of one address; further ones are closed. A node has about five."
     )
     request_seconds_max: float = Field(
-        10.0, gt=0, description="Time for a request to arrive, from its first byte, or from the connection, to its last."
+        10.0,
+        gt=0,
+        description="Time for a request to arrive, from its first byte or the connection to its last byte.",
     )
     response_seconds_max: float = Field(
         30.0, gt=0, description="Time for a client to go on reading an answer; after that its connection is closed."

@@ -31,7 +31,7 @@ from understudy_agent.wire import (
     Report,
     RestorePoint,
 )
-from understudy_controlplane.access.admission import Admission, only_for
+from understudy_controlplane.access.admission import Admission, Denied, only_for
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.detect.node_log import with_code
 from understudy_controlplane.fleet.identity import Identity, Permission
@@ -39,6 +39,7 @@ from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.decode import Decoded, decode_report
+from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
 from understudy_controlplane.store.database import StoreError
@@ -78,6 +79,7 @@ class ReportDependencies:
     wake_loop: Callable[[], None]
     give_restore_point: Callable[[KnownJob, Attempt], tuple[int, str]]
     unfit: Callable[[str, float], str]
+    rates: Rates
     newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
 
 
@@ -89,6 +91,7 @@ def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
     async def receive_report(request: Request) -> Response:
         """Take an agent's report: telemetry, and facts, which are stored before the answer."""
         identity = await admission.admit(request, Permission.REPORT)
+        _within_rate(deps, identity.node)
         body = await read_body(request)
         if body is None:
             return refuse(
@@ -141,6 +144,12 @@ def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
 def _not_running(deps: ReportDependencies, job_id: int, restart_count: int) -> Response:
     deps.wake_loop()
     return refuse(404, f"Slurm does not show attempt {restart_count} of job {job_id} yet", "ask again in a second")
+
+
+def _within_rate(deps: ReportDependencies, node: str) -> None:
+    """Raises Denied."""
+    if not deps.rates.admits(node, deps.clock.monotonic()):
+        raise Denied(429, f"node {node} sends too many reports", "send one report a second")
 
 
 async def read_body(request: Request) -> bytes | None:

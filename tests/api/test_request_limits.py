@@ -1,0 +1,113 @@
+"""What a request can contain: too much, too deep, characters that SQL refuses, and too many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from starlette.applications import Starlette
+
+from tests import builders as b
+from tests.new_database import new_database
+from tests.tokens import add_tokens, bearer
+from understudy_agent.wire import NOT_UNDERSTOOD, REPORT_BYTES_MAX
+from understudy_controlplane.api.request_limits import RequestLimits
+from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.config import Limits
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.ingest.decode import decode_report
+from understudy_controlplane.ingest.rates import BURST_SECONDS, SENDERS_MAX, Rates
+from understudy_controlplane.simulate.slurm import VirtualSlurm
+
+HOLD = "/v1/nodes/n1/hold"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    config = b.config(
+        mode="observe",
+        server={"database": new_database(tmp_path_factory.mktemp("limits") / "fleet.db")},
+        limits={"reports_per_second_per_node": 0.5, "requests_per_second_per_address": 1e6},
+    )
+    with closing(compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, Still()))) as made:
+        made.loop.tick()
+        add_tokens(made.engine, ["n1", "n2", "n3"])
+        yield TestClient(made.app, raise_server_exceptions=False)
+
+
+class Still:
+    def now(self) -> float:
+        return b.NOW
+
+    def monotonic(self) -> float:
+        return b.NOW
+
+
+def parts() -> Iterator[bytes]:
+    yield b'{"reason": "'
+    for _ in range(8):
+        yield b"x" * (REPORT_BYTES_MAX // 4)
+
+
+@pytest.mark.parametrize("path", [HOLD, "/v1/reports", "/v1/jobs/1/trust-checkpoints"])
+@pytest.mark.parametrize("body", [b" " * (REPORT_BYTES_MAX + 1), parts()], ids=["announced", "in parts"])
+def test_a_body_that_is_too_large_is_refused(client: TestClient, path: str, body: Any) -> None:
+    role = bearer(Role.NODE, "n1") if path == "/v1/reports" else bearer(Role.OPERATOR)
+    refusal = client.post(path, content=parts() if isinstance(body, Iterator) else body, headers=role)
+    assert refusal.status_code == 413, refusal.text
+    assert refusal.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"reason": ' + b'{"a":' * 20_000 + b"1" + b"}" * 20_001,
+        b'{"reason": "\\u0000"}',
+        b'{"reason": "\\ud800"}',
+        b'{"reason": "\xff"}',
+        b'{"reason": "' + b"x" * 5000 + b'"}',
+        b'{"reason": 1e999}',
+        b"",
+    ],
+    ids=["deep list", "deep object", "NUL", "half a character", "no UTF-8", "long", "infinite", "empty"],
+)
+def test_a_body_that_cannot_be_stored_is_refused(client: TestClient, body: bytes) -> None:
+    assert client.post(HOLD, content=body, headers=bearer(Role.OPERATOR)).status_code == 400
+    with pytest.raises(NOT_UNDERSTOOD):
+        decode_report(body)
+    assert client.post("/v1/launchers", content=body, headers=bearer(Role.NODE, "n1")).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/v1/nodes/n1%00/hold", "/v1/nodes?after=%00", "/%00"])
+def test_the_character_nul_is_refused_in_an_address(client: TestClient, path: str) -> None:
+    assert client.get(path, headers=bearer(Role.VIEWER)).status_code == 400
+
+
+def test_an_address_that_sends_too_many_requests_is_refused() -> None:
+    client = TestClient(RequestLimits(Starlette(), Limits(requests_per_second_per_address=0.5)))
+    answers = [client.get("/") for _ in range(int(0.5 * BURST_SECONDS) + 3)]
+    assert [one.status_code for one in answers[:6]] == [404] * 6
+    assert (answers[-1].status_code, answers[-1].headers["Retry-After"]) == (429, "1")
+
+
+def test_a_node_that_sends_too_many_reports_is_refused_and_the_others_are_not(client: TestClient) -> None:
+    def post(node: str) -> int:
+        return client.post("/v1/reports", content=b"{}", headers=bearer(Role.NODE, node)).status_code
+
+    assert [post("n2") for _ in range(8)] == [400] * 6 + [429] * 2
+    assert post("n3") == 400
+
+
+def test_who_sends_at_the_rate_is_never_refused_and_senders_cost_bounded_memory() -> None:
+    rates = Rates(per_second=2)
+    assert all(rates.admits("a", now=number / 2) for number in range(1000))
+    burst = [rates.admits("b", now=0.0) for _ in range(30)]
+    assert burst.count(True) == 21
+    assert rates.admits("b", now=1.0)
+    for number in range(2 * SENDERS_MAX):
+        rates.admits(str(number), now=2000.0)
+    assert len(rates._due) <= SENDERS_MAX
