@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from understudy_agent.own_files import create_directory
+
 NAME = "understudy"
 
 
@@ -43,7 +45,7 @@ def export(directory: Path) -> None:
     modules = {one.name: one.read_bytes() for one in files(NAME).iterdir() if one.is_file()}
     if package.is_dir() and any(package.iterdir()) and not _is_an_export(package, modules):
         raise ExportError(f"{package} is not an export of the hook: choose another directory, or move it away")
-    package.mkdir(parents=True, exist_ok=True)
+    create_directory(package)
     for name, content in modules.items():
         partial = package / f".{name}.{os.getpid()}"
         partial.write_bytes(content)

@@ -1,5 +1,5 @@
-"""Files and directories that the agent makes: their modes do not depend on the umask, and nothing that another user put
-in their place is used.
+"""Files and directories that the agent makes: their modes do not depend on the umask, and nothing that another user has
+put in their place is used.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from pathlib import Path
 FILE_BYTES_MAX = 16 * 2**20
 
 
-def make_directory(path: Path, mode: int = 0o755) -> None:
-    """Makes it, and its parents, with this mode. One that is there must belong to root or to the agent's user, and no
-    other user may write there. Raises OSError.
-    """
+def create_directory(path: Path, mode: int = 0o755) -> None:
+    """Creates it with this mode, and its parents so that all users can pass. One that is there stays as it is."""
     missing = [one for one in (path, *path.parents) if not os.path.lexists(one)]
     for one in reversed(missing):
         try:
@@ -22,13 +20,21 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
         except FileExistsError:
             continue
         one.chmod(mode if one == path else 0o755)
+
+
+def make_directory(path: Path, mode: int = 0o755) -> None:
+    """As create_directory. One that is there must belong to root or to the agent's user, and no other user may write
+    there. Raises OSError.
+    """
+    create_directory(path, mode)
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
         raise OSError(f"{path} is a symbolic link; name its target in the agent's configuration")
     if not stat.S_ISDIR(found.st_mode):
         raise OSError(f"{path} is no directory; move it, or name another one in the agent's configuration")
     _check_owner(path, found)
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+    others = stat.S_IWOTH if found.st_gid in (0, os.getegid()) else stat.S_IWGRP | stat.S_IWOTH
+    if found.st_mode & others and not found.st_mode & stat.S_ISVTX:
         raise OSError(f"other users can write to {path}; chmod go-w {path}")
 
 

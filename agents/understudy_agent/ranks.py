@@ -22,6 +22,7 @@ import msgspec
 from understudy_agent.facts import FactQueue
 from understudy_agent.launchers import LauncherLine, Launchers, TooManyLaunchersError
 from understudy_agent.log import fields, log
+from understudy_agent.own_files import make_directory
 from understudy_agent.process import ProcessClock, peer
 from understudy_agent.rank_messages import (
     LINE_BYTES_MAX,
@@ -128,7 +129,7 @@ class RankServer:
 
     async def start(self) -> None:
         """Raises SocketInUseError, or OSError where the socket cannot be made."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self._path.parent)
         await asyncio.to_thread(_clear_stale_socket, self._path)
         self._server = await asyncio.start_unix_server(self._converse, str(self._path), limit=LINE_BYTES_MAX)
         self._path.chmod(0o666)
@@ -431,6 +432,8 @@ def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice | AnomalyNotice, u
 
 def _clear_stale_socket(path: Path) -> None:
     """An agent that was killed leaves its socket behind; one that is alive keeps it."""
+    if path.is_symlink():
+        raise OSError(f"{path} is a symbolic link; remove it, or set another `socket`")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

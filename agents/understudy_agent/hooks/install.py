@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from understudy_agent.own_files import create_directory
+
 DIRECTORY = Path("/etc/slurm/understudy")
 RUN_DIRECTORY = "/run/understudy"
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
@@ -92,7 +94,7 @@ def install(directory: Path, run_directory: str, socket: str, python: str = sys.
             )
     _check_python(python)
     _check_safe(next(folder for folder in directory.parents if folder.exists()) / directory.name)
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    create_directory(directory)
     _check_safe(directory)
     os.chown(directory, 0, 0)
     directory.chmod(0o755)

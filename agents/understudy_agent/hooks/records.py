@@ -17,6 +17,7 @@ from pathlib import Path
 from understudy_agent.facts import Settle
 from understudy_agent.hooks.inotify import DirectoryWatch
 from understudy_agent.log import fields, log
+from understudy_agent.own_files import make_directory
 from understudy_agent.wire import TEXT_CHARACTERS_MAX, JobRefused
 
 POLL_SECONDS = 0.25
@@ -77,7 +78,7 @@ class HookRecords:
     def look(self) -> bool:
         """Reads the records that are there, a bounded number at a time. False: there may be more."""
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(self._directory, 0o700)
             with os.scandir(self._directory) as entries:
                 new = (entry.name for entry in entries if entry.name not in self._waiting)
                 found = list(itertools.islice(new, RECORDS_AT_ONCE))

@@ -10,7 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from understudy_agent.own_files import replace_file
+
 REFRESH_SECONDS = 2.0
+MODE = 0o644
+"""The Prolog runs as slurmd's user, which need not be root. There is nothing secret in it."""
 REASON_CHARACTERS_MAX = 200
 
 
@@ -32,20 +36,11 @@ class VerdictFile:
             if written == unfit and 0 <= now - at < REFRESH_SECONDS:
                 return
         try:
-            self._write(_line(unfit, int(now)).encode())
+            replace_file(self._path, _line(unfit, int(now)).encode(), MODE)
         except OSError as error:
             self._problem = f"the verdict for the Prolog cannot be written: {error}; jobs start without one"
         else:
             self._written, self._problem = (unfit, now), ""
-
-    def _write(self, line: bytes) -> None:
-        unfinished = self._path.with_name(f".{self._path.name}.new")
-        try:
-            unfinished.write_bytes(line)
-        except FileNotFoundError:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_bytes(line)
-        unfinished.replace(self._path)
 
     def problems(self) -> list[str]:
         return [self._problem] if self._problem else []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from understudy_agent.own_files import read_file, replace_file
 from understudy_agent.wire import NOT_UNDERSTOOD, Gpu
 
 
@@ -39,7 +40,7 @@ class HardwareHistory:
         self._problem = ""
         self.seen = Seen(boot_id)
         try:
-            self._saved = path.read_bytes()
+            self._saved = read_file(path)
             seen = msgspec.json.decode(self._saved, type=Seen)
         except FileNotFoundError:
             self._saved = b""
@@ -54,11 +55,8 @@ class HardwareHistory:
         content = msgspec.json.encode(self.seen)
         if content == self._saved:
             return
-        unfinished = self.path.with_name(f".{self.path.name}.new")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_bytes(content)
-            unfinished.replace(self.path)
+            replace_file(self.path, content)
         except OSError as error:
             self._problem = f"{self.path}: cannot be written: {error}"
         else:
