@@ -125,6 +125,7 @@ def port() -> int:
 def agent(tmp_path: Path, port: int, rehearsal: Rehearsal) -> Config:
     config = agent_config(tmp_path, f"http://127.0.0.1:{port}")
     add_tokens(rehearsal.control_plane.engine, ["n1"])
+    assert config.token_file is not None
     config.token_file.write_text(secret(Role.NODE, "n1"))
     return msgspec.structs.replace(config, cluster=rehearsal.config.cluster)
 

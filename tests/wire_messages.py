@@ -25,6 +25,9 @@ HTTP: dict[str, type[msgspec.Struct]] = {
     "restore_point": wire.RestorePoint,
     "launcher_report": wire.LauncherReport,
     "launcher_answer": wire.LauncherAnswer,
+    "challenge": wire.Challenge,
+    "node_token_request": wire.NodeTokenRequest,
+    "node_token": wire.NodeToken,
     "refusal": wire.Refusal,
 }
 """Between agent and control plane: name of the recorded file → its type today."""

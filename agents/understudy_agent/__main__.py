@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from understudy_agent.config import Config, ConfigError, load_config, read_boot_id, read_token
+from understudy_agent.config import Config, ConfigError, check_identity, load_config, read_boot_id
 from understudy_agent.log import fields, log, set_up_logging
 from understudy_agent.loop import Agent
 from understudy_agent.ranks import SocketInUseError
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_up_logging()
     try:
         config = load_config(options.config)
-        read_token(config)
+        check_identity(config)
         read_boot_id(config)
     except ConfigError as error:
         sys.stderr.write(f"understudy agent: {error}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
 import socket
 import tomllib
 from collections.abc import Mapping
@@ -44,8 +45,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Base URLs, such as "http://head1:7117". Reports go to the first one that answers."""
     node: str = ""
     """NodeName in Slurm; empty: SLURMD_NODENAME from the environment, or the short host name."""
-    token_file: Path = Path("/etc/understudy/agent.token")
-    """File with the bearer token that the control plane expects from agents."""
+    token_file: Path | None = None
+    """File with the node's own token. Without it the agent gets a token by MUNGE, as root."""
+    munge_socket: Path | None = None
+    """Socket of munged; without it MUNGE's own default."""
     report_interval_seconds: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0
     """Interval between reports. A new fact is reported at once."""
     request_timeout_seconds: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 5.0
@@ -94,11 +97,17 @@ def load_config(path: Path) -> Config:
     return parse_config(text, str(path))
 
 
-def read_token(config: Config) -> str:
+def read_token(path: Path) -> str:
     """Raises ConfigError when the file holds no token."""
-    return _read_value(
-        config.token_file, "token_file", "write the token that the control plane expects from agents into it"
-    )
+    return _read_value(path, "token_file", "write the token of this node into it, or leave token_file out: MUNGE")
+
+
+def check_identity(config: Config) -> None:
+    """Raises ConfigError where this agent cannot prove which node it is."""
+    if config.token_file is not None:
+        read_token(config.token_file)
+    elif shutil.which("munge") is None:
+        raise ConfigError("the program munge is not installed; install MUNGE, or give this node a token: token_file")
 
 
 def read_boot_id(config: Config) -> str:

@@ -13,7 +13,8 @@ import time
 import msgspec
 
 from understudy_agent.coalesced_requests import CoalescedRequests
-from understudy_agent.config import Config, read_boot_id, read_token
+from understudy_agent.config import Config, read_boot_id
+from understudy_agent.credentials import credentials_of
 from understudy_agent.facts import FactQueue, Settle
 from understudy_agent.hooks.records import HookRecords, JobGone
 from understudy_agent.hooks.verdict import VerdictFile
@@ -71,7 +72,7 @@ class Agent:
         self._records = HookRecords(config.run_directory, self._put, self._on_gone)
         self._uplink = Uplink(
             config.control_plane_urls,
-            lambda: read_token(config),
+            credentials_of(config),
             self._facts,
             config.request_timeout_seconds,
             on_unfit=self._verdict.note,

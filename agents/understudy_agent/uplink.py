@@ -15,7 +15,7 @@ from typing import TypeVar
 import httpx
 import msgspec
 
-from understudy_agent.config import ConfigError
+from understudy_agent.credentials import Ask, Credentials, RefusedError
 from understudy_agent.facts import FactQueue
 from understudy_agent.log import fields, log
 from understudy_agent.wire import (
@@ -36,7 +36,6 @@ RESTORE_POINT_RETRY_SECONDS = 0.25
 
 # Refusals that do not depend on the report's content: a wrong token, an unknown node, too many requests.
 _TRANSIENT = {401, 404, 408, 425, 429}
-_TOKEN_REFUSED = {401, 403}
 
 FAILURES_BEFORE_NARROWING = 3
 """A control plane that cannot take a report now can usually take the next one."""
@@ -97,18 +96,14 @@ class Uplink:
     def __init__(
         self,
         urls: Sequence[str],
-        read_token: Callable[[], str],
+        credentials: Credentials,
         facts: FactQueue,
         request_timeout_seconds: float,
         on_unfit: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`read_token` is called again when the control plane refuses the token. It may raise ConfigError.
-
-        `on_unfit` is called with every acknowledgement: why no new job may start on this node; empty: no objection.
-        """
+        """`on_unfit` is called with every acknowledgement: why no new job may start here; empty: no objection."""
         self._urls = list(urls)
-        self._read_token = read_token
-        self._token = read_token()
+        self._credentials = credentials
         self._facts = facts
         self._on_unfit = on_unfit
         self._timeout_seconds = request_timeout_seconds
@@ -275,29 +270,38 @@ class Uplink:
         raise (FailedError if failed else UnreachableError)("; ".join(failures))
 
     async def _ask(self, method: str, url: str, body: bytes | None, wait_seconds: float) -> httpx.Response:
-        answer = await self._send_request(method, url, body, wait_seconds)
-        if answer.status_code in _TOKEN_REFUSED and await asyncio.to_thread(self._renew_token):
-            answer = await self._send_request(method, url, body, wait_seconds)
+        own = self._credentials
+        if own.is_due():
+            await own.renew(own.token, self._without_token(url))
+        token = own.token
+        answer = await self._send_request(method, url, body, wait_seconds, token)
+        if answer.status_code in own.refusals and await own.renew(token, self._without_token(url)):
+            answer = await self._send_request(method, url, body, wait_seconds, own.token)
         return answer
 
-    async def _send_request(self, method: str, url: str, body: bytes | None, wait_seconds: float) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {self._token}"}
+    def _without_token(self, url: str) -> Ask:
+        """To ask the control plane of this URL for a token."""
+        base = next(one for one in self._urls if url.startswith(f"{one}/"))
+
+        async def ask(method: str, path: str, body: bytes | None) -> bytes:
+            try:
+                answer = await self._send_request(method, base + path, body, 0.0, "")
+            except httpx.HTTPError as error:
+                raise RefusedError(f"{base}: {type(error).__name__} {error}".rstrip()) from error
+            if answer.status_code != httpx.codes.OK:
+                raise RefusedError(f"{base}: HTTP {answer.status_code} {answer.text[:500]}".rstrip())
+            return answer.content
+
+        return ask
+
+    async def _send_request(
+        self, method: str, url: str, body: bytes | None, wait_seconds: float, token: str
+    ) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         if body is not None:
             headers["Content-Type"] = "application/json"
         timeout = httpx.Timeout(self._timeout_seconds, read=self._timeout_seconds + wait_seconds)
-        client = self._client if url.endswith("/v1/reports") else self._client_of_users
-        return await client.request(method, url, content=body, headers=headers, timeout=timeout)
-
-    def _renew_token(self) -> bool:
-        """True when the file holds another token than the refused one."""
-        try:
-            token = self._read_token()
-        except ConfigError as error:
-            log.error("token_unreadable", extra=fields(error=error))
-            return False
-        changed = token != self._token
-        self._token = token
-        return changed
+        return await self._client.request(method, url, content=body, headers=headers, timeout=timeout)
 
     def _prefer(self, url: str) -> None:
         if self._urls[0] != url:

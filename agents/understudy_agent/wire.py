@@ -544,6 +544,38 @@ class LauncherAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answe
     restore_path: str = ""  # empty: there is none
 
 
+CREDENTIAL_CHARACTERS_MAX = 4096
+
+
+class Challenge(msgspec.Struct, frozen=True):
+    """The answer to `GET /v1/challenge`: what the agent's next credential must contain."""
+
+    challenge: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class NodeClaim(msgspec.Struct, frozen=True, tag="understudy node token"):
+    """What the agent signs with MUNGE, as root. The tag keeps credentials of other programs out."""
+
+    cluster: Name
+    node: Name
+    challenge: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class NodeTokenRequest(msgspec.Struct, frozen=True):
+    """`POST /v1/node-token`: `credential` is MUNGE's for this claim."""
+
+    version: int
+    claim: NodeClaim
+    credential: Annotated[str, Meta(min_length=1, max_length=CREDENTIAL_CHARACTERS_MAX)]
+
+
+class NodeToken(msgspec.Struct, frozen=True):
+    """The agent's token for the next `seconds`. It speaks for its node alone."""
+
+    token: Annotated[str, Meta(min_length=1, max_length=256)]
+    seconds: float
+
+
 class Refusal(msgspec.Struct, frozen=True):
     """Body of every 4xx answer: what happened, and what to do."""
 

@@ -15,7 +15,9 @@ from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from understudy_controlplane.access.addresses import NodeAddresses
 from understudy_controlplane.access.admission import Admission, Denied
+from understudy_controlplane.access.munge import Credential, Munge
 from understudy_controlplane.access.tokens import Tokens
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.api.dependencies import ReadDependencies
@@ -34,6 +36,7 @@ from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.ingest.answers import refuse, refuse_denied
 from understudy_controlplane.ingest.launchers import launchers_router
+from understudy_controlplane.ingest.node_tokens import NodeTokenDependencies, node_tokens_router
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
@@ -61,7 +64,7 @@ LOOP_END_SECONDS = 30.0
 class Outside:
     """What lies outside the control plane; tests replace it.
 
-    `probe(node)` returns whether the node's slurmd answers.
+    `probe(node)` returns whether the node's slurmd answers. `decode_credential` stands for MUNGE.
     """
 
     slurm: Slurm
@@ -71,6 +74,7 @@ class Outside:
     webhook: WebhookSender = field(default_factory=Webhook)
     sleep: Callable[[float], None] = time.sleep
     begin_effect: Callable[[Callable[[], None]], Effect] = Effect
+    decode_credential: Callable[[str], Credential] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,8 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     core = assemble(config, outside, engine)
     loop, stores, clock = core.loop, core.stores, outside.clock
     reads = _reads(config, core, clock)
-    admission = Admission(Tokens(TokenStore(engine), clock), _open_to_all(config))
+    tokens = TokenStore(engine)
+    admission = Admission(Tokens(tokens, clock), _open_to_all(config))
     app = FastAPI(
         title="Understudy",
         lifespan=_lifespan(loop, engine, reads, admission),
@@ -157,6 +162,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.add_exception_handler(HTTPException, _refuse_request)
     app.add_exception_handler(RequestValidationError, _refuse_request)
     app.include_router(reports_router(core.reports, admission))
+    app.include_router(node_tokens_router(_node_tokens(config, outside, loop, tokens)))
     app.include_router(launchers_router(core.reports, core.launchers, admission))
     readers = [Depends(admission.require(Permission.READ))]
     for router in (status_router, nodes_router, jobs_router, recoveries_router):
@@ -180,6 +186,17 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
 async def _client_gone(_request: Request, _error: Exception) -> Response:
     """The connection ended before the request had arrived: no one reads this."""
     return Response(status_code=400)
+
+
+def _node_tokens(config: Config, outside: Outside, loop: Loop, tokens: TokenStore) -> NodeTokenDependencies:
+    def of_slurm(node: str) -> str | None:
+        snapshot = loop.pulse.snapshot
+        known = snapshot.nodes.get(node) if snapshot else None
+        return known.slurm.address if known and known.slurm else None
+
+    addresses = NodeAddresses(of_slurm, config.server.node_addresses, outside.clock)
+    decode = outside.decode_credential or Munge(config.server.munge_socket).decode
+    return NodeTokenDependencies(config.cluster, decode, addresses, tokens, outside.clock)
 
 
 def _open_to_all(config: Config) -> set[Permission]:

@@ -28,7 +28,9 @@ def make_site() -> Iterator[MakeSite]:
             mode: str = "act",
             slurm: Installation = NATIVE,
             slurm_settings: Mapping[str, str | float] | None = None,
+            *,
             settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
+            munge: bool = False,
         ) -> Site:
             directory = Path(tempfile.mkdtemp(prefix="ud-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -42,6 +44,7 @@ def make_site() -> Iterator[MakeSite]:
                 slurm_conf_lines=[IMPATIENT_SCHEDULER],
                 settings=settings,
                 machines=True,
+                munge=munge,
             )
             return stack.enter_context(site)
 

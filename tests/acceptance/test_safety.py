@@ -60,7 +60,7 @@ def test_observe_mode_records_decisions_and_changes_nothing(make_site: MakeSite)
 
 
 def test_a_pause_holds_everything_back_until_an_operator_resumes(make_site: MakeSite) -> None:
-    site = make_site(nodes=4, spares=1)
+    site = make_site(nodes=4, spares=1, munge=True)
     gang.start_site(site)
     headers = {"Authorization": f"Bearer {site.operator_token_file.read_text()}"}
     intent = {"reason": "switch maintenance"}

@@ -252,6 +252,7 @@ def test_a_configuration_can_be_checked_without_starting(config: Config, tmp_pat
         out, _ = process.communicate(timeout=10)
     assert process.returncode == 0
     assert "is valid (cluster testcluster, node n1)" in out
+    assert config.token_file is not None
     config.token_file.unlink()
     with start_agent(config, tmp_path, "--check-config") as process:
         _, err = process.communicate(timeout=10)

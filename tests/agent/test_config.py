@@ -88,10 +88,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_token_file_without_a_token_is_refused(tmp_path: Path) -> None:
     token_file = tmp_path / "token"
     config = parse(f'token_file = "{token_file}"')
+    assert config.token_file == token_file
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_token(config)
+        read_token(token_file)
     token_file.write_text("\n")
     with pytest.raises(ConfigError, match="exactly one word"):
-        read_token(config)
+        read_token(token_file)
     token_file.write_text("secret\n")
-    assert read_token(config) == "secret"
+    assert read_token(token_file) == "secret"

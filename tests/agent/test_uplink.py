@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import pytest
 
 from tests.agent.fake_control_plane import TOKEN, FakeControlPlane
+from understudy_agent.credentials import TokenFile
 from understudy_agent.facts import FactQueue
 from understudy_agent.uplink import RestorePointError, RestorePointRequest, Uplink
 from understudy_agent.wire import (
@@ -43,7 +44,7 @@ def with_uplink(
     read_token: Callable[[], str] = lambda: TOKEN,
 ) -> None:
     async def run() -> None:
-        uplink = Uplink(urls, read_token, facts, request_timeout_seconds=1.0)
+        uplink = Uplink(urls, TokenFile(read_token), facts, request_timeout_seconds=1.0)
         try:
             await play(uplink)
         finally:

@@ -127,10 +127,11 @@ class Site:
         hooks: bool = False,
         settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
         machines: bool = False,
+        munge: bool = False,
     ) -> None:
         """`slurm_settings` go into the control plane's section [slurm], `settings` are further sections of its
         configuration. `hooks`: Slurm runs Understudy's Prolog, Epilog, TaskProlog and HealthCheckProgram.
-        `machines`: see SlurmCluster.
+        `machines`: see SlurmCluster. `munge`: agents get their tokens by MUNGE; otherwise each has one in a file.
         """
         # A test breaks more of its few nodes at once than a fleet would lose, and some jobs have neither hook nor
         # launcher that could confirm that a node is dead.
@@ -139,6 +140,7 @@ class Site:
             "silence": {"dead_unconfirmed_seconds": 6.0},
             **(settings or {}),
         }
+        self._munge = munge
         self._hooks = directory.resolve() / "hooks" if hooks else None
         self.cluster = SlurmCluster(
             directory,
@@ -331,6 +333,10 @@ class Site:
     def operator_token_file(self) -> Path:
         return self.directory / "operator.token"
 
+    @property
+    def _munge_socket(self) -> str:
+        return f'munge_socket = "{self.cluster.layout.munge_socket}"'
+
     def _lay_out(self) -> None:
         """A site starts from nothing: what an earlier one left in the directory is removed."""
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -351,7 +357,7 @@ class Site:
                     (
                         f'cluster = "{CLUSTER_NAME}"',
                         f'control_plane_urls = ["{self.url}"]',
-                        f'token_file = "{node.token_file}"',
+                        self._munge_socket if self._munge else f'token_file = "{node.token_file}"',
                         f'kernel_log = "{node.kernel_log}"',
                         f'socket = "{node.socket}"',
                         f'run_directory = "{node.directory}"',
@@ -373,6 +379,7 @@ class Site:
                     f'host = "{self.cluster.layout.host_address}"',
                     f"port = {self._port}",
                     f'database = "sqlite:///{self.directory}/understudy.db"',
+                    self._munge_socket,
                     "[slurm]",
                     *(f"{key} = {json.dumps(value)}" for key, value in self._slurm_settings.items()),
                     "[spares]",

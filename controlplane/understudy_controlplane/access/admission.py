@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Awaitable, Callable, Collection
 
 from fastapi import Request
 
+from understudy_controlplane.access.addresses import canonical
 from understudy_controlplane.access.tokens import Tokens, TooManyLookUps
 from understudy_controlplane.fleet.identity import Identity, Permission, Role, roles_with
 from understudy_controlplane.store.database import StoreError
@@ -71,14 +71,8 @@ def only_for(identity: Identity, node: str) -> None:
 
 
 def address_of(request: Request) -> str:
-    """The address from which the request came. An IPv4 address within IPv6 is that IPv4 address."""
-    host = request.client.host if request.client else ""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
+    """The address from which the request came: that of its connection."""
+    return canonical(request.client.host) if request.client else ""
 
 
 def _secret(authorization: str | None) -> str | None:

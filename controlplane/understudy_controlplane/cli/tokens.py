@@ -93,7 +93,10 @@ def revoke(
     label: Annotated[str, typer.Option("--label", help="Revoke all tokens with this label.")] = "",
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
-    """Revoke tokens. Every control plane of the site refuses them within two seconds."""
+    """Revoke tokens. Every control plane of the site refuses them within two seconds.
+
+    With --node the node gets no new token either, until `understudy token allow NODE`.
+    """
     if sum((token is not None, bool(node), bool(label))) != 1:
         fail("name the tokens to revoke: an id, --node or --label", 2)
     now = time.time()
@@ -104,11 +107,27 @@ def revoke(
             if one.is_valid_at(now)
             and (one.id == token or (node and one.node == node) or (label and one.label == label))
         ]
-        store.revoke([one.id for one in chosen], _user(), now)
-    if not chosen:
+        if node:
+            store.bar(node, _user(), now)
+        else:
+            store.revoke([one.id for one in chosen], _user(), now)
+    if node:
+        typer.echo(f"{node} gets no token until `understudy token allow {node}`")
+    elif not chosen:
         fail("no valid token is so named: `understudy token list` shows all", 1)
     for one in chosen:
         typer.echo(f"revoked: token {one.id}, role {one.role.value}, {one.label}")
+
+
+@tokens_app.command("allow")
+def allow(
+    node: Annotated[str, typer.Argument(help="The node.")],
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Let a node whose tokens were revoked have new ones."""
+    with _store(config) as store:
+        was_barred = store.allow(node)
+    typer.echo(f"{node} can get a token again" if was_barred else f"{node} was not barred")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 
 from pydantic import Field, field_validator
 
@@ -19,6 +20,14 @@ class Server(Section):
         False, description="Every client that reaches the port may read `/v1` and `/metrics` without a token."
     )
     open_metrics: bool = Field(False, description="The same for `/metrics` alone.")
+    munge_socket: Path | None = Field(
+        None, description="Socket of munged, which proves which node an agent runs on. Without it MUNGE's own default."
+    )
+    node_addresses: dict[str, tuple[str, ...]] = Field(
+        {},
+        description="Addresses and host names from which agents connect, where Slurm's NodeAddr is another one: "
+        '`node_addresses = { n1 = ["10.2.0.1"] }`.',
+    )
 
 
 class Gateway(StrEnum):

@@ -424,6 +424,15 @@ gpu_seen = Table(
     Index("ix_gpu_seen_node", "node"),
 )
 
+barred_node = Table(
+    "barred_node",
+    metadata,
+    # Nodes that get no token until an administrator allows them again.
+    Column("node", String(255), primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("by", String(255), nullable=False),
+)
+
 token = Table(
     "token",
     metadata,

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
 
 from understudy_controlplane.fleet.identity import Role, Token
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import reading
+from understudy_controlplane.store.database import insert_new, reading
 
 _table = tables.token
 
@@ -75,6 +75,24 @@ class TokenStore:
                 .where(_table.c.id.in_(list(ids)), _table.c.revoked_at.is_(None))
                 .values(revoked_at=now, revoked_by=by)
             )
+
+    def bar(self, node: str, by: str, now: float) -> None:
+        """The node gets no token until it is allowed again; those that it has are revoked."""
+        of_node = (_table.c.node == node, _table.c.revoked_at.is_(None))
+        with self._engine.begin() as connection:
+            connection.execute(update(_table).where(*of_node).values(revoked_at=now, revoked_by=by))
+            insert_new(connection, tables.barred_node, [{"node": node, "at": now, "by": by}])
+
+    def allow(self, node: str) -> bool:
+        """Whether the node was barred."""
+        with self._engine.begin() as connection:
+            table = tables.barred_node
+            return bool(connection.execute(delete(table).where(table.c.node == node)).rowcount)
+
+    def is_barred(self, node: str) -> bool:
+        table = tables.barred_node
+        with reading(self._engine) as connection:
+            return connection.execute(select(table.c.node).where(table.c.node == node)).first() is not None
 
     def note_use(self, token: int, now: float) -> None:
         with self._engine.begin() as connection:

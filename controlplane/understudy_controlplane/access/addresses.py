@@ -1,0 +1,76 @@
+"""The addresses of nodes: Slurm's NodeAddr, and what the site adds. A host name counts with all its addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+from understudy_controlplane.clock import Clock
+
+KEPT_SECONDS = 60.0
+
+Resolve = Callable[[str], list[str]]
+
+
+class NodeAddresses:
+    def __init__(
+        self,
+        of_slurm: Callable[[str], str | None],
+        further: Mapping[str, Sequence[str]],
+        clock: Clock,
+        resolve: Resolve | None = None,
+    ) -> None:
+        """`of_slurm(node)` is its NodeAddr; None: Slurm does not know the node. `resolve` may block."""
+        self._of_slurm = of_slurm
+        self._further = further
+        self._clock = clock
+        self._resolve = resolve or addresses_of_host
+        self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
+
+    async def of(self, node: str) -> frozenset[str] | None:
+        """None: Slurm does not know the node."""
+        own = self._of_slurm(node)
+        if own is None:
+            return None
+        found: frozenset[str] = frozenset()
+        for host in (own, *self._further.get(node, ())):
+            found |= await self._of_host(host)
+        return found
+
+    async def _of_host(self, host: str) -> frozenset[str]:
+        if is_address(host):
+            return frozenset({canonical(host)})
+        known = self._resolved.get(host)
+        now = self._clock.monotonic()
+        if known is None or now - known[0] >= KEPT_SECONDS:
+            known = now, frozenset(map(canonical, await asyncio.to_thread(self._resolve, host)))
+            self._resolved[host] = known
+        return known[1]
+
+
+def canonical(address: str) -> str:
+    """One spelling of each address. An IPv4 address within IPv6 is that IPv4 address; what is no address stays."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)
+
+
+def is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def addresses_of_host(host: str) -> list[str]:
+    """Empty where the name has none."""
+    try:
+        return [str(one[4][0]) for one in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return []

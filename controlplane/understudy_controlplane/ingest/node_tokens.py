@@ -1,0 +1,165 @@
+"""Routes by which an agent gets the token of its node: `GET /v1/challenge` and `POST /v1/node-token`, without a token.
+
+The agent signs the challenge with MUNGE as root. MUNGE proves that root of a host of the cluster made the credential;
+the address of the request shows which host that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+from fastapi import APIRouter, Request, Response
+
+from understudy_agent.wire import (
+    NOT_UNDERSTOOD,
+    WIRE_VERSION,
+    Challenge,
+    NodeClaim,
+    NodeToken,
+    NodeTokenRequest,
+)
+from understudy_controlplane.access.addresses import NodeAddresses
+from understudy_controlplane.access.admission import Denied, address_of
+from understudy_controlplane.access.challenges import Challenges
+from understudy_controlplane.access.munge import Credential, CredentialRefused, MungeUnavailable
+from understudy_controlplane.access.secret import new_token
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.ingest.answers import answer
+from understudy_controlplane.ingest.reports import read_body, wrong_version
+from understudy_controlplane.store.database import StoreError
+from understudy_controlplane.store.tokens import TokenStore
+
+log = structlog.get_logger()
+
+TOKEN_SECONDS = 3600.0
+ROOT = 0
+DECODED_AT_ONCE = 2
+WAITING_PER_NODE_MAX = 4
+LOGGED_EVERY_SECONDS = 1.0
+
+_request_decoder = msgspec.json.Decoder(NodeTokenRequest)
+_claim_decoder = msgspec.json.Decoder(NodeClaim)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTokenDependencies:
+    """`decode` is MUNGE's; it may block."""
+
+    cluster: str
+    decode: Callable[[str], Credential]
+    addresses: NodeAddresses
+    tokens: TokenStore
+    clock: Clock
+
+
+def node_tokens_router(deps: NodeTokenDependencies) -> APIRouter:
+    router = APIRouter()
+    issuer = Issuer(deps)
+
+    @router.get("/v1/challenge")
+    async def challenge(request: Request) -> Response:
+        """What the next credential of an agent must contain."""
+        return answer(Challenge(issuer.challenges.make(address_of(request))))
+
+    @router.post("/v1/node-token")
+    async def node_token(request: Request) -> Response:
+        """A token for the node from whose address the request comes, for a credential that root made there."""
+        body = await read_body(request)
+        try:
+            asked = _request_decoder.decode(body or b"")
+        except NOT_UNDERSTOOD as error:
+            raise Denied(400, f"the request cannot be read: {error}", "see agents/understudy_agent/wire.py") from error
+        if asked.version != WIRE_VERSION:
+            return wrong_version(asked.version)
+        return answer(await issuer.issue(asked, address_of(request)))
+
+    return router
+
+
+class Issuer:
+    def __init__(self, deps: NodeTokenDependencies) -> None:
+        self.challenges = Challenges(deps.clock)
+        self._deps = deps
+        self._threads = ThreadPoolExecutor(DECODED_AT_ONCE, "munge")
+        self._waiting: Counter[str] = Counter()
+        self._logged_at = float("-inf")
+
+    async def issue(self, asked: NodeTokenRequest, address: str) -> NodeToken:
+        """Raises Denied."""
+        claim = asked.claim
+        try:
+            await self._check_claim(claim, address)
+            credential = await self._decode(asked)
+            self._check_credential(credential, claim)
+            return await asyncio.to_thread(self._make, claim.node)
+        except Denied as denied:
+            self._note_refusal(claim.node, denied)
+            raise
+        except StoreError as error:
+            raise Denied(503, f"the database does not answer: {type(error).__name__}", "ask again") from error
+
+    async def _check_claim(self, claim: NodeClaim, address: str) -> None:
+        """What costs no process and no query comes first: any client may send this."""
+        if not self.challenges.is_valid(claim.challenge, address):
+            raise Denied(403, "the challenge is not valid, or not any more", "get another one: GET /v1/challenge")
+        if claim.cluster != self._deps.cluster:
+            error = (
+                f"node {claim.node} is of cluster {claim.cluster!r}; this control plane serves {self._deps.cluster!r}"
+            )
+            raise Denied(400, error, "set `cluster` in the agent's configuration to Slurm's ClusterName")
+        addresses = await self._deps.addresses.of(claim.node)
+        if addresses is None:
+            raise Denied(404, f"Slurm knows no node {claim.node!r}", "set `node` in the agent's configuration")
+        if address not in addresses:
+            error = f"the request comes from {address}, which is no address of node {claim.node}"
+            raise Denied(403, error, "NodeAddr in slurm.conf, or server.node_addresses, names a node's addresses")
+
+    async def _decode(self, asked: NodeTokenRequest) -> Credential:
+        node = asked.claim.node
+        if self._waiting[node] >= WAITING_PER_NODE_MAX:
+            raise Denied(429, f"{WAITING_PER_NODE_MAX} credentials of node {node} wait already", "ask again")
+        self._waiting[node] += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._deps.decode, asked.credential)
+        except MungeUnavailable as error:
+            raise Denied(503, f"MUNGE does not work here: {error}", "see that munged runs") from error
+        except CredentialRefused as error:
+            raise Denied(403, f"MUNGE refuses the credential: {error}", "see that the clocks agree") from error
+        finally:
+            self._waiting[node] -= 1
+            if not self._waiting[node]:
+                del self._waiting[node]
+
+    def _check_credential(self, credential: Credential, claim: NodeClaim) -> None:
+        if credential.user_id != ROOT:
+            error = f"user {credential.user_id} made the credential, not root"
+            raise Denied(403, error, "run the agent as root, or give it a token of its own: token_file")
+        try:
+            signed = _claim_decoder.decode(credential.payload)
+        except NOT_UNDERSTOOD:
+            signed = None
+        if signed != claim or not self.challenges.use(claim.challenge):
+            raise Denied(403, "the credential is for another claim, or was used before", "make a new one")
+
+    def _make(self, node: str) -> NodeToken:
+        if self._deps.tokens.is_barred(node):
+            hint = f"`understudy token allow {node}` ends that"
+            raise Denied(403, f"the tokens of node {node} were revoked, and it gets no other", hint)
+        secret, token = new_token(Role.NODE, node, "munge", self._deps.clock.now(), TOKEN_SECONDS, node)
+        self._deps.tokens.add_for_node(token)
+        return NodeToken(secret, TOKEN_SECONDS)
+
+    def _note_refusal(self, node: str, denied: Denied) -> None:
+        """One line a second: any client can cause them."""
+        now = self._deps.clock.monotonic()
+        if now - self._logged_at >= LOGGED_EVERY_SECONDS:
+            self._logged_at = now
+            log.warning("node_token_refused", node=node, error=denied.error)

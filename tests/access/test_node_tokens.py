@@ -1,0 +1,266 @@
+"""A node proves which node it is: by a credential that root made there, for this challenge, from its address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+from fastapi.testclient import TestClient
+
+from tests import builders as b
+from tests.new_database import new_database
+from understudy_agent.wire import WIRE_VERSION, NodeClaim, NodeToken, NodeTokenRequest
+from understudy_controlplane.access.addresses import NodeAddresses, canonical
+from understudy_controlplane.access.challenges import SECONDS, Challenges
+from understudy_controlplane.access.munge import Credential, CredentialRefused, MungeUnavailable, parse
+from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.ingest.node_tokens import TOKEN_SECONDS
+from understudy_controlplane.simulate.slurm import VirtualSlurm
+from understudy_controlplane.store.tokens import TokenStore
+
+NODE_ADDRESS = "127.0.0.1"  # as the virtual Slurm has it for every node
+
+
+class SetClock:
+    at = b.NOW
+
+    def now(self) -> float:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.at
+
+
+@dataclass
+class FakeMunge:
+    """Decodes what `sign` has made, each once."""
+
+    made: dict[str, Credential] = field(default_factory=dict)
+    problem: Exception | None = None
+
+    def sign(self, claim: NodeClaim | bytes, user_id: int = 0) -> str:
+        payload = claim if isinstance(claim, bytes) else msgspec.json.encode(claim)
+        name = f"MUNGE:{len(self.made)}:"
+        self.made[name] = Credential(user_id, payload)
+        return name
+
+    def decode(self, credential: str) -> Credential:
+        if self.problem is not None:
+            raise self.problem
+        try:
+            return self.made.pop(credential)
+        except KeyError:
+            raise CredentialRefused("it was used before") from None
+
+
+@dataclass
+class Site:
+    plane: ControlPlane
+    munge: FakeMunge
+    clock: SetClock
+
+    def client(self, address: str = NODE_ADDRESS) -> TestClient:
+        return TestClient(self.plane.app, client=(address, 40000))
+
+    def challenge(self, address: str = NODE_ADDRESS) -> str:
+        return str(self.client(address).get("/v1/challenge").json()["challenge"])
+
+    def claim(self, node: str = "n1", cluster: str = b.CLUSTER) -> NodeClaim:
+        return NodeClaim(cluster, node, self.challenge())
+
+    def ask(self, claim: NodeClaim, credential: str, address: str = NODE_ADDRESS) -> httpx2.Response:
+        request = NodeTokenRequest(WIRE_VERSION, claim, credential)
+        return self.client(address).post("/v1/node-token", content=msgspec.json.encode(request))
+
+    def token(self, node: str = "n1") -> str:
+        claim = self.claim(node)
+        answer = self.ask(claim, self.munge.sign(claim))
+        assert answer.status_code == 200, answer.text
+        return msgspec.json.decode(answer.content, type=NodeToken).token
+
+    def report(self, token: str, node: str) -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        report = msgspec.json.encode(b.report(node))
+        return self.client().post("/v1/reports", content=report, headers=headers).status_code
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    munge, clock = FakeMunge(), SetClock()
+    outside = Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, clock, decode_credential=munge.decode)
+    server = {"database": new_database(tmp_path / "fleet.db")}
+    with closing(compose(b.config(mode="observe", server=server), outside)) as plane:
+        plane.loop.tick()
+        yield Site(plane, munge, clock)
+
+
+def refused(answer: httpx2.Response, status: int, words: str) -> None:
+    assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+
+
+def test_a_node_gets_a_token_for_itself_and_for_an_hour(site: Site) -> None:
+    token = site.token("n1")
+    assert (site.report(token, "n1"), site.report(token, "n2")) == (200, 403)
+    site.clock.at += TOKEN_SECONDS - 1
+    assert site.report(token, "n1") == 200
+    site.clock.at += 1
+    assert site.report(token, "n1") == 401
+
+
+def test_a_credential_counts_once(site: Site) -> None:
+    claim = site.claim()
+    credential = site.munge.sign(claim)
+    assert site.ask(claim, credential).status_code == 200
+    refused(site.ask(claim, credential), 403, "challenge is not valid")
+    refused(site.ask(claim, site.munge.sign(claim)), 403, "challenge is not valid")
+
+
+def test_a_user_of_the_node_is_not_the_node(site: Site) -> None:
+    claim = site.claim()
+    refused(site.ask(claim, site.munge.sign(claim, user_id=1000)), 403, "user 1000")
+
+
+def test_root_of_one_node_does_not_speak_for_another(site: Site) -> None:
+    challenge = site.challenge("10.0.0.8")
+    claim = NodeClaim(b.CLUSTER, "n1", challenge)
+    refused(site.ask(claim, site.munge.sign(claim), "10.0.0.8"), 403, "10.0.0.8, which is no address of node n1")
+    refused(site.ask(claim, site.munge.sign(claim)), 403, "challenge is not valid")
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
+def test_a_header_is_no_address(site: Site, header: str) -> None:
+    claim = NodeClaim(b.CLUSTER, "n1", site.challenge("10.0.0.8"))
+    body = msgspec.json.encode(NodeTokenRequest(WIRE_VERSION, claim, site.munge.sign(claim)))
+    answer = site.client("10.0.0.8").post("/v1/node-token", content=body, headers={header: NODE_ADDRESS})
+    refused(answer, 403, "no address of node n1")
+
+
+def test_what_was_signed_for_another_claim_counts_for_none(site: Site) -> None:
+    claim, other = site.claim("n1"), site.claim("n2")
+    refused(site.ask(claim, site.munge.sign(other)), 403, "another claim")
+    refused(site.ask(site.claim(), site.munge.sign(b'{"node": "n1"}')), 403, "another claim")
+
+
+def test_a_challenge_is_this_control_planes_and_soon_over(site: Site) -> None:
+    for challenge in ("x", "a.b.c", Challenges(site.clock).make(NODE_ADDRESS), "ü.9e9.ü"):
+        claim = NodeClaim(b.CLUSTER, "n1", challenge)
+        refused(site.ask(claim, site.munge.sign(claim)), 403, "challenge is not valid")
+    claim = site.claim()
+    site.clock.at += SECONDS
+    refused(site.ask(claim, site.munge.sign(claim)), 403, "challenge is not valid")
+
+
+def test_giving_challenges_keeps_no_memory() -> None:
+    challenges = Challenges(SetClock())
+    given = [challenges.make("10.0.0.1") for _ in range(100)]
+    assert vars(challenges)["_used"] == {}
+    assert all(challenges.is_valid(one, "10.0.0.1") and not challenges.is_valid(one, "10.0.0.2") for one in given)
+    assert (challenges.use(given[0]), challenges.use(given[0])) == (True, False)
+
+
+def test_a_node_that_slurm_does_not_have_gets_none(site: Site) -> None:
+    for claim, status, words in ((site.claim("n9"), 404, "'n9'"), (site.claim(cluster="other"), 400, "'other'")):
+        refused(site.ask(claim, site.munge.sign(claim)), status, words)
+
+
+def test_a_node_whose_tokens_were_revoked_gets_no_other_until_it_is_allowed(site: Site) -> None:
+    token, store = site.token(), TokenStore(site.plane.engine)
+    store.bar("n1", "root", site.clock.at)
+    site.clock.at += 1
+    assert site.report(token, "n1") == 401
+    claim = site.claim()
+    refused(site.ask(claim, site.munge.sign(claim)), 403, "were revoked")
+    assert site.report(site.token("n2"), "n2") == 200
+    assert (store.allow("n1"), store.allow("n1")) == (True, False)
+    assert site.report(site.token("n1"), "n1") == 200
+
+
+def test_old_tokens_of_a_node_do_not_pile_up(site: Site) -> None:
+    for _ in range(5):
+        site.token()
+        site.clock.at += 0.6 * TOKEN_SECONDS
+    assert len(TokenStore(site.plane.engine).all()) <= 3
+
+
+def test_a_munge_that_does_not_work_is_this_hosts_problem(site: Site) -> None:
+    site.munge.problem = MungeUnavailable("munged does not answer")
+    claim = site.claim()
+    refused(site.ask(claim, "MUNGE:x:"), 503, "munged does not answer")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"version": 1}', b"[" * 100_000])
+def test_nonsense_is_refused(site: Site, body: bytes) -> None:
+    assert site.client().post("/v1/node-token", content=body).status_code == 400
+
+
+OUTPUT = b"""STATUS:          0
+ENCODE_HOST:     10.0.0.1
+UID:             1000
+GID:             0
+LENGTH:          9
+
+a\n\nUID: 0"""
+
+
+def test_the_payload_of_a_credential_cannot_change_its_user() -> None:
+    assert parse(OUTPUT) == Credential(1000, b"a\n\nUID: 0")
+
+
+@pytest.mark.parametrize(
+    "output",
+    [b"", b"UID: 0\n\nx", OUTPUT[:-1], OUTPUT.replace(b"STATUS:          0", b"STATUS:          17"), b"UID: root\n\n"],
+)
+def test_output_of_unmunge_that_is_not_whole_is_refused(output: bytes) -> None:
+    with pytest.raises(CredentialRefused):
+        parse(output)
+
+
+HOSTS = {"n1": ["10.0.0.1", "::FFFF:10.0.0.2", "FD00::1"], "n1-ib": ["10.1.0.1"], "lost": []}
+
+
+class TestAddresses:
+    def addresses(self, clock: SetClock, asked: list[str]) -> NodeAddresses:
+        def resolve(host: str) -> list[str]:
+            asked.append(host)
+            return HOSTS[host]
+
+        of_slurm = {"n1": "n1", "n2": "FD00:0::2", "n3": "lost"}.get
+        return NodeAddresses(of_slurm, {"n1": ["n1-ib", "10.2.0.1"]}, clock, resolve)
+
+    @pytest.mark.parametrize(
+        ("node", "expected"),
+        [
+            ("n1", {"10.0.0.1", "10.0.0.2", "fd00::1", "10.1.0.1", "10.2.0.1"}),
+            ("n2", {"fd00::2"}),
+            ("n3", set()),
+            ("n9", None),
+        ],
+    )
+    def test_all_of_a_node_count_in_one_spelling(self, node: str, expected: set[str] | None) -> None:
+        assert run(self.addresses(SetClock(), []).of(node)) == expected
+
+    def test_a_name_is_looked_up_once_a_minute(self) -> None:
+        clock, asked = SetClock(), list[str]()
+        addresses = self.addresses(clock, asked)
+        for clock.at, count in ((b.NOW, 1), (b.NOW + 59, 1), (b.NOW + 60, 2)):
+            run(addresses.of("n3"))
+            assert len(asked) == count
+
+    def test_an_address_has_one_spelling(self) -> None:
+        assert [canonical(one) for one in ("::ffff:10.0.0.1", "FD00:0:0::1", "testclient")] == [
+            "10.0.0.1",
+            "fd00::1",
+            "testclient",
+        ]
+
+
+def run(awaitable: Any) -> Any:
+
+    return asyncio.run(awaitable)
