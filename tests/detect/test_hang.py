@@ -97,6 +97,14 @@ def test_no_rank_is_named_without_evidence_and_nothing_follows_where_ranks_may_b
     assert finding.nodes == ("n1", "n2", "n3", "n4")
 
 
+def test_a_launch_that_waits_for_ranks_that_never_connected_hangs() -> None:
+    places = [(1, True), (1, True), (-1, False)]
+    steps = table(places, advanced_at=0.0, heard_since=b.NOW - 2000, nodes=("n1", "n2", ""))
+    (finding,) = found(steps, started_at=b.NOW - 5000)
+    assert (finding.signal, finding.nodes) == (Signal.GANG_HUNG_UNNAMED, ("n1", "n2"))
+    assert "never connected" in finding.summary
+
+
 def test_a_table_without_collectives_names_no_rank() -> None:
     steps = b.step_table([[0.1] * 20] * 4, advanced_at=b.NOW - 2000)
     (finding,) = found(steps, started_at=b.NOW - 5000)

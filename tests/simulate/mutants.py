@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from understudy_controlplane.decide import guards, restore_point
+from understudy_controlplane.fleet.operator import Pause
 from understudy_controlplane.fleet.recovery import StepName
 from understudy_controlplane.recover import runner
 from understudy_controlplane.recover.step import Done
@@ -52,7 +53,7 @@ MUTANTS: dict[str, tuple[str, Mutant]] = {
         "never-over-a-budget",
         lambda: patch.object(guards, "quarantine_limit", lambda _snapshot, _config: 99),
     ),
-    "a pause is ignored": ("a-pause-begins-nothing", lambda: patch.object(FleetStore, "pause", lambda _: "")),
+    "a pause is ignored": ("a-pause-begins-nothing", lambda: patch.object(FleetStore, "pause", lambda _: Pause())),
     "drains of administrators are overwritten": (
         "nothing-of-others-touched",
         lambda: patch.object(nodes, "_open", lambda node: not node.reason.startswith("understudy:")),

@@ -102,7 +102,7 @@ def _overtaken(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Findin
 def _back(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) -> str:
     """Whether none of the nodes that the plan takes out of service is to leave it any more."""
     assert isinstance(recovery.plan, DrainPlan)
-    lifted = {one.node for one in findings if one.signal is Signal.DRAIN_LIFTED}
+    lifted = {one.node for one in findings if one.signal in (Signal.DRAIN_LIFTED, Signal.FAULT_GONE)}
     nodes = [snapshot.nodes[name] for name in recovery.plan.nodes if name in snapshot.nodes]
     cleared = (node.state in BACK and node.record.cleared_at > recovery.decided_at for node in nodes)
     if nodes and all(back or node.name in lifted for node, back in zip(nodes, cleared, strict=True)):

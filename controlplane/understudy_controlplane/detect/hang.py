@@ -132,7 +132,7 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
     }
     stands = f"no step of the gang has ended for {seconds:.0f} s"
     if not suspects:
-        waits = bool(len(table.inside) and table.inside.all())
+        waits = bool(len(table.inside) and table.inside.all()) or _wait_for_absent(table)
         yield Finding(
             Signal.GANG_HUNG_UNNAMED if waits else Signal.GANG_STILL,  # an evaluation, or a checkpoint, is no hang
             "hang.unexplained" if waits else "hang.still",
@@ -164,9 +164,21 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
         )
 
 
+def _wait_for_absent(table: StepTable) -> bool:
+    """Whether the ranks of an attempt that has finished no step yet are all inside a collective, but for some that have
+    never connected: these have ended before, or belong to an earlier launch.
+    """
+    known = np.array([bool(name) for name in table.nodes])
+    if table.advanced_at or known.all() or len(table.inside) != len(known):
+        return False
+    return bool(known.any() and table.inside[known].all())
+
+
 def _why_none_named(table: StepTable) -> str:
     if len(table.sequences) == 0 or (table.sequences < 0).all():
         return "its ranks do not report their collectives"
+    if _wait_for_absent(table):
+        return "ranks that have never connected are waited for"
     if (table.sequences < 0).any():
         return "some of its ranks do not report their collectives"
     if table.inside.all():

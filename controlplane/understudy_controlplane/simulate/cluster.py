@@ -21,6 +21,7 @@ from understudy_agent.wire import (
     FirstStep,
     Gpu,
     GpuStatus,
+    JobRefused,
     KernelEvent,
     LauncherPhase,
     LauncherReport,
@@ -42,15 +43,24 @@ from understudy_controlplane.live.telemetry import UnknownNode
 from understudy_controlplane.store.database import StoreError
 
 CLUSTER = "testbed"
+GPUS = 2
+"""Of a node: one that fails, and one that does not."""
 STEP_SECONDS = 2.0
 REPORT_SECONDS = 1.0
 START_SECONDS = 1.5
 CHECKPOINT_STEPS = 30
+OFTEN_UNTIL_STEP = 240
+CHECKPOINT_STEPS_LATER = 150
+"""The faults are over by then."""
 WINDOW_STEPS_MAX = 64
 REBOOT_SECONDS = 20.0
 LATE_SECONDS_MAX = 15.0
 SELF_SECONDS = 1.0
 SLOW_SELF_SECONDS = 1.8
+NVLINKS = 18
+FABRIC = "fabric"
+"""What a gang waits for where no node is behind the others."""
+
 HARDWARE_SLOWDOWN = 0x08  # nvmlClocksEventReason bit
 
 _encoder = msgspec.json.Encoder()
@@ -69,6 +79,7 @@ class Machine:
     cut_until: float = 0.0  # from the management network
     slow_until: float = 0.0
     slow_shows: bool = False  # in its clocks
+    nvlink_down_until: float = 0.0
     port_down_since: float = math.inf
     port_up_at: float = math.inf
     broken: bool = False
@@ -87,7 +98,7 @@ class Machine:
     @cached_property
     def gpus(self) -> list[Gpu]:
         return [
-            Gpu(index, GpuStatus.OK, f"GPU-{self.name}-{index}", f"0000:{index + 1:02x}:00.0") for index in range(8)
+            Gpu(index, GpuStatus.OK, f"GPU-{self.name}-{index}", f"0000:{index + 1:02x}:00.0") for index in range(GPUS)
         ]
 
     def answers(self, now: float) -> bool:
@@ -98,9 +109,12 @@ class Machine:
         return self.port_down_since <= now < self.port_up_at
 
     def gpus_at(self, now: float) -> list[Gpu]:
-        if not self.slow_shows or now >= self.slow_until:
-            return self.gpus
-        return [msgspec.structs.replace(self.gpus[0], clock_event_reasons=HARDWARE_SLOWDOWN), *self.gpus[1:]]
+        shown = self.gpus[0]
+        if self.slow_shows and now < self.slow_until:
+            shown = msgspec.structs.replace(shown, clock_event_reasons=HARDWARE_SLOWDOWN)
+        if now < self.nvlink_down_until:
+            shown = msgspec.structs.replace(shown, nvlinks=NVLINKS - 1, nvlinks_max=NVLINKS)
+        return self.gpus if shown is self.gpus[0] else [shown, *self.gpus[1:]]
 
     def port_at(self, now: float) -> Port:
         if self.port_is_down(now):
@@ -110,8 +124,13 @@ class Machine:
 
     def repair(self) -> None:
         self.broken = self.fails_validation = False
-        self.slow_until = 0.0
+        self.slow_until = self.nvlink_down_until = 0.0
         self.port_down_since = math.inf
+
+    def refuse(self, job_id: int, restart_count: int, now: float) -> None:
+        """Its Prolog has kept the job off."""
+        self.accused_at = now
+        self.facts.append(JobRefused(job_id, now, "a verdict from before", restart_count))
 
     def log_xid(self, xid: int, now: float) -> None:
         text = f"NVRM: Xid (PCI:0000:01:00): {xid}, pid=1, name=python, simulated"
@@ -169,6 +188,11 @@ class Gang:
 
     def stop(self, now: float) -> None:
         self.stopped_at = min(self.stopped_at, now)
+
+    def go_on(self, now: float) -> None:
+        """With the step in which it stopped."""
+        self.since += now - self.stopped_at
+        self.stopped_at, self.hung_on = math.inf, ""
 
     def end(self) -> None:
         self.attempt, self.starts_at, self.since = None, math.inf, math.inf
@@ -304,7 +328,8 @@ class Cluster:
             self.worked.setdefault(gang.job_id, set()).add(gang.attempt)
             for rank, name in enumerate(gang.seats):
                 self._put(name, FirstStep(gang.job_id, restarts, rank, world, gang.first_step, now, launch, user))
-        step = gang.step(now) // CHECKPOINT_STEPS * CHECKPOINT_STEPS
+        between = CHECKPOINT_STEPS if gang.step(now) < OFTEN_UNTIL_STEP else CHECKPOINT_STEPS_LATER
+        step = gang.step(now) // between * between
         if step > gang.saved:
             gang.saved = step
             self._write(gang, step, gang.seats, now)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.slurm import SlurmJob
-from understudy_controlplane.simulate.cluster import Gang, Machine
+from understudy_controlplane.simulate.cluster import FABRIC, Gang, Machine
 from understudy_controlplane.simulate.scenario import DRAINING_XIDS, Event, Kind
 from understudy_controlplane.slurm.protocol import SlurmError
 
@@ -44,6 +44,23 @@ def _dies(world: World, event: Event, machine: Machine) -> None:
         machine.accused_at = world.now
         machine.boots_at = _until(world, event) if event.seconds else math.inf
         world.slurm.kill_node(machine.name)
+
+
+def _rack_dies(world: World, event: Event, machine: Machine) -> None:
+    names = list(world.cluster.machines)
+    first = names.index(machine.name)
+    for name in names[first : first + event.number]:
+        _dies(world, event, world.cluster.machines[name])
+
+
+def _nvlink_down(world: World, event: Event, machine: Machine) -> None:
+    if machine.alive:
+        machine.nvlink_down_until = _until(world, event)
+
+
+def _prolog_refuses(world: World, event: Event, machine: Machine) -> None:
+    world.slurm.bad_prologs.add(machine.name)
+    world.later(_until(world, event), lambda: world.slurm.bad_prologs.discard(machine.name))
 
 
 def _xid(world: World, event: Event, machine: Machine) -> None:
@@ -111,6 +128,9 @@ def _asks(verb: Verb) -> Callable[[World, Event, Machine], None]:
 
 TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.NODE_DIES: _dies,
+    Kind.RACK_DIES: _rack_dies,
+    Kind.NVLINK_DOWN: _nvlink_down,
+    Kind.PROLOG_REFUSES: _prolog_refuses,
     Kind.XID: _xid,
     Kind.XID_OF_PROGRAM: _xid_of_program,
     Kind.SLOW: _slow,
@@ -193,6 +213,20 @@ def _all_agents_silent(world: World, event: Event) -> None:
         machine.silent_until = max(machine.silent_until, _until(world, event))
 
 
+def _fabric_stops(world: World, event: Event) -> None:
+    stopped = [gang for gang in world.cluster.gangs if gang.computes]
+    for gang in stopped:
+        gang.hung_on = FABRIC
+        gang.stop(world.now)
+    world.later(_until(world, event), lambda: _fabric_goes_on(world, stopped))
+
+
+def _fabric_goes_on(world: World, stopped: list[Gang]) -> None:
+    for gang in stopped:
+        if gang.hung_on == FABRIC and gang.since < math.inf:
+            gang.go_on(world.now)
+
+
 def _slurm_away(world: World, event: Event) -> None:
     world.line.away_until = _until(world, event)
 
@@ -250,6 +284,7 @@ def _submits(world: World, event: Event) -> None:
 
 
 TO_ALL: dict[Kind, Callable[[World, Event], None]] = {
+    Kind.FABRIC_STOPS: _fabric_stops,
     Kind.ALL_AGENTS_SILENT: _all_agents_silent,
     Kind.SLURM_AWAY: _slurm_away,
     Kind.SLURM_SLOW: _slurm_slow,

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState
@@ -22,6 +23,7 @@ from understudy_controlplane.fleet.recovery import (
     SwapPlan,
 )
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
+from understudy_controlplane.simulate.slurm import REQUEUE_DELAY_SECONDS
 
 if TYPE_CHECKING:
     from understudy_controlplane.app import Core
@@ -34,6 +36,7 @@ GRACE_SECONDS = 100.0
 STEP_SECONDS_MAX = 420.0
 """No step of these simulations may take longer."""
 
+POOL = "understudy_spares"
 MANY_LAUNCHES = 1_000_000
 """More than a gang has in one allocation."""
 
@@ -84,6 +87,8 @@ class Invariants:
         self.effects = 0
         self.errors_excused = False
         """The database was away since the last round: what failed for that is no error of the control plane."""
+        self.notified_of: set[str] = set()
+        """Nodes and jobs of which a person was notified, because a guard has held back what they need."""
         self._errors = 0
         self._newest_before_pause: int | None = None  # while it is paused
         self._halted = False
@@ -176,7 +181,8 @@ class Invariants:
                 | "release_job"
                 | "set_time_limit"
             ):
-                words = "" if "understudy" in jobs[first].comment else "the job is not managed"
+                released = effect.call in ("release_job", "start_job_now") and first in self._world.refused
+                words = "" if released or "understudy" in jobs[first].comment else "the job is not managed"
             case "cancel_job":
                 words = "" if jobs[first].name.startswith("understudy-") else "the job is not the control plane's"
             case "create_reservation" | "set_reservation_nodes" | "delete_reservation":
@@ -185,12 +191,14 @@ class Invariants:
             raise Violation("nothing-of-others-touched", f"{effect}, and {words}")
 
     def _has_evidence(self, effect: Effect, machine: Machine) -> None:
-        idle_and_cut = not machine.answers(self._world.now) and not _jobs_on(self._world, machine.name)
+        was_cut = self._world.now - machine.cut_until < GRACE_SECONDS
+        idle_and_cut = was_cut and not _jobs_on(self._world, machine.name)
         if idle_and_cut:
             machine.accused_at = self._world.now
         if machine.accused_at == -math.inf:
             raise Violation("no-decision-without-evidence", f"{effect}, and nothing has happened to the node")
-        if machine.alive and machine.accused_at < self._resumed_at.get(machine.name, -math.inf):
+        measured = not machine.alive or machine.port_is_down(self._world.now)
+        if not measured and machine.accused_at < self._resumed_at.get(machine.name, -math.inf):
             raise Violation("a-resume-stands", f"{effect}, and nothing has happened since a person resumed the node")
 
     # -- after a tick ----------------------------------------------------------------------------------------------
@@ -360,13 +368,19 @@ class Invariants:
             return
         for name, machine in self._world.cluster.machines.items():
             vouched = machine.accused_at < self._vouched_at.get(name, -math.inf)
-            if machine.broken and not vouched and records[name].state is NodeState.IN_SERVICE:
+            answered_for = vouched or name in self.notified_of
+            if machine.broken and not answered_for and records[name].state is NodeState.IN_SERVICE:
                 raise Violation("everything-comes-to-rest", f"{name} is broken, and in service")
 
     def _stays(self, core: Core) -> set[int]:
         """Jobs on nodes at fault, for which there is no other node: neither a spare nor an idle one."""
         at_fault = [name for name, record in core.stores.fleet.nodes().items() if record.at_fault]
-        free = any(node.usable and node.base_state == "IDLE" for node in self._world.slurm.nodes())
+        pool = {name for one in self._world.slurm.reservations() if one.name == POOL for name in one.nodes}
+        takes_idle = self._world.scenario.settings.no_spare is NoSpare.IDLE
+        free = any(
+            node.usable and node.base_state == "IDLE" and (takes_idle or node.name in pool)
+            for node in self._world.slurm.nodes()
+        )
         return set() if free else {job for name in at_fault for job in _jobs_on(self._world, name)}
 
     def _gangs_rest(self) -> None:
@@ -380,8 +394,12 @@ class Invariants:
         assert core is not None
         for gang in world.cluster.gangs:
             job = jobs.get(gang.job_id)
-            if gang.over or job is None or job.ended:
+            notified = self.notified_of.intersection((f"job {gang.job_id}", *job.nodes)) if job else ()
+            if gang.over or job is None or job.ended or notified:
                 continue
+            by_slurms_clock = job.pending and (job.start_at or 0) > world.slurm.now + REQUEUE_DELAY_SECONDS
+            if by_slurms_clock:
+                continue  # it was set back after the requeue
             if gang.computes or (job.pending and usable < job.node_count) or gang.job_id in self._stays(core):
                 continue
             words = f"gang {gang.number} (job {gang.job_id}) is {job.state} on {', '.join(job.nodes)} and does not work"

@@ -14,7 +14,7 @@ import structlog
 
 from understudy_controlplane.simulate.coverage import Coverage
 from understudy_controlplane.simulate.invariants import Violation
-from understudy_controlplane.simulate.scenario import Scenario, draw
+from understudy_controlplane.simulate.scenario import NODES, Scenario, draw
 from understudy_controlplane.simulate.world import World
 from understudy_controlplane.store.database import DatabaseInMemory
 
@@ -61,12 +61,12 @@ def shrink(scenario: Scenario, violation: Violation) -> Scenario:
     return smallest
 
 
-def run_seeds(seeds: Sequence[int], *, trace: bool, show: Callable[[str], None]) -> list[int]:
+def run_seeds(seeds: Sequence[int], *, nodes: int = NODES, trace: bool, show: Callable[[str], None]) -> list[int]:
     """Returns the seeds that failed."""
     failed = []
     coverage = Coverage()
     for seed in seeds:
-        scenario = draw(seed)
+        scenario = draw(seed, nodes)
         outcome = simulate(scenario, trace=trace)
         coverage.add(outcome.world)
         if outcome.violation is not None:
@@ -79,7 +79,7 @@ def run_seeds(seeds: Sequence[int], *, trace: bool, show: Callable[[str], None])
         for at, words in outcome.world.story:
             show(f"{at:8.2f} s  {words}")
     if len(seeds) > 1:
-        show("\n".join(coverage.missing()))
+        show("\n".join(coverage.report()))
     show(f"{len(failed)} of the seeds failed{': ' if failed else ''}{', '.join(map(str, failed))}")
     return failed
 

@@ -2,34 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
+from itertools import cycle
 from random import Random
 
 import msgspec
 
-NODES = tuple(f"n{number}" for number in range(1, 17))
-GANG_SIZES = (4, 3, 3, 3)
+from understudy_controlplane.config import NoSpare
+
+NODES = 16
+GANGS = (4, 3, 3, 3)
 """Nodes of each gang. The last one runs under a launcher, with one of its nodes as a spare."""
 
-LAUNCHER_GANG = len(GANG_SIZES) - 1
+LAUNCHER_GANG = len(GANGS) - 1
+MORE_GANGS = (16, 8, 32, 4)
+"""Of larger clusters, again and again until four fifths of the nodes are taken."""
+
 FAULTS_BEGIN, FAULTS_END, END = 30.0, 420.0, 900.0
 """Seconds of the simulation. After the last fault everything must come to rest before the end."""
+
+LONGER = 3.0
+"""Larger clusters have faults for this many times as long."""
+
+
+def node_names(nodes: int) -> tuple[str, ...]:
+    return tuple(f"n{number}" for number in range(1, nodes + 1))
+
+
+def gang_sizes(nodes: int) -> tuple[int, ...]:
+    sizes, room = [*GANGS], nodes * sum(GANGS) // NODES - sum(GANGS)
+    for size in cycle(MORE_GANGS):
+        if size > room:
+            return tuple(sizes)
+        sizes.append(size)
+        room -= size
+    return tuple(sizes)
+
+
+def faults_end(nodes: int) -> float:
+    return FAULTS_END if nodes <= NODES else FAULTS_END * LONGER
+
+
+def end_of(scenario: Scenario) -> float:
+    return END - FAULTS_END + faults_end(scenario.nodes)
 
 
 class Kind(StrEnum):
     """What happens. `subject` is a node or the number of a gang; `seconds` is how long it lasts."""
 
     NODE_DIES = "node dies"  # it boots by itself after `seconds`; 0: it stays dead
+    RACK_DIES = "neighbouring nodes die at once"  # `number`: how many
     XID = "GPU reports an Xid"  # `number`: the code
     XID_OF_PROGRAM = "program causes an Xid"
     AGENT_SILENT = "agent is silent"
     MANAGEMENT_CUT = "management network of the node is down"  # its ranks go on
     SLOW = "GPU is slow"  # `number`: 1 where its clocks show why
     PORT_DOWN = "fabric port is down"
+    NVLINK_DOWN = "NVLink is down"
+    PROLOG_REFUSES = "Understudy's Prolog refuses jobs on the node"
     ALL_AGENTS_SILENT = "all agents are silent"
     MESSAGES_DISTURBED = "messages of the node are lost, late, twice and out of order"
     RANK_HANGS = "a rank does not enter the collective"
+    FABRIC_STOPS = "fabric stops all gangs"  # they go on after `seconds`
     RANKS_STAY = "ranks of the gang's last node stay behind at its next launch"
     LOSS_NAN = "loss is NaN"
     VALIDATION_FAILS = "the next validation of the node fails"
@@ -82,12 +116,15 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     observes: bool = False
     repairs: bool = True
     validates: bool = True
+    no_spare: NoSpare = NoSpare.IDLE
+    weighs: bool = False  # nodes on probation are the last that Slurm gives to jobs
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: int
     events: tuple[Event, ...]
     settings: Settings = Settings()
+    nodes: int = NODES
 
 
 FATAL_XIDS = (48, 79, 95, 119)
@@ -96,66 +133,63 @@ DRAINING_XIDS = (63, 94)
 CLOCK_JUMPS = (-3600, 3600, -200, 60)
 
 
-def _node(random: Random) -> str:
-    return random.choice(NODES)
+class To(StrEnum):
+    """Whom an event may happen to."""
 
-
-def _gang(random: Random) -> str:
-    return str(random.randrange(len(GANG_SIZES)))
-
-
-def _launcher(_: Random) -> str:
-    return str(LAUNCHER_GANG)
-
-
-def _nothing(_: Random) -> str:
-    return ""
+    NODE = "node"
+    GANG = "gang"
+    LAUNCHER = "launcher"
+    ALL = "all"
 
 
 def _short(random: Random) -> float:
     return round(random.uniform(1, 60), 1)
 
 
-KINDS: tuple[tuple[int, Kind, Callable[[Random], str]], ...] = (
-    (6, Kind.NODE_DIES, _node),
-    (8, Kind.XID, _node),
-    (2, Kind.XID_OF_PROGRAM, _node),
-    (3, Kind.AGENT_SILENT, _node),
-    (1, Kind.ALL_AGENTS_SILENT, _nothing),
-    (2, Kind.MANAGEMENT_CUT, _node),
-    (3, Kind.SLOW, _node),
-    (2, Kind.PORT_DOWN, _node),
-    (3, Kind.MESSAGES_DISTURBED, _node),
-    (3, Kind.RANK_HANGS, _gang),
-    (1, Kind.RANKS_STAY, _launcher),
-    (1, Kind.LOSS_NAN, _gang),
-    (2, Kind.VALIDATION_FAILS, _node),
-    (3, Kind.SLURM_AWAY, _nothing),
-    (2, Kind.SLURM_SLOW, _nothing),
-    (3, Kind.SLURM_LOSES_ANSWERS, _nothing),
-    (1, Kind.SLURM_CRASHES, _nothing),
-    (4, Kind.KILLED_BEFORE_EFFECT, _nothing),
-    (4, Kind.KILLED_AFTER_EFFECT, _nothing),
-    (3, Kind.KILLED_AT_COMMIT, _nothing),
-    (2, Kind.DATABASE_AWAY, _nothing),
-    (1, Kind.DATABASE_SLOW, _nothing),
-    (2, Kind.CLOCK_SET, _nothing),
-    (3, Kind.DRAINS, _node),
-    (3, Kind.RESUMES, _node),
-    (2, Kind.HOLDS, _node),
-    (2, Kind.RELEASES, _node),
-    (1, Kind.TESTS, _node),
-    (1, Kind.RETIRES, _node),
-    (2, Kind.CANCELS_RECOVERY, _nothing),
-    (1, Kind.PAUSES, _nothing),
-    (1, Kind.PAUSES_NOW, _nothing),
-    (1, Kind.DELETES_RESERVATIONS, _nothing),
-    (1, Kind.HOLDS_JOB, _gang),
-    (2, Kind.CANCELS, _gang),
-    (2, Kind.COMPLETES, _gang),
-    (2, Kind.CRASHES, _gang),
-    (1, Kind.REQUEUES, _gang),
-    (2, Kind.SUBMITS, _nothing),
+KINDS: tuple[tuple[int, Kind, To], ...] = (
+    (6, Kind.NODE_DIES, To.NODE),
+    (1, Kind.RACK_DIES, To.NODE),
+    (8, Kind.XID, To.NODE),
+    (2, Kind.XID_OF_PROGRAM, To.NODE),
+    (3, Kind.AGENT_SILENT, To.NODE),
+    (1, Kind.ALL_AGENTS_SILENT, To.ALL),
+    (2, Kind.MANAGEMENT_CUT, To.NODE),
+    (3, Kind.SLOW, To.NODE),
+    (2, Kind.PORT_DOWN, To.NODE),
+    (1, Kind.NVLINK_DOWN, To.NODE),
+    (2, Kind.PROLOG_REFUSES, To.NODE),
+    (3, Kind.MESSAGES_DISTURBED, To.NODE),
+    (3, Kind.RANK_HANGS, To.GANG),
+    (1, Kind.FABRIC_STOPS, To.ALL),
+    (1, Kind.RANKS_STAY, To.LAUNCHER),
+    (1, Kind.LOSS_NAN, To.GANG),
+    (2, Kind.VALIDATION_FAILS, To.NODE),
+    (3, Kind.SLURM_AWAY, To.ALL),
+    (2, Kind.SLURM_SLOW, To.ALL),
+    (3, Kind.SLURM_LOSES_ANSWERS, To.ALL),
+    (1, Kind.SLURM_CRASHES, To.ALL),
+    (4, Kind.KILLED_BEFORE_EFFECT, To.ALL),
+    (4, Kind.KILLED_AFTER_EFFECT, To.ALL),
+    (3, Kind.KILLED_AT_COMMIT, To.ALL),
+    (2, Kind.DATABASE_AWAY, To.ALL),
+    (1, Kind.DATABASE_SLOW, To.ALL),
+    (2, Kind.CLOCK_SET, To.ALL),
+    (3, Kind.DRAINS, To.NODE),
+    (3, Kind.RESUMES, To.NODE),
+    (2, Kind.HOLDS, To.NODE),
+    (2, Kind.RELEASES, To.NODE),
+    (1, Kind.TESTS, To.NODE),
+    (1, Kind.RETIRES, To.NODE),
+    (2, Kind.CANCELS_RECOVERY, To.ALL),
+    (1, Kind.PAUSES, To.ALL),
+    (1, Kind.PAUSES_NOW, To.ALL),
+    (1, Kind.DELETES_RESERVATIONS, To.ALL),
+    (1, Kind.HOLDS_JOB, To.GANG),
+    (2, Kind.CANCELS, To.GANG),
+    (2, Kind.COMPLETES, To.GANG),
+    (2, Kind.CRASHES, To.GANG),
+    (1, Kind.REQUEUES, To.GANG),
+    (2, Kind.SUBMITS, To.ALL),
 )
 """How often, what, and to whom."""
 
@@ -164,30 +198,49 @@ TOGETHER_SECONDS = 6.0
 """Half of the events follow another one within this time: races need company."""
 
 
-def draw(seed: int) -> Scenario:
+def draw(seed: int, nodes: int = NODES) -> Scenario:
     random = Random(seed)
+    size = max(1, nodes // NODES)
     settings = Settings(
-        spares=random.choice((0, 1, 2, 2, 2)),
+        spares=size * random.choice((0, 1, 2, 2, 2)),
         observes=random.random() < 0.05,
         repairs=random.random() < 0.8,
         validates=random.random() < 0.8,
+        no_spare=random.choice((NoSpare.IDLE, NoSpare.IDLE, NoSpare.WAIT, NoSpare.PAGE)),
+        weighs=random.random() < 0.3,
     )
+    until = faults_end(nodes)
     events: list[Event] = []
     at = FAULTS_BEGIN
-    for _ in range(random.randint(3, 9)):
+    for _ in range(random.randint(3, 9) * size):
         together = events and random.random() < 0.5
-        at += random.uniform(0, TOGETHER_SECONDS) if together else random.uniform(5, 80)
-        at = min(at, FAULTS_END)
-        events += _event(random, round(at, 2), events)
-    return Scenario(seed, tuple(sorted(events, key=lambda event: event.at)), settings)
+        at += random.uniform(0, TOGETHER_SECONDS) if together else random.uniform(5, 80 * until / FAULTS_END / size)
+        at = min(at, until)
+        events += _event(random, round(at, 2), events, nodes)
+    return Scenario(seed, tuple(sorted(events, key=lambda event: event.at)), settings, nodes)
 
 
-def _event(random: Random, at: float, earlier: list[Event]) -> list[Event]:
-    _, kind, subject_of = random.choices(KINDS, WEIGHTS)[0]
-    subject = subject_of(random)
-    nodes = [event.subject for event in earlier if event.subject in NODES]
-    if subject in NODES and nodes and random.random() < 0.4:
-        subject = random.choice(nodes)  # more happens to a node that is in trouble already
+def _subject(random: Random, to: To, nodes: int, earlier: list[Event]) -> str:
+    match to:
+        case To.NODE:
+            subject = random.choice(node_names(nodes))
+            before = [event.subject for event in earlier if event.subject.startswith("n")]
+            if before and random.random() < 0.4:
+                return random.choice(before)  # more happens to a node that is in trouble already
+            return subject
+        case To.GANG:
+            return str(random.randrange(len(gang_sizes(nodes))))
+        case To.LAUNCHER:
+            return str(LAUNCHER_GANG)
+        case To.ALL:
+            return ""
+
+
+def _event(random: Random, at: float, earlier: list[Event], nodes: int) -> list[Event]:
+    _, kind, to = random.choices(KINDS, WEIGHTS)[0]
+    subject = _subject(random, to, nodes, earlier)
+    if kind in ENDS_WITH:
+        return [Event(at, kind, subject), Event(round(at + _short(random), 2), ENDS_WITH[kind], subject)]
     seconds, number = _short(random), 0
     match kind:
         case Kind.XID:
@@ -196,6 +249,10 @@ def _event(random: Random, at: float, earlier: list[Event]) -> list[Event]:
             number = random.choice(PROGRAM_XIDS)
         case Kind.NODE_DIES:
             seconds = random.choice((0.0, round(random.uniform(20, 200), 1)))
+        case Kind.RACK_DIES:
+            number, seconds = random.randint(2, 6), round(random.uniform(20, 200), 1)
+        case Kind.FABRIC_STOPS:
+            seconds = round(random.uniform(1, 150), 1)
         case Kind.SUBMITS:
             number = random.randint(1, 3)
         case Kind.KILLED_AT_COMMIT:
@@ -206,17 +263,20 @@ def _event(random: Random, at: float, earlier: list[Event]) -> list[Event]:
             seconds = random.choice((0.0, seconds))
         case Kind.CLOCK_SET:
             seconds, number = random.choice((0.0, seconds)), random.choice(CLOCK_JUMPS)
-        case Kind.PAUSES | Kind.PAUSES_NOW:
-            return [Event(at, kind), Event(round(at + seconds, 2), Kind.UNPAUSES)]
-        case Kind.HOLDS_JOB:
-            return [Event(at, kind, subject), Event(round(at + seconds, 2), Kind.RELEASES_JOB, subject)]
     lasts = kind in LASTING
     return [Event(at, kind, subject, seconds if lasts else 0.0, number)]
 
 
+ENDS_WITH = {Kind.PAUSES: Kind.UNPAUSES, Kind.PAUSES_NOW: Kind.UNPAUSES, Kind.HOLDS_JOB: Kind.RELEASES_JOB}
+"""What is always undone by another event."""
+
 LASTING = frozenset(
     {
         Kind.NODE_DIES,
+        Kind.RACK_DIES,
+        Kind.NVLINK_DOWN,
+        Kind.PROLOG_REFUSES,
+        Kind.FABRIC_STOPS,
         Kind.AGENT_SILENT,
         Kind.MANAGEMENT_CUT,
         Kind.SLOW,

@@ -86,10 +86,12 @@ class VirtualSlurm:
         now: float = 1_700_000_000.0,
         partition: str = "train",
         scheduler_tick_seconds: float = 1.0,
+        gpus: int = 8,
     ) -> None:
         self.now = now
         self._partition = partition
         self._tick_seconds = scheduler_tick_seconds
+        self._gres = f"gpu:{gpus}"
         self._nodes = {name: _Node(name) for name in nodes}
         self._jobs: dict[int, _Job] = {}
         self._reservations: dict[str, SlurmReservation] = {}
@@ -100,6 +102,8 @@ class VirtualSlurm:
         self._started_at = now - 1000
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
+        self.refused: list[tuple[str, int, int]] = []
+        """By which node's Prolog, which job, and its restart count. Its owner may clear it."""
         self.epilog_seconds = 0.0
         """How long a job is COMPLETING after its processes have ended."""
         self.job_seconds = 5.0
@@ -439,6 +443,7 @@ class VirtualSlurm:
             if not self._nodes[name].drained:
                 self._set_reason(self._nodes[name], "Prolog error", "root")
             self._nodes[name].drained = True
+            self.refused.append((name, job.job_id, job.restart_count))
         job.restart_count += 1 if job.requeue else 0
         if job.requeue:
             job.priority, job.launch_failed = 0, True
@@ -555,7 +560,7 @@ class VirtualSlurm:
             reason=node.reason,
             reason_user=node.reason_user,
             reason_at=node.reason_at,
-            gres="gpu:8",
+            gres=self._gres,
             weight=node.weight,
         )
 

@@ -19,19 +19,19 @@ from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFI
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob
 from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.recover.effect import EffectAtOnce
-from understudy_controlplane.simulate.cluster import CLUSTER, REBOOT_SECONDS, Cluster, Gang, Machine
+from understudy_controlplane.simulate.cluster import CLUSTER, GPUS, REBOOT_SECONDS, Cluster, Gang, Machine
 from understudy_controlplane.simulate.happen import happen
 from understudy_controlplane.simulate.invariants import Effect, Invariants
 from understudy_controlplane.simulate.remembered import Tables, remembered
 from understudy_controlplane.simulate.scenario import (
-    END,
-    GANG_SIZES,
     LAUNCHER_GANG,
     NODES,
     Event,
     Kind,
     Scenario,
-    Settings,
+    end_of,
+    gang_sizes,
+    node_names,
 )
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmError, SlurmUnavailable
@@ -44,6 +44,7 @@ QUIET_SECONDS_MAX = 45.0
 SLOW_CALL_SECONDS = 2.0
 SLOW_STATEMENT_SECONDS = 0.05
 RESTART_SECONDS = 5.0
+TIME_LIMIT_MINUTES = 600
 MUNGE_SECONDS = 300.0
 SLURM_SAVES_SECONDS = 5.0
 PERSON_SECONDS = (20.0, 90.0)
@@ -58,15 +59,21 @@ class Killed(BaseException):
         self.seconds = seconds
 
 
-def configuration(settings: Settings) -> Config:
+def configuration(scenario: Scenario) -> Config:
+    settings, size = scenario.settings, max(1, scenario.nodes // NODES)
     return Config.model_validate(
         {
             "cluster": CLUSTER,
             "mode": "observe" if settings.observes else "act",
-            "guards": {"quarantined_nodes_max": 3, "waiting_share": 0, "waiting_nodes_min": 2},
-            "spares": {"count": settings.spares},
+            "guards": {
+                "quarantined_nodes_max": 3 * size,
+                "waiting_share": 0,
+                "waiting_nodes_min": 2 * size,
+                "page_after_seconds": 120,
+            },
+            "spares": {"count": settings.spares, "no_spare": settings.no_spare.value},
             "hang": {"seconds_min": 30, "factor": 3, "first_step_seconds": 90},
-            "recovery": {"step_timeout_seconds": 60, "first_step_timeout_seconds": 150},
+            "recovery": {"step_timeout_seconds": 60, "first_step_timeout_seconds": 150, "time_credit_minutes_max": 30},
             "repair": {
                 "enabled": settings.repairs,
                 "reset_command": "reset",
@@ -75,7 +82,11 @@ def configuration(settings: Settings) -> Config:
                 "dead_node_wait_seconds": 60,
                 "webhook": "http://tickets/",
             },
-            "validation": {"enabled": settings.validates, "probation_hours": 0.02},
+            "validation": {
+                "enabled": settings.validates,
+                "probation_hours": 0.02,
+                "probation_weight": 100 if settings.weighs else 0,
+            },
         }
     )
 
@@ -110,9 +121,10 @@ class VirtualClock:
 class World:
     def __init__(self, scenario: Scenario, database: DatabaseInMemory) -> None:
         self.scenario = scenario
-        self.config = configuration(scenario.settings)
-        self.slurm = VirtualSlurm(NODES, BEGIN)
-        self.cluster = Cluster(NODES, Random(f"messages {scenario.seed}"))
+        self.config = configuration(scenario)
+        names = node_names(scenario.nodes)
+        self.slurm = VirtualSlurm(names, BEGIN, gpus=GPUS)
+        self.cluster = Cluster(names, Random(f"messages {scenario.seed}"))
         self.random = Random(f"world {scenario.seed}")
         self.clock = VirtualClock(self.slurm)
         self._tables = Tables()
@@ -125,6 +137,8 @@ class World:
         self.saved: object = None  # by slurmctld, before it crashes
         self.story: list[tuple[float, str]] = []
         self.ticks = 0
+        self.refused: set[int] = set()
+        """Jobs that a Prolog has kept off a node."""
         self.crashed_in: Counter[str] = Counter()
         """Steps that were under way when the control plane was killed."""
         self.line = SlurmLine(self)
@@ -155,7 +169,7 @@ class World:
         """Raises Violation."""
         self.start()
         self._pass_until(BEGIN + 6)  # the pool is filled before any job comes
-        for number, size in enumerate(GANG_SIZES):
+        for number, size in enumerate(gang_sizes(self.scenario.nodes)):
             self._submit_gang(number, size)
         for event in self.scenario.events:
             if event.kind is Kind.SLURM_CRASHES:
@@ -166,13 +180,14 @@ class World:
             happen(self, event)
             self.slurm.changes += 1
             self._wake()
-        self._pass_until(BEGIN + END)
+        self._pass_until(BEGIN + end_of(self.scenario))
         self.invariants.at_the_end()
 
     def _submit_gang(self, number: int, size: int) -> None:
         launcher = number == LAUNCHER_GANG
         user = f"user{number}"
         job_id = self.slurm.submit(user, size, f"gang{number}", "understudy", kill_seconds=self.random.uniform(0.1, 3))
+        self.slurm.set_time_limit(job_id, TIME_LIMIT_MINUTES)
         self.cluster.gangs.append(Gang(number, job_id, user, size - launcher, launcher))
 
     def _pass_until(self, end: float) -> None:
@@ -305,6 +320,9 @@ class World:
         node, label = str(body["node"]), str(body["id"])
         self.tell(f"ticket for {node} at {url}")
         self._tickets[label] = ""
+        if "about" in body:
+            self.invariants.notified_of.update(cast(list[str], body["about"]))
+            return
         self._repairs.setdefault(node, self.now + self.random.uniform(*PERSON_SECONDS))
 
     def take_answer(self, label: str) -> str | None:
@@ -325,6 +343,10 @@ class World:
             one()
             self.slurm.changes += 1
             self._wake()
+        for name, job_id, restart_count in self.slurm.refused:
+            self.cluster.machines[name].refuse(job_id, restart_count, self.now)
+            self.refused.add(job_id)
+        self.slurm.refused.clear()
         issued = self.slurm.rebooting()
         for name in issued - self._rebooting.keys():
             self.cluster.machines[name].die()

@@ -11,8 +11,14 @@ from understudy_controlplane.slurm.protocol import Slurm
 
 
 def _open_for_work(world: World) -> list[SlurmNode]:
-    nodes = [world.slurm.nodes.get(name) for name in world.plan.nodes]
+    nodes = [world.slurm.nodes.get(name) for name in world.plan.nodes if not _stays_in_service(world, name)]
     return [node for node in nodes if node is not None and (_open(node) or _misnamed(node, world))]
+
+
+def _stays_in_service(world: World, name: str) -> bool:
+    """The fault of this node was gone before the drain began, while other nodes of the plan are still at fault."""
+    record = world.records.get(name)
+    return record is not None and record.state not in OUT_OF_SERVICE
 
 
 def _open(node: SlurmNode) -> bool:
