@@ -26,7 +26,7 @@ from tests import builders as b
 from tests.bench.result import Result, result, write
 from tests.bench.tick import Fleet
 from tests.testbed.configuration import free_ports
-from tests.tokens import add_tokens, secret
+from tests.tokens import add_tokens, bearer, secret
 from understudy_controlplane.api.connections import limited_http
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.identity import Role
@@ -59,6 +59,7 @@ def main() -> int:
         fleet.hear(0)
         fleet.tick()
         fill(fleet.control_plane.engine)
+        add_tokens(fleet.control_plane.engine)
         results = measure_readers(fleet, directory)
     for one in results:
         quiet = one.rivals["quiet"]
@@ -151,6 +152,7 @@ def reading(url: str, script: Path) -> Iterator[None]:
     script.write_text(
         f"local paths = {{{paths}}}\nlocal next = 0\n"
         f"wrk.headers['Authorization'] = 'Bearer {secret(Role.VIEWER)}'\n"
+        f'wrk.headers["Authorization"] = "{bearer(Role.VIEWER)["Authorization"]}"\n'
         "request = function() next = next % #paths + 1; return wrk.format('GET', paths[next]) end\n"
     )
     viewers = subprocess.Popen(

@@ -6,8 +6,8 @@ Each request is recorded with who made it and why. The loop decides what follows
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
@@ -19,6 +19,8 @@ from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.dependencies import RecoveryId
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
+from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
@@ -165,14 +167,23 @@ async def _set_switch(deps: OperatorDependencies, request: Request, verb: Verb) 
         return operator_request
     if operator_request.now:
         verb = Verb.PAUSE_NOW
-    await asyncio.to_thread(
-        deps.fleet.add_intent, verb.value, operator_request.reason, operator_request.by, deps.clock.now()
-    )
+    return answer(await asyncio.to_thread(_switch, deps, operator_request, verb))
+
+
+def _switch(deps: OperatorDependencies, operator_request: OperatorRequest, verb: Verb) -> PauseState | BreakerState:
+    now, why, by = deps.clock.now(), operator_request.reason, operator_request.by
+    entry = AuditEntry.of_request(operator_request.identity, now, verb.value, "fleet", why)
+    if verb is Verb.RESET_BREAKER:
+        entry = replace(entry, before={"breaker": deps.repairs.breaker().reason}, after={"breaker": ""})
+    else:
+        paused = "" if verb is Verb.RESUME else f"{why} ({by})"
+        entry = replace(entry, before={"paused": deps.fleet.pause().reason}, after={"paused": paused})
+    deps.fleet.add_intent(verb.value, why, by, now, entry)
     deps.wake_loop()
     if verb is Verb.RESET_BREAKER:
-        return answer(BreakerState((await asyncio.to_thread(deps.repairs.breaker)).reason))
-    pause = await asyncio.to_thread(deps.fleet.pause)
-    return answer(PauseState(pause.reason, pause.halts))
+        return BreakerState(deps.repairs.breaker().reason)
+    pause = deps.fleet.pause()
+    return PauseState(pause.reason, pause.halts)
 
 
 async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> Response:
@@ -186,10 +197,8 @@ async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> 
     if recovery.status is not RecoveryStatus.RUNNING or recovery.ends_as is not None:
         status = recovery.ends_as or recovery.status
         return refuse(409, f"recovery {number} is {status.value}: there is nothing to cancel", "see GET /v1/recoveries")
-    now = deps.clock.now()
-    await asyncio.to_thread(
-        deps.repairs.ask, Verb.CANCEL, cancel_subject(number), operator_request.reason, operator_request.by, now
-    )
+    before: dict[str, Json] = {"status": recovery.status.value}
+    await asyncio.to_thread(_ask, deps, operator_request, Verb.CANCEL, cancel_subject(number), before)
     deps.wake_loop()
     return answer(CancelledRecovery(number, recovery.status.value))
 
@@ -210,11 +219,18 @@ async def _request_for_node(deps: OperatorDependencies, request: Request, verb: 
             else "docs/repair-cycle.md shows which request fits which state"
         )
         return refuse(409, f"{node} is {record.state.value}: {verb.value} would change nothing", hint)
-    await asyncio.to_thread(
-        deps.repairs.ask, verb, node, operator_request.reason, operator_request.by, deps.clock.now()
-    )
+    await asyncio.to_thread(_ask, deps, operator_request, verb, node, {"state": record.state.value})
     deps.wake_loop()
     return answer(AcceptedRequest(node, verb.value, record.state.value))
+
+
+def _ask(
+    deps: OperatorDependencies, operator_request: OperatorRequest, verb: Verb, subject: str, before: Mapping[str, Json]
+) -> None:
+    now, why = deps.clock.now(), operator_request.reason
+    entry = AuditEntry.of_request(operator_request.identity, now, verb.value, subject, why)
+    entry = replace(entry, before=before, after={"requested": verb.value})
+    deps.repairs.ask_audited(verb, entry)
 
 
 async def read_request(

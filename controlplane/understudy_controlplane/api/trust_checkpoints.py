@@ -17,6 +17,7 @@ from understudy_controlplane.api.dependencies import JobId
 from understudy_controlplane.api.operator_requests import read_request
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.live.directory import JobDirectory
@@ -56,5 +57,7 @@ async def _take(deps: TrustDependencies, job_id: int, request: Request) -> Respo
     if row is None:
         return refuse(404, f"job {job_id} is not known", "GET /v1/jobs lists the known jobs")
     now = deps.clock.now()
-    await asyncio.to_thread(deps.checkpoints.clear_anomalies, row, operator_request.reason, operator_request.by, now)
+    why, by = operator_request.reason, operator_request.by
+    entry = AuditEntry.of_request(identity, now, "trust-checkpoints", f"job {job_id}", why)
+    await asyncio.to_thread(deps.checkpoints.clear_anomalies, row, why, by, now, entry)
     return answer(Trusted(job_id, now))

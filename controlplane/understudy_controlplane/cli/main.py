@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from understudy_controlplane.cli.audit import audit_app
 from understudy_controlplane.cli.offline import (
     DEFAULT_CONFIG,
     ConfigOption,
@@ -40,6 +41,7 @@ app.add_typer(analyze, name="analyze")
 recovery_app = typer.Typer(no_args_is_help=True, help="Recoveries under way.")
 app.add_typer(recovery_app, name="recovery")
 app.add_typer(tokens_app, name="token")
+app.add_typer(audit_app, name="audit")
 
 TOKEN_FILES = (Path("~/.config/understudy/token"), Path("/etc/understudy/operator.token"))
 """The first one that this user can read counts."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ import msgspec
 import typer
 from rich.table import Table
 
+from understudy_controlplane.cli.database import opened
 from understudy_controlplane.cli.offline import (
     DEFAULT_CONFIG,
     ConfigOption,
@@ -27,7 +29,8 @@ from understudy_controlplane.cli.offline import (
     fail,
     print_json,
 )
-from understudy_controlplane.config import ConfigError, load_config
+from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Role, Token
 
 if TYPE_CHECKING:
@@ -64,7 +67,7 @@ def create(
     if file is not None:
         _write(file, secret)
     with _store(config) as store:
-        store.add([token])
+        store.add([token], _entry("token create", token.label, {"role": role.value, "expires_at": token.expires_at}))
     if file is None:
         typer.echo(secret)
     errors.print(f"role {role.value}, {token.label}, until {_date(token.expires_at)}; it is not shown again")
@@ -110,7 +113,9 @@ def revoke(
         if node:
             store.bar(node, _user(), now)
         else:
-            store.revoke([one.id for one in chosen], _user(), now)
+            ids: list[Json] = [one.id for one in chosen]
+            subject = label or f"token {token}"
+            store.revoke([one.id for one in chosen], _user(), now, _entry("token revoke", subject, {"ids": ids}))
     if node:
         typer.echo(f"{node} gets no token until `understudy token allow {node}`")
     elif not chosen:
@@ -126,28 +131,16 @@ def allow(
 ) -> None:
     """Let a node whose tokens were revoked have new ones."""
     with _store(config) as store:
-        was_barred = store.allow(node)
+        was_barred = store.allow(node, _user(), time.time())
     typer.echo(f"{node} can get a token again" if was_barred else f"{node} was not barred")
 
 
 @contextmanager
 def _store(config: Path) -> Iterator[TokenStore]:
-    from understudy_controlplane.store.database import StoreError, open_database, without_secrets
     from understudy_controlplane.store.tokens import TokenStore
 
-    try:
-        url = load_config(config).server.database
-    except ConfigError as error:
-        fail(str(error), 2)
-        raise
-    try:
-        engine = open_database(url)
-        try:
-            yield TokenStore(engine)
-        finally:
-            engine.dispose()
-    except (OSError, ModuleNotFoundError, StoreError) as error:
-        fail(f"database {without_secrets(url)}: cannot be used: {error}; run this as the control plane's user", 1)
+    with opened(config) as engine:
+        yield TokenStore(engine)
 
 
 def _write(path: Path, secret: str) -> None:
@@ -158,6 +151,10 @@ def _write(path: Path, secret: str) -> None:
         raise
     with os.fdopen(descriptor, "w") as file:
         file.write(f"{secret}\n")
+
+
+def _entry(action: str, subject: str, after: Mapping[str, Json]) -> AuditEntry:
+    return replace(AuditEntry.on_host(_user(), time.time(), action, subject), after=after)
 
 
 def _user() -> str:

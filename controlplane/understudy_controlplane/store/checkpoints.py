@@ -8,8 +8,10 @@ from typing import Any
 from sqlalchemy import Engine, Row, and_, func, insert, select
 
 from understudy_agent.wire import AnomalyKind
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import Attempt, Checkpoint, FirstNan, JobKey, StoredAnomaly
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.facts import GOES_ON
 from understudy_controlplane.store.fleet import is_job
@@ -144,10 +146,12 @@ class CheckpointStore:
                 )
         return tuple(found.values())
 
-    def clear_anomalies(self, job_row: int, reason: str, by: str, now: float) -> None:
+    def clear_anomalies(self, job_row: int, reason: str, by: str, now: float, audit: AuditEntry | None = None) -> None:
         """A user trusts the job's checkpoints: nothing known up to now makes them suspect."""
         with self._engine.begin() as connection:
             connection.execute(insert(tables.anomaly_clearance).values(job=job_row, at=now, reason=reason, by=by))
+            if audit is not None:
+                append(connection, audit)
 
 
 def _anomaly(row: Row[Any], job: JobKey) -> StoredAnomaly:

@@ -7,11 +7,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, bindparam, insert, select, true, update
 
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, checkpoint_folders
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
 from understudy_controlplane.fleet.operator import Pause, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.node_records import read_records, read_suspicions, record_of
 
@@ -226,9 +228,11 @@ class FleetStore:
             return Pause()
         return Pause(f"{row.reason} ({row.by})", row.verb == Verb.PAUSE_NOW)
 
-    def add_intent(self, verb: str, reason: str, by: str, now: float) -> None:
+    def add_intent(self, verb: str, reason: str, by: str, now: float, audit: AuditEntry | None = None) -> None:
         with self._engine.begin() as connection:
             connection.execute(insert(tables.operator_intent).values(at=now, verb=verb, reason=reason, by=by))
+            if audit is not None:
+                append(connection, audit)
 
 
 def _see_job(connection: Connection, job: Job, now: float) -> KnownJob:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, and_, bindparam, func, insert, or_, select, update
 
 from understudy_agent.wire import Gpu
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import MovedGpu
@@ -16,6 +17,7 @@ from understudy_controlplane.fleet.operator import Breaker, Request, Verb, recov
 from understudy_controlplane.fleet.recovery import REPAIR_KINDS
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import ID_MAX, insert_new, reading
 
 NODE_VERBS = (Verb.HOLD, Verb.RELEASE, Verb.RETIRE, Verb.TEST, Verb.BURN_IN)
@@ -71,13 +73,16 @@ class RepairStore:
             }
 
     def ask(self, verb: Verb, node: str, reason: str, by: str, now: float) -> None:
-        """What was asked of the same node before, and not answered yet, is not wanted any more."""
-        table = tables.operator_intent
+        """A request of the control plane itself. See `ask_audited`."""
         with self._engine.begin() as connection:
-            connection.execute(
-                update(table).where(table.c.subject == node, table.c.answered_at.is_(None)).values(answered_at=now)
-            )
-            connection.execute(insert(table).values(at=now, verb=verb.value, reason=reason, by=by, subject=node))
+            _ask(connection, {"at": now, "verb": verb.value, "reason": reason, "by": by, "subject": node})
+
+    def ask_audited(self, verb: Verb, entry: AuditEntry) -> None:
+        """What was asked of the same subject before, and not answered yet, is not wanted any more."""
+        row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject}
+        with self._engine.begin() as connection:
+            _ask(connection, {"verb": verb.value, **row})
+            append(connection, entry)
 
     def breaker(self) -> Breaker:
         """A decision opens it, and a person closes it."""
@@ -251,3 +256,10 @@ def _news(row: Row[Any], gpu: Gpu) -> dict[str, str]:
     """Identity of this GPU that is new or changed, as in another slot. A GPU that fails reports little of it."""
     known = {name: str(getattr(gpu, name)) for name in _IDENTITY}
     return {name: text for name, text in known.items() if text and text != getattr(row, name)}
+
+
+def _ask(connection: Connection, row: dict[str, Any]) -> None:
+    table = tables.operator_intent
+    of_subject = (table.c.subject == row["subject"], table.c.answered_at.is_(None))
+    connection.execute(update(table).where(*of_subject).values(answered_at=row["at"]))
+    connection.execute(insert(table).values(**row))

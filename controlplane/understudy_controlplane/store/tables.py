@@ -424,6 +424,23 @@ gpu_seen = Table(
     Index("ix_gpu_seen_node", "node"),
 )
 
+audit = Table(
+    "audit",
+    metadata,
+    # Who changed what. Triggers of the database refuse to change or delete rows.
+    Column("id", Integer, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("who", String(255), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("address", String(64), nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("subject", String(255), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("before", JSON, nullable=False),
+    Column("after", JSON, nullable=False),
+    Index("ix_audit_at", "at"),
+)
+
 barred_node = Table(
     "barred_node",
     metadata,

@@ -8,8 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
 
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role, Token
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import insert_new, reading
 
 _table = tables.token
@@ -32,10 +34,12 @@ class TokenStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def add(self, tokens: Iterable[NewToken]) -> None:
+    def add(self, tokens: Iterable[NewToken], audit: AuditEntry | None = None) -> None:
         """All of them or none."""
         with self._engine.begin() as connection:
             _add(connection, tokens)
+            if audit is not None:
+                append(connection, audit)
 
     def add_for_node(self, token: NewToken) -> None:
         """The node's expired tokens are deleted."""
@@ -67,7 +71,7 @@ class TokenStore:
         with reading(self._engine) as connection:
             return frozenset(connection.execute(query).scalars())
 
-    def revoke(self, ids: Iterable[int], by: str, now: float) -> None:
+    def revoke(self, ids: Iterable[int], by: str, now: float, audit: AuditEntry | None = None) -> None:
         """A token that is revoked already stays as it is."""
         with self._engine.begin() as connection:
             connection.execute(
@@ -75,6 +79,8 @@ class TokenStore:
                 .where(_table.c.id.in_(list(ids)), _table.c.revoked_at.is_(None))
                 .values(revoked_at=now, revoked_by=by)
             )
+            if audit is not None:
+                append(connection, audit)
 
     def bar(self, node: str, by: str, now: float) -> None:
         """The node gets no token until it is allowed again; those that it has are revoked."""
@@ -82,11 +88,13 @@ class TokenStore:
         with self._engine.begin() as connection:
             connection.execute(update(_table).where(*of_node).values(revoked_at=now, revoked_by=by))
             insert_new(connection, tables.barred_node, [{"node": node, "at": now, "by": by}])
+            append(connection, AuditEntry.on_host(by, now, "token revoke", f"node {node}"))
 
-    def allow(self, node: str) -> bool:
+    def allow(self, node: str, by: str, now: float) -> bool:
         """Whether the node was barred."""
         with self._engine.begin() as connection:
             table = tables.barred_node
+            append(connection, AuditEntry.on_host(by, now, "token allow", f"node {node}"))
             return bool(connection.execute(delete(table).where(table.c.node == node)).rowcount)
 
     def is_barred(self, node: str) -> bool:

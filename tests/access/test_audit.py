@@ -1,0 +1,123 @@
+"""Each change by a person or a program is kept: who, from where, what, why, before and after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy.exc import DBAPIError
+from typer.testing import CliRunner
+
+from tests import builders as b
+from tests.new_database import new_database
+from tests.tokens import bearer, with_tokens
+from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.cli.main import app
+from understudy_controlplane.fleet.change import Change
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.recovery import QuarantinePlan, StepName
+from understudy_controlplane.simulate.slurm import VirtualSlurm
+from understudy_controlplane.store.audit import entries
+from understudy_controlplane.store.fleet import FleetStore
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    server = {"database": with_tokens(new_database(tmp_path / "fleet.db"))}
+    with closing(
+        compose(b.config(mode="observe", server=server), Outside(VirtualSlurm(["n1"]), lambda _: True))
+    ) as made:
+        made.loop.tick()
+        yield made
+
+
+def ask(plane: ControlPlane, path: str, role: Role = Role.OPERATOR, **body: object) -> int:
+    client = TestClient(plane.app, client=("10.0.0.5", 40000), headers=bearer(role))
+    return client.post(path, json={"reason": "cables", "by": "mallory", **body}).status_code
+
+
+def shown(plane: ControlPlane) -> list[tuple[Any, ...]]:
+    names = ("who", "role", "address", "action", "subject", "reason", "before", "after")
+    return [tuple(one[name] for name in names) for one in entries(plane.engine, 0.0)]
+
+
+def test_requests_about_the_fleet_and_a_node(plane: ControlPlane) -> None:
+    who = ("operator", "operator", "10.0.0.5")
+    assert ask(plane, "/v1/pause", now=True) == 200
+    assert ask(plane, "/v1/resume") == 200
+    assert ask(plane, "/v1/nodes/n1/hold") == 200
+    assert ask(plane, "/v1/reset-breaker", Role.ADMIN) == 200
+    paused = {"paused": "cables (operator)"}
+    assert shown(plane) == [
+        (*who, "pause-now", "fleet", "cables", {"paused": ""}, paused),
+        (*who, "resume", "fleet", "cables", paused, {"paused": ""}),
+        (*who, "hold", "n1", "cables", {"state": "in_service"}, {"requested": "hold"}),
+        ("admin", "admin", "10.0.0.5", "reset-breaker", "fleet", "cables", {"breaker": ""}, {"breaker": ""}),
+    ]
+
+
+def test_requests_about_a_recovery(plane: ControlPlane) -> None:
+    plan = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n1",), drain_reason="understudy: x")
+    decision = Decision(10, "n1", Action.QUARANTINE, Because.RULE, "broken", plan=plan)
+    plane.stores.journal.record([Change(decision)], b.NOW, {})
+    (recovery,) = plane.stores.recoveries.running()
+    assert ask(plane, f"/v1/recoveries/{recovery.id}/cancel") == 200
+    assert [one[3:] for one in shown(plane)] == [
+        ("cancel", f"recovery {recovery.id}", "cables", {"status": "running"}, {"requested": "cancel"})
+    ]
+
+
+def test_a_request_that_is_refused_changed_nothing(plane: ControlPlane) -> None:
+    assert ask(plane, "/v1/nodes/n9/hold") == 404
+    assert ask(plane, "/v1/nodes/n1/hold", Role.VIEWER) == 403
+    assert shown(plane) == []
+
+
+def test_what_is_not_in_the_audit_did_not_happen(plane: ControlPlane) -> None:
+    """Both are one transaction."""
+    with plane.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'full'); END")
+    with pytest.raises(DBAPIError, match="full"):
+        ask(plane, "/v1/pause")
+    assert not FleetStore(plane.engine).pause().reason
+
+
+@pytest.mark.parametrize("change", ["UPDATE audit SET who = 'x'", "DELETE FROM audit"])
+def test_the_database_itself_keeps_every_entry(plane: ControlPlane, change: str) -> None:
+    ask(plane, "/v1/pause")
+    with pytest.raises(DBAPIError, match="append-only"), plane.engine.begin() as connection:
+        connection.exec_driver_sql(change)
+    assert len(shown(plane)) == 1
+
+
+def test_changes_of_tokens_are_exported_as_lines_of_json(tmp_path: Path) -> None:
+    config = tmp_path / "controlplane.toml"
+    config.write_text(f'cluster = "c"\n[server]\ndatabase = "{new_database(tmp_path / "fleet.db")}"\n')
+
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(app, [*arguments, "--config", str(config)])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    secret = run("token", "create", "--role", "viewer", "--label", "alice").strip()
+    run("token", "revoke", "--label", "alice")
+    run("token", "revoke", "--node", "n1")
+    run("token", "allow", "n1")
+    exported = run("audit", "export")
+    lines = [json.loads(line) for line in exported.splitlines()]
+    assert [(one["role"], one["action"], one["subject"]) for one in lines] == [
+        ("host", "token create", "alice"),
+        ("host", "token revoke", "alice"),
+        ("host", "token revoke", "node n1"),
+        ("host", "token allow", "node n1"),
+    ]
+    assert all(one["who"] and one["at"] for one in lines)
+    assert lines[0]["after"]["role"] == "viewer"
+    assert secret not in exported
+    assert run("audit", "export", "--since", "2999-01-01") == ""
