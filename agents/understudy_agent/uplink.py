@@ -40,6 +40,9 @@ _TRANSIENT = {401, 404, 408, 425, 429}
 FAILURES_BEFORE_NARROWING = 3
 """A control plane that cannot take a report now can usually take the next one."""
 
+_OF_THE_NODE = ("/v1/reports", "/v1/challenge", "/v1/node-token")
+"""Requests that the agent makes for itself. The others it makes for users' programs."""
+
 UNKNOWN_NAMES_MAX = 64
 """Names of unknown fields in answers that are logged, in the life of the agent."""
 
@@ -301,7 +304,8 @@ class Uplink:
         if body is not None:
             headers["Content-Type"] = "application/json"
         timeout = httpx.Timeout(self._timeout_seconds, read=self._timeout_seconds + wait_seconds)
-        return await self._client.request(method, url, content=body, headers=headers, timeout=timeout)
+        client = self._client if url.endswith(_OF_THE_NODE) else self._client_of_users
+        return await client.request(method, url, content=body, headers=headers, timeout=timeout)
 
     def _prefer(self, url: str) -> None:
         if self._urls[0] != url:
