@@ -15,6 +15,7 @@ import pytest
 
 from tests import PYTHON_PATH
 from tests.launch.local import LocalGang
+from tests.testbed.processes import is_running, read_process
 
 pytestmark = pytest.mark.integration
 
@@ -272,6 +273,17 @@ def test_a_sigterm_to_the_step_is_no_warning_unless_it_was_configured(gang: Loca
     os.kill(gang.seat("n2"), signal.SIGTERM)
     time.sleep(0.3)
     assert not gang.events("checkpoint_asked")
+
+
+def test_seats_whose_step_slurm_ends_do_not_wait_for_a_launcher_that_is_silent(gang: LocalGang) -> None:
+    """The power of the batch host is gone: no connection is reset. Slurm's SIGKILL would come after 30 s."""
+    gang.start(THREE)
+    gang.wait_for_launch(0, 3)
+    rank = read_process(gang.ranks(0)[1]["pid"])
+    assert rank is not None
+    gang.launcher.send_signal(signal.SIGSTOP)
+    os.kill(gang.seat("n2"), signal.SIGTERM)
+    gang.wait_for(lambda: not is_running(rank), 12, "its rank has ended")
 
 
 def test_a_node_lost_after_the_warning_leaves_the_job_to_be_requeued(gang: LocalGang) -> None:

@@ -28,7 +28,7 @@ from understudy_agent.launch.protocol import (
 
 UNPROVEN_MAX = 4096
 UNPROVEN_SECONDS = 10.0
-LAUNCHER_BEAT_SECONDS = 5.0
+LAUNCHER_BEAT_SECONDS = 2.0
 _ALSO = "also"
 
 

@@ -37,6 +37,8 @@ from understudy_agent.launch.warm_pool import WarmInterpreter
 
 SILENCE_SECONDS = 120.0
 """After this time without a message the seat ends, as if the launcher was gone."""
+SILENCE_WHEN_ENDED_SECONDS = 6.0
+"""The same once Slurm has sent SIGTERM to the step: where the batch host has lost its power, no connection is reset."""
 ENDING_POLL_SECONDS = 0.01
 
 
@@ -62,6 +64,7 @@ class Seat:
         self._phase = Phase.STANDBY
         self._keeping_until = 0.0
         self._last_message_at = self._beaten = time.monotonic()
+        self._patience_seconds = SILENCE_SECONDS
         self._selector = selectors.DefaultSelector()
         self._ranks = Ranks(command, options.preload, self._selector, restartable=options.in_process is not None)
         self._port_holder = bind_a_port(self._ports)
@@ -104,8 +107,8 @@ class Seat:
         now = time.monotonic()
         if now - before > 10 * BEAT_SECONDS:  # the seat itself did not run: the launcher was not silent
             self._last_message_at = now
-        if now - self._last_message_at > SILENCE_SECONDS:
-            raise ProtocolError(f"no message from the launcher for {SILENCE_SECONDS:.0f} s; ending")
+        if now - self._last_message_at > self._patience_seconds:
+            raise ProtocolError(f"no message from the launcher for {self._patience_seconds:.0f} s; ending")
         if now - self._beaten >= BEAT_SECONDS:
             self._beaten = now
             self._send("beat")
@@ -158,6 +161,8 @@ class Seat:
 
     def _report_signals(self, numbers: bytes) -> None:
         """Slurm warns steps, and not the batch script, of a preemption: the seat reports it to the launcher."""
+        if signal.SIGTERM in numbers:
+            self._patience_seconds = SILENCE_WHEN_ENDED_SECONDS
         for received in sorted(set(numbers) - {signal.SIGCHLD}):
             self._send("signalled", number=received)
 
