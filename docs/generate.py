@@ -77,6 +77,8 @@ AGENT_KEYS = {
     "control_plane_urls": "base addresses; reports go to the first that answers",
     "node": "NodeName in Slurm; empty: SLURMD_NODENAME, or the short host name",
     "token_file": "file with the node's own token; without it the agent gets a token by MUNGE, as root",
+    "ca_file": "certificates (PEM) that may sign the control plane's, where its URL begins with https; without it the "
+    "system's",
     "munge_socket": "socket of munged; without it MUNGE's own default",
     "report_interval_seconds": "time between two reports; a new fact is sent at once",
     "request_timeout_seconds": "time after which a control plane counts as not answering",

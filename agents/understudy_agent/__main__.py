@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from understudy_agent.config import Config, ConfigError, check_identity, load_config, read_boot_id
+from understudy_agent.config import Config, ConfigError, check_identity, load_config, read_boot_id, tls_of
 from understudy_agent.log import fields, log, set_up_logging
 from understudy_agent.loop import Agent
 from understudy_agent.ranks import SocketInUseError
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load_config(options.config)
         check_identity(config)
+        tls_of(config)
         read_boot_id(config)
     except ConfigError as error:
         sys.stderr.write(f"understudy agent: {error}\n")

@@ -6,6 +6,7 @@ import difflib
 import os
 import shutil
 import socket
+import ssl
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,6 +48,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """NodeName in Slurm; empty: SLURMD_NODENAME from the environment, or the short host name."""
     token_file: Path | None = None
     """File with the node's own token. Without it the agent gets a token by MUNGE, as root."""
+    ca_file: Path | None = None
+    """Certificates (PEM) that may sign the control plane's, for URLs with https; without it the system's."""
     munge_socket: Path | None = None
     """Socket of munged; without it MUNGE's own default."""
     report_interval_seconds: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0
@@ -100,6 +103,17 @@ def load_config(path: Path) -> Config:
 def read_token(path: Path) -> str:
     """Raises ConfigError when the file holds no token."""
     return _read_value(path, "token_file", "write the token of this node into it, or leave token_file out: MUNGE")
+
+
+def tls_of(config: Config) -> ssl.SSLContext | None:
+    """What the control plane's certificate is held against; None: the system's certificates. Raises ConfigError."""
+    if config.ca_file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=config.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        problem = f"ca_file: {config.ca_file} cannot be used: {error}"
+        raise ConfigError(f"{problem}; it has to hold certificates in PEM") from error
 
 
 def check_identity(config: Config) -> None:

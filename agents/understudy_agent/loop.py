@@ -13,7 +13,7 @@ import time
 import msgspec
 
 from understudy_agent.coalesced_requests import CoalescedRequests
-from understudy_agent.config import Config, read_boot_id
+from understudy_agent.config import Config, read_boot_id, tls_of
 from understudy_agent.credentials import credentials_of
 from understudy_agent.facts import FactQueue, Settle
 from understudy_agent.hooks.records import HookRecords, JobGone
@@ -76,6 +76,7 @@ class Agent:
             self._facts,
             config.request_timeout_seconds,
             on_unfit=self._verdict.note,
+            tls=tls_of(config),
         )
         self._ranks = RankServer(
             config.socket,

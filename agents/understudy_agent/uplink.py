@@ -7,6 +7,7 @@ fails is lost; its facts go into the next one.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ class Uplink:
         facts: FactQueue,
         request_timeout_seconds: float,
         on_unfit: Callable[[str], None] = lambda _: None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`on_unfit` is called with every acknowledgement: why no new job may start here; empty: no objection."""
         self._urls = list(urls)
@@ -111,9 +113,9 @@ class Uplink:
         self._on_unfit = on_unfit
         self._timeout_seconds = request_timeout_seconds
         # No proxy from the environment: the control plane is on the cluster's own network.
-        self._client = httpx.AsyncClient(trust_env=False)
+        self._client = httpx.AsyncClient(trust_env=False, verify=tls or True)
         # What users ask for never takes the connections of reports.
-        self._client_of_users = httpx.AsyncClient(trust_env=False)
+        self._client_of_users = httpx.AsyncClient(trust_env=False, verify=tls or True)
         self._sequence = 0
         self._batch_max = FACTS_PER_REPORT_MAX
         self._failures = 0

@@ -14,6 +14,7 @@ import structlog
 import uvicorn
 
 from understudy_controlplane.api.connections import limited_http
+from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config, ConfigError, Limits
 from understudy_controlplane.fleet.slurm import SlurmNode
@@ -107,19 +108,21 @@ def compose_alone(config: Config, outside: Outside) -> tuple[IO[str] | None, Con
         raise ConfigError(f"database {shown}: cannot be used: {error}; set server.database") from error
 
 
-def serve(config: Config, outside: Outside | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Raises ConfigError when the configuration cannot be used on this host."""
-    configure_logging()
-    tune_interpreter()
-    lock, control_plane = compose_alone(config, outside or real_outside(config))
-    structlog.get_logger().info(
-        "control_plane_started",
-        cluster=config.cluster,
-        mode=config.mode.value,
-        host=config.server.host,
-        port=config.server.port,
-    )
-    uvicorn.run(
+def certificate_of(config: Config) -> CertificateFiles | None:
+    """Raises ConfigError where it cannot be used."""
+    server = config.server
+    if server.tls_certificate is None or server.tls_key is None:
+        return None
+    files = CertificateFiles(server.tls_certificate, server.tls_key)
+    try:
+        files.check()
+    except CertificateError as error:
+        raise ConfigError(f"server.tls_certificate: {error}") from error
+    return files
+
+
+def server_of(control_plane: ControlPlane, config: Config, certificate: CertificateFiles | None) -> uvicorn.Server:
+    settings = uvicorn.Config(
         control_plane.app,
         http=limited_http(within_open_files(config.limits)),
         ws="none",
@@ -129,5 +132,30 @@ def serve(config: Config, outside: Outside | None = None) -> None:
         access_log=False,
         proxy_headers=False,  # the address of a request is that of its connection
         timeout_graceful_shutdown=5,
+        ssl_certfile=certificate.certificate if certificate else None,
+        ssl_keyfile=certificate.key if certificate else None,
     )
+    return TlsServer(settings, certificate) if certificate else uvicorn.Server(settings)
+
+
+def serve(config: Config, outside: Outside | None = None) -> None:
+    """Run until SIGTERM or SIGINT. Raises ConfigError when the configuration cannot be used on this host."""
+    configure_logging()
+    tune_interpreter()
+    certificate = certificate_of(config)
+    lock, control_plane = compose_alone(config, outside or real_outside(config))
+    structlog.get_logger().info(
+        "control_plane_started",
+        cluster=config.cluster,
+        mode=config.mode.value,
+        host=config.server.host,
+        port=config.server.port,
+    )
+    if certificate is None and not config.server.is_local:
+        structlog.get_logger().warning(
+            "requests_not_encrypted",
+            host=config.server.host,
+            remedy="set tls_certificate and tls_key in [server], or keep the port inside a network that you trust",
+        )
+    server_of(control_plane, config, certificate).run()
     structlog.get_logger().info("control_plane_stopped", database_lock=lock.name if lock else "none")

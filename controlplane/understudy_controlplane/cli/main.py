@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import httpx
 import msgspec
 import typer
+from click import get_current_context
 from rich.markup import escape
 from rich.table import Table
 
@@ -56,6 +58,14 @@ TokenOption = Annotated[
         help="File with your token.",
     ),
 ]
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file",
+        envvar="UNDERSTUDY_CA_FILE",
+        help="Certificates (PEM) that may sign the control plane's; without it the system's.",
+    ),
+]
 NodeArgument = Annotated[str, typer.Argument(help="NodeName in Slurm.")]
 JobArgument = Annotated[int, typer.Argument(help="Slurm's job id.")]
 ReasonArgument = Annotated[str, typer.Argument(help="Why; it is recorded with the label of your token.")]
@@ -73,11 +83,14 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
+    ca_file: CaOption = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """What the command takes before a verb."""
+    context.obj = ca_file
 
 
 @app.command()
@@ -351,11 +364,25 @@ def _get_all(url: str, path: str, token: str) -> list[Any]:
     return list(records)
 
 
+def _certificates() -> ssl.SSLContext | bool:
+    """What the control plane's certificate is held against; True: the system's certificates."""
+    ca_file: Path | None = get_current_context().obj
+    if ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        fail(f"{ca_file}: cannot be used: {error}; --ca-file names a file with certificates in PEM", 2)
+        raise
+
+
 def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") -> tuple[Any, str]:
     """The answer, and the query of the next page, where there is one."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        response = httpx.request(method, url + path, json=json, headers=headers, timeout=TIMEOUT_SECONDS)
+        response = httpx.request(
+            method, url + path, json=json, headers=headers, timeout=TIMEOUT_SECONDS, verify=_certificates()
+        )
     except httpx.HTTPError as error:
         fail(f"{url}: no answer: {error}; check that `understudy serve` runs there, or name another URL with --url", 1)
         raise

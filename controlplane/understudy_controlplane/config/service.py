@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 from enum import StrEnum
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from understudy_controlplane.config.section import Section
 
@@ -13,6 +15,12 @@ from understudy_controlplane.config.section import Section
 class Server(Section):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(7117, ge=0, le=65535, description="Port to listen on.")
+    tls_certificate: Path | None = Field(
+        None, description="Certificate with its chain (PEM). With it and its key all connections are encrypted."
+    )
+    tls_key: Path | None = Field(
+        None, description="Key of the certificate (PEM, no passphrase, closed to other users)."
+    )
     database: str = Field(
         "sqlite:////var/lib/understudy/understudy.db", description="SQLAlchemy URL of the fleet database."
     )
@@ -28,6 +36,20 @@ class Server(Section):
         description="Addresses and host names from which agents connect, where Slurm's NodeAddr is another one: "
         '`node_addresses = { n1 = ["10.2.0.1"] }`.',
     )
+
+    @model_validator(mode="after")
+    def _certificate_with_key(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key belong together: set both or none")
+        return self
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs on this host can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
 
 class Gateway(StrEnum):

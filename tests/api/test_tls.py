@@ -1,0 +1,156 @@
+"""TLS by two lines: agents and commands trust the named authority alone, and a new certificate needs no restart."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from understudy_agent.credentials import TokenFile
+from understudy_agent.facts import FactQueue
+from understudy_agent.uplink import Uplink
+from understudy_agent.wire import WIRE_VERSION, Report
+from understudy_controlplane.api.connections import limited_http
+from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
+from understudy_controlplane.config import ConfigError, Limits, parse_config
+
+pytestmark = pytest.mark.integration  # runs openssl, and a server
+
+
+async def app(_scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"11")]})
+    await send({"type": "http.response.body", "body": b'{"facts":0}'})
+
+
+def make_certificate(folder: Path) -> CertificateFiles:
+    """Signed by itself, for 127.0.0.1."""
+    folder.mkdir()
+    files = CertificateFiles(folder / "cert.pem", folder / "key.pem")
+    name = ["-subj", f"/CN={folder.name}", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(files.key)]
+    command = ["openssl", "req", "-x509", *key, *name, "-out", str(files.certificate)]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    files.key.chmod(0o600)
+    return files
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[CertificateFiles, CertificateFiles]:
+    folder = tmp_path_factory.mktemp("certificates")
+    return make_certificate(folder / "first"), make_certificate(folder / "second")
+
+
+def put(files: CertificateFiles, into: CertificateFiles) -> None:
+    put_file(files.certificate, into.certificate)
+    put_file(files.key, into.key)
+
+
+def put_file(new: Path, place: Path) -> None:
+    """As a program that renews certificates does: another file in its place."""
+    fresh = place.with_suffix(".new")
+    fresh.touch(mode=0o600)
+    fresh.write_bytes(new.read_bytes())
+    fresh.rename(place)
+
+
+@pytest.fixture
+def files(tmp_path: Path, certificates: tuple[CertificateFiles, CertificateFiles]) -> CertificateFiles:
+    files = CertificateFiles(tmp_path / "cert.pem", tmp_path / "key.pem")
+    put(certificates[0], files)
+    return files
+
+
+@pytest.fixture
+def server(files: CertificateFiles) -> Iterator[TlsServer]:
+    config = uvicorn.Config(
+        app,
+        port=0,
+        http=limited_http(Limits()),
+        lifespan="off",
+        log_config=None,
+        ssl_certfile=files.certificate,
+        ssl_keyfile=files.key,
+    )
+    server = TlsServer(config, files)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+    yield server
+    server.should_exit = True
+    thread.join(10)
+
+
+def url(server: TlsServer) -> str:
+    return f"https://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+
+
+def trusts(authority: CertificateFiles, server: TlsServer) -> bool:
+    try:
+        return httpx.get(url(server), verify=ssl.create_default_context(cafile=authority.certificate)).is_success
+    except httpx.ConnectError:
+        return False
+
+
+def test_a_new_certificate_is_used_without_a_restart(
+    server: TlsServer, files: CertificateFiles, certificates: tuple[CertificateFiles, CertificateFiles]
+) -> None:
+    first, second = certificates
+    assert (trusts(first, server), trusts(second, server)) == (True, False)
+    put_file(second.certificate, files.certificate)
+    server.reload()
+    assert trusts(first, server), "the key is still the old one"
+    put_file(second.key, files.key)
+    server.reload()
+    assert (trusts(first, server), trusts(second, server)) == (False, True)
+
+
+def test_an_agent_sends_its_token_to_no_other_server(
+    server: TlsServer, certificates: tuple[CertificateFiles, CertificateFiles]
+) -> None:
+    report = Report(WIRE_VERSION, "c", "n1", "b", 0, 1.0, 0.0)
+
+    async def send(authority: CertificateFiles | None) -> bool:
+        tls = ssl.create_default_context(cafile=authority.certificate) if authority else None
+        uplink = Uplink([url(server)], TokenFile(lambda: "secret"), FactQueue(), 5.0, tls=tls)
+        try:
+            return await uplink.send(report)
+        finally:
+            await uplink.close()
+
+    first, second = certificates
+    assert [asyncio.run(send(one)) for one in (first, second, None)] == [True, False, False]
+
+
+def test_a_key_that_others_can_read_or_that_does_not_fit_is_refused(
+    files: CertificateFiles, certificates: tuple[CertificateFiles, CertificateFiles]
+) -> None:
+    files.check()
+    with pytest.raises(CertificateError, match="cannot be used"):
+        CertificateFiles(files.certificate, certificates[1].key).check()
+    with pytest.raises(CertificateError, match="No such file"):
+        CertificateFiles(files.certificate, files.key.with_name("none")).check()
+    files.key.chmod(0o644)
+    with pytest.raises(CertificateError, match="other users can read"):
+        files.check()
+
+
+def test_certificate_and_key_belong_together() -> None:
+    with pytest.raises(ConfigError, match="set both or none"):
+        parse_config('cluster = "c"\n[server]\ntls_certificate = "/c.pem"', "site.toml")
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("198.18.0.1", False), ("head1", False)],
+)
+def test_a_control_plane_knows_whether_others_can_connect(host: str, local: bool) -> None:
+    assert parse_config(f'cluster = "c"\n[server]\nhost = "{host}"', "site.toml").server.is_local is local
