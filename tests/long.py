@@ -31,6 +31,7 @@ def parts() -> list[Part]:
     python = (sys.executable, "-m")
     examples = ("-m", "hypothesis", "--hypothesis-profile", "long", "-n", "2", "--dist", "worksteal")
     return [
+        Part("fuzzing", (*python, "tests.fuzz", "--seconds", "600")),
         Part("generated examples", (*python, "pytest", "-q", *examples)),
         *(Part(stage, (*python, "tests.run", stage)) for stage in STAGES),
         Part("versions of Python", (*python, "tests.python_versions")),

@@ -211,8 +211,13 @@ def contains_nul(value: object) -> bool:
 
 
 def unknown_content(line: bytes) -> list[str]:
-    """What this release does not know in a line that decode() read, as wire_unknown names it."""
-    return unknown_in_any(get_args(Message), line)
+    """What this release does not know in a line that decode() read, as wire_unknown names it. Raises DecodeError where
+    a name that decode() skipped is no text.
+    """
+    try:
+        return unknown_in_any(get_args(Message), line)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def encode(answer: Answer) -> bytes:

@@ -234,7 +234,7 @@ class RankConnection:
             self._sit_down(message, on_seated)
             self._take(message)
             if self._hello is None or self._hello.release != RELEASE:
-                self._server.note_unknown(unknown_content(line))
+                self._note_unknown(line)
 
     def answer(self, answer: Answer) -> None:
         """Dropped when the rank is gone. Closes the connection of a rank that does not read its answers."""
@@ -260,6 +260,12 @@ class RankConnection:
             self._server.launchers.close(self._launcher)
         if self._hello is not None:
             self._server.windows.leave(self._hello, self.user_id)
+
+    def _note_unknown(self, line: bytes) -> None:
+        try:
+            self._server.note_unknown(unknown_content(line))
+        except msgspec.MsgspecError as error:
+            raise RefusedError(f"the message cannot be decoded: {error}") from error
 
     def _refuse_nul(self, message: Message) -> None:
         """No database stores it. A message with an id is answered, so that the sender does not repeat it."""

@@ -427,6 +427,19 @@ def test_a_connection_without_a_hello_is_closed_and_one_with_it_stays(tmp_path: 
     on_stage(tmp_path, play)
 
 
+def test_a_field_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    """Decoding skips it unread. Found by the fuzzer."""
+
+    async def play(stage: Stage) -> None:
+        rank = await stage.connect()
+        rank.writer.write(json.dumps(HELLO).encode()[:-1] + b', "r\xff": 1}\n')
+        assert "the message cannot be decoded" in (await rank.hear() or {})["error"]
+        assert await rank.hear() is None
+        await rank.close()
+
+    on_stage(tmp_path, play)
+
+
 def test_a_text_that_no_database_stores_is_refused_and_the_connection_stays(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         rank = await stage.connect()

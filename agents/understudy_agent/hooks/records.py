@@ -116,7 +116,7 @@ class HookRecords:
                 self._discard(path, "left unfinished by a hook that was killed")
             return
         try:
-            record = _parse(text, written_at)
+            record = parse(text, written_at)
         except MalformedRecordError as error:
             self._discard(path, str(error))
             return
@@ -176,7 +176,7 @@ def _read(path: Path) -> tuple[str, float]:
     return content.decode("ascii", "replace"), status.st_mtime
 
 
-def _parse(text: str, written_at: float) -> JobRefused | JobGone:
+def parse(text: str, written_at: float) -> JobRefused | JobGone:
     """Uses `written_at`, which is more precise than the whole seconds in the record. Raises MalformedRecordError."""
     kind, _, rest = text.partition(" ")
     values = rest.split(maxsplit=3)

@@ -1,0 +1,198 @@
+"""A small coverage-guided fuzzer: it changes inputs that are known, and keeps those that reach new lines.
+
+Coverage is taken with `sys.settrace`, of the target's own files only. The same seed gives the same inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tests import REPOSITORY
+
+CORPUS = REPOSITORY / "tests" / "data" / "fuzz"
+INPUT_BYTES_MAX = 20_000
+EACH_KEPT_MAX = 2_000
+"""Inputs in memory of one run."""
+
+Line = tuple[str, int]
+
+STRANGE: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    255,
+    2**31,
+    2**53 + 1,
+    2**62,
+    2**63,
+    2**64,
+    -(2**63) - 1,
+    0.5,
+    1e308,
+    -1e-308,
+    "",
+    "\0",
+    "a\nb",
+    "\ud7ff\ue000\uffff",
+    "ä" * 3000,
+    "x" * 300,
+    "../../x",
+    [],
+    {},
+    [[[[]]]],
+    {"type": "hello"},
+)
+BYTES: tuple[bytes, ...] = (
+    b"\0",
+    b"\xff",
+    b"\n",
+    b"\\u0000",
+    b"\\ud800",
+    b"[" * 300,
+    b'"',
+    b"9" * 40,
+    b";",
+    b",",
+    b":",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What `run` raises is a defect. Coverage is of source files whose path contains one of `files`."""
+
+    name: str
+    run: Callable[[bytes], None]
+    seeds: tuple[bytes, ...]
+    files: tuple[str, ...]
+
+    def corpus(self) -> list[bytes]:
+        kept = sorted((CORPUS / self.name).iterdir()) if (CORPUS / self.name).is_dir() else []
+        return [*self.seeds, *(path.read_bytes() for path in kept)]
+
+
+class DefectError(Exception):
+    """This input broke the target."""
+
+    def __init__(self, content: bytes, cause: BaseException) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}; the input was {content[:2000]!r}")
+        self.content = content
+
+
+@dataclass(slots=True)
+class Fuzzer:
+    target: Target
+    seed: int
+    found: list[bytes] = field(default_factory=list)
+    """Inputs that reached lines which no input of the corpus reaches."""
+    executions: int = 0
+    _seen: set[Line] = field(default_factory=set)
+
+    def replay(self) -> None:
+        """Raises DefectError."""
+        for content in self.target.corpus():
+            self._execute(content)
+
+    def run(self, executions: int | None = None, seconds: float | None = None) -> None:
+        """Until that many, or for so many seconds. Raises DefectError."""
+        rng = random.Random(self.seed)
+        known = self.target.corpus()
+        self.replay()
+        until = None if seconds is None else time.monotonic() + seconds
+        while (executions is None or self.executions < executions) and (until is None or time.monotonic() < until):
+            content = _changed(rng, rng.choice(known), known)[:INPUT_BYTES_MAX]
+            if self._execute(content):
+                self.found.append(content)
+                known = [*known, content][-EACH_KEPT_MAX:]
+
+    def keep(self) -> Iterator[Path]:
+        """Adds what was found to the corpus."""
+        directory = CORPUS / self.target.name
+        directory.mkdir(parents=True, exist_ok=True)
+        for content in self.found:
+            path = directory / f"{hashlib.sha256(content).hexdigest()[:16]}.bin"
+            path.write_bytes(content)
+            yield path
+
+    def _execute(self, content: bytes) -> bool:
+        """Whether it reached a new line. Raises DefectError."""
+        before = len(self._seen)
+        self.executions += 1
+        sys.settrace(self._trace)
+        try:
+            self.target.run(content)
+        except Exception as error:
+            raise DefectError(content, error) from error
+        finally:
+            sys.settrace(None)
+        return len(self._seen) > before
+
+    def _trace(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        name = frame.f_code.co_filename
+        return self._trace_line if any(part in name for part in self.target.files) else None
+
+    def _trace_line(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line":
+            self._seen.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._trace_line
+
+
+def _changed(rng: random.Random, content: bytes, known: Iterable[bytes]) -> bytes:
+    for _ in range(rng.choice((1, 1, 1, 1, 2, 4))):
+        lines = content.split(b"\n")
+        number = rng.randrange(len(lines))
+        lines[number] = _changed_json(rng, lines[number]) or _changed_bytes(rng, lines[number])
+        if rng.random() < 0.1:
+            lines.insert(number, rng.choice(rng.choice(list(known)).split(b"\n")))
+        content = b"\n".join(lines)
+    return content
+
+
+def _changed_json(rng: random.Random, line: bytes) -> bytes | None:
+    """The same JSON with one value replaced, removed or added. None: no JSON, or to be changed otherwise."""
+    if rng.random() < 0.1:
+        return None
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    places = list(_places(value))
+    if not places:
+        return None
+    container, key = rng.choice(places)
+    choice = rng.random()
+    if choice < 0.15:
+        del container[key]
+    elif choice < 0.3 and isinstance(container, dict):
+        container[rng.choice(("new", "type", "id", "facts", "a\0"))] = rng.choice(STRANGE)
+    elif choice < 0.45 and isinstance(container, list):
+        container[key:key] = [container[key]] * rng.choice((1, 2, 300))
+    elif isinstance(container[key], int) and choice < 0.7:
+        container[key] += rng.choice((-1, 1, 1000))
+    else:
+        container[key] = rng.choice(STRANGE)
+    return json.dumps(value).encode()
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every value inside this one, as its container and its key there."""
+    keys: Iterable[Any] = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield value, key
+        yield from _places(value[key])
+
+
+def _changed_bytes(rng: random.Random, line: bytes) -> bytes:
+    at, length = rng.randrange(len(line) + 1), rng.choice((0, 0, 1, 2, 8, 64))
+    inserted = rng.choice((rng.choice(BYTES), rng.randbytes(rng.choice((1, 2, 8))), line[at : at + length] * 2))
+    return line[:at] + inserted + line[at + length :]
