@@ -48,6 +48,11 @@ def test_a_file_that_is_not_toml_is_refused_as_such() -> None:
     assert "not valid TOML" in complaint("cluster = ")
 
 
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000])
+def test_a_value_that_no_program_reads_is_refused_as_such(value: str) -> None:
+    assert "not valid TOML" in complaint(f"mode = {value}")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read"):
         load_config(tmp_path / "nowhere.toml")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import cast
@@ -34,13 +35,18 @@ from understudy_agent.wire import (
     RestorePoint,
 )
 from understudy_agent.wire_unknown import unknown_in
+from understudy_controlplane.config import ConfigError, parse_config
 from understudy_controlplane.fleet.job import KnownJob
 from understudy_controlplane.ingest.decode import decode_report
+from understudy_controlplane.slurm import parse
+from understudy_controlplane.slurm.hostlist import HOSTS_MAX, HostListError, compress, expand
+from understudy_controlplane.slurm.protocol import SlurmError
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import Circumstances, FactStore
 from understudy_controlplane.store.fleet import FleetStore
 
+SLURM_DATA = Path(__file__).resolve().parents[1] / "slurm" / "data"
 NODES = ("n1", "n2", "n3", "n4")
 
 
@@ -190,6 +196,29 @@ def read_hook_record(content: bytes) -> None:
             _understood(b.report("n1", facts=[record]))
 
 
+# -- what Slurm prints, with what users wrote into it, and the configuration -------------------------------------------
+
+
+def read_slurm(content: bytes) -> None:
+    text = content.decode("utf-8", "replace")
+    for read in SLURM_READERS:
+        with contextlib.suppress(SlurmError):
+            read(text)
+
+
+def read_host_list(content: bytes) -> None:
+    with contextlib.suppress(HostListError):
+        names = expand(content.decode("utf-8", "replace"))
+        assert len(names) <= HOSTS_MAX
+        few = names[:100]
+        assert set(expand(compress(few))) == set(few)
+
+
+def read_configuration(content: bytes) -> None:
+    with contextlib.suppress(ConfigError):
+        parse_config(content.decode("utf-8", "replace"), "site.toml")
+
+
 # -- seeds -----------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +252,24 @@ KERNEL_RECORDS = (
 )
 HOOK_RECORDS = (b"refused 12 3 1700000000 Xid 79 on GPU 3\n", b"refused 12 - 1700000000 x\n", b"gone 12 0 1700000000\n")
 
+SLURM_READERS: tuple[Callable[[str], object], ...] = (
+    parse.parse_config,
+    parse.parse_nodes,
+    parse.parse_jobs,
+    parse.parse_reservations,
+    parse.parse_steps,
+    parse.parse_topology,
+    parse.parse_extra,
+)
+SLURM_PRINTED = (
+    *(b"\n".join(path.read_bytes().split(b"\n")[:2]) for path in sorted(SLURM_DATA.glob("*.txt"))),
+    b"Configuration data as of 2026-11-21T12:38:49\nClusterName = testbed\nBOOT_TIME = 2026-11-21T12:38:29\n",
+    b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-4] Switches=(null)\n",
+    b"StepId=7.0 UserId=0 StartTime=2026-11-21T12:38:29 TimeLimit=UNLIMITED State=RUNNING Nodes=n1 Name=x\n",
+)
+HOST_LISTS = (b"n[1-4,07],gpu-a[001-003]b,x", b"a[1-3][2-4]", b"(null)")
+CONFIGURATIONS = (b'cluster = "c"\nmode = "act"\n[spares]\ncount = 3\n[silence]\ndead_after_seconds = 60.5\n',)
+
 _target = partial(
     Target, files=("understudy_agent/", "understudy_controlplane/ingest", "understudy_controlplane/store")
 )
@@ -235,5 +282,8 @@ TARGETS = {
         _target("rank", hear_rank, _conversations()),
         _target("kernel_record", read_kernel_record, KERNEL_RECORDS),
         _target("hook_record", read_hook_record, HOOK_RECORDS),
+        Target("slurm_records", read_slurm, SLURM_PRINTED, ("understudy_controlplane/slurm",)),
+        Target("host_list", read_host_list, HOST_LISTS, ("understudy_controlplane/slurm",)),
+        Target("configuration", read_configuration, CONFIGURATIONS, ("understudy_controlplane/config", "tomllib")),
     )
 }

@@ -43,6 +43,12 @@ def test_many_ranges_cannot_fill_the_memory() -> None:
         expand("a[0-60000][0-60000]")
 
 
+@pytest.mark.parametrize("text", [f"n[{'9' * 5000}]", f"{'x' * 5000}[1-9]", f"n[{','.join(['0-65535'] * 1000)}]"])
+def test_few_characters_cannot_fill_the_memory_either(text: str) -> None:
+    with pytest.raises(HostListError):
+        expand(text)
+
+
 def test_neighbours_become_a_range() -> None:
     assert compress(["n3", "n1", "n2", "n7"]) == "n[1-3,7]"
     assert compress(["n08", "n09", "n10"]) == "n[08-10]"

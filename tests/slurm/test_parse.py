@@ -5,6 +5,7 @@ The files in `data` are recorded with `scontrol --all show KIND -o` under TZ=UTC
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from understudy_controlplane.slurm.parse import (
     parse_jobs,
     parse_nodes,
     parse_reservations,
+    parse_topology,
 )
 from understudy_controlplane.slurm.protocol import SlurmError
 
@@ -102,6 +104,26 @@ def test_a_whole_imitated_record_is_noticed_by_its_id() -> None:
     jobs = parse_jobs(forged + "\n" + job_line(1) + "\n")
     assert ambiguous_job_ids(jobs) == {1}
     assert ambiguous_job_ids(parse_jobs(recorded("jobs"))) == set()
+
+
+def test_an_endless_number_in_a_users_text_does_not_keep_slurm_from_being_read() -> None:
+    imitated = job_line(1).replace("JobId=1 ", f"JobId={'9' * 5000} ", 1)
+    forged = job_line(5).replace("StdErr=", f"Comment=x StdErr= \n{imitated} StdErr=", 1)
+    assert 1 in {job.job_id for job in parse_jobs(forged + "\n" + job_line(1) + "\n")}
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (parse_nodes, "NodeName=n1 State=IDLE Port=x"),
+        (parse_nodes, "NodeName=n1 State=IDLE Weight=1r"),
+        (parse_reservations, "ReservationName= Nodes=n1"),
+        (parse_topology, "SwitchName= Level=0 Nodes=n1"),
+    ],
+)
+def test_what_no_slurm_prints_is_an_error_of_slurm(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(SlurmError, match="scontrol printed"):
+        read(text)
 
 
 def test_reservations_are_read_with_nodes_users_and_flags() -> None:

@@ -96,10 +96,10 @@ def parse_config(text: str, origin: str) -> Config:
     """`text` is TOML; `origin` names it in errors. Raises ConfigError."""
     try:
         return Config.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{origin}: not valid TOML: {error}") from error
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(origin, one) for one in error.errors())) from error
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and endless nesting
+        raise ConfigError(f"{origin}: not valid TOML: {error}") from error
 
 
 def load_config(path: Path) -> Config:

@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 HOSTS_MAX = 65_536  # Slurm's own limit for one range (MAX_RANGE)
+NAME_CHARACTERS_MAX = 255
 
 _PIECE = re.compile(r"[^\[\],]+|\[[^\[\]]*\]")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
 
 
@@ -31,6 +32,8 @@ def expand(text: str) -> tuple[str, ...]:
         pieces = [_alternatives(piece, text) for piece in _PIECE.findall(part)]
         if len(names) + math.prod(len(piece) for piece in pieces) > HOSTS_MAX:
             raise HostListError(f"host list names more than {HOSTS_MAX} hosts: {text[:80]!r}")
+        if sum(max(map(len, piece)) for piece in pieces) > NAME_CHARACTERS_MAX:
+            raise HostListError(f"a name has more than {NAME_CHARACTERS_MAX} characters in host list {text[:80]!r}")
         names.extend("".join(choice) for choice in itertools.product(*pieces))
     return tuple(names)
 
@@ -82,7 +85,7 @@ def _alternatives(piece: str, text: str) -> list[str]:
         if match is None:
             raise HostListError(f"{item!r} is no range in host list {text[:80]!r}")
         low, high = int(match[1]), int(match[2] or match[1])
-        if not low <= high < low + HOSTS_MAX:
+        if not low <= high < low + HOSTS_MAX - len(found):
             raise HostListError(f"range {item!r} runs backwards or is too long in host list {text[:80]!r}")
         found.extend(str(number).zfill(len(match[1])) for number in range(low, high + 1))
     return found

@@ -40,7 +40,7 @@ _COMMENT = re.compile(rf" Comment=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
 _EXTRA = re.compile(rf" Extra=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
 _NODE_REASON = re.compile(r"\sReason=(?P<text>.*)\s\[(?P<user>[^\s\[\]@]+)@(?P<at>[\dT:-]+)\]", re.DOTALL)
 _SETTING = re.compile(r"^(\w+(?:\[\d+\])?)\s*=[ \t]*(.*)$", re.MULTILINE)
-_DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>\d\d)")
+_DURATION = re.compile(r"(?:(?P<days>\d{1,9})-)?(?P<hours>\d{1,9}):(?P<minutes>\d\d):(?P<seconds>\d\d)")
 _STATE_SUFFIXES = "*~#!%$@^-"
 
 
@@ -112,7 +112,10 @@ def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
     for record in _records(text, re.compile("(?:SwitchName|BlockName)=")):
         pairs = _pairs(record)
         if pairs.get("Level", "0") == "0":
-            found[pairs.get("SwitchName") or pairs["BlockName"]] = hosts(pairs.get("Nodes", ""))
+            name = pairs.get("SwitchName") or pairs.get("BlockName")
+            if not name:
+                raise SlurmError(f"scontrol printed no name of a switch or block in {record[:120]!r}")
+            found[name] = hosts(pairs.get("Nodes", ""))
     return found
 
 
@@ -181,7 +184,14 @@ def _number(own_part: str, key: str, record: str) -> int:
     match = re.match(r"\d+", text)
     if match is None:
         raise SlurmError(f"scontrol printed {key}={text!r}, which is no number, in {record[:120]!r}")
-    return int(match[0])  # of "4-8", the nodes wanted, the lower bound
+    return _integer(match[0], record)  # of "4-8", the nodes wanted, the lower bound
+
+
+def _integer(text: str, record: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:  # also thousands of digits
+        raise SlurmError(f"scontrol printed {text[:40]!r} instead of a number in {record[:120]!r}") from error
 
 
 def node_state(text: str) -> tuple[str, frozenset[str]]:
@@ -210,7 +220,9 @@ def _node(record: str) -> SlurmNode:
     return SlurmNode(
         name=name,
         address=_value(record, "NodeAddr") or name,
-        port=int(_value(record, "Port") or 6818),  # printed only where it is not the default, in old versions
+        port=_integer(
+            _value(record, "Port") or "6818", record
+        ),  # printed only where it is not the default, in old versions
         base_state=base,
         flags=flags,
         partitions=_list(_value(record, "Partitions") or ""),
@@ -219,7 +231,7 @@ def _node(record: str) -> SlurmNode:
         reason_at=(epoch_seconds(reason["at"]) or 0) if reason else 0,
         gres=_value(record, "Gres") or "",
         features=frozenset(_list(_value(record, "ActiveFeatures") or "")),
-        weight=int(_value(record, "Weight") or 1),
+        weight=_integer(_value(record, "Weight") or "1", record),
     )
 
 
@@ -245,10 +257,10 @@ def _job(record: str) -> SlurmJob | None:
     reason = _value(own_part, "Reason") or ""
     exit_code, _, exit_signal = (_value(own_part, "ExitCode") or "0:0").partition(":")
     return SlurmJob(
-        job_id=int(start[1]),
+        job_id=_integer(start[1], record),
         submit_at=submit_at,
         user=owner["user"],
-        user_id=int(owner["user_id"]),
+        user_id=_integer(owner["user_id"], record),
         name=record[: owner.start()].partition(" JobName=")[2],
         partition=_value(own_part, "Partition") or "",
         state=state,
@@ -268,8 +280,8 @@ def _job(record: str) -> SlurmJob | None:
         required_nodes=hosts(_value(own_part, "ReqNodeList") or ""),
         features=_value(own_part, "Features") or "",
         part_of=_part_of(record),
-        exit_code=int(exit_code) if exit_code.isdecimal() else 0,
-        exit_signal=int(exit_signal) if exit_signal.isdecimal() else 0,
+        exit_code=_integer(exit_code, record) if exit_code.isdecimal() else 0,
+        exit_signal=_integer(exit_signal, record) if exit_signal.isdecimal() else 0,
     )
 
 
@@ -307,8 +319,11 @@ def _step(record: str) -> SlurmStep:
 
 def _reservation(record: str) -> SlurmReservation:
     pairs = _pairs(record)
+    name = pairs.get("ReservationName")
+    if not name:
+        raise SlurmError(f"scontrol printed no name of a reservation in {record[:120]!r}")
     return SlurmReservation(
-        name=pairs["ReservationName"],
+        name=name,
         nodes=hosts(pairs.get("Nodes", "")),
         users=_list(pairs.get("Users", "")),
         flags=frozenset(_list(pairs.get("Flags", ""))),
