@@ -9,11 +9,11 @@ from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.access.tokens import Tokens
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.identity import OF_NODES, Role
 from understudy_controlplane.store.database import Engine, open_database
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
-PEOPLE = tuple(role for role in Role if role is not Role.NODE)
+PEOPLE = tuple(role for role in Role if role not in OF_NODES)
 FOREVER = 1e10
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from understudy_agent.config import Config, ConfigError, check_identity, load_config, read_boot_id, tls_of
+from understudy_agent.enrolment import enroll
 from understudy_agent.log import fields, log, set_up_logging
 from understudy_agent.loop import Agent
 from understudy_agent.ranks import SocketInUseError
@@ -24,10 +25,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help=f"default: {DEFAULT_CONFIG}")
     parser.add_argument("--check-config", action="store_true", help="check the configuration and exit")
+    parser.add_argument(
+        "--enroll",
+        action="store_true",
+        help="without MUNGE: read a one-time code (`understudy token enroll NODE`) from standard input, write the "
+        "node's own token to token_file, and exit",
+    )
     options = parser.parse_args(arguments)
     set_up_logging()
     try:
         config = load_config(options.config)
+        if options.enroll:
+            enroll(config, sys.stdin.readline().strip())
+            return 0
         check_identity(config)
         tls_of(config)
         read_boot_id(config)

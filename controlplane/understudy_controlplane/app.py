@@ -162,7 +162,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.add_exception_handler(HTTPException, _refuse_request)
     app.add_exception_handler(RequestValidationError, _refuse_request)
     app.include_router(reports_router(core.reports, admission))
-    app.include_router(node_tokens_router(_node_tokens(config, outside, loop, tokens)))
+    app.include_router(node_tokens_router(_node_tokens(config, outside, loop, tokens, admission)))
     app.include_router(launchers_router(core.reports, core.launchers, admission))
     readers = [Depends(admission.require(Permission.READ))]
     for router in (status_router, nodes_router, jobs_router, recoveries_router):
@@ -188,7 +188,9 @@ async def _client_gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=400)
 
 
-def _node_tokens(config: Config, outside: Outside, loop: Loop, tokens: TokenStore) -> NodeTokenDependencies:
+def _node_tokens(
+    config: Config, outside: Outside, loop: Loop, tokens: TokenStore, admission: Admission
+) -> NodeTokenDependencies:
     def of_slurm(node: str) -> str | None:
         snapshot = loop.pulse.snapshot
         known = snapshot.nodes.get(node) if snapshot else None
@@ -196,7 +198,7 @@ def _node_tokens(config: Config, outside: Outside, loop: Loop, tokens: TokenStor
 
     addresses = NodeAddresses(of_slurm, config.server.node_addresses, outside.clock)
     decode = outside.decode_credential or Munge(config.server.munge_socket).decode
-    return NodeTokenDependencies(config.cluster, decode, addresses, tokens, outside.clock)
+    return NodeTokenDependencies(config.cluster, decode, addresses, tokens, admission, outside.clock)
 
 
 def _open_to_all(config: Config) -> set[Permission]:

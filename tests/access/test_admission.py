@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 
 from tests import builders as b
 from tests.new_database import new_database
-from tests.tokens import bearer, secret, with_tokens
+from tests.tokens import PEOPLE, bearer, secret, with_tokens
 from understudy_controlplane.access.tokens import LOOK_UPS_WAITING_MAX, Tokens, TooManyLookUps
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Permission, Role, roles_with
@@ -25,6 +25,7 @@ from understudy_controlplane.store.database import Engine, open_database
 from understudy_controlplane.store.tokens import TokenStore
 
 OPEN = {"/healthz", "/v1/challenge", "/v1/node-token"}
+ENROL = "/v1/enrolment"
 REPORT = {"/v1/reports", "/v1/launchers", "/v1/restore-point"}
 
 
@@ -70,6 +71,8 @@ def routes(app: FastAPI) -> list[tuple[str, str]]:
 def needed(method: str, path: str) -> Permission:
     if path in REPORT:
         return Permission.REPORT
+    if path == ENROL:
+        return Permission.ENROL
     if path == "/metrics":
         return Permission.METRICS
     if path == "/v1/reset-breaker":
@@ -90,7 +93,7 @@ def test_every_route_asks_for_a_token_but_the_health_check_and_those_that_give_o
     assert client.get("/docs").status_code == 404
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", [*PEOPLE, Role.NODE])
 def test_a_role_may_do_what_it_is_for_and_nothing_else(plane: ControlPlane, role: Role) -> None:
     client = TestClient(plane.app, headers=bearer(role, "n1" if role is Role.NODE else ""))
     refused = {one for one in routes(plane.app) if client.request(*one).status_code == 403}

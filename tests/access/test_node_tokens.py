@@ -20,9 +20,12 @@ from understudy_agent.wire import WIRE_VERSION, NodeClaim, NodeToken, NodeTokenR
 from understudy_controlplane.access.addresses import NodeAddresses, canonical
 from understudy_controlplane.access.challenges import SECONDS, Challenges
 from understudy_controlplane.access.munge import Credential, CredentialRefused, MungeUnavailable, parse
+from understudy_controlplane.access.secret import new_token
 from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.ingest.node_tokens import TOKEN_SECONDS
 from understudy_controlplane.simulate.slurm import VirtualSlurm
+from understudy_controlplane.store.audit import entries
 from understudy_controlplane.store.tokens import TokenStore
 
 NODE_ADDRESS = "127.0.0.1"  # as the virtual Slurm has it for every node
@@ -198,6 +201,37 @@ def test_a_munge_that_does_not_work_is_this_hosts_problem(site: Site) -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"version": 1}', b"[" * 100_000])
 def test_nonsense_is_refused(site: Site, body: bytes) -> None:
     assert site.client().post("/v1/node-token", content=body).status_code == 400
+
+
+class TestEnrolment:
+    """Without MUNGE."""
+
+    def code(self, site: Site, node: str = "n1") -> str:
+        code, token = new_token(Role.ENROLMENT, node, "root", site.clock.at, 3600, node)
+        TokenStore(site.plane.engine).add([token])
+        return code
+
+    def exchange(self, site: Site, code: str) -> httpx2.Response:
+        return site.client("10.9.9.9").post("/v1/enrolment", headers={"Authorization": f"Bearer {code}"})
+
+    def test_a_code_gives_the_token_of_its_node_once(self, site: Site) -> None:
+        code = self.code(site)
+        token = msgspec.json.decode(self.exchange(site, code).content, type=NodeToken).token
+        assert (site.report(token, "n1"), site.report(token, "n2"), site.report(code, "n1")) == (200, 403, 403)
+        refused(self.exchange(site, code), 403, "used up")
+        site.clock.at += 1
+        assert self.exchange(site, code).status_code == 401
+        assert [(one["action"], one["subject"]) for one in entries(site.plane.engine, 0.0)] == [("enrol", "node n1")]
+
+    def test_a_code_expires_and_is_none_of_a_barred_node(self, site: Site) -> None:
+        late, barred = self.code(site), self.code(site, "n2")
+        TokenStore(site.plane.engine).bar("n2", "root", site.clock.at)
+        assert self.exchange(site, barred).status_code in (401, 403)
+        site.clock.at += 3600
+        assert self.exchange(site, late).status_code == 401
+
+    def test_the_token_of_a_node_is_no_code(self, site: Site) -> None:
+        assert self.exchange(site, site.token()).status_code == 403
 
 
 OUTPUT = b"""STATUS:          0

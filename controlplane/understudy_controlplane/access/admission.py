@@ -45,7 +45,7 @@ class Admission:
             raise Denied(503, "too many requests with unknown tokens wait", "repeat the request") from None
         if token is None:
             raise Denied(401, "the token is unknown, expired or revoked", _remedy(permission))
-        identity = Identity(token.role, token.label, token.node, address_of(request))
+        identity = Identity(token.role, token.label, token.node, address_of(request), token.id)
         if not identity.may(permission):
             refusal = f"the token of {token.label} has role {token.role.value}, which may not {permission.value}"
             raise Denied(403, refusal, _remedy(permission))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 
-from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.identity import OF_NODES, Role
 from understudy_controlplane.store.tokens import NewToken
 
 PREFIX = "understudy_"
@@ -28,7 +28,7 @@ def new_token(
     role: Role, label: str, made_by: str, made_at: float, seconds: float, node: str = ""
 ) -> tuple[str, NewToken]:
     """The secret, and what is stored of it. Raises ValueError where a node is missing or is one too many."""
-    if (role is Role.NODE) != bool(node):
-        raise ValueError("a token of role node names its node; no other role has one")
+    if (role in OF_NODES) != bool(node):
+        raise ValueError("a token of a node names its node; no other role has one")
     secret = new_secret()
     return secret, NewToken(digest_of(secret), role, label, node, made_at, made_by, made_at + seconds)

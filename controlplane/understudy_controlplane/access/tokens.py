@@ -16,7 +16,7 @@ import structlog
 
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.fleet.identity import Role, Token
+from understudy_controlplane.fleet.identity import OF_NODES, Token
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.tokens import TokenStore
 
@@ -56,7 +56,7 @@ class Tokens:
         now = self._clock.now()
         if token is None or token.id in self._revoked or not token.is_valid_at(now):
             return None
-        if token.role is not Role.NODE and now - (token.last_used_at or 0.0) >= USE_NOTED_SECONDS:
+        if token.role not in OF_NODES and now - (token.last_used_at or 0.0) >= USE_NOTED_SECONDS:
             await self._note_use(digest, token, now)
         return token
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from understudy_controlplane.store.tokens import TokenStore
 
 DAY_SECONDS = 86_400
+HOUR_SECONDS = 3_600
 
 tokens_app = typer.Typer(
     no_args_is_help=True, help="Tokens: who may send requests. Run it on the control plane's host, as its user or root."
@@ -71,6 +72,21 @@ def create(
     if file is None:
         typer.echo(secret)
     errors.print(f"role {role.value}, {token.label}, until {_date(token.expires_at)}; it is not shown again")
+
+
+@tokens_app.command("enroll")
+def enroll(
+    node: Annotated[str, typer.Argument(help="The node.")],
+    hours: Annotated[float, typer.Option(min=0.01, max=168, help="Hours until the code expires.")] = 24,
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Print a one-time code with which a node without MUNGE gets its token: `understudy agent --enroll` asks for it."""
+    from understudy_controlplane.access.secret import new_token
+
+    code, token = new_token(Role.ENROLMENT, node, _user(), time.time(), hours * HOUR_SECONDS, node)
+    with _store(config) as store:
+        store.add([token], _entry("token enroll", f"node {node}", {"expires_at": token.expires_at}))
+    typer.echo(code)
 
 
 @tokens_app.command("list")

@@ -13,6 +13,7 @@ class Role(StrEnum):
     ADMIN = "admin"
     METRICS = "metrics"
     NODE = "node"
+    ENROLMENT = "enrolment"  # a one-time code, for which a node without MUNGE gets its token
 
 
 class Permission(StrEnum):
@@ -22,16 +23,21 @@ class Permission(StrEnum):
     OPERATE = "act on nodes and jobs"
     ADMINISTER = "close the circuit breaker"
     REPORT = "report for a node"
+    ENROL = "get the token of a node"
 
 
 PERMISSIONS = {
     Role.VIEWER: frozenset({Permission.READ, Permission.METRICS}),
     Role.SIGNALS: frozenset({Permission.SIGNAL}),
     Role.OPERATOR: frozenset({Permission.READ, Permission.METRICS, Permission.OPERATE}),
-    Role.ADMIN: frozenset(Permission) - {Permission.REPORT},
+    Role.ADMIN: frozenset(Permission) - {Permission.REPORT, Permission.ENROL},
     Role.METRICS: frozenset({Permission.METRICS}),
     Role.NODE: frozenset({Permission.REPORT}),
+    Role.ENROLMENT: frozenset({Permission.ENROL}),
 }
+
+OF_NODES = frozenset({Role.NODE, Role.ENROLMENT})
+"""Roles of tokens that name a node."""
 
 
 def roles_with(permission: Permission) -> list[Role]:
@@ -65,6 +71,7 @@ class Identity:
     label: str
     node: str
     address: str  # from which the request came
+    token: int = 0  # its id; 0: there is none
 
     def may(self, permission: Permission) -> bool:
         return permission in PERMISSIONS[self.role]

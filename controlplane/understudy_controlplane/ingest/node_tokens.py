@@ -25,12 +25,13 @@ from understudy_agent.wire import (
     NodeTokenRequest,
 )
 from understudy_controlplane.access.addresses import NodeAddresses
-from understudy_controlplane.access.admission import Denied, address_of
+from understudy_controlplane.access.admission import Admission, Denied, address_of
 from understudy_controlplane.access.challenges import Challenges
 from understudy_controlplane.access.munge import Credential, CredentialRefused, MungeUnavailable
 from understudy_controlplane.access.secret import new_token
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.identity import Identity, Permission, Role
 from understudy_controlplane.ingest.answers import answer
 from understudy_controlplane.ingest.reports import read_body, wrong_version
 from understudy_controlplane.store.database import StoreError
@@ -39,6 +40,7 @@ from understudy_controlplane.store.tokens import TokenStore
 log = structlog.get_logger()
 
 TOKEN_SECONDS = 3600.0
+ENROLLED_SECONDS = 3 * 365 * 86_400.0
 ROOT = 0
 DECODED_AT_ONCE = 2
 WAITING_PER_NODE_MAX = 4
@@ -56,6 +58,7 @@ class NodeTokenDependencies:
     decode: Callable[[str], Credential]
     addresses: NodeAddresses
     tokens: TokenStore
+    admission: Admission
     clock: Clock
 
 
@@ -67,6 +70,12 @@ def node_tokens_router(deps: NodeTokenDependencies) -> APIRouter:
     async def challenge(request: Request) -> Response:
         """What the next credential of an agent must contain."""
         return answer(Challenge(issuer.challenges.make(address_of(request))))
+
+    @router.post("/v1/enrolment")
+    async def enrolment(request: Request) -> Response:
+        """The token of a node without MUNGE, for a one-time code."""
+        identity = await deps.admission.admit(request, Permission.ENROL)
+        return answer(await asyncio.to_thread(_exchange, deps, identity))
 
     @router.post("/v1/node-token")
     async def node_token(request: Request) -> Response:
@@ -81,6 +90,19 @@ def node_tokens_router(deps: NodeTokenDependencies) -> APIRouter:
         return answer(await issuer.issue(asked, address_of(request)))
 
     return router
+
+
+def _exchange(deps: NodeTokenDependencies, identity: Identity) -> NodeToken:
+    """Raises Denied."""
+    node, now = identity.node, deps.clock.now()
+    secret, token = new_token(Role.NODE, node, "enrolment", now, ENROLLED_SECONDS, node)
+    entry = AuditEntry.of_request(identity, now, "enrol", f"node {node}", "")
+    try:
+        if not deps.tokens.exchange(identity.token, token, entry):
+            raise Denied(403, f"the code is used up, or node {node} is barred", "`understudy token enroll` makes one")
+    except StoreError as error:
+        raise Denied(503, f"the database does not answer: {type(error).__name__}", "ask again") from error
+    return NodeToken(secret, ENROLLED_SECONDS)
 
 
 class Issuer:

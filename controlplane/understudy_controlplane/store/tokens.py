@@ -48,6 +48,18 @@ class TokenStore:
             connection.execute(delete(_table).where(_table.c.node == token.node, expired))
             _add(connection, [token])
 
+    def exchange(self, code: int, token: NewToken, audit: AuditEntry) -> bool:
+        """The token for a one-time code. False, and no token, where the code is used up or the node is barred."""
+        barred = select(tables.barred_node.c.node).where(tables.barred_node.c.node == token.node).exists()
+        unused = (_table.c.id == code, _table.c.revoked_at.is_(None), ~barred)
+        with self._engine.begin() as connection:
+            used = update(_table).where(*unused).values(revoked_at=token.made_at, revoked_by=token.label)
+            if connection.execute(used).rowcount != 1:
+                return False
+            _add(connection, [token])
+            append(connection, audit)
+        return True
+
     def find(self, digest: str) -> Token | None:
         """The token of this digest, valid or not."""
         with reading(self._engine) as connection:
