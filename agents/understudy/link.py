@@ -12,6 +12,7 @@ import os
 import re
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -133,8 +134,11 @@ class Link:
         """Raises OSError."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(SEND_TIMEOUT_SECONDS)
+            # Not settimeout: with it connect() fails at once while the agent's queue is full.
+            seconds = struct.pack("@ll", int(SEND_TIMEOUT_SECONDS), 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
             connection.connect(self._path)
+            connection.settimeout(SEND_TIMEOUT_SECONDS)
             _send(connection, self._hello)
         except OSError:
             connection.close()

@@ -48,7 +48,7 @@ from understudy_agent.rank_messages import (
     encode,
     unknown_content,
 )
-from understudy_agent.shares import Arrivals, NoRoomError, Shares
+from understudy_agent.shares import Arrivals, NoRoomError, Pace, Shares
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
 from understudy_agent.wire import (
@@ -77,6 +77,16 @@ ARRIVALS_MAX = 384
 """Connections of all users before their hello. With CONNECTIONS_MAX it is below the 1024 files of a process."""
 
 ARRIVALS_OF_USER_MAX = RANKS_PER_NODE_MAX
+
+CONNECTS_AT_ONCE = 2 * RANKS_PER_NODE_MAX
+CONNECTS_EACH_SECOND = 64.0
+"""Of one user. More are closed before anything is made for them."""
+
+ACCEPTED_AT_ONCE = 64
+"""Before the event loop turns to other work."""
+
+BACKLOG = 4096
+"""Connections that wait in the kernel. Where they are too many, the kernel refuses those of every user."""
 
 QUESTIONS_OPEN_MAX = 16
 """Of one connection. A rank has one."""
@@ -125,19 +135,31 @@ class RankServer:
         self._arrivals: Arrivals[RankConnection] = Arrivals(ARRIVALS_MAX, ARRIVALS_OF_USER_MAX)
         self._seated: Shares[RankConnection] = Shares(CONNECTIONS_MAX, RANKS_PER_NODE_MAX)
         self._unknown: set[str] = set()
-        self._server: asyncio.Server | None = None
+        self._pace = Pace(CONNECTS_AT_ONCE, CONNECTS_EACH_SECOND)
+        self._listening: socket.socket | None = None
+        self._opening: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Raises SocketInUseError, or OSError where the socket cannot be made."""
         make_directory(self._path.parent)
         await asyncio.to_thread(_clear_stale_socket, self._path)
-        self._server = await asyncio.start_unix_server(self._converse, str(self._path), limit=LINE_BYTES_MAX)
-        self._path.chmod(0o666)
+        listening = self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening.setblocking(False)
+        try:
+            listening.bind(str(self._path))
+            self._path.chmod(0o666)
+            listening.listen(BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     async def stop(self) -> None:
-        if self._server is None:
+        if self._listening is None:
             return
-        self._server.close()
+        asyncio.get_running_loop().remove_reader(self._listening)
+        self._listening.close()
+        await asyncio.gather(*self._opening, return_exceptions=True)
         for conversation in list(self._conversations):
             conversation.cancel()
         await asyncio.gather(*self._conversations, return_exceptions=True)
@@ -149,6 +171,32 @@ class RankServer:
             if rank.job_id == job_id and rank.connected_at < before:
                 log.warning("rank_cut_off", extra=fields(pid=rank.pid, reason=f"job {job_id} is gone"))
                 rank.cut_off()
+
+    def _accept(self, listening: socket.socket) -> None:
+        """A flood costs little: what is too much of one user is closed at once, before it has a reader and a task."""
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                connection, _ = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # no file descriptor is left, or the process has gone already
+                log.warning("rank_not_accepted", extra=fields(error=error))
+                return
+            if not self._pace.admits(peer(connection)[1], time.monotonic()):
+                connection.close()
+                continue
+            opening = asyncio.get_running_loop().create_task(self._open(connection))
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(LINE_BYTES_MAX, loop)
+        protocol = asyncio.StreamReaderProtocol(reader, self._converse, loop)
+        try:
+            await loop.connect_accepted_socket(lambda: protocol, connection)
+        except OSError:
+            connection.close()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = cast("asyncio.Task[None]", asyncio.current_task())

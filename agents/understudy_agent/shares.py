@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
+USERS_REMEMBERED_MAX = 1024
+
 MemberT = TypeVar("MemberT", bound=Hashable)
 
 
@@ -73,6 +75,24 @@ class Arrivals(Generic[MemberT]):
 
     def leave(self, member: MemberT) -> None:
         self._members.pop(member, None)
+
+
+class Pace:
+    """How often each user may come: a burst at once, then this many each second."""
+
+    def __init__(self, burst: int, each_second: float) -> None:
+        self._burst = burst
+        self._each_second = each_second
+        self._left: dict[int, tuple[float, float]] = {}  # by user: how many are left, and when that was so
+
+    def admits(self, user_id: int, now: float) -> bool:
+        left, at = self._left.pop(user_id, (float(self._burst), now))
+        left = min(self._burst, left + (now - at) * self._each_second)
+        admitted = left >= 1
+        self._left[user_id] = (left - admitted, now)
+        while len(self._left) > USERS_REMEMBERED_MAX:
+            del self._left[next(iter(self._left))]  # the one that came longest ago
+        return admitted
 
 
 def _newest_of_the_largest(groups: dict[MemberT, int], newcomers: int) -> MemberT:

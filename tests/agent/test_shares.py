@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_agent.shares import Arrivals, NoRoomError, Shares
+from understudy_agent.shares import Arrivals, NoRoomError, Pace, Shares
 
 
 def test_a_late_user_gets_a_share_of_a_full_room() -> None:
@@ -48,6 +48,16 @@ def test_who_leaves_and_who_enters_again_takes_no_further_room() -> None:
     room.leave("a")
     room.leave("a")
     assert len(room) == 0
+
+
+def test_a_user_may_come_in_a_burst_and_then_at_a_pace_and_delays_no_other() -> None:
+    pace = Pace(burst=3, each_second=2.0)
+    assert [pace.admits(1, 10.0) for _ in range(5)] == [True, True, True, False, False]
+    assert pace.admits(2, 10.0)
+    assert [pace.admits(1, 11.0) for _ in range(3)] == [True, True, False]
+    assert [pace.admits(1, 99.0) for _ in range(4)] == [True, True, True, False]
+    for user in range(5000):
+        assert pace.admits(user, 100.0)
 
 
 def test_of_arrivals_the_oldest_of_the_same_user_go_first() -> None:

@@ -3,7 +3,7 @@
 `loop_wait_under_readers_p99_milliseconds`: how long the loop waits for one small query while 100 viewers read as fast
 as they get answers: the largest pages, and no pause between two requests. The real control plane with its database,
 12,500 nodes and 300,000 decisions; the main thread takes the part of the loop. `quiet` is the same without readers, and
-`tick_under_readers` a whole round of the loop.
+`tick_under_readers` a whole round of the loop. `rank_hello_under_flood_milliseconds`: `tests/bench/rank_flood.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import uvicorn
 from sqlalchemy import Engine, insert
 
 from tests import builders as b
+from tests.bench.rank_flood import measure_hellos
 from tests.bench.result import Result, result, write
 from tests.bench.tick import Fleet
 from tests.testbed.configuration import free_ports
@@ -60,7 +61,7 @@ def main() -> int:
         fleet.tick()
         fill(fleet.control_plane.engine)
         add_tokens(fleet.control_plane.engine)
-        results = measure_readers(fleet, directory)
+        results = [*measure_readers(fleet, directory), measure_hellos()]
     for one in results:
         quiet = one.rivals["quiet"]
         print(f"{one.name}: median {one.median:.1f} {one.unit}, worst {one.worst:.1f}; quiet {quiet:.1f}")

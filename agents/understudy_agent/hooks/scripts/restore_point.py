@@ -6,6 +6,7 @@ when no answer comes within a second, or there is nothing to restore. Prints no 
 
 import json
 import socket
+import struct
 import sys
 import time
 
@@ -18,7 +19,8 @@ def ask(path: str, request: "dict[str, object]") -> "dict[str, object]":
     deadline = time.monotonic() + DEADLINE_SECONDS
     answer = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(DEADLINE_SECONDS)
+        # Not settimeout: with it connect() fails at once while the agent's queue is full.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(DEADLINE_SECONDS), 0))
         connection.connect(path)
         connection.sendall(json.dumps(request).encode() + b"\n")
         while not answer.endswith(b"\n"):
