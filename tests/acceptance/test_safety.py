@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+
 import pytest
 
+from tests import PYTHON_PATH
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
+from tests.testbed.site import Site
 
 pytestmark = pytest.mark.cluster
 
@@ -59,10 +64,30 @@ def test_observe_mode_records_decisions_and_changes_nothing(make_site: MakeSite)
     assert site.get("/v1/recoveries") == []
 
 
+def refuse_a_node_that_claims_to_be_another(site: Site) -> None:
+    """Root of n3, with the cluster's MUNGE key, in the name of n1: only the address of n3 stands against it."""
+    own = site.nodes["n3"].directory
+    forger = own / "forger"
+    forger.mkdir()
+    for name in ("kmsg", "boot_id"):
+        shutil.copy(own / name, forger)
+    text = site.nodes["n3"].config_file.read_text().replace(f"{own}/", f"{forger}/")
+    config = forger / "agent.toml"
+    config.write_text(f'node = "n1"\n{text}\n[nvml]\nenabled = false\n')
+    log = site.cluster.layout.log_directory / "forger.log"
+    boot_id = site.node("n1")["boot_id"]
+    command = [sys.executable, "-m", "understudy_agent", "--config", str(config)]
+    site.cluster.spawn_on("n3", command, log, {"PYTHONPATH": PYTHON_PATH})
+    refusal = "which is no address of node n1"
+    site.wait_for(lambda: log.exists() and refusal in log.read_text(), 30, "the forger is refused")
+    assert site.node("n1")["boot_id"] == boot_id
+
+
 def test_a_pause_holds_everything_back_until_an_operator_resumes(make_site: MakeSite) -> None:
     site = make_site(nodes=4, spares=1, munge=True)
     gang.start_site(site)
     headers = {"Authorization": f"Bearer {site.operator_token_file.read_text()}"}
+    refuse_a_node_that_claims_to_be_another(site)
     intent = {"reason": "switch maintenance"}
     assert site.http.post("/v1/pause", json=intent).status_code == 403, "a viewer's token"
     site.http.post("/v1/pause", json=intent, headers=headers).raise_for_status()

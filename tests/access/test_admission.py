@@ -20,6 +20,7 @@ from tests.tokens import PEOPLE, bearer, secret, with_tokens
 from understudy_controlplane.access.tokens import LOOK_UPS_WAITING_MAX, Tokens, TooManyLookUps
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Permission, Role, roles_with
+from understudy_controlplane.serve import server_of
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import Engine, open_database
 from understudy_controlplane.store.tokens import TokenStore
@@ -102,6 +103,11 @@ def test_a_role_may_do_what_it_is_for_and_nothing_else(plane: ControlPlane, role
         for method, path in routes(plane.app)
         if path not in OPEN and role not in roles_with(needed(method, path))
     }
+
+
+def test_the_address_of_a_request_is_that_of_its_connection(plane: ControlPlane) -> None:
+    """A server that believed X-Forwarded-For from this host would let its users take any address."""
+    assert not server_of(plane, b.config(), None).config.proxy_headers
 
 
 def test_a_refusal_names_the_role_that_is_needed(plane: ControlPlane) -> None:
