@@ -47,3 +47,4 @@ def test_a_gap_of_eight_seconds_in_the_management_network_kills_nothing_and_a_no
         gang.wait_running(site, job, restarts=1)
         assert gang.nodes_of(site, job) == ["n1", "n3", "n6"]
         assert site.node("n2")["state"] == "quarantined"
+    site.wait_for(lambda: not runs(site, "n2", "sleep"), 60, "the task of the job's first attempt has ended on n2")

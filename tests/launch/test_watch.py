@@ -68,6 +68,25 @@ def test_a_silent_node_is_gone() -> None:
     assert found == LaunchEnd({"b": "no message from its seat for 3.2 s"})
 
 
+@pytest.mark.parametrize(
+    ("silent_seconds", "step_age_seconds", "gone"),
+    [(8.0, 0.5, False), (8.0, 3.5, True), (3.2, 2.5, True), (MANY_SILENT_SECONDS + 1, 0.5, True), (8.0, None, True)],
+    ids=[
+        "steps go on",
+        "they have stopped",
+        "the last one came before",
+        "it lasts too long",
+        "steps are not seen at once",
+    ],
+)
+def test_a_silent_node_is_not_gone_while_the_gang_makes_steps(
+    silent_seconds: float, step_age_seconds: float | None, gone: bool
+) -> None:
+    """A synchronous gang makes none without it: only the management network is away."""
+    sample = replace(WELL, silent_seconds={"b": silent_seconds}, step_age_seconds=step_age_seconds)
+    assert (judge(sample, silence_seconds=3) is not None) is gone
+
+
 def test_most_of_the_gang_silent_is_the_network_for_a_while() -> None:
     silent = replace(WELL, silent_seconds=dict.fromkeys("abc", 10.0))
     assert judge(silent, silence_seconds=3) is None

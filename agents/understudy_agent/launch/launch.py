@@ -101,7 +101,7 @@ class Launch:
             srun_status=self.step.program.poll(),
         )
 
-    def running_sample(self, now: float, condemned: Mapping[str, str]) -> RunningSample:
+    def running_sample(self, now: float, condemned: Mapping[str, str], steps_seen_at_once: bool) -> RunningSample:
         links = {node: self.step.links[node] for node in self.seats}
         return RunningSample(
             seats=self.seats,
@@ -114,6 +114,7 @@ class Launch:
             condemned={**condemned, **dict.fromkeys(self.step.lost, DISCONNECTED)},
             progressed=self.progressed,
             stalled_seconds=0.0 if self.moved_at is None else now - self.moved_at,
+            step_age_seconds=None if self.moved_at is None or not steps_seen_at_once else now - self.moved_at,
         )
 
     def summary(self, bad: Mapping[str, str], stopping: str) -> Ended:

@@ -205,7 +205,9 @@ class Launcher:
         now = time.monotonic()
         launch = self._launch
         self._budget.look(launch, now)
-        sample = launch.running_sample(now, self._nodes.condemned())
+        # The training hook's steps come through the control plane, with some delay.
+        seen_at_once = self._options.progress_file is not None
+        sample = launch.running_sample(now, self._nodes.condemned(), steps_seen_at_once=seen_at_once)
         over = watch.judge(sample, self._options.silence_seconds, self._options.hang_seconds)
         if self._signals.ending_for is not None:
             if over is not None or now >= self._until:

@@ -16,6 +16,8 @@ SETTLE_SECONDS = 0.25
 SETTLE_EARLY_SECONDS = 2.0
 """The same at the start of a launch, to see whether all ranks fail alike."""
 EARLY_SECONDS = 30.0
+STEP_SEEN_SECONDS = 1.5
+"""A step is seen within this time."""
 MANY_SILENT_SECONDS = 60.0
 """If most of the gang is silent at once, the cause is the network or this host, not the nodes, up to this time."""
 MANY_SLOW_SECONDS = 60.0
@@ -40,6 +42,8 @@ class RunningSample:
     progressed: bool = False
     stalled_seconds: float = 0.0
     """Time since its newest step was seen; 0 before its first step."""
+    step_age_seconds: float | None = None
+    """Time since its newest step; None before its first step, and where steps are not seen at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,8 @@ class LaunchEnd:
 def judge(sample: RunningSample, silence_seconds: float, hang_seconds: float = 0.0) -> LaunchEnd | None:
     """None: it goes on, or further reports are awaited. `hang_seconds` 0: hangs are not looked for."""
     bad = {node: why for node, why in sample.condemned.items() if node in sample.seats}
-    bad |= lost_to_silence(sample.silent_seconds, len(sample.seats), silence_seconds)
+    silent = {node: age for node, age in sample.silent_seconds.items() if not _goes_on(sample, age, silence_seconds)}
+    bad |= lost_to_silence(silent, len(sample.seats), silence_seconds)
     if bad:
         return LaunchEnd(bad)
     running = sample.ranks - sample.ended_well - len(sample.failures)
@@ -73,6 +78,15 @@ def judge(sample: RunningSample, silence_seconds: float, hang_seconds: float = 0
     early = sample.age_seconds <= EARLY_SECONDS and not sample.progressed and running > 0
     patience = SETTLE_EARLY_SECONDS if early else SETTLE_SECONDS
     return LaunchEnd({}) if sample.first_failure_age_seconds >= patience else None
+
+
+def _goes_on(sample: RunningSample, silent_for: float, silence_seconds: float) -> bool:
+    """Whether the gang makes steps although a node is silent. It cannot without that node's ranks: only the network
+    between launcher and seats is away, for a while.
+    """
+    age = sample.step_age_seconds
+    made_since = age is not None and age < silence_seconds and silent_for - age > STEP_SEEN_SECONDS
+    return made_since and silent_for < MANY_SILENT_SECONDS
 
 
 def _hung(sample: RunningSample, silence_seconds: float, hang_seconds: float) -> LaunchEnd | None:
