@@ -1,0 +1,120 @@
+"""Every operation of the OpenAPI document, with a token of each role and with none: whatever a client sends, the answer
+is no error of the server, and a refusal names its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import builders as b
+from tests.new_database import new_database
+from tests.tokens import add_tokens, bearer
+from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.simulate.slurm import VirtualSlurm
+
+OPEN_TO_ALL = {"/healthz", "/v1/challenge"}
+SHARE = 0.3
+"""Of the examples of a profile: each role has its own."""
+ODD_TEXT = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(["", "n1", "0", "1", "-1", "9" * 30, "1e99_1", "1.5_7", "true", "\0", "..", "%2e%2e/", "\u00b2"]),
+)
+JSON = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**70), 2**70),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(max_size=10),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
+    max_leaves=8,
+)
+BODIES = st.one_of(
+    st.binary(max_size=40),
+    st.fixed_dictionaries({"reason": st.one_of(JSON, st.text())}, optional={"now": JSON, "by": JSON, "x": JSON}),
+    JSON,
+)
+
+
+class Still:
+    def now(self) -> float:
+        return b.NOW
+
+    def monotonic(self) -> float:
+        return b.NOW
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    path: str
+    parameters: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Plane:
+    client: TestClient
+    operations: tuple[Operation, ...]
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    server = {"database": new_database(tmp_path_factory.mktemp("openapi") / "fleet.db")}
+    limits = {"requests_per_second_per_address": 1e9, "reports_per_second_per_node": 1e9}
+    config = b.config(mode="observe", server=server, limits=limits)
+    with closing(compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, Still()))) as made:
+        made.loop.tick()
+        add_tokens(made.engine, ["n1"])
+        operations = tuple(
+            Operation(method.upper(), path, tuple(operation.get("parameters", ())))
+            for path, methods in made.app.openapi()["paths"].items()
+            for method, operation in methods.items()
+        )
+        assert len(operations) > 20
+        yield Plane(TestClient(made.app, raise_server_exceptions=False), operations)
+
+
+def send(plane: Plane, operation: Operation, data: st.DataObject, headers: dict[str, str]) -> httpx2.Response:
+    path, query = operation.path, {}
+    for parameter in operation.parameters:
+        name = parameter["name"]
+        if parameter["in"] == "path":
+            value = data.draw(ODD_TEXT.filter(lambda text: text not in ("", ".", "..")), label=name)
+            path = path.replace(f"{{{name}}}", quote(value, safe=""))
+        elif data.draw(st.booleans()):
+            query[name] = data.draw(ODD_TEXT, label=name)
+    if data.draw(st.sampled_from([True, *[False] * 9])):
+        query[data.draw(st.text(max_size=5), label="unknown parameter")] = "x"
+    body = data.draw(BODIES, label="body") if operation.method == "POST" else None
+    content = {"content": body} if isinstance(body, bytes) else {"json": body}
+    return plane.client.request(operation.method, path, params=query, headers=headers, **content)
+
+
+@pytest.mark.parametrize("role", [None, *Role])
+def test_no_request_makes_the_server_fail(plane: Plane, role: Role | None) -> None:
+    headers = bearer(role, "n1" if role is Role.NODE else "") if role else {}
+
+    @given(st.data())
+    @settings(max_examples=int(settings().max_examples * SHARE))
+    def run(data: st.DataObject) -> None:
+        operation = data.draw(st.sampled_from(plane.operations))
+        answer = send(plane, operation, data, headers)
+        assert answer.status_code < 500, f"{answer.status_code} {answer.text}"
+        if answer.status_code >= 400:
+            assert answer.json()["error"], "a refusal names its cause"
+        elif role is None:
+            assert operation.path in OPEN_TO_ALL
+
+    run()
