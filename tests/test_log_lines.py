@@ -12,7 +12,8 @@ SOURCES = ("agents/understudy_agent", "controlplane/understudy_controlplane")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 KEYS = {
-    "action": "what a decision does",
+    "action": "what a decision or an operator's request does",
+    "address": "from which a request came",
     "attempt": "restart count and launch of a job",
     "because": "why a decision is what it is: a member of Because",
     "boot_id": "boot of the node",
@@ -55,6 +56,7 @@ KEYS = {
     "type": "type of a message",
     "url": "address of a control plane or a webhook",
     "what": "name of what is not known",
+    "who": "label of the token of a request",
     "xid": "number of an Xid",
 }
 

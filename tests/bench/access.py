@@ -4,6 +4,7 @@
 as they get answers: the largest pages, and no pause between two requests. The real control plane with its database,
 12,500 nodes and 300,000 decisions; the main thread takes the part of the loop. `quiet` is the same without readers, and
 `tick_under_readers` a whole round of the loop. `rank_hello_under_flood_milliseconds`: `tests/bench/rank_flood.py`.
+`authenticated_report_cost_ratio`: `tests/bench/report_cost.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import uvicorn
 from sqlalchemy import Engine, insert
 
 from tests import builders as b
+from tests.bench.ingest_load import node_name
 from tests.bench.rank_flood import measure_hellos
+from tests.bench.report_cost import NODES, measure_report_cost
 from tests.bench.result import Result, result, write
 from tests.bench.tick import Fleet
 from tests.testbed.configuration import free_ports
@@ -60,12 +63,14 @@ def main() -> int:
         fleet.hear(0)
         fleet.tick()
         fill(fleet.control_plane.engine)
-        add_tokens(fleet.control_plane.engine)
+        add_tokens(fleet.control_plane.engine, map(node_name, range(NODES)))
+        cost = measure_report_cost(fleet.control_plane)
         results = [*measure_readers(fleet, directory), measure_hellos()]
     for one in results:
         quiet = one.rivals["quiet"]
         print(f"{one.name}: median {one.median:.1f} {one.unit}, worst {one.worst:.1f}; quiet {quiet:.1f}")
-    print(write("access", results))
+    print(f"{cost.name}: median {cost.median:.3f}, worst {cost.worst:.3f}")
+    print(write("access", [*results, cost]))
     return 0
 
 

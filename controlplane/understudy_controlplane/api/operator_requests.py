@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
+import structlog
 from fastapi import APIRouter, Depends, Request, Response
 from msgspec import Meta
 
@@ -29,6 +30,8 @@ from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
+
+log = structlog.get_logger()
 
 
 class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,6 +182,7 @@ def _switch(deps: OperatorDependencies, operator_request: OperatorRequest, verb:
         paused = "" if verb is Verb.RESUME else f"{why} ({by})"
         entry = replace(entry, before={"paused": deps.fleet.pause().reason}, after={"paused": paused})
     deps.fleet.add_intent(verb.value, why, by, now, entry)
+    log_audited(entry)
     deps.wake_loop()
     if verb is Verb.RESET_BREAKER:
         return BreakerState(deps.repairs.breaker().reason)
@@ -231,6 +235,19 @@ def _ask(
     entry = AuditEntry.of_request(operator_request.identity, now, verb.value, subject, why)
     entry = replace(entry, before=before, after={"requested": verb.value})
     deps.repairs.ask_audited(verb, entry)
+    log_audited(entry)
+
+
+def log_audited(entry: AuditEntry) -> None:
+    """The journal of the host, or whatever collects its logs, keeps a copy that no one with the database can change."""
+    log.info(
+        "operator_request",
+        who=entry.who,
+        address=entry.address,
+        action=entry.action,
+        subject=entry.subject,
+        reason=entry.reason,
+    )
 
 
 async def read_request(

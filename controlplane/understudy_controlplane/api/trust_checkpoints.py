@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.dependencies import JobId
-from understudy_controlplane.api.operator_requests import read_request
+from understudy_controlplane.api.operator_requests import log_audited, read_request
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.fleet.audit import AuditEntry
@@ -60,4 +60,5 @@ async def _take(deps: TrustDependencies, job_id: int, request: Request) -> Respo
     why, by = operator_request.reason, operator_request.by
     entry = AuditEntry.of_request(identity, now, "trust-checkpoints", f"job {job_id}", why)
     await asyncio.to_thread(deps.checkpoints.clear_anomalies, row, why, by, now, entry)
+    log_audited(entry)
     return answer(Trusted(job_id, now))
