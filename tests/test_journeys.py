@@ -83,6 +83,8 @@ def code_of(place: str) -> CodeType | None:
 
 
 class OneBoot(Rehearsal):
+    gang_user = "root"  # as this process, which is its rank
+
     def _boot_id(self, name: str) -> str:  # noqa: ARG002 - the same for all nodes, as the agent reports it
         return "boot-1"
 

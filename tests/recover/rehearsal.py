@@ -94,6 +94,8 @@ class VirtualClock:
 class Rehearsal:
     """Eight nodes with agents, three spares held, a managed gang on n1 to n4, and a waiting job of another user."""
 
+    gang_user = "researcher"
+
     def __init__(self, directory: Path, **config: Any) -> None:
         self.fake = VirtualSlurm(NODES)
         self.line = Line(self.fake)
@@ -115,7 +117,7 @@ class Rehearsal:
         self.control_plane = self._compose()
         self.run(3)
         assert self.pool() == ["n6", "n7", "n8"]
-        self.gang = self.fake.submit("researcher", 4, comment="understudy")
+        self.gang = self.fake.submit(self.gang_user, 4, comment="understudy")
         self.run(2)
         self.hungry = self.fake.submit("student", 2)
         self.run(2)

@@ -570,7 +570,7 @@ class VirtualSlurm:
             job_id=job.job_id,
             submit_at=job.submit_at,
             user=job.user,
-            user_id=1000 + sum(job.user.encode()) % 1000,
+            user_id=0 if job.user == "root" else 1000 + sum(job.user.encode()) % 1000,
             name=job.name,
             partition=self._partition,
             state=job.state,
