@@ -1,6 +1,6 @@
 """How fast the simulator is, what its seeds find, and whether it finds code that is broken on purpose.
 
-`python -m tests.bench.sim [SEEDS]` writes build/bench/sim.json.
+`python -m tests.bench.sim [SEEDS [MUTANT_SEEDS]]` writes build/bench/sim.json after each part.
 """
 
 from __future__ import annotations
@@ -8,53 +8,74 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import Any
 
 from tests import REPOSITORY
 from tests.simulate.mutants import MUTANTS
 from understudy_controlplane.simulate.coverage import Coverage
 from understudy_controlplane.simulate.run import simulate
-from understudy_controlplane.simulate.scenario import END, draw
+from understudy_controlplane.simulate.scenario import NODES, draw, end_of
 
 SEEDS = 240
 MUTANT_SEEDS_MAX = 1000
+SHARES = {NODES: 1.0, 64: 0.05, 400: 0.01}
+"""Nodes → the share of the seeds that a cluster of this size gets, at least one: theirs take long."""
+
 REPORT = REPOSITORY / "build" / "bench" / "sim.json"
 
 
-def found_at(name: str) -> int | None:
-    """The first seed in which the mutant violates its invariant."""
-    invariant, broken = MUTANTS[name]
-    with broken():
-        for seed in range(1, MUTANT_SEEDS_MAX + 1):
-            violation = simulate(draw(seed)).violation
-            if violation is not None and violation.invariant == invariant:
-                return seed
+def found_at(name: str, seeds: int) -> dict[str, Any] | None:
+    """The first seed that fails with the broken code, by which invariant, and not with the code as it is."""
+    _, broken = MUTANTS[name]
+    for seed in range(1, seeds + 1):
+        scenario = draw(seed)
+        with broken():
+            violation = simulate(scenario).violation
+        if violation is not None and simulate(scenario).violation is None:
+            return {"seed": seed, "invariant": violation.invariant}
     return None
+
+
+def try_seeds(nodes: int, seeds: int, coverage: Coverage) -> dict[str, Any]:
+    failed, hours, began = [], 0.0, time.monotonic()
+    for seed in range(1, seeds + 1):
+        scenario = draw(seed, nodes)
+        outcome = simulate(scenario)
+        coverage.add(outcome.world)
+        hours += end_of(scenario) / 3600
+        if outcome.violation is not None:
+            failed.append(seed)
+            print(f"{nodes} nodes, seed {seed}: {outcome.violation}", flush=True)
+    minutes = (time.monotonic() - began) / 60
+    return {"tried": seeds, "failed": failed, "cluster_hours_per_minute": round(hours / minutes, 1)}
+
+
+def write(figures: dict[str, Any]) -> None:
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 def main() -> None:
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS
-    coverage, failed = Coverage(), []
+    mutant_seeds = int(sys.argv[2]) if len(sys.argv) > 2 else MUTANT_SEEDS_MAX
+    coverage = Coverage()
     simulate(draw(0))  # the schema is created once
-    began = time.monotonic()
-    for seed in range(1, seeds + 1):
-        outcome = simulate(draw(seed))
-        coverage.add(outcome.world)
-        if outcome.violation is not None:
-            failed.append(seed)
-            print(f"seed {seed}: {outcome.violation}", flush=True)
-    minutes = (time.monotonic() - began) / 60
-    mutants = {name: found_at(name) for name in MUTANTS}
-    figures = {
-        "simulated_cluster_hours_per_minute": round(seeds * END / 3600 / minutes, 1),
-        "seeds_tried": seeds,
-        "seeds_failed": len(failed),
-        "failed": failed,
-        "mutants_missed": sum(seed is None for seed in mutants.values()),
-        "mutants_found_at_seed": mutants,
+    sizes = {nodes: try_seeds(nodes, max(1, int(seeds * share)), coverage) for nodes, share in SHARES.items()}
+    figures: dict[str, Any] = {
+        "simulated_cluster_hours_per_minute": sizes[NODES]["cluster_hours_per_minute"],
+        "seeds_tried": sum(one["tried"] for one in sizes.values()),
+        "seeds_failed": sum(len(one["failed"]) for one in sizes.values()),
+        "nodes": sizes,
         "not_covered": coverage.missing(),
     }
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(json.dumps(figures, indent=2) + "\n")
+    write(figures)
+    figures["mutants_seeds_max"] = mutant_seeds
+    figures["mutants_found"] = {}
+    for name in MUTANTS:
+        figures["mutants_found"][name] = found_at(name, mutant_seeds)
+        print(f"mutant {name}: {figures['mutants_found'][name]}", flush=True)
+        figures["mutants_missed"] = sum(one is None for one in figures["mutants_found"].values())
+        write(figures)
     print(json.dumps(figures, indent=2))
 
 

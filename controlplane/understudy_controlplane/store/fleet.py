@@ -23,6 +23,11 @@ _NODES_IN = _NODES.where(tables.node.c.state.in_(bindparam("states", expanding=T
 _OPEN_ATTEMPTS = select(
     tables.attempt.c.id, tables.attempt.c.job, tables.attempt.c.restart_count, tables.attempt.c.launch
 ).where(tables.attempt.c.running_at.is_not(None), tables.attempt.c.ended_at.is_(None))
+_NOTE_PROGRESS = update(tables.attempt).where(
+    tables.attempt.c.job == bindparam("of_job"),
+    tables.attempt.c.restart_count == bindparam("of_count"),
+    tables.attempt.c.launch == bindparam("of_launch"),
+)
 _LAST_SWITCH = (
     select(tables.operator_intent)
     .where(tables.operator_intent.c.verb.in_([Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value]))
@@ -177,7 +182,6 @@ class FleetStore:
 
     def note_progress(self, attempts: Mapping[tuple[int, Attempt], tuple[int, float]]) -> None:
         """(job row, attempt) → furthest step finished, and when. All in one transaction."""
-        table = tables.attempt
         rows = [
             {
                 "of_job": job,
@@ -190,13 +194,8 @@ class FleetStore:
         ]
         if not rows:
             return
-        this = (
-            (table.c.job == bindparam("of_job"))
-            & (table.c.restart_count == bindparam("of_count"))
-            & (table.c.launch == bindparam("of_launch"))
-        )
         with self._engine.begin() as connection:
-            connection.execute(update(table).where(this), rows)
+            connection.execute(_NOTE_PROGRESS, rows)
 
     def restore_point(self, job_row: int, attempt: Attempt) -> tuple[int, str] | None:
         """The restore point of this attempt; None: not decided yet."""
