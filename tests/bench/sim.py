@@ -19,7 +19,7 @@ from understudy_controlplane.simulate.scenario import NODES, draw, end_of
 SEEDS = 240
 MUTANT_SEEDS_MAX = 1000
 SHARES = {NODES: 1.0, 64: 0.05, 400: 0.01}
-"""Nodes → the share of the seeds that a cluster of this size gets, at least one: theirs take long."""
+"""Nodes → the share of the seeds that a cluster of this size gets, at least one: a large cluster takes long."""
 
 REPORT = REPOSITORY / "build" / "bench" / "sim.json"
 

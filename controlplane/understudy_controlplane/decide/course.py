@@ -17,11 +17,15 @@ from understudy_controlplane.fleet.recovery import (
     ReturnPlan,
     Rung,
     StepName,
+    StepStatus,
     SwapPlan,
     ValidationPlan,
 )
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.fleet.snapshot import Snapshot
+
+HEARD_AGAIN_SECONDS = 4.0
+"""After a start of the control plane each agent that is alive has reported by then."""
 
 BACK = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION})
 """A node that has left its quarantine for one of these states was vouched for by a person, or is well again."""
@@ -58,11 +62,25 @@ def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:
     """In a pause nothing begins, and what is under way stops where that is safe: not between two attempts of a gang. A
     pause with `--now` stops it there, too. What people ask for themselves is done in a pause.
     """
+    if _unheard(recovery, snapshot):
+        return False
     if not snapshot.paused or recovery.ends_as is RecoveryStatus.CANCELLED:
         return True
     if snapshot.halted:
         return False
     return recovery.plan.requested or recovery.is_past_return or recovery.ends_as is not None
+
+
+def _unheard(recovery: Recovery, snapshot: Snapshot) -> bool:
+    """Whether a drain may be due whose reason is gone: this process has just started, and has not heard the node."""
+    drain = recovery.step(StepName.DRAIN_NODES)
+    if snapshot.now - snapshot.started_at > HEARD_AGAIN_SECONDS or recovery.plan.requested:
+        return False
+    if drain is None or drain.status not in (StepStatus.PLANNED, StepStatus.INTENDED):
+        return False
+    nodes = (snapshot.nodes.get(name) for name in recovery.plan.nodes)
+    planned_before = recovery.decided_at < snapshot.started_at
+    return planned_before and any(node is not None and node.has_agent and node.heard_at is None for node in nodes)
 
 
 def _ending(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) -> Ending | None:

@@ -19,12 +19,16 @@ from understudy_controlplane.fleet.recovery import (
     DrainPlan,
     QuarantinePlan,
     Recovery,
+    RecoveryStep,
     ReturnPlan,
     StepName,
     StepStatus,
     SwapPlan,
 )
 from understudy_controlplane.fleet.snapshot import Snapshot
+
+CALL_SECONDS_MAX = 10.0
+"""After this time a call to Slurm by a control plane that has ended has its effect, or never will."""
 
 
 def administration(snapshot: Snapshot) -> Iterator[Finding]:
@@ -157,15 +161,22 @@ def faults_gone(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
     """
     for recovery in snapshot.recoveries:
         drain = recovery.step(StepName.DRAIN_NODES)
-        if not isinstance(recovery.plan, SwapPlan | QuarantinePlan) or drain is None or drain.attempts:
+        if not isinstance(recovery.plan, SwapPlan | QuarantinePlan) or recovery.plan.requested:
             continue
-        if drain.status is not StepStatus.PLANNED or recovery.plan.requested:
+        if drain is None or not _has_no_effect(drain, snapshot.now):
             continue
         for name in recovery.plan.nodes:
             node = snapshot.nodes.get(name)
             if node is not None and name not in accused and _is_well(node) and node.record.since < snapshot.now:
                 words = f"nothing is found against it any more, and recovery {recovery.id} has not drained it yet"
                 yield Finding(Signal.FAULT_GONE, "administration.fault_gone", name, snapshot.now, words)
+
+
+def _has_no_effect(drain: RecoveryStep, now: float) -> bool:
+    """It never began, or the control plane ended before it could act. `_is_well` asks whether Slurm shows a drain."""
+    if drain.status is StepStatus.INTENDED:
+        return drain.intended_at is not None and now - drain.intended_at > CALL_SECONDS_MAX
+    return drain.status is StepStatus.PLANNED and not drain.attempts
 
 
 def _is_well(node: NodeView) -> bool:

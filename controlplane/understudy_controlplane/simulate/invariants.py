@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 100.0
 """How long the control plane may take to put right what it sees, while it runs and Slurm answers."""
 
+LATE_SECONDS = 30.0
+"""How long after a fault is over the control plane may still act on it: while Slurm is slow, say."""
+
 STEP_SECONDS_MAX = 420.0
 """No step of these simulations may take longer."""
 
@@ -191,7 +194,7 @@ class Invariants:
             raise Violation("nothing-of-others-touched", f"{effect}, and {words}")
 
     def _has_evidence(self, effect: Effect, machine: Machine) -> None:
-        was_cut = self._world.now - machine.cut_until < GRACE_SECONDS
+        was_cut = self._world.now - machine.cut_until < LATE_SECONDS
         idle_and_cut = was_cut and not _jobs_on(self._world, machine.name)
         if idle_and_cut:
             machine.accused_at = self._world.now

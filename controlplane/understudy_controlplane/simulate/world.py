@@ -217,7 +217,8 @@ class World:
         self.ticks += 1
         before = self.invariants.activity()
         try:
-            self.cluster.deliver(core, self.now)
+            if core.loop.pulse.ticks_total:  # the first round comes before any report
+                self.cluster.deliver(core, self.now)
             self._recovering = core.loop.tick(self._recovering)
         except Killed as killed:
             self.die(killed.seconds)
