@@ -135,7 +135,7 @@ class Link:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Not settimeout: with it connect() fails at once while the agent's queue is full.
-            seconds = struct.pack("@ll", int(SEND_TIMEOUT_SECONDS), 0)
+            seconds = struct.pack("ll", int(SEND_TIMEOUT_SECONDS), 0)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
             connection.connect(self._path)
             connection.settimeout(SEND_TIMEOUT_SECONDS)

@@ -20,7 +20,7 @@ def ask(path: str, request: "dict[str, object]") -> "dict[str, object]":
     answer = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         # Not settimeout: with it connect() fails at once while the agent's queue is full.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(DEADLINE_SECONDS), 0))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(DEADLINE_SECONDS), 0))
         connection.connect(path)
         connection.sendall(json.dumps(request).encode() + b"\n")
         while not answer.endswith(b"\n"):
