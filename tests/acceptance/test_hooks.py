@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -232,10 +233,14 @@ def test_a_hook_that_hangs_gives_up_by_itself(make_hooked_site: MakeHookedSite, 
 
 
 def rank_says(site: Site, node: str, *messages: dict[str, object]) -> None:
-    """As a rank of root's, and waits for the last answer."""
+    """As a rank of the job's owner, and waits for the last answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(10)
-        connection.connect(str(site.nodes[node].socket))
+        os.seteuid(pwd.getpwnam(RESEARCHER).pw_uid)
+        try:
+            connection.connect(str(site.nodes[node].socket))
+        finally:
+            os.seteuid(0)
         connection.sendall(b"".join(json.dumps(message).encode() + b"\n" for message in messages))
         assert json.loads(connection.recv(65536).splitlines()[-1])["type"] == "ack"
 
