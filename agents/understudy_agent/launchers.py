@@ -98,7 +98,7 @@ class LauncherLine:
         return (
             state is not None
             and (state.job_id, state.restart_count) == (hello.job_id, hello.restart_count)
-            and self.user_id in (0, user_id)
+            and self.user_id == user_id
         )
 
     def note_step(self, launch: int, step: int) -> None:

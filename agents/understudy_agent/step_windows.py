@@ -1,10 +1,12 @@
 """What ranks sent since the last report to the control plane: step times, and the last collective each rank entered.
 
-Telemetry, so it may be lost: the oldest is dropped first.
+Telemetry, so it may be lost: the oldest is dropped first, of the user that has most.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -45,7 +47,7 @@ class WindowBuffer:
             own, wall, first = before.self_seconds + own, before.wall_seconds + wall, before.first_step
         surplus = max(0, len(own) - STEPS_PER_WINDOW_MAX)
         if len(self._windows) >= self._ranks_max:
-            del self._windows[next(iter(self._windows))]
+            del self._windows[_oldest_of_the_largest(self._windows)]
         self._windows[key] = msgspec.structs.replace(
             _window(hello, user_id),
             first_step=first + surplus,
@@ -57,7 +59,7 @@ class WindowBuffer:
         key = _key(hello, user_id)
         self._collectives.pop(key, None)
         if len(self._collectives) >= self._ranks_max:
-            del self._collectives[next(iter(self._collectives))]
+            del self._collectives[_oldest_of_the_largest(self._collectives)]
         collective = Collective(entered.name, entered.sequence, entered.entered_at, entered.step, entered.inside)
         self._collectives[key] = _LastCollective(hello, collective)
 
@@ -76,9 +78,16 @@ class WindowBuffer:
             last.reports_left = REPORTS_PER_COLLECTIVE - 1
             window = window or _window(last.hello, key[-1])
             self._windows[key] = msgspec.structs.replace(window, collective=last.collective)
+        while len(self._windows) > self._ranks_max:  # the control plane refuses a report with more
+            del self._windows[_oldest_of_the_largest(self._windows)]
         windows = list(self._windows.values())
         self._windows.clear()
         return windows
+
+
+def _oldest_of_the_largest(held: Mapping[Key, object]) -> Key:
+    largest = Counter(user for *_, user in held).most_common(1)[0][0]
+    return next(key for key in held if key[-1] == largest)
 
 
 def _key(hello: Hello, user_id: int) -> Key:

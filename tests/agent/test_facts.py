@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from understudy_agent.facts import FactQueue
-from understudy_agent.rank_messages import Hello, Steps
+from understudy_agent.rank_messages import CollectiveEntered, Hello, Steps
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.wire import STEPS_PER_WINDOW_MAX, Anomaly, AnomalyKind, CheckpointShard, FirstStep, KernelEvent
 
@@ -139,6 +139,24 @@ def test_a_window_keeps_the_newest_steps() -> None:
     windows.add(hello(), steps(STEPS_PER_WINDOW_MAX, 10), 1000)
     [window] = windows.take()
     assert (window.first_step, len(window.self_seconds)) == (10, STEPS_PER_WINDOW_MAX)
+
+
+def test_no_user_makes_a_report_that_the_control_plane_refuses_as_a_whole() -> None:
+    windows = WindowBuffer(ranks_max=4)
+    for rank in range(4):
+        windows.add(hello(rank), steps(0, 1), 2000)
+        windows.enter(hello(rank + 10), CollectiveEntered("barrier", 1, 99.5), 2000)
+    assert len(windows.take()) == 4
+
+
+def test_a_user_with_many_ranks_pushes_out_none_of_another_user() -> None:
+    windows = WindowBuffer(ranks_max=4)
+    windows.add(hello(0), steps(0, 1), 1000)
+    windows.enter(hello(0), CollectiveEntered("barrier", 1, 99.5), 1000)
+    for rank in range(50):
+        windows.add(hello(rank), steps(0, 1), 2000)
+        windows.enter(hello(rank), CollectiveEntered("barrier", 1, 99.5), 2000)
+    assert [(window.user_id, window.rank) for window in windows.take()][:2] == [(1000, 0), (2000, 47)]
 
 
 def test_beyond_the_limit_of_ranks_the_oldest_window_is_dropped() -> None:
