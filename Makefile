@@ -59,10 +59,11 @@ bench-sim: setup-check
 docs: setup-check
 	@$(RUN) docs/generate.py
 
-# Both distributions, in build/wheels.
+# Both distributions, in build/wheels, and what a control plane consists of (SBOM, CycloneDX).
 wheels: setup-check
 	@deploy/build_wheels.sh $(abspath $(RUN)) build/wheels
-	@ls build/wheels/*.whl
+	@$(RUN) deploy/sbom.py build/wheels
+	@ls build/wheels/*.whl build/wheels/*.cdx.json
 
 setup:
 	@$(SETUP)

@@ -34,6 +34,7 @@ def parts() -> list[Part]:
         Part("fuzzing", (*python, "tests.fuzz", "--seconds", "600")),
         Part("generated examples", (*python, "pytest", "-q", *examples)),
         *(Part(stage, (*python, "tests.run", stage)) for stage in STAGES),
+        Part("audit of packages", (*python, "tests.audit")),
         Part("versions of Python", (*python, "tests.python_versions")),
         *(Part(f"bench {name}", (*python, f"tests.bench.{name}")) for name in (*BENCHMARKS, "recovery")),
     ]

@@ -45,7 +45,10 @@ install_python() {  # FILE...: what these files pin, and this checkout
     return 1
   }
   local pip=("$VENV/bin/python" -m pip install -q --disable-pip-version-check)
-  "${pip[@]}" "${@/#/--requirement=}"
+  local lock
+  for lock in "$@"; do  # each by itself: pip wants digests of all packages where it wants them of one
+    "${pip[@]}" --requirement="$lock"
+  done
   "${pip[@]}" --no-deps --no-build-isolation --editable agents --editable .
   say "the Python packages are installed"
 }

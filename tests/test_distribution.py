@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import runpy
 import sqlite3
 import subprocess
 import sys
@@ -129,7 +130,7 @@ def test_every_package_that_the_code_imports_is_declared() -> None:
     extras = {_name(line) for extra in ("controlplane", "postgres") for line in _extra(extra)}
     # Only where the site has it: the user's PyTorch on the node, and pyslurm, which depends on the site's Slurm.
     optional = {"torch", "pyslurm"}
-    brought = {"starlette", "pydantic-core"}  # parts of fastapi and pydantic
+    brought = {"starlette", "pydantic-core", "click"}  # parts of fastapi, pydantic and typer
     assert _imported("agents/understudy_agent") - base - optional - {"numpy"} == set()
     assert _imported("controlplane/understudy_controlplane") - base - extras - optional - brought == set()
     frameworks = {_name(line) for line in _extra("frameworks")}
@@ -150,6 +151,23 @@ def test_every_declared_package_is_pinned_for_development() -> None:
         *(line for extra in ("controlplane", "dev", "frameworks") for line in _extra(extra)),
     ]
     assert {_name(line) for line in lines if not line.startswith("slurm-understudy")} - pinned == set()
+
+
+def test_every_pinned_package_has_digests_and_no_address() -> None:
+    pins = re.split(r"\n(?=[a-z])", (REPOSITORY / "requirements.lock").read_text())
+    assert len(pins) > 50
+    assert [pin for pin in pins if "==" in pin and "--hash=sha256:" not in pin] == []
+    assert "://" not in "".join(pins)
+
+
+def test_the_bill_of_materials_has_every_package_of_a_control_plane_with_licence_and_digests() -> None:
+    bill = runpy.run_path(str(REPOSITORY / "deploy" / "sbom.py"))["bill_of_materials"]()
+    components = {one["name"]: one for one in bill["components"]}
+    assert {"slurm-understudy", "fastapi", "uvicorn", "httptools", "sqlalchemy", "msgspec"} <= components.keys()
+    assert "pytest" not in components
+    for name, one in components.items():
+        assert one["licenses"][0]["license"]["name"], name
+        assert name.startswith("slurm-understudy") or one["properties"], name
 
 
 def _name(requirement: str) -> str:
