@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from contextlib import suppress
+from contextvars import ContextVar
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,6 @@ from typing import Annotated, Any
 import httpx
 import msgspec
 import typer
-from click import get_current_context
 from rich.markup import escape
 from rich.table import Table
 
@@ -66,6 +66,7 @@ CaOption = Annotated[
         help="Certificates (PEM) that may sign the control plane's; without it the system's.",
     ),
 ]
+_ca_file: ContextVar[Path | None] = ContextVar("ca_file", default=None)
 NodeArgument = Annotated[str, typer.Argument(help="NodeName in Slurm.")]
 JobArgument = Annotated[int, typer.Argument(help="Slurm's job id.")]
 ReasonArgument = Annotated[str, typer.Argument(help="Why; it is recorded with the label of your token.")]
@@ -83,14 +84,13 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    context: typer.Context,
     ca_file: CaOption = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """What the command takes before a verb."""
-    context.obj = ca_file
+    _ca_file.set(ca_file)
 
 
 @app.command()
@@ -366,7 +366,7 @@ def _get_all(url: str, path: str, token: str) -> list[Any]:
 
 def _certificates() -> ssl.SSLContext | bool:
     """What the control plane's certificate is held against; True: the system's certificates."""
-    ca_file: Path | None = get_current_context().obj
+    ca_file = _ca_file.get()
     if ca_file is None:
         return True
     try:
