@@ -85,6 +85,9 @@ CONNECTS_EACH_SECOND = 64.0
 ACCEPTED_AT_ONCE = 64
 """Before the event loop turns to other work."""
 
+ACCEPT_AGAIN_SECONDS = 1.0
+"""After the process has run out of file descriptors."""
+
 BACKLOG = 4096
 """Connections that wait in the kernel. Where they are too many, the kernel refuses those of every user."""
 
@@ -157,8 +160,9 @@ class RankServer:
     async def stop(self) -> None:
         if self._listening is None:
             return
-        asyncio.get_running_loop().remove_reader(self._listening)
-        self._listening.close()
+        listening, self._listening = self._listening, None
+        asyncio.get_running_loop().remove_reader(listening)
+        listening.close()
         await asyncio.gather(*self._opening, return_exceptions=True)
         for conversation in list(self._conversations):
             conversation.cancel()
@@ -177,10 +181,13 @@ class RankServer:
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 connection, _ = listening.accept()
-            except BlockingIOError:
+            except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no file descriptor is left, or the process has gone already
-                log.warning("rank_not_accepted", extra=fields(error=error))
+            except OSError as error:  # no file descriptor or memory is left
+                log.error("ranks_not_accepted", extra=fields(error=error))
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening)
+                loop.call_later(ACCEPT_AGAIN_SECONDS, self._listen_again, listening)
                 return
             if not self._pace.admits(peer(connection)[1], time.monotonic()):
                 connection.close()
@@ -188,6 +195,10 @@ class RankServer:
             opening = asyncio.get_running_loop().create_task(self._open(connection))
             self._opening.add(opening)
             opening.add_done_callback(self._opening.discard)
+
+    def _listen_again(self, listening: socket.socket) -> None:
+        if self._listening is listening:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     async def _open(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from understudy_agent import ranks
 from understudy_agent.facts import FactQueue
 from understudy_agent.process import ProcessClock
 from understudy_agent.rank_messages import LINE_BYTES_MAX, CollectiveEntered, Hello
@@ -408,6 +410,30 @@ def test_idle_connections_lock_out_no_rank(tmp_path: Path) -> None:
         assert await idle[0].hear() is None
         for one in [rank, *idle]:
             await one.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_an_agent_that_has_run_out_of_files_accepts_ranks_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "ACCEPT_AGAIN_SECONDS", 0.05)
+
+    async def play(stage: Stage) -> None:
+        rank = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            rank.connect(str(stage.path))
+            rank.sendall(json.dumps(HELLO).encode() + b"\n")
+            await asyncio.sleep(0.02)
+            assert len(stage.facts) == 0
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await until(lambda: len(stage.facts))
+        rank.close()
 
     on_stage(tmp_path, play)
 
