@@ -7,10 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.simulate.cluster import FABRIC, Gang, Machine
-from understudy_controlplane.simulate.scenario import DRAINING_XIDS, Event, Kind
+from understudy_controlplane.simulate.scenario import DRAINING_XIDS, FATAL_XIDS, Event, Kind
 from understudy_controlplane.slurm.protocol import SlurmError
 
 if TYPE_CHECKING:
@@ -46,11 +48,20 @@ def _dies(world: World, event: Event, machine: Machine) -> None:
         world.slurm.kill_node(machine.name)
 
 
+def _neighbours(world: World, event: Event, machine: Machine) -> list[Machine]:
+    machines = list(world.cluster.machines.values())
+    first = machines.index(machine)
+    return machines[first : first + event.number]
+
+
 def _rack_dies(world: World, event: Event, machine: Machine) -> None:
-    names = list(world.cluster.machines)
-    first = names.index(machine.name)
-    for name in names[first : first + event.number]:
-        _dies(world, event, world.cluster.machines[name])
+    for one in _neighbours(world, event, machine):
+        _dies(world, event, one)
+
+
+def _xids_at_once(world: World, event: Event, machine: Machine) -> None:
+    for one in _neighbours(world, event, machine):
+        _xid(world, msgspec.structs.replace(event, number=FATAL_XIDS[0]), one)
 
 
 def _nvlink_down(world: World, event: Event, machine: Machine) -> None:
@@ -132,6 +143,7 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.NVLINK_DOWN: _nvlink_down,
     Kind.PROLOG_REFUSES: _prolog_refuses,
     Kind.XID: _xid,
+    Kind.XIDS_AT_ONCE: _xids_at_once,
     Kind.XID_OF_PROGRAM: _xid_of_program,
     Kind.SLOW: _slow,
     Kind.PORT_DOWN: _port_down,

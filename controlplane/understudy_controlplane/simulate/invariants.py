@@ -60,6 +60,7 @@ CALLS: dict[str, tuple[StepName, ...]] = {
     "requeue_failed_job": (StepName.REQUEUE_JOB,),
     "start_job_now": (StepName.START_JOB, StepName.RELEASE_JOB),
     "release_job": (StepName.RELEASE_JOB,),
+    "set_excluded_nodes": (StepName.EXCLUDE_NODES,),
     "set_time_limit": (StepName.CREDIT_TIME,),
 }
 """What a step may call."""
@@ -123,6 +124,8 @@ class Invariants:
     def switched(self, verb: Verb) -> None:
         core = self._world.core
         assert core is not None
+        if verb is Verb.RESET_BREAKER:
+            return
         newest = max((recovery.id for recovery in core.stores.recoveries.newest(1)), default=0)
         self._newest_before_pause = None if verb is Verb.RESUME else newest
         self._halted = verb is Verb.PAUSE_NOW
@@ -183,6 +186,7 @@ class Invariants:
                 | "start_job_now"
                 | "release_job"
                 | "set_time_limit"
+                | "set_excluded_nodes"
             ):
                 released = effect.call in ("release_job", "start_job_now") and first in self._world.refused
                 words = "" if released or "understudy" in jobs[first].comment else "the job is not managed"
@@ -195,7 +199,8 @@ class Invariants:
 
     def _has_evidence(self, effect: Effect, machine: Machine) -> None:
         was_cut = self._world.now - machine.cut_until < LATE_SECONDS
-        idle_and_cut = was_cut and not _jobs_on(self._world, machine.name)
+        runs = any(job.state == "RUNNING" and machine.name in job.nodes for job in self._world.jobs().values())
+        idle_and_cut = was_cut and not runs
         if idle_and_cut:
             machine.accused_at = self._world.now
         if machine.accused_at == -math.inf:

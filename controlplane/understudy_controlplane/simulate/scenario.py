@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from itertools import cycle
 from random import Random
@@ -53,6 +54,7 @@ class Kind(StrEnum):
     NODE_DIES = "node dies"  # it boots by itself after `seconds`; 0: it stays dead
     RACK_DIES = "neighbouring nodes die at once"  # `number`: how many
     XID = "GPU reports an Xid"  # `number`: the code
+    XIDS_AT_ONCE = "GPUs of neighbouring nodes report an Xid at once"  # `number`: of how many nodes
     XID_OF_PROGRAM = "program causes an Xid"
     AGENT_SILENT = "agent is silent"
     MANAGEMENT_CUT = "management network of the node is down"  # its ranks go on
@@ -150,6 +152,7 @@ KINDS: tuple[tuple[int, Kind, To], ...] = (
     (6, Kind.NODE_DIES, To.NODE),
     (1, Kind.RACK_DIES, To.NODE),
     (8, Kind.XID, To.NODE),
+    (1, Kind.XIDS_AT_ONCE, To.NODE),
     (2, Kind.XID_OF_PROGRAM, To.NODE),
     (3, Kind.AGENT_SILENT, To.NODE),
     (1, Kind.ALL_AGENTS_SILENT, To.ALL),
@@ -239,35 +242,50 @@ def _subject(random: Random, to: To, nodes: int, earlier: list[Event]) -> str:
 def _event(random: Random, at: float, earlier: list[Event], nodes: int) -> list[Event]:
     _, kind, to = random.choices(KINDS, WEIGHTS)[0]
     subject = _subject(random, to, nodes, earlier)
+    if kind is Kind.PROLOG_REFUSES:  # on a node that a job is about to get
+        subject = random.choice(node_names(nodes)[-3:])
+        return [Event(at, kind, subject, _short(random)), Event(round(at + 0.5, 2), Kind.SUBMITS, number=1)]
     if kind in ENDS_WITH:
         return [Event(at, kind, subject), Event(round(at + _short(random), 2), ENDS_WITH[kind], subject)]
-    seconds, number = _short(random), 0
-    match kind:
-        case Kind.XID:
-            number = random.choice((*FATAL_XIDS, *FATAL_XIDS, *DRAINING_XIDS))
-        case Kind.XID_OF_PROGRAM:
-            number = random.choice(PROGRAM_XIDS)
-        case Kind.NODE_DIES:
-            seconds = random.choice((0.0, round(random.uniform(20, 200), 1)))
-        case Kind.RACK_DIES:
-            number, seconds = random.randint(2, 6), round(random.uniform(20, 200), 1)
-        case Kind.FABRIC_STOPS:
-            seconds = round(random.uniform(1, 150), 1)
-        case Kind.SUBMITS:
-            number = random.randint(1, 3)
-        case Kind.KILLED_AT_COMMIT:
-            number = random.randint(1, 30)
-        case Kind.SLOW:
-            seconds, number = round(random.uniform(60, 200), 1), random.choice((0, 1))
-        case Kind.PORT_DOWN:
-            seconds = random.choice((0.0, seconds))
-        case Kind.CLOCK_SET:
-            seconds, number = random.choice((0.0, seconds)), random.choice(CLOCK_JUMPS)
-    lasts = kind in LASTING
-    return [Event(at, kind, subject, seconds if lasts else 0.0, number)]
+    seconds = SECONDS.get(kind, _short)(random) if kind in LASTING else 0.0
+    return [Event(at, kind, subject, seconds, NUMBERS[kind](random) if kind in NUMBERS else 0)]
 
 
-ENDS_WITH = {Kind.PAUSES: Kind.UNPAUSES, Kind.PAUSES_NOW: Kind.UNPAUSES, Kind.HOLDS_JOB: Kind.RELEASES_JOB}
+def _or_for_good(seconds: Callable[[Random], float]) -> Callable[[Random], float]:
+    return lambda random: random.choice((0.0, seconds(random)))
+
+
+def _seconds(least: float, most: float) -> Callable[[Random], float]:
+    return lambda random: round(random.uniform(least, most), 1)
+
+
+SECONDS: dict[Kind, Callable[[Random], float]] = {
+    Kind.NODE_DIES: _or_for_good(_seconds(20, 200)),
+    Kind.RACK_DIES: _seconds(20, 200),
+    Kind.FABRIC_STOPS: _seconds(1, 150),
+    Kind.SLOW: _seconds(60, 200),
+    Kind.PORT_DOWN: _or_for_good(_short),
+    Kind.CLOCK_SET: _or_for_good(_short),
+}
+"""How long it lasts; others last up to a minute."""
+
+NUMBERS: dict[Kind, Callable[[Random], int]] = {
+    Kind.XID: lambda random: random.choice((*FATAL_XIDS, *FATAL_XIDS, *DRAINING_XIDS)),
+    Kind.XID_OF_PROGRAM: lambda random: random.choice(PROGRAM_XIDS),
+    Kind.XIDS_AT_ONCE: lambda random: random.randint(2, 8),
+    Kind.RACK_DIES: lambda random: random.randint(2, 6),
+    Kind.SUBMITS: lambda random: random.randint(1, 3),
+    Kind.KILLED_AT_COMMIT: lambda random: random.randint(1, 30),
+    Kind.SLOW: lambda random: random.choice((0, 1)),
+    Kind.CLOCK_SET: lambda random: random.choice(CLOCK_JUMPS),
+}
+
+ENDS_WITH = {
+    Kind.PAUSES: Kind.UNPAUSES,
+    Kind.PAUSES_NOW: Kind.UNPAUSES,
+    Kind.HOLDS_JOB: Kind.RELEASES_JOB,
+    Kind.DRAINS: Kind.RESUMES,
+}
 """What is always undone by another event."""
 
 LASTING = frozenset(

@@ -150,6 +150,7 @@ class World:
         self._kill_at_commit = 0.0
         self.database_away_until = self.database_slow_until = 0.0
         self._looks_from_outside = False
+        self._breaker_is_known = False
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._repairs: dict[str, float] = {}  # node → when a person has repaired it
         self._rebooting: dict[str, float] = {}
@@ -232,6 +233,7 @@ class World:
         self.cluster.live(self.jobs(), core, self.now)
         with self.from_outside():
             self.invariants.after_tick()
+        self._reset_breaker(core)
         busy = self.invariants.activity() != before
         self._pause = SOON_SECONDS if busy else min(3 * self._pause, QUIET_SECONDS_MAX)
         self._due = self.now + self._pause
@@ -328,6 +330,13 @@ class World:
 
     def take_answer(self, label: str) -> str | None:
         return self._tickets.pop(label, None)
+
+    def _reset_breaker(self, core: Core) -> None:
+        """A person finds out why it has opened, and closes it."""
+        is_open = core.loop.pulse.snapshot is not None and bool(core.loop.pulse.snapshot.breaker)
+        if is_open and not self._breaker_is_known:
+            self.later(self.now + self.random.uniform(*PERSON_SECONDS), lambda: self.switch(Verb.RESET_BREAKER))
+        self._breaker_is_known = is_open
 
     def _chores(self) -> float:
         moments = (*self._repairs.values(), *self._rebooting.values(), *(at for at, _ in self._later))
