@@ -130,7 +130,6 @@ class Clusters:
                 ],
                 slurm=installation,
                 racks={"rack1": 4, "rack2": 4},
-                machines=True,
             )
             self._running[installation.slurm] = self._stack.enter_context(cluster)
         return self._running[installation.slurm]

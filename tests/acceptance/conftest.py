@@ -53,7 +53,6 @@ def make_site() -> Iterator[MakeSite]:
                 slurm_settings=slurm_settings,
                 slurm_conf_lines=[IMPATIENT_SCHEDULER],
                 settings=settings,
-                machines=True,
                 munge=munge,
             )
             stack.callback(refuse_secrets_in_logs, site)

@@ -42,7 +42,7 @@ def main() -> int:
     RESULT.unlink(missing_ok=True)
     try:
         say("starting munge, slurmctld and 8 slurmds with 8 GPUs each")
-        with Site(DIRECTORY, slurm_conf_lines=[NO_SCHEDULER_DELAY], machines=True) as site:
+        with Site(DIRECTORY, slurm_conf_lines=[NO_SCHEDULER_DELAY]) as site:
             if not site.cluster.has_machines:
                 say(f"no node has a network of its own, so none can fall silent: {why_impossible()}")
             site.start_control_plane()

@@ -32,7 +32,7 @@ def site() -> Iterator[Site]:
     directory = Path(tempfile.mkdtemp(prefix="ud-"))
     directory.chmod(0o755)
     try:
-        with Site(directory, nodes=8, spares=0, machines=True) as started:
+        with Site(directory, nodes=8, spares=0) as started:
             # This checkout's, whichever one is installed.
             shutil.copytree(
                 REPOSITORY / "agents" / "understudy_agent",

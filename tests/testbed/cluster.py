@@ -64,13 +64,12 @@ class SlurmCluster:
         *,
         slurm: Installation = NATIVE,
         racks: Mapping[str, int] | None = None,
-        machines: bool = False,
     ) -> None:
-        """`machines`: each node has a network namespace with an address and a host name of its own, so that its cable
-        can be pulled. Where this machine allows no namespaces, all nodes share this host's network (`has_machines`).
+        """Each node is a machine: it has a network namespace with an address and a host name of its own, so that its
+        cable can be pulled. Where this machine allows no namespaces, all nodes share this host's network.
         """
         ports = configuration.free_ports(nodes + 1)
-        addresses, self._reserved = network.reserve() if machines and not network.why_impossible() else (None, -1)
+        addresses, self._reserved = (None, -1) if network.why_impossible() else network.reserve()
         self.slurm = slurm
         self.layout = Layout(
             directory=directory.resolve(),
@@ -216,6 +215,7 @@ class SlurmCluster:
 
     @property
     def has_machines(self) -> bool:
+        """Whether each node has a network of its own."""
         return self.layout.addresses is not None
 
     def power_off(self, node: str) -> list[int]:
@@ -280,7 +280,7 @@ class SlurmCluster:
     @property
     def _cables(self) -> Switch:
         if self._switch is None:
-            why = network.why_impossible() or "the cluster was not started with machines=True"
+            why = network.why_impossible() or "it is not running"
             raise ClusterError(f"the nodes of this cluster have no cables: {why}")
         return self._switch
 

@@ -126,12 +126,11 @@ class Site:
         slurm_conf_lines: Sequence[str] = (),
         hooks: bool = False,
         settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
-        machines: bool = False,
         munge: bool = False,
     ) -> None:
         """`slurm_settings` go into the control plane's section [slurm], `settings` are further sections of its
         configuration. `hooks`: Slurm runs Understudy's Prolog, Epilog, TaskProlog and HealthCheckProgram.
-        `machines`: see SlurmCluster. `munge`: agents get their tokens by MUNGE; otherwise each has one in a file.
+        `munge`: agents get their tokens by MUNGE; otherwise each has one in a file.
         """
         # A test breaks more of its few nodes at once than a fleet would lose, and some jobs have neither hook nor
         # launcher that could confirm that a node is dead.
@@ -147,7 +146,6 @@ class Site:
             nodes=nodes,
             slurm=slurm,
             extra_lines=[REBOOT_PROGRAM, *hook_lines(self._hooks), *slurm_conf_lines],
-            machines=machines,
         )
         self._slurm_settings = dict(slurm_settings or {})
         if self._slurm_settings.get("gateway") == "pyslurm":

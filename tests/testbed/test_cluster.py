@@ -26,7 +26,7 @@ STARTER = """
 import sys, time
 from pathlib import Path
 from tests.testbed.cluster import SlurmCluster
-cluster = SlurmCluster(Path(sys.argv[1]), nodes=2, machines=True)
+cluster = SlurmCluster(Path(sys.argv[1]), nodes=2)
 cluster.start()
 cluster.sbatch("--nodes=2", "--export=NONE", "--wrap", "/usr/bin/srun /usr/bin/sleep 1000")
 print(cluster.layout.addresses.interface if cluster.has_machines else "none", flush=True)
@@ -44,14 +44,14 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def cluster(directory: Path) -> Iterator[SlurmCluster]:
-    with SlurmCluster(directory, nodes=3, machines=True, racks={"rack1": 2, "rack2": 1}) as started:
+    with SlurmCluster(directory, nodes=3, racks={"rack1": 2, "rack2": 1}) as started:
         yield started
 
 
 @pytest.fixture
 def cluster_of_one_host(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
     monkeypatch.setattr(network, "why_impossible", lambda: "namespaces are forbidden here")
-    with SlurmCluster(directory, nodes=2, machines=True) as started:
+    with SlurmCluster(directory, nodes=2) as started:
         yield started
 
 
@@ -76,6 +76,11 @@ def _escaped(text: str) -> str:
 def sleepers(cluster: SlurmCluster, node: str) -> list[Process]:
     found = (read_process(pid) for pid in cluster.node_pids(node))
     return [process for process in found if process is not None and process.name == "sleep"]
+
+
+def is_task(process: Process) -> bool:
+    """A job's `sleep`, and not one that holds a namespace."""
+    return process.name == "sleep" and "SLURM_JOB_ID" in environment_of(process.pid)
 
 
 def test_an_ordinary_users_job_runs_on_every_node_and_sees_its_gpus(cluster: SlurmCluster) -> None:
@@ -174,7 +179,7 @@ def test_stopping_leaves_no_process_and_starting_again_works(directory: Path) ->
     cluster.start()
     run_gang(cluster)
     everything = marked(directory)
-    assert len([process for process in everything if process.name == "sleep"]) == 4
+    assert len([process for process in everything if is_task(process)]) == 4
     cluster.stop()
     cluster.stop()
     assert marked(directory) == []
@@ -199,7 +204,7 @@ def start_elsewhere(directory: Path) -> tuple[subprocess.Popen[str], Path]:
     interface = Path("/sys/class/net") / program.stdout.readline().strip()
     assert interface.exists() or network.why_impossible()
     deadline = time.monotonic() + 15
-    while not any(one.name == "sleep" and "SLURM_JOB_ID" in environment_of(one.pid) for one in marked(directory)):
+    while not any(is_task(process) for process in marked(directory)):
         assert time.monotonic() < deadline, "the job does not run"
         time.sleep(0.1)
     return program, interface

@@ -282,7 +282,7 @@ class Clusters:
             "guards": {"quarantines_per_hour_max": 10_000, "breaker_nodes_max": 10_000, "breaker_share_max": 1.0},
             "jobs": {"swaps_per_hour_max": 1000},
         }
-        site = Site(DIRECTORY, nodes=GANG + SPARES, spares=side.pool, slurm=slurm, settings=settings, machines=True)
+        site = Site(DIRECTORY, nodes=GANG + SPARES, spares=side.pool, slurm=slurm, settings=settings)
         self._stack.enter_context(site)
         health_check(site.directory)
         if side.watched:
