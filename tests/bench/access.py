@@ -65,6 +65,7 @@ def main() -> int:
         fill(fleet.control_plane.engine)
         add_tokens(fleet.control_plane.engine, map(node_name, range(NODES)))
         cost = measure_report_cost(fleet.control_plane)
+        fleet.control_plane.telemetry.know(fleet.control_plane.stores.fleet.nodes())
         results = [*measure_readers(fleet, directory), measure_hellos()]
     for one in results:
         quiet = one.rivals["quiet"]
@@ -95,7 +96,6 @@ def fill(engine: Engine) -> None:
 def measure_readers(fleet: Fleet, directory: Path) -> list[Result]:
     waits: dict[str, list[float]] = {"quiet": [], "readers": []}
     ticks: dict[str, list[float]] = {"quiet": [], "readers": []}
-    add_tokens(fleet.control_plane.engine)
     with serving(fleet.control_plane) as url:
         for number in range(ROUNDS):
             waits["quiet"].append(wait_p99(fleet))
