@@ -83,6 +83,7 @@ class Machine:
     port_down_since: float = math.inf
     port_up_at: float = math.inf
     broken: bool = False
+    broken_at: float = -math.inf
     fails_validation: bool = False
     accused_at: float = -math.inf  # when something last happened for which it may be taken out of service
     sequence: int = 0

@@ -77,7 +77,7 @@ def _prolog_refuses(world: World, event: Event, machine: Machine) -> None:
 def _xid(world: World, event: Event, machine: Machine) -> None:
     if machine.alive:
         machine.broken = event.number not in DRAINING_XIDS
-        machine.accused_at = world.now
+        machine.accused_at = machine.broken_at = world.now
         machine.log_xid(event.number, world.now)
 
 

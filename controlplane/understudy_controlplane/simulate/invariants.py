@@ -375,10 +375,13 @@ class Invariants:
         if sum(record.at_fault for record in records.values()) >= budget:
             return
         for name, machine in self._world.cluster.machines.items():
-            vouched = machine.accused_at < self._vouched_at.get(name, -math.inf)
-            answered_for = vouched or name in self.notified_of
+            answered_for = self._is_vouched_for(machine) or name in self.notified_of
             if machine.broken and not answered_for and records[name].state is NodeState.IN_SERVICE:
                 raise Violation("everything-comes-to-rest", f"{name} is broken, and in service")
+
+    def _is_vouched_for(self, machine: Machine) -> bool:
+        """A person has returned it to service, broken as it is."""
+        return machine.broken and machine.broken_at < self._vouched_at.get(machine.name, -math.inf)
 
     def _stays(self, core: Core) -> set[int]:
         """Jobs on nodes at fault, for which there is no other node: neither a spare nor an idle one."""
@@ -405,6 +408,8 @@ class Invariants:
             notified = self.notified_of.intersection((f"job {gang.job_id}", *job.nodes)) if job else ()
             if gang.over or job is None or job.ended or notified:
                 continue
+            if any(self._is_vouched_for(world.cluster.machines[name]) for name in job.nodes):
+                continue  # its processes cannot work there, and a person answers for that
             by_slurms_clock = job.pending and (job.start_at or 0) > world.slurm.now + REQUEUE_DELAY_SECONDS
             if by_slurms_clock:
                 continue  # it was set back after the requeue

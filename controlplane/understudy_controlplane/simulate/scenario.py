@@ -73,7 +73,7 @@ class Kind(StrEnum):
     SLURM_SLOW = "slurmctld answers slowly"
     SLURM_LOSES_ANSWERS = "slurmctld does what it is asked and its answers are lost"
     SLURM_CRASHES = "slurmctld crashes and loses the last seconds"
-    KILLED_BEFORE_EFFECT = "control plane is killed before its next effect"
+    KILLED_BEFORE_EFFECT = "control plane is killed before its next effect"  # `number`: of effects before that one
     KILLED_AFTER_EFFECT = "control plane is killed after its next effect"
     KILLED_AT_COMMIT = "control plane is killed at a commit"  # `number`: of the commits from now on
     DATABASE_AWAY = "database does not answer"
@@ -275,6 +275,8 @@ NUMBERS: dict[Kind, Callable[[Random], int]] = {
     Kind.XIDS_AT_ONCE: lambda random: random.randint(2, 8),
     Kind.RACK_DIES: lambda random: random.randint(2, 6),
     Kind.SUBMITS: lambda random: random.randint(1, 3),
+    Kind.KILLED_BEFORE_EFFECT: lambda random: random.choice((0, 0, random.randint(1, 9))),
+    Kind.KILLED_AFTER_EFFECT: lambda random: random.choice((0, 0, random.randint(1, 9))),
     Kind.KILLED_AT_COMMIT: lambda random: random.randint(1, 30),
     Kind.SLOW: lambda random: random.choice((0, 1)),
     Kind.CLOCK_SET: lambda random: random.choice(CLOCK_JUMPS),

@@ -10,6 +10,8 @@ from dataclasses import fields
 from random import Random
 from typing import Any, cast
 
+import msgspec
+
 from understudy_controlplane.api.operator_requests import REFUSED_IN
 from understudy_controlplane.app import Core, Outside, assemble
 from understudy_controlplane.config import Config
@@ -476,7 +478,7 @@ class SlurmLine:
         return self._cache[name]
 
     def _write(self, name: str, arguments: tuple[Any, ...]) -> None:
-        world, kill = self._world, self.kill
+        world, kill = self._world, self._kill_now()
         effect = Effect(name, arguments)
         if kill is not None and kill.kind is Kind.KILLED_BEFORE_EFFECT:
             self.kill = None
@@ -500,6 +502,12 @@ class SlurmLine:
             raise Killed(kill.seconds)
         if world.now < self.deaf_until:
             raise SlurmUnavailable("the answer is lost")
+
+    def _kill_now(self) -> Event | None:
+        if self.kill is None or not self.kill.number:
+            return self.kill
+        self.kill = msgspec.structs.replace(self.kill, number=self.kill.number - 1)
+        return None
 
     def _prepare(self, request: JobRequest) -> None:
         """How the control plane's job on the node will end."""
