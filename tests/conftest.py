@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,9 @@ from tests.pythons import HOOK_VERSIONS, missing
 from tests.testbed.cluster import SlurmCluster
 from tests.testbed.installation import NATIVE, Installation
 from tests.testbed.network import why_impossible
+
+if TYPE_CHECKING:
+    from tests.testbed.postgres import Postgres
 
 # A busy machine is no fault.
 settings.register_profile("test", deadline=None)
@@ -62,6 +66,16 @@ sys.addaudithook(refuse_processes)
 
 def is_unit(item: pytest.Item) -> bool:
     return not any(item.get_closest_marker(mark) for mark in ("integration", "cluster", "timed"))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A server of PostgreSQL."""
+    from tests.testbed.postgres import Postgres  # unit tests need neither the server nor its driver
+
+    server = Postgres()
+    yield server
+    server.stop()
 
 
 @pytest.hookimpl(wrapper=True)

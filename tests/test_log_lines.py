@@ -20,7 +20,6 @@ KEYS = {
     "call": "call of pyslurm",
     "cluster": "Slurm's ClusterName",
     "count": "how many; the event says of what",
-    "database_lock": "file that keeps a second control plane out",
     "detail": "what proved a step",
     "error": "text of an exception or of a refusal",
     "fact": "a fact, as JSON",

@@ -74,6 +74,8 @@ class Outside:
     webhook: WebhookSender = field(default_factory=Webhook)
     sleep: Callable[[float], None] = time.sleep
     begin_effect: Callable[[Callable[[], None]], Effect] = Effect
+    alone: Callable[[], None] = lambda: None
+    """Raises DatabaseTaken where another control plane works on the database."""
     decode_credential: Callable[[str], Credential] | None = None
 
 
@@ -251,6 +253,7 @@ def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
         runner,
         config,
         outside.clock,
+        outside.alone,
     )
 
 

@@ -5,7 +5,10 @@ Nothing here judges or acts by itself.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+from collections.abc import Callable
 
 import structlog
 
@@ -34,6 +37,7 @@ from understudy_controlplane.live.verdicts import Verdicts
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.recover.runner import Runner
 from understudy_controlplane.slurm_recorder import SlurmRecorder
+from understudy_controlplane.store.database_lock import DatabaseTaken
 from understudy_controlplane.store.stores import Stores
 
 log = structlog.get_logger()
@@ -59,7 +63,11 @@ class Loop:
         runner: Runner,
         config: Config,
         clock: Clock,
+        alone: Callable[[], None] = lambda: None,
     ) -> None:
+        """`alone` raises DatabaseTaken where another control plane works on the database."""
+        self._alone = alone
+        self.taken: DatabaseTaken | None = None  # why `run` has ended
         self.observer = observer
         self._slurm_recorder = slurm_recorder
         self._agent_recorder = agent_recorder
@@ -78,17 +86,26 @@ class Loop:
         self.verdicts = Verdicts()
 
     def run(self) -> None:
-        """Ticks until `stop`. A tick that fails is logged and shown by `/healthz`; the next one may work."""
+        """Ticks until `stop`. A tick that fails is logged and shown by `/healthz`; the next one may work. Where another
+        control plane has taken the database, it ends the process.
+        """
         recovering = False
         while not self._stop.is_set():
             try:
+                self._alone()
                 recovering = self.tick(recovering)
+            except DatabaseTaken as taken:
+                self.taken = taken
+                break
             except Exception as error:
                 self.pulse.errors_total += 1
                 self.pulse.last_error = f"{type(error).__name__}: {error}"
                 log.exception("tick_failed")
             self._wake.wait(RECOVERING_TICK_SECONDS if recovering else IDLE_TICK_SECONDS)
             self._wake.clear()
+        if self.taken is not None:
+            log.error("database_taken", error=str(self.taken), remedy="stop one of the two control planes")
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def wake(self) -> None:
         """Something happened: do not wait for the next tick's time."""

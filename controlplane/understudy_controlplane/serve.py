@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import logging
 import resource
 import sys
-from pathlib import Path
-from typing import IO
+from contextlib import ExitStack
+from dataclasses import replace
 
 import structlog
 import uvicorn
@@ -21,7 +20,8 @@ from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.observe.slurmd_probe import slurmd_answers
 from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.protocol import SlurmError
-from understudy_controlplane.store.database import StoreError, make_file, read_url, without_secrets
+from understudy_controlplane.store.database import StoreError, without_secrets
+from understudy_controlplane.store.database_lock import DatabaseTaken, take_database
 
 OTHER_FILES = 256
 """Files that a control plane opens beside its connections, at most."""
@@ -61,23 +61,6 @@ def real_outside(config: Config) -> Outside:
     return Outside(choice.slurm, probe)
 
 
-def hold_database(url: str) -> IO[str] | None:
-    """Lock the SQLite file: a second control plane on it would act on the same recoveries. The kernel releases the
-    lock when its holder ends, however it ends. Raises ConfigError when another process holds it.
-    """
-    parsed = read_url(url)
-    if parsed.get_backend_name() != "sqlite" or not parsed.database:
-        return None
-    path = Path(f"{parsed.database}.lock")
-    make_file(path)
-    lock = path.open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ConfigError(f"{path}: another control plane uses this database; stop that one first") from error
-    return lock
-
-
 def tune_interpreter() -> None:
     collect_rarely()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -98,11 +81,17 @@ def within_open_files(limits: Limits) -> Limits:
     return limits.model_copy(update={"connections_max": min(limits.connections_max, max(most - OTHER_FILES, 16))})
 
 
-def compose_alone(config: Config, outside: Outside) -> tuple[IO[str] | None, ControlPlane]:
-    """The control plane, and the lock on its database, which is held until it is closed. Raises ConfigError."""
+def compose_alone(config: Config, outside: Outside) -> ControlPlane:
+    """The control plane, alone on its database until its process ends. Raises ConfigError."""
     try:
-        lock = hold_database(config.server.database)
-        return lock, compose(config, outside)
+        with ExitStack() as if_it_fails:
+            lock = take_database(config.server.database)
+            if_it_fails.callback(lock.release)
+            control_plane = compose(config, replace(outside, alone=lock.check))
+            if_it_fails.pop_all()
+            return control_plane
+    except DatabaseTaken as error:
+        raise ConfigError(f"another control plane uses this database: {error}; stop that one first") from error
     except (OSError, ModuleNotFoundError, StoreError) as error:
         shown = without_secrets(config.server.database)
         raise ConfigError(f"database {shown}: cannot be used: {error}; set server.database") from error
@@ -143,7 +132,7 @@ def serve(config: Config, outside: Outside | None = None) -> None:
     configure_logging()
     tune_interpreter()
     certificate = certificate_of(config)
-    lock, control_plane = compose_alone(config, outside or real_outside(config))
+    control_plane = compose_alone(config, outside or real_outside(config))
     structlog.get_logger().info(
         "control_plane_started",
         cluster=config.cluster,
@@ -158,4 +147,6 @@ def serve(config: Config, outside: Outside | None = None) -> None:
             remedy="set tls_certificate and tls_key in [server], or keep the port inside a network that you trust",
         )
     server_of(control_plane, config, certificate).run()
-    structlog.get_logger().info("control_plane_stopped", database_lock=lock.name if lock else "none")
+    structlog.get_logger().info("control_plane_stopped")
+    if control_plane.loop.taken is not None:
+        raise ConfigError(f"another control plane uses this database: {control_plane.loop.taken}; this one stopped")

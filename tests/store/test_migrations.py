@@ -108,7 +108,7 @@ class TestWhetherATestBegan:
 
 LAUNCH_END = """
 INSERT INTO launch_end (job, restart_count, launch, table_row, cause, reason, progressed, counted, failed_node, blamed,
-  at, received_at) VALUES (1, 0, :launch, :table_row, 'program', '', 0, 0, '', '[]', 1, 1)
+  at, received_at) VALUES (1, 0, :launch, :table_row, 'program', '', FALSE, FALSE, '', '[]', 1, 1)
 """
 
 
@@ -307,7 +307,7 @@ class TestTheOrderToALauncher:
     def stored(engine: Engine) -> tuple[list[str], list[str]]:
         with engine.connect() as connection:
             steps = connection.execute(text("SELECT name FROM recovery_step ORDER BY position")).scalars()
-            plan = json.loads(connection.execute(text("SELECT plan FROM recovery")).scalar_one())
+            plan = connection.execute(select(tables.recovery.c.plan)).scalar_one()
             assert plan["launch"] == 2
             return list(steps), plan["steps"]
 

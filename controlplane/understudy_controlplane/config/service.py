@@ -22,7 +22,8 @@ class Server(Section):
         None, description="Key of the certificate (PEM, no passphrase, closed to other users)."
     )
     database: str = Field(
-        "sqlite:////var/lib/understudy/understudy.db", description="SQLAlchemy URL of the fleet database."
+        "sqlite:////var/lib/understudy/understudy.db",
+        description="SQLAlchemy URL of the fleet database. PostgreSQL: postgresql+psycopg://USER@HOST/NAME.",
     )
     open_reads: bool = Field(
         False, description="Every client that reaches the port may read `/v1` and `/metrics` without a token."

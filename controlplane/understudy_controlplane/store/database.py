@@ -15,7 +15,7 @@ import sqlalchemy
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.util.exc import CommandError
-from sqlalchemy import URL, Connection, Engine, Table, event
+from sqlalchemy import URL, Connection, Engine, Table, event, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
@@ -32,6 +32,7 @@ __all__ = [
     "look_at",
     "make_file",
     "migrate",
+    "number_in_order",
     "one_view",
     "open_database",
     "open_reader",
@@ -44,6 +45,9 @@ BUSY_TIMEOUT_MILLISECONDS = 10_000
 
 ID_MAX = 2**63 - 1
 """Above every id: a list that begins before it begins with the newest record."""
+
+_NUMBERING = 0x756E6465727375
+"""Of the lock that writers of numbered rows hold on PostgreSQL, among other programs' locks in the same database."""
 
 CONNECTIONS_MAX = 64
 """Of the loop and of the routes that store what agents report. More than threads that ask: none of them waits."""
@@ -196,6 +200,16 @@ def insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]])
     connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
 
 
+def number_in_order(connection: Connection) -> None:
+    """Until this transaction ends, no other one that has called this writes rows.
+
+    Who reads the rows after the last id that it knows would miss a row that is committed after one with a higher id.
+    PostgreSQL gives a row its id when it is written, and shows it when its transaction ends. SQLite has one writer.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_NUMBERING)))
+
+
 def _prepare_sqlite(engine: Engine) -> None:
     """WAL: readers do not wait for the writer. FULL: a commit is on disk when it returns.
 
@@ -231,7 +245,14 @@ def reading(engine: Engine) -> AbstractContextManager[Connection]:
     shared = _shared_view.get()
     if shared is not None and shared.engine is engine:
         return nullcontext(shared)
-    return engine.connect().execution_options(read_only=True)
+    return _connect_to_read(engine)
+
+
+def _connect_to_read(engine: Engine) -> Connection:
+    connection = engine.connect().execution_options(read_only=True)
+    if engine.dialect.name == "postgresql":  # where each query would see what was committed before it
+        connection = connection.execution_options(isolation_level="REPEATABLE READ")
+    return connection
 
 
 @contextmanager
@@ -239,7 +260,7 @@ def one_view(engine: Engine) -> Iterator[None]:
     """All that this thread reads within it shows the database at the same moment, in one transaction. What it writes
     meanwhile is not in that view.
     """
-    with engine.connect().execution_options(read_only=True) as connection:
+    with _connect_to_read(engine) as connection:
         outer = _shared_view.set(connection)
         try:
             yield

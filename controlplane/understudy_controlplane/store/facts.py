@@ -45,7 +45,7 @@ from understudy_agent.wire import (
 from understudy_controlplane.fleet.job import JobThere, KnownJob, Refusal
 from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import insert_new, reading
+from understudy_controlplane.store.database import insert_new, number_in_order, reading
 
 JOB_FACT_TABLES: dict[type, Table] = {
     RankStarted: tables.rank_start,
@@ -205,6 +205,7 @@ class FactStore:
         if not rows and not waiting:
             return dropped
         with self._lock if waiting else nullcontext(), self._engine.begin() as connection:
+            number_in_order(connection)
             for table, row in rows:
                 insert_new(connection, table, [row])
             if waiting:
@@ -292,6 +293,7 @@ class FactStore:
                 return Attached(0)
             due = or_(table.c.job_id.in_(sorted(named)[:JOBS_AT_ONCE]), table.c.received_at < now - WAITING_SECONDS_MAX)
             with self._engine.begin() as connection:
+                number_in_order(connection)
                 self._waiting = None  # counted again if this transaction fails
                 rows = connection.execute(select(table).where(due).order_by(table.c.id).limit(WAITING_AT_ONCE)).all()
                 attached = _Attachment(connection, waiting, known_job, nodes_now, now).attach(rows)

@@ -23,6 +23,9 @@ from sqlalchemy import (
     false,
 )
 
+Number = BigInteger().with_variant(Integer(), "sqlite")
+"""64 bits, in SQLite as well, which numbers rows by itself only where the column is an INTEGER."""
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -38,7 +41,7 @@ node = Table(
     Column("name", String(255), primary_key=True),
     Column("state", String(32), nullable=False),
     Column("since", Double, nullable=False),
-    Column("table_row", Integer, nullable=False),
+    Column("table_row", Number, nullable=False),
     Column("cleared_at", Double, nullable=False),
     Column("drained_at", Double),
     Column("drain_reason", Text, nullable=False, default=""),
@@ -66,7 +69,7 @@ suspicion = Table(
 job = Table(
     "job",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("cluster", String(255), nullable=False),
     Column("job_id", BigInteger, nullable=False),
     Column("submit_at", BigInteger, nullable=False),
@@ -75,7 +78,7 @@ job = Table(
     Column("name", Text, nullable=False),
     Column("managed", Boolean, nullable=False),
     Column("state", String(32), nullable=False),
-    Column("restart_count", Integer, nullable=False),
+    Column("restart_count", Number, nullable=False),
     Column("seen_at", Double, nullable=False),
     UniqueConstraint("cluster", "job_id", "submit_at"),
 )
@@ -83,10 +86,10 @@ job = Table(
 attempt = Table(
     "attempt",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
-    Column("restart_count", Integer, nullable=False),
-    Column("launch", Integer, nullable=False, server_default="0"),
+    Column("restart_count", Number, nullable=False),
+    Column("launch", Number, nullable=False, server_default="0"),
     Column("nodes", JSON, nullable=False, default=list),
     Column("running_at", Double),  # first seen running in Slurm
     Column("ended_at", Double),  # first seen not running any more
@@ -102,14 +105,14 @@ attempt = Table(
 rank_start = Table(
     "rank_start",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
-    Column("restart_count", Integer, nullable=False),
-    Column("launch", Integer, nullable=False, server_default="0"),
-    Column("rank", Integer, nullable=False),
-    Column("world_size", Integer, nullable=False),
+    Column("restart_count", Number, nullable=False),
+    Column("launch", Number, nullable=False, server_default="0"),
+    Column("rank", Number, nullable=False),
+    Column("world_size", Number, nullable=False),
     Column("node", String(255), nullable=False),
-    Column("pid", Integer, nullable=False),
+    Column("pid", Number, nullable=False),
     Column("started_at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
     UniqueConstraint("job", "restart_count", "launch", "rank", "started_at"),
@@ -118,12 +121,12 @@ rank_start = Table(
 first_step = Table(
     "first_step",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
-    Column("restart_count", Integer, nullable=False),
-    Column("launch", Integer, nullable=False, server_default="0"),
-    Column("rank", Integer, nullable=False),
-    Column("world_size", Integer, nullable=False),
+    Column("restart_count", Number, nullable=False),
+    Column("launch", Number, nullable=False, server_default="0"),
+    Column("rank", Number, nullable=False),
+    Column("world_size", Number, nullable=False),
     Column("step", BigInteger, nullable=False),
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
@@ -133,13 +136,13 @@ first_step = Table(
 checkpoint_shard = Table(
     "checkpoint_shard",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
-    Column("restart_count", Integer, nullable=False),
-    Column("launch", Integer, nullable=False, server_default="0"),
+    Column("restart_count", Number, nullable=False),
+    Column("launch", Number, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False),
-    Column("rank", Integer, nullable=False),
-    Column("world_size", Integer, nullable=False),
+    Column("rank", Number, nullable=False),
+    Column("world_size", Number, nullable=False),
     Column("node", String(255), nullable=False),
     Column("path", Text, nullable=False),
     Column("file", Text, nullable=False),
@@ -153,12 +156,12 @@ checkpoint_shard = Table(
 anomaly = Table(
     "anomaly",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
-    Column("restart_count", Integer, nullable=False),
-    Column("launch", Integer, nullable=False, server_default="0"),
-    Column("rank", Integer, nullable=False),
-    Column("world_size", Integer, nullable=False),
+    Column("restart_count", Number, nullable=False),
+    Column("launch", Number, nullable=False, server_default="0"),
+    Column("rank", Number, nullable=False),
+    Column("world_size", Number, nullable=False),
     Column("node", String(255), nullable=False),
     Column("kind", String(32), nullable=False),
     Column("step", BigInteger, nullable=False),
@@ -175,7 +178,7 @@ anomaly_clearance = Table(
     "anomaly_clearance",
     metadata,
     # A user trusts a job's checkpoints: nothing received up to here makes them suspect.
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
     Column("at", Double, nullable=False),
     Column("reason", Text, nullable=False),
@@ -187,10 +190,10 @@ launch_start = Table(
     "launch_start",
     metadata,
     # What a launcher made of its allocation. Nodes are shown and counted, never searched.
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
-    Column("restart_count", Integer, nullable=False),
-    Column("launch", Integer, nullable=False),
+    Column("restart_count", Number, nullable=False),
+    Column("launch", Number, nullable=False),
     Column("node", String(255), nullable=False),  # where the launcher runs
     Column("seats", JSON, nullable=False),
     Column("spares", JSON, nullable=False),
@@ -203,18 +206,18 @@ launch_start = Table(
 launch_end = Table(
     "launch_end",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
-    Column("restart_count", Integer, nullable=False),
-    Column("launch", Integer, nullable=False),
+    Column("restart_count", Number, nullable=False),
+    Column("launch", Number, nullable=False),
     Column("table_row", String(32), nullable=False),  # of the launcher's table: L10, L20, ...
     Column("cause", String(32), nullable=False),
     Column("reason", Text, nullable=False),
     Column("progressed", Boolean, nullable=False),
     Column("counted", Boolean, nullable=False),  # it cost a launch of the budget
     Column("failed_node", String(255), nullable=False),
-    Column("rank", Integer),
-    Column("status", Integer),
+    Column("rank", Number),
+    Column("status", Number),
     Column("blamed", JSON, nullable=False),
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
@@ -225,13 +228,13 @@ launch_end = Table(
 kernel_event = Table(
     "kernel_event",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("node", String(255), nullable=False),
     Column("boot_id", String(64), nullable=False),
     Column("sequence", BigInteger, nullable=False),
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
-    Column("xid", Integer),
+    Column("xid", Number),
     Column("bus_id", String(32), nullable=False),
     Column("text", Text, nullable=False),
     Column("jobs", JSON, nullable=False, server_default="[]"),  # those on the node then: id, submit time, user
@@ -246,7 +249,7 @@ hardware_event = Table(
     "hardware_event",
     metadata,
     # What happened to a part of a node, from other sources than its kernel log.
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("node", String(255), nullable=False),
     Column("boot_id", String(64), nullable=False),
     Column("at", Double, nullable=False),
@@ -267,10 +270,10 @@ job_refusal = Table(
     "job_refusal",
     metadata,
     # Understudy's Prolog kept a job off a node. By Slurm's id: the job may not be known yet.
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("node", String(255), nullable=False),
     Column("job_id", BigInteger, nullable=False),
-    Column("restart_count", Integer),  # of the attempt that was kept off; None where Slurm does not report it
+    Column("restart_count", Number),  # of the attempt that was kept off; None where Slurm does not report it
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
     Column("reason", Text, nullable=False),
@@ -282,7 +285,7 @@ waiting_fact = Table(
     "waiting_fact",
     metadata,
     # Facts about a job that Slurm has not named yet: kept as they came until it does.
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("job_id", BigInteger, nullable=False),
     Column("node", String(255), nullable=False),
     Column("received_at", Double, nullable=False),
@@ -294,7 +297,7 @@ waiting_fact = Table(
 incident = Table(
     "incident",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("subject_kind", String(32), nullable=False, server_default="node"),  # "node", "gang", "domain"
     Column("subject", String(255), nullable=False),
     Column("nodes", JSON, nullable=False, server_default="[]"),  # concerned, when it was opened
@@ -314,7 +317,7 @@ incident_finding = Table(
     "incident_finding",
     metadata,
     # What else was found on the subject while its incident was open.
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("incident", ForeignKey("incident.id"), nullable=False),
     Column("rule", String(64), nullable=False),
     Column("signal", String(32), nullable=False, server_default=""),
@@ -328,7 +331,7 @@ incident_finding = Table(
 recovery = Table(
     "recovery",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("kind", String(32), nullable=False),
     Column("job", ForeignKey("job.id")),
     Column("plan", JSON, nullable=False),
@@ -348,10 +351,10 @@ recovery_step = Table(
     "recovery_step",
     metadata,
     Column("recovery", ForeignKey("recovery.id"), primary_key=True),
-    Column("position", Integer, primary_key=True),
+    Column("position", Number, primary_key=True),
     Column("name", String(32), nullable=False),
     Column("status", String(32), nullable=False),
-    Column("attempts", Integer, nullable=False, default=0),
+    Column("attempts", Number, nullable=False, default=0),
     Column("intended_at", Double),
     Column("done_at", Double),
     Column("detail", Text, nullable=False, default=""),
@@ -360,10 +363,10 @@ recovery_step = Table(
 decision = Table(
     "decision",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("at", Double, nullable=False),
     Column("key", Text, nullable=False),
-    Column("table_row", Integer, nullable=False),
+    Column("table_row", Number, nullable=False),
     Column("rule", String(64), nullable=False),
     Column("subject", String(255), nullable=False),
     Column("action", String(32), nullable=False),
@@ -382,7 +385,7 @@ operator_intent = Table(
     "operator_intent",
     metadata,
     # Requests of operators, newest last; never changed but for the time of the answer.
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("at", Double, nullable=False),
     Column("verb", String(32), nullable=False),
     Column("reason", Text, nullable=False),
@@ -395,7 +398,7 @@ ticket = Table(
     "ticket",
     metadata,
     # A person is needed. Written before it is sent.
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("label", String(255), nullable=False),
     Column("node", String(255), nullable=False),
     Column("opened_at", Double, nullable=False),
@@ -410,7 +413,7 @@ gpu_seen = Table(
     "gpu_seen",
     metadata,
     # Which GPU was seen in which node, from when to when. A GPU that was moved has several rows.
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("uuid", String(64), nullable=False),
     Column("node", String(255), nullable=False),
     Column("serial", String(64), nullable=False, server_default=""),
@@ -418,7 +421,7 @@ gpu_seen = Table(
     Column("bus_id", String(32), nullable=False, server_default=""),
     Column("first_seen_at", Double, nullable=False),
     Column("last_seen_at", Double, nullable=False),  # to the hour
-    Column("faults", Integer, nullable=False, server_default="0"),  # incidents of this GPU in this node
+    Column("faults", Number, nullable=False, server_default="0"),  # incidents of this GPU in this node
     Column("board_part_number", String(80), nullable=False, server_default=""),
     UniqueConstraint("uuid", "node"),
     Index("ix_gpu_seen_node", "node"),
@@ -428,7 +431,7 @@ audit = Table(
     "audit",
     metadata,
     # Who changed what. Triggers of the database refuse to change or delete rows.
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("at", Double, nullable=False),
     Column("who", String(255), nullable=False),
     Column("role", String(16), nullable=False),
@@ -454,7 +457,7 @@ token = Table(
     "token",
     metadata,
     # Who may send requests. Of the secret itself nothing is stored but its digest.
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("digest", String(64), nullable=False),  # SHA-256, hexadecimal
     Column("role", String(16), nullable=False),  # fleet.identity.Role
     Column("label", String(255), nullable=False),
@@ -468,4 +471,11 @@ token = Table(
     UniqueConstraint("digest"),
     Index("ix_token_node", "node"),
     Index("ix_token_revoked_at", "revoked_at"),
+)
+
+holder = Table(
+    "holder",
+    metadata,
+    Column("id", Number, primary_key=True),  # 1: there is one row
+    Column("name", String(64), nullable=False),  # of the process that works on this database
 )

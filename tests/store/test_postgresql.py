@@ -1,0 +1,121 @@
+"""What PostgreSQL does otherwise than SQLite."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Engine, event, select
+
+from tests import builders as b
+from understudy_controlplane.observe.event_cache import EventCache
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import StoreError, one_view, open_database, reading
+from understudy_controlplane.store.database_lock import DatabaseTaken, SessionLock
+from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.fleet import FleetStore
+
+if TYPE_CHECKING:
+    from tests.testbed.postgres import Postgres
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> Iterator[str]:
+    url = postgres.new_database()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    engine = open_database(url)
+    yield engine
+    engine.dispose()
+
+
+def test_an_event_that_is_committed_after_a_later_one_is_not_missed(engine: Engine) -> None:
+    """A row has its number when it is written, and is seen when its transaction ends."""
+    stopped, go_on = threading.Event(), threading.Event()
+
+    def hold_first(_connection: Any) -> None:
+        if not stopped.is_set():
+            stopped.set()
+            go_on.wait(10)
+
+    def write(node: str) -> None:
+        FactStore(engine).record(node, [b.xid_event(node, 79).event], b.NOW, lambda _: None)
+
+    event.listen(engine, "commit", hold_first)
+    first, second = threading.Thread(target=write, args=("n1",)), threading.Thread(target=write, args=("n2",))
+    cache = EventCache(FactStore(engine), 60.0)
+    first.start()
+    assert stopped.wait(10)
+    second.start()
+    second.join(0.5)
+    cache.refresh(b.NOW)
+    go_on.set()
+    first.join(10)
+    second.join(10)
+    cache.refresh(b.NOW)
+    assert [len(cache.kernel_events(node, b.NOW)) for node in ("n1", "n2")] == [1, 1]
+
+
+def test_one_view_shows_one_moment(engine: Engine) -> None:
+    fleet = FleetStore(engine)
+    fleet.add_nodes(["n1"], b.NOW)
+    with one_view(engine):
+        assert set(fleet.nodes()) == {"n1"}
+        other = threading.Thread(target=fleet.add_nodes, args=(["n2"], b.NOW))
+        other.start()
+        other.join()
+        assert set(fleet.nodes()) == {"n1"}
+    assert set(fleet.nodes()) == {"n1", "n2"}
+
+
+class TestOneControlPlane:
+    def test_a_second_one_is_refused(self, url: str) -> None:
+        lock = SessionLock(url)
+        with pytest.raises(DatabaseTaken):
+            SessionLock(url)
+        lock.check()
+
+    def test_a_lock_that_was_lost_with_its_session_is_taken_again(self, url: str, postgres: Postgres) -> None:
+        lock = SessionLock(url)
+        lock.check()
+        postgres.end_sessions()
+        lock.check()
+        with pytest.raises(DatabaseTaken):
+            SessionLock(url)
+
+    def test_one_that_was_replaced_meanwhile_works_no_more(self, url: str, postgres: Postgres) -> None:
+        lock = SessionLock(url)
+        lock.check()
+        postgres.end_sessions()
+        other = SessionLock(url)
+        with pytest.raises(StoreError):
+            lock.check()  # the other one has not begun to work yet
+        other.check()
+        with pytest.raises(DatabaseTaken):
+            lock.check()
+
+    def test_one_that_was_replaced_works_no_more_when_the_other_has_ended(self, url: str, postgres: Postgres) -> None:
+        lock = SessionLock(url)
+        lock.check()
+        postgres.end_sessions()
+        SessionLock(url).check()
+        postgres.end_sessions()
+        with pytest.raises(DatabaseTaken):
+            lock.check()
+        assert SessionLock(url), "it keeps no lock"
+
+
+def test_numbers_have_64_bits(engine: Engine) -> None:
+    with reading(engine) as connection:
+        for table in tables.metadata.sorted_tables:
+            for column in table.primary_key.columns:
+                if column.name == "id":
+                    assert connection.execute(select(column).where(column < 2**63 - 1)).all() == []

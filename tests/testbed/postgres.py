@@ -1,0 +1,83 @@
+"""A PostgreSQL server of the tests' own: it listens on a socket in its own folder, and is gone when they end."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+from sqlalchemy import make_url
+
+from understudy_controlplane.store.database import open_database
+
+USER = "postgres"
+"""The server refuses to run as root. Debian's package makes this user."""
+
+START_SECONDS_MAX = 60
+
+
+class Postgres:
+    def __init__(self) -> None:
+        """Starts the server, with a database that has the newest schema. Raises CalledProcessError or OSError."""
+        self._folder = Path(tempfile.mkdtemp(prefix="understudy-pg-"))
+        self._data = self._folder / "data"
+        owner = pwd.getpwnam(USER)
+        if os.getuid() == 0:
+            os.chown(self._folder, owner.pw_uid, owner.pw_gid)
+        self._run("initdb", "-D", self._data, "-U", USER, "--auth", "trust", "--no-sync", "-E", "UTF8", "--no-locale")
+        settings = f"-k {self._folder} -c listen_addresses= -c fsync=off -c shared_buffers=16MB -c max_connections=50"
+        log = self._folder / "log"
+        self._run("pg_ctl", "-D", self._data, "-l", log, "-w", "-t", START_SECONDS_MAX, "-o", settings, "start")
+        self._made = 0
+        self._connection = psycopg.connect(host=str(self._folder), user=USER, dbname="postgres", autocommit=True)
+        self._connection.execute("CREATE DATABASE migrated")
+        open_database(self._url("migrated")).dispose()
+
+    def new_database(self) -> str:
+        """Makes an empty database of the newest schema; returns its URL."""
+        self._made += 1
+        name = f"test{self._made}"
+        self._connection.execute(f"CREATE DATABASE {name} TEMPLATE migrated")
+        return self._url(name)
+
+    def drop(self, url: str) -> None:
+        """With the connections that are still open to it."""
+        name = make_url(url).database
+        self._connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def end_sessions(self) -> None:
+        """End all others' connections, as a restart of the server does."""
+        query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname <> ''"
+        self._connection.execute(query)
+
+    def stop(self) -> None:
+        """At once, as in a crash. It starts no process: fixtures end while the last test still counts as running."""
+        self._connection.close()
+        pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
+        os.kill(pid, signal.SIGQUIT)
+        while Path(f"/proc/{pid}").exists():
+            time.sleep(0.01)
+        shutil.rmtree(self._folder)
+
+    def _url(self, name: str) -> str:
+        return f"postgresql+psycopg://{USER}@/{name}?host={self._folder}"
+
+    def _run(self, program: str, *arguments: object) -> None:
+        command = [str(self._program(program)), *map(str, arguments)]
+        if os.getuid() == 0:
+            command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups", *command]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder)
+
+    @staticmethod
+    def _program(name: str) -> Path:
+        """The newest that Debian's packages installed."""
+        found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[4]))
+        if not found:
+            raise FileNotFoundError(f"PostgreSQL's {name} is not installed; run: apt-get install postgresql")
+        return found[-1]
