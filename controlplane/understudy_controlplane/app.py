@@ -135,6 +135,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         launches=stores.launches,
         clock=clock,
         wake_loop=loop.wake,
+        read_slurm=loop.read_soon,
         give_restore_point=lambda known, attempt: restore_points.give(known.key, known.row, attempt),
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,

@@ -44,6 +44,9 @@ log = structlog.get_logger()
 
 IDLE_TICK_SECONDS = 0.5
 RECOVERING_TICK_SECONDS = 0.1
+SOON_SHARE = 0.25
+"""Of the interval between readings of Slurm, where one is asked for."""
+
 RECORDED_SECONDS = 7 * 24 * HOUR_SECONDS
 """How far back a new process looks for decisions that were recorded already."""
 
@@ -81,6 +84,7 @@ class Loop:
         self._clock_watch = ClockWatch(clock)
         self._recorded = Recorded.from_journal(stores.journal.keys_since(clock.now() - RECORDED_SECONDS))
         self._wake = threading.Event()
+        self._read_soon = False
         self._stop = threading.Event()
         self.pulse = Pulse(slurm=observer.reading)
         self.verdicts = Verdicts()
@@ -111,6 +115,11 @@ class Loop:
         """Something happened: do not wait for the next tick's time."""
         self._wake.set()
 
+    def read_soon(self) -> None:
+        """A process that has just started waits for a reading of Slurm that shows its job."""
+        self._read_soon = True
+        self.wake()
+
     def stop(self) -> None:
         self._stop.set()
         self._wake.set()
@@ -119,9 +128,7 @@ class Loop:
         """Returns whether recoveries are under way, so that the next tick should come soon."""
         self._look_at_clock()
         begun = self._clock.now()
-        snapshot, findings, decisions = self._judge(
-            RECOVERING_TICK_SECONDS if recovering else self._config.slurm.poll_interval_seconds
-        )
+        snapshot, findings, decisions = self._judge(RECOVERING_TICK_SECONDS if recovering else self._age_max_seconds())
         if any(one.plan for one in decisions) and (snapshot.slurm_read_at or 0.0) < begun:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
             snapshot, findings, decisions = self._judge(0.0)
@@ -139,6 +146,11 @@ class Loop:
         self.pulse.tick_seconds = self.pulse.last_tick_at - begun
         self.pulse.ticks_total += 1
         return acting and bool(recoveries)
+
+    def _age_max_seconds(self) -> float:
+        """Of the newest reading of Slurm. A reading that was asked for comes sooner, but any user can ask."""
+        soon, self._read_soon = self._read_soon, False
+        return self._config.slurm.poll_interval_seconds * (SOON_SHARE if soon else 1.0)
 
     def _look_at_clock(self) -> None:
         """A clock that was set makes every age in memory wrong: all nodes have to be heard again, as after a start."""

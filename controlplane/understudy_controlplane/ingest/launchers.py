@@ -103,7 +103,7 @@ def objection_to(report: LauncherReport, known: KnownJob, nodes: frozenset[str])
 
 
 def _not_running(deps: ReportDependencies, state: LauncherState) -> Response:
-    deps.wake_loop()
+    deps.read_slurm()
     error = f"Slurm does not show attempt {state.restart_count} of job {state.job_id} as running"
     return refuse(404, error, "ask again in a second")
 

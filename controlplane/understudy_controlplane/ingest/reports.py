@@ -67,7 +67,8 @@ class ReportDependencies:
     """What the routes for agents use.
 
     `give_restore_point(job, attempt)` returns step and path. `unfit(node, now)` returns why no new job may start on the
-    node; empty: it may. `newest_checkpoint(job)` returns step and path, or (0, "").
+    node; empty: it may. `read_slurm()` asks for a new reading of Slurm. `newest_checkpoint(job)` returns step and path,
+    or (0, "").
     """
 
     cluster: str
@@ -77,6 +78,7 @@ class ReportDependencies:
     launches: LaunchStore
     clock: Clock
     wake_loop: Callable[[], None]
+    read_slurm: Callable[[], None]
     give_restore_point: Callable[[KnownJob, Attempt], tuple[int, str]]
     unfit: Callable[[str, float], str]
     rates: Rates
@@ -142,7 +144,7 @@ def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
 
 
 def _not_running(deps: ReportDependencies, job_id: int, restart_count: int) -> Response:
-    deps.wake_loop()
+    deps.read_slurm()
     return refuse(404, f"Slurm does not show attempt {restart_count} of job {job_id} yet", "ask again in a second")
 
 
