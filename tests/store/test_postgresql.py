@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Engine, event, select
+from sqlalchemy import Engine, event, select, text
 
 from tests import builders as b
 from understudy_controlplane.observe.event_cache import EventCache
@@ -119,3 +119,9 @@ def test_numbers_have_64_bits(engine: Engine) -> None:
             for column in table.primary_key.columns:
                 if column.name == "id":
                     assert connection.execute(select(column).where(column < 2**63 - 1)).all() == []
+
+
+@pytest.mark.parametrize("change", ["UPDATE audit SET who = 'x'", "DELETE FROM audit", "TRUNCATE audit"])
+def test_the_audit_refuses_changes(engine: Engine, change: str) -> None:
+    with pytest.raises(StoreError, match="append-only"), engine.begin() as connection:
+        connection.execute(text(change))
