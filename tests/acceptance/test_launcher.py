@@ -16,23 +16,21 @@ import pytest
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.acceptance.launcher_job import LauncherJob, swaps, wait_succeeded
-from tests.testbed.processes import all_processes, environment_of
-from understudy_agent.launch.tree import parents
+from tests.testbed.processes import all_processes, environment_of, read_process
 
 pytestmark = pytest.mark.cluster
 
 
 def launcher_of(job: LauncherJob) -> int:
-    """Its process id. A child that it has just forked looks the same until it runs another program."""
+    """Its process id: the oldest one's. What it has just forked looks the same until it runs another program."""
     found = [
-        pid
+        process
         for pid in all_processes()
         if environment_of(pid).get("SLURM_JOB_ID") == str(job.job)
         and b"\0understudy_agent.launch\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        and (process := read_process(pid)) is not None
     ]
-    of = parents()
-    (launcher,) = (pid for pid in found if pid in of and of[pid] not in found)
-    return launcher
+    return min(found, key=lambda process: process.started_ticks).pid
 
 
 def started_after(job: LauncherJob, launch: int, at: float) -> float:

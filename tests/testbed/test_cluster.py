@@ -159,6 +159,7 @@ def test_nodes_are_machines_whose_cables_can_be_pulled(cluster: SlurmCluster) ->
     cluster.unplug("n1", "n3", networks=["management"])
     assert all_connect() == whole | {"n1": "silent", "n3": "silent"}
     cluster.plug_in("n1", "n3")
+    cluster.wait_until(lambda: all_connect() == whole, 10, "this host has forgotten that n1 and n3 did not answer")
     with cluster.frozen("n3") as stopped:
         assert {process.name for process in stopped} >= {"slurmd", "slurmstepd", "sleep"}
         assert {found.state for one in stopped if (found := read_process(one.pid))} == {"T"}
