@@ -53,6 +53,18 @@ def test_a_recovery_goes_on_when_the_clock_is_set_in_its_middle(
     assert rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"]
 
 
+def test_what_was_done_still_counts_when_it_was_set_forward_and_back(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n2")
+    rehearsal.run_until(rehearsal.ended)
+    loop = rehearsal.control_plane.loop
+    swaps = loop.look(0.0).swaps
+    for days in (8, -8):
+        rehearsal.clock.set_by(days * 86_400.0, with_slurm=False)
+        rehearsal.run(3)
+    assert len(swaps) == 1
+    assert loop.look(0.0).swaps == swaps
+
+
 def test_a_node_that_dies_just_before_it_is_still_noticed(rehearsal: Rehearsal) -> None:
     rehearsal.kill_node("n2")
     rehearsal.run(1)

@@ -14,16 +14,20 @@ if TYPE_CHECKING:
     from tests.testbed.postgres import Postgres
 
 
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    url = postgres.new_database()
+    yield url
+    postgres.drop(url)
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty database of the newest schema, of each kind that is supported."""
     if request.param == "sqlite":
         yield new_database(tmp_path / "fleet.db")
         return
-    server: Postgres = request.getfixturevalue("postgres")
-    url = server.new_database()
-    yield url
-    server.drop(url)
+    yield request.getfixturevalue("postgres_url")
 
 
 @pytest.fixture

@@ -24,10 +24,8 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def url(postgres: Postgres) -> Iterator[str]:
-    url = postgres.new_database()
-    yield url
-    postgres.drop(url)
+def url(postgres_url: str) -> str:
+    return postgres_url
 
 
 @pytest.fixture

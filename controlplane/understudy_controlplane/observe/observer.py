@@ -57,7 +57,6 @@ class Observer:
         self._slurm = SlurmReader(sources.slurm, config.cluster, sources.clock)
         self._events = EventCache(stores.facts, config.xid.burst_silence_seconds)
         self._history = NodeHistory(stores.checkpoints, stores.lemons, config.lemon.days)
-        self._recoveries = RecoveryHistory(stores.recoveries)
         self._inventory = Inventory(stores.repairs)
         self.begin()
 
@@ -67,6 +66,7 @@ class Observer:
         self._view: SlurmView | None = None
         silent_after_seconds = self._sources.config.silence.silent_after_seconds
         self._probe = SlurmdProbe(self._sources.probe, silent_after_seconds, self._started_at)
+        self._recoveries = RecoveryHistory(self._sources.stores.recoveries)  # a clock ahead made it forget too much
 
     @property
     def reading(self) -> SlurmReading:

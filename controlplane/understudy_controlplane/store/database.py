@@ -25,6 +25,7 @@ StoreError = SQLAlchemyError
 
 __all__ = [
     "ID_MAX",
+    "POSTGRESQL_BOUNDS",
     "DatabaseInMemory",
     "Engine",
     "StoreError",
@@ -42,6 +43,13 @@ __all__ = [
 ]
 
 BUSY_TIMEOUT_MILLISECONDS = 10_000
+
+POSTGRESQL_BOUNDS = {
+    "connect_timeout": BUSY_TIMEOUT_MILLISECONDS // 1000,
+    "tcp_user_timeout": BUSY_TIMEOUT_MILLISECONDS,
+    "options": f"-c lock_timeout={BUSY_TIMEOUT_MILLISECONDS}",
+}
+"""The loop waits no longer for a server that is silent, or for another session's lock."""
 
 ID_MAX = 2**63 - 1
 """Above every id: a list that begins before it begins with the newest record."""
@@ -67,7 +75,8 @@ def open_database(url: str) -> Engine:
     parsed = read_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         make_file(Path(parsed.database))
-    engine = sqlalchemy.create_engine(url, max_overflow=CONNECTIONS_MAX)
+    bounds = POSTGRESQL_BOUNDS if parsed.get_backend_name() == "postgresql" else {}
+    engine = sqlalchemy.create_engine(url, max_overflow=CONNECTIONS_MAX, connect_args=bounds)
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine)
     migrate(engine)
