@@ -8,6 +8,7 @@ import httpx
 import msgspec
 
 from understudy_agent.config import Config, ConfigError, tls_of
+from understudy_agent.refusals import describe
 from understudy_agent.wire import NOT_UNDERSTOOD, NodeToken
 
 
@@ -43,7 +44,7 @@ def _ask(config: Config, code: str) -> str:
                 failures.append(f"{url}: {type(error).__name__} {error}".rstrip())
                 continue
             if answer.status_code != httpx.codes.OK:
-                raise ConfigError(f"{url}: HTTP {answer.status_code} {answer.text[:500]}")
+                raise ConfigError(f"{url}: {describe(answer)}")
             try:
                 return msgspec.json.decode(answer.content, type=NodeToken).token
             except NOT_UNDERSTOOD as error:

@@ -19,6 +19,7 @@ import msgspec
 from understudy_agent.credentials import Ask, Credentials, RefusedError
 from understudy_agent.facts import FactQueue
 from understudy_agent.log import fields, log
+from understudy_agent.refusals import describe
 from understudy_agent.wire import (
     FACTS_PER_REPORT_MAX,
     NOT_UNDERSTOOD,
@@ -267,7 +268,7 @@ class Uplink:
                 if answer.status_code == httpx.codes.OK:
                     self._prefer(url)
                     return answer.content
-                problem = f"{url}: HTTP {answer.status_code} {answer.text[:500]}".rstrip()
+                problem = f"{url}: {describe(answer)}"
                 if 400 <= answer.status_code < 500 and answer.status_code not in _TRANSIENT:
                     raise RejectedError(problem)
                 failures.append(problem)
@@ -294,7 +295,7 @@ class Uplink:
             except httpx.HTTPError as error:
                 raise RefusedError(f"{base}: {type(error).__name__} {error}".rstrip()) from error
             if answer.status_code != httpx.codes.OK:
-                raise RefusedError(f"{base}: HTTP {answer.status_code} {answer.text[:500]}".rstrip())
+                raise RefusedError(f"{base}: {describe(answer)}")
             return answer.content
 
         return ask

@@ -577,7 +577,11 @@ class NodeToken(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Body of every 4xx answer: what happened, and what to do."""
+    """Body of every answer of 4xx and 5xx, by RFC 9457: `detail` is what failed and why, `hint` what to do."""
 
-    error: str
+    title: str
+    status: int
+    code: str  # one of `understudy_controlplane.ingest.answers.ErrorCode`; a newer release may know more
+    detail: str
     hint: str = ""
+    type: str = "about:blank"

@@ -233,7 +233,8 @@ async def _refuse_request(_request: Request, error: Exception) -> Response:
         problems = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
         return refuse(422, problems, "docs/api.md lists the parameters")
     assert isinstance(error, HTTPException)
-    refusal = refuse(error.status_code, str(error.detail), "docs/api.md lists the routes")
+    hint = "docs/api.md lists the routes and their parameters"
+    refusal = refuse(error.status_code, str(error.detail), hint)
     refusal.headers.update(error.headers or {})
     return refusal
 

@@ -33,7 +33,7 @@ def others_and_spares(site: Site) -> tuple[list[str], list[str]]:
 
 def all_heard(site: Site) -> bool:
     """And known to be: a node whose agent was late is unknown until the next tick."""
-    return all(node["heard_at"] and node["state"] != "unknown" for node in site.get("/v1/nodes"))
+    return all(node["heard_at"] and node["state"] != "unknown" for node in site.items("/v1/nodes"))
 
 
 def submit(site: Site, *options: str, nodes: int = 4, comment: str = "understudy", user: str = RESEARCHER) -> int:

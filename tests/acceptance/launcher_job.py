@@ -103,7 +103,7 @@ class LauncherJob:
         since = max(one["from"] for one in self.starts(attempt, launch))
 
         def there() -> bool:
-            done = [one["step"] for one in self.site.get("/v1/checkpoints") if one["complete"]]
+            done = [one["step"] for one in self.site.items("/v1/checkpoints") if one["complete"]]
             return bool(done) and max(done) > since
 
         self.site.wait_for(there, 60, f"a checkpoint beyond step {since}")
@@ -122,7 +122,7 @@ class LauncherJob:
 
 def swaps(site: Site) -> list[dict[str, Any]]:
     """Within allocations, oldest first."""
-    return [one for one in reversed(site.get("/v1/recoveries")) if one["kind"] == "allocation"]
+    return [one for one in reversed(site.items("/v1/recoveries")) if one["kind"] == "allocation"]
 
 
 def wait_succeeded(site: Site, count: int) -> None:

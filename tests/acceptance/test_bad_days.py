@@ -84,7 +84,7 @@ def assert_recovered(site: Site, job: int, nodes: list[str], spare: str = "n6") 
     assert gang.nodes_of(site, job) == sorted({*nodes, spare} - {"n2"})
     assert site.node("n2")["slurm"]["reason"].startswith("understudy:")
     assert set(gang.reservations(site)) == {"understudy_spares"}
-    assert len(site.get("/v1/incidents")) == 1
+    assert len(site.items("/v1/incidents")) == 1
 
 
 def test_slurmctld_down_for_longer_than_a_step_may_take_delays_the_recovery_and_no_more(make_site: MakeSite) -> None:
@@ -119,7 +119,7 @@ def test_requests_are_repeated_to_a_slurmctld_that_lost_the_last_seconds_in_a_cr
         site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 60, "the node is drained again")
         site.wait_for(lambda: is_settled(site, job), 120, "the gang is back, or known to be lost")
     assert site.node("n2")["state"] == "quarantined"
-    assert not [one for one in site.get("/v1/decisions") if one["table_row"] == 50], "no administrator resumed it"
+    assert not [one for one in site.items("/v1/decisions") if one["table_row"] == 50], "no administrator resumed it"
     if gang.state(site, job) != "RUNNING":
         assert "the job is over" in site.recoveries()[-1]["outcome"]
     site.wait_for(lambda: set(gang.reservations(site)) == {"understudy_spares"}, 60, "no seats are left")
@@ -196,7 +196,7 @@ def test_a_spare_taken_by_an_administrator_is_left_to_them_and_the_gang_gets_ano
     assert gang.job_fields(site, job)["Restarts"] == "1"
     assert site.node("n6")["slurm"]["reason"] == "alice: new cable"
     assert site.node("n6")["state"] == "foreign_drain"
-    assert [one["subject"] for one in site.get("/v1/incidents")] == ["n2"]
+    assert [one["subject"] for one in site.items("/v1/incidents")] == ["n2"]
 
 
 def test_reservations_deleted_by_hand_in_the_middle_are_made_again_or_not_needed(make_site: MakeSite) -> None:

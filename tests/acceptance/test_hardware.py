@@ -39,4 +39,4 @@ def test_a_pending_remap_lets_its_job_end_and_a_hung_driver_is_suspected(make_si
 
 
 def _decided(site: Site, node: str, row: int) -> bool:
-    return any(one["subject"] == node and one["table_row"] == row for one in site.get("/v1/decisions"))
+    return any(one["subject"] == node and one["table_row"] == row for one in site.items("/v1/decisions"))

@@ -96,7 +96,7 @@ def test_a_bad_verdict_keeps_a_job_off_the_node_and_it_runs_elsewhere_without_a_
     gang.wait_running(site, job, restarts=1)
     assert time.monotonic() - begun < 20
     assert gang.nodes_of(site, job) == ["n2", "n3"]
-    (release,) = [one for one in site.get("/v1/decisions") if one["table_row"] == 90 and one["action"] != "nothing"]
+    (release,) = [one for one in site.items("/v1/decisions") if one["table_row"] == 90 and one["action"] != "nothing"]
     assert release["evidence"]["nodes"] == ["n1"]
     site.wait_for(lambda: records(site) == [], 60, "every record is taken in")
 
@@ -284,7 +284,7 @@ def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(
     assert "UNDERSTUDY_RESTORE" not in output(site, stranger)
 
     def attempts() -> list[object]:
-        (known,) = [one for one in site.get("/v1/jobs") if one["job_id"] == stranger]
+        (known,) = [one for one in site.items("/v1/jobs") if one["job_id"] == stranger]
         return [attempt["restore_step"] for attempt in known["attempts"]]
 
     site.wait_for(attempts, 60, "its attempt is known")

@@ -16,7 +16,7 @@ GPU = "NVRM: Xid (PCI:0000:02:00)"
 
 
 def decisions(site: Site, node: str) -> list[dict[str, Any]]:
-    return [one for one in site.get("/v1/decisions") if one["subject"] == node]
+    return [one for one in site.items("/v1/decisions") if one["subject"] == node]
 
 
 def test_a_fault_that_can_wait_drains_the_node_and_the_gang_goes_on_to_its_end(make_site: MakeSite) -> None:

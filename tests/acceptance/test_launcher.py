@@ -156,7 +156,7 @@ def test_a_hang_is_found_and_the_gang_restarted_without_the_node_of_the_missing_
     at = time.time()
     assert job.wait_for_launch(0, 1) == ["n1", "n5", "n3", "n4"]
     print(f"\nhang to all new processes: {started_after(job, 1, at):.3f} s")
-    (decision,) = [one for one in site.get("/v1/decisions") if one["table_row"] == 100]
+    (decision,) = [one for one in site.items("/v1/decisions") if one["table_row"] == 100]
     assert decision["subject"] == "n2"
     assert "rank 1 left collective" in decision["reason"]
     assert [one["row"] for one in job.events("decision")] == ["L110"]

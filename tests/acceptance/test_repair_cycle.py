@@ -68,8 +68,8 @@ def wait_for(site: Site, predicate: Callable[[], bool], timeout_seconds: float, 
     """Meanwhile nodes that Slurm reboots are rebooted, as its RebootProgram would."""
 
     def reached() -> bool:
-        for one in site.get("/v1/nodes"):
-            if "REBOOT_ISSUED" in one["slurm"]["flags"]:
+        for one in site.items("/v1/nodes"):
+            if "REBOOT_ISSUED" in str(one["slurm"]):
                 site.finish_reboot(one["name"])
         return predicate()
 
@@ -94,7 +94,7 @@ def ask(site: Site, node: str, verb: str, reason: str) -> subprocess.CompletedPr
 
 
 def rows_about(site: Site, node: str) -> list[int]:
-    decisions = reversed(site.get("/v1/decisions?limit=1000"))
+    decisions = reversed(site.items("/v1/decisions?limit=1000"))
     return [one["table_row"] for one in decisions if one["subject"] == node and one["action"] != "nothing"]
 
 
@@ -129,7 +129,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
     assert gang.state(site, hungry) == "PENDING"
     wait_for_row(site, "n2", 220)
     assert rows_about(site, "n2") == [10, 200, 210, 220]
-    (test,) = [one for one in site.get("/v1/recoveries") if one["kind"] == "validate"]
+    (test,) = [one for one in site.items("/v1/recoveries") if one["kind"] == "validate"]
     output = test["steps"][-1]["detail"]
     assert "0 wrong elements" in output, output
     assert "selfcheck: passed\n== passed" in output
@@ -165,7 +165,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
     assert ask(site, "n3", "release", "new GPU").stdout == "n3 is manual_repair: release requested\n"
     wait_for_state(site, "n3", "in_service")
     site.wait_for(lambda: rows_about(site, "n3")[-3:] == [253, 220, 231], 60, "its weight is put back")
-    assert site.get("/v1/tickets")[0]["closed_at"] is not None
+    assert site.items("/v1/tickets")[0]["closed_at"] is not None
     again = ask(site, "n3", "release", "again")
     assert (again.returncode, "in_service: release would change nothing" in again.stderr) == (1, True)
     gang.wait_running(site, hungry)
@@ -216,7 +216,7 @@ def test_a_test_that_is_wrong_takes_no_more_nodes_from_service_than_the_guards_a
 
     assert ask(site, "n2", "test", "once more").returncode == 0
     site.wait_for(
-        lambda: [one for one in site.get("/v1/decisions") if one["because"] == "hourly_budget"], 60, "n2 is held"
+        lambda: [one for one in site.items("/v1/decisions") if one["because"] == "hourly_budget"], 60, "n2 is held"
     )
     waiting = gang.submit(site, "--nodelist=n2", nodes=1, comment="not managed")
     assert (site.node("n2")["state"], rows_about(site, "n2")) == ("validating", [254])
@@ -261,7 +261,7 @@ def test_a_gpu_that_asks_for_a_reset_gets_one_and_the_node_is_not_rebooted(make_
     site.nodes["n2"].gpus.change(0, recovery_action=1)
     wait_for_state(site, "n2", "probation")
     assert rows_about(site, "n2") == [10, 200, 210, 220]
-    (repair,) = [one for one in site.get("/v1/recoveries") if one["kind"] == "repair"]
+    (repair,) = [one for one in site.items("/v1/recoveries") if one["kind"] == "repair"]
     assert [step["name"] for step in repair["steps"]] == ["hold_node", "resume_node", "reset_gpu"]
     bus_id = site.nodes["n2"].gpus.read()[0].bus_id
     output = repair["steps"][-1]["detail"]

@@ -37,7 +37,9 @@ def test_a_foreign_drain_is_left_alone_and_a_gang_leaves_its_node_when_that_fail
     site.cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=NHC: disk full")
     site.wait_for(lambda: site.node("n2")["state"] == "foreign_drain", 60, "the drain is noticed")
     site.nodes["n2"].fail_gpu()
-    site.wait_for(lambda: [one for one in site.get("/v1/decisions") if one["table_row"] == 42], 60, "row 42 is decided")
+    site.wait_for(
+        lambda: [one for one in site.items("/v1/decisions") if one["table_row"] == 42], 60, "row 42 is decided"
+    )
     gang.wait_running(site, job, restarts=1)
     assert "n2" not in gang.nodes_of(site, job)
     assert site.node("n2")["slurm"]["reason"] == "NHC: disk full"
@@ -52,16 +54,16 @@ def test_observe_mode_records_decisions_and_changes_nothing(make_site: MakeSite)
     job = gang.submit(site, nodes=2)
     gang.wait_running(site, job)
     site.nodes["n2"].fail_gpu()
-    site.wait_for(lambda: site.get("/v1/incidents"), 60, "the incident is recorded")
+    site.wait_for(lambda: site.items("/v1/incidents"), 60, "the incident is recorded")
     site.wait_for(
-        lambda: [one for one in site.get("/v1/decisions") if one["because"] == "dry_run" and one["subject"] == "n2"],
+        lambda: [one for one in site.items("/v1/decisions") if one["because"] == "dry_run" and one["subject"] == "n2"],
         60,
         "the decision that mode act would carry out is recorded",
     )
     assert site.node("n2")["slurm"]["flags"] == []
     assert gang.reservations(site) == {}
     assert gang.state(site, job) == "RUNNING"
-    assert site.get("/v1/recoveries") == []
+    assert site.items("/v1/recoveries") == []
 
 
 def refuse_a_node_that_claims_to_be_another(site: Site) -> None:
@@ -93,7 +95,7 @@ def test_a_pause_holds_everything_back_until_an_operator_resumes(make_site: Make
     site.http.post("/v1/pause", json=intent, headers=headers).raise_for_status()
     site.nodes["n2"].fail_gpu()
     site.wait_for(
-        lambda: [one for one in site.get("/v1/decisions") if one["because"] == "paused"],
+        lambda: [one for one in site.items("/v1/decisions") if one["because"] == "paused"],
         60,
         "it waits for a person",
     )

@@ -35,7 +35,7 @@ def test_a_gap_of_eight_seconds_in_the_management_network_kills_nothing_and_a_no
 
     site.cluster.unplug("n2", networks=["management"])
     time.sleep(BLIP_SECONDS)
-    assert site.node("n2")["state"] == "unknown", site.get("/v1/decisions")
+    assert site.node("n2")["state"] == "unknown", site.items("/v1/decisions")
     site.cluster.plug_in("n2")
     site.wait_for(lambda: site.node("n2")["state"] == "in_service", 30, "n2 is heard again")
     fields = gang.job_fields(site, job)

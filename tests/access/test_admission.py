@@ -112,7 +112,7 @@ def test_the_address_of_a_request_is_that_of_its_connection(plane: ControlPlane)
 
 def test_a_refusal_names_the_role_that_is_needed(plane: ControlPlane) -> None:
     refusal = TestClient(plane.app, headers=bearer(Role.VIEWER)).post("/v1/reset-breaker", json={"reason": "x"})
-    assert (refusal.status_code, "role viewer" in refusal.json()["error"]) == (403, True)
+    assert (refusal.status_code, "role viewer" in refusal.json()["detail"]) == (403, True)
     assert "token of role admin" in refusal.json()["hint"]
     assert secret(Role.VIEWER) not in refusal.text
 
@@ -181,7 +181,7 @@ def test_known_tokens_hold_while_the_database_does_not_answer(plane: ControlPlan
     clock.at += 1.0
     assert client.post("/v1/reports", headers=bearer(Role.NODE, "n1")).status_code == 400
     answer = client.get("/v1/status", headers={"Authorization": "Bearer unknown"})
-    assert (answer.status_code, "OperationalError" in answer.json()["error"]) == (503, True)
+    assert (answer.status_code, "OperationalError" in answer.json()["detail"]) == (503, True)
 
 
 def test_a_flood_of_unknown_tokens_waits_in_one_short_queue(engine: Engine, clock: SetClock) -> None:

@@ -105,7 +105,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def refused(answer: httpx2.Response, status: int, words: str) -> None:
-    assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+    assert (answer.status_code, words in answer.json()["detail"]) == (status, True), answer.text
 
 
 def test_a_node_gets_a_token_for_itself_and_for_an_hour(site: Site) -> None:

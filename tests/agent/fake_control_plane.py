@@ -8,12 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import msgspec
 
-from understudy_agent.wire import REPORT_BYTES_MAX, Fact, LauncherAnswer, LauncherReport, Report
+from understudy_agent.wire import REPORT_BYTES_MAX, Fact, LauncherAnswer, LauncherReport, Refusal, Report
 
 TOKEN = "correct-horse"
 
@@ -122,10 +123,10 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         plane = self.server.plane
         if len(body) > REPORT_BYTES_MAX:
-            self._answer(413, {"error": f"{len(body)} bytes"})
+            self._refuse(413, f"{len(body)} bytes")
             return
         if self.headers["Authorization"] != f"Bearer {plane.token}":
-            self._answer(401, {"error": "unknown token"})
+            self._refuse(401, "unknown token")
             return
         if self.path == "/v1/launchers":
             self._follow(plane, msgspec.json.decode(body, type=LauncherReport))
@@ -133,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         report = msgspec.json.decode(body, type=Report)
         refusal = plane.refuse(report)
         if refusal is not None:
-            self._answer(refusal[0], {"error": refusal[1]})
+            self._refuse(*refusal)
             return
         plane.reports.append(report)
         self._answer(200, {"facts": len(report.facts), "unfit": plane.unfit, **plane.more})
@@ -141,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _follow(self, plane: FakeControlPlane, report: LauncherReport) -> None:
         plane.launchers.append(report)
         if plane.refuse_launcher is not None:
-            self._answer(plane.refuse_launcher[0], {"error": plane.refuse_launcher[1]})
+            self._refuse(*plane.refuse_launcher)
             return
         self._answer(200, msgspec.to_builtins(plane.wait_for_orders(report.known, report.wait_seconds)))
 
@@ -152,12 +153,15 @@ class _Handler(BaseHTTPRequestHandler):
         job_id, restart_count = int(query["job_id"]), int(query["restart_count"])
         point = plane.restore_points.get((job_id, restart_count))
         if point is None:
-            self._answer(404, {"error": f"job {job_id} is not known"})
+            self._refuse(404, f"job {job_id} is not known")
             return
         self._answer(200, {"job_id": job_id, "restart_count": restart_count, "step": point[0], "path": point[1]})
 
     def log_message(self, format: str, *args: object) -> None:
         """Logs nothing."""
+
+    def _refuse(self, status: int, detail: str) -> None:
+        self._answer(status, msgspec.to_builtins(Refusal(HTTPStatus(status).phrase, status, "code", detail)))
 
     def _answer(self, status: int, value: object) -> None:
         body = json.dumps(value).encode()

@@ -11,16 +11,20 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx2
+import msgspec
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import REPOSITORY
 from tests import builders as b
 from tests.new_database import new_database
 from tests.tokens import add_tokens, bearer
+from understudy_agent.wire import Refusal
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.ingest.answers import CODES, ErrorCode
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 OPEN_TO_ALL = {"/healthz", "/v1/challenge"}
@@ -113,8 +117,20 @@ def test_no_request_makes_the_server_fail(plane: Plane, role: Role | None) -> No
         answer = send(plane, operation, data, headers)
         assert answer.status_code < 500, f"{answer.status_code} {answer.text}"
         if answer.status_code >= 400:
-            assert answer.json()["error"], "a refusal names its cause"
+            problem = msgspec.json.decode(answer.content, type=Refusal)
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert problem.detail, "a refusal names its cause"
+            assert (problem.status, ErrorCode(problem.code)) == (answer.status_code, problem.code)
         elif role is None:
             assert operation.path in OPEN_TO_ALL
 
     run()
+
+
+def test_the_documents_name_every_code_of_a_refusal_with_its_status() -> None:
+    text = (REPOSITORY / "docs" / "api.md").read_text()
+    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| `") and line.count("|") == 4]
+    status_of = {code.strip().strip("`"): status.strip() for codes, status in rows for code in codes.split(",")}
+    for status, code in CODES.items():
+        assert status_of.get(code) == str(status), code
+    assert set(ErrorCode) <= status_of.keys()

@@ -67,7 +67,7 @@ def test_what_makes_no_sense_is_refused_in_words(
 ) -> None:
     answer = ask(path, body, role)
     assert answer.status_code == status
-    assert answer.json()["error"]
+    assert answer.json()["detail"]
     assert plane[1].repairs.requests_since(0.0) == {}
 
 
@@ -104,16 +104,17 @@ def test_a_recovery_under_way_is_cancelled_once(ask: Ask, plane: tuple[TestClien
     assert stores.repairs.cancels() == {}
     again = ask(path)
     assert again.status_code == 409
-    assert "is cancelled: there is nothing to cancel" in again.json()["error"]
-    assert client.get("/v1/recoveries").json()[0]["status"] == "running", "until what was begun is undone"
+    assert "is cancelled: there is nothing to cancel" in again.json()["detail"]
+    assert again.json()["code"] == "recovery_status"
+    assert client.get("/v1/recoveries").json()["items"][0]["status"] == "running", "until what was begun is undone"
 
 
 def test_routes_show_tickets_gpus_and_the_breaker(plane: tuple[TestClient, Stores]) -> None:
     client, stores = plane
     stores.repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
     stores.repairs.open_ticket("n1-17", "n1", {"why": "broken"}, b.NOW)
-    assert client.get("/v1/gpus").json()[0]["node"] == "n1"
-    assert client.get("/v1/tickets").json()[0]["body"] == {"why": "broken"}
+    assert client.get("/v1/gpus").json()["items"][0]["node"] == "n1"
+    assert client.get("/v1/tickets").json()["items"][0]["body"] == {"why": "broken"}
     assert client.get("/v1/status").json()["breaker"] == ""
     metrics = client.get("/metrics").text
     assert "understudy_tickets_open 1.0" in metrics

@@ -58,7 +58,7 @@ def test_a_body_that_is_too_large_is_refused(client: TestClient, path: str, body
     role = bearer(Role.NODE, "n1") if path == "/v1/reports" else bearer(Role.OPERATOR)
     refusal = client.post(path, content=parts() if isinstance(body, Iterator) else body, headers=role)
     assert refusal.status_code == 413, refusal.text
-    assert refusal.json()["error"]
+    assert refusal.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -93,19 +94,19 @@ def get(rehearsal: Rehearsal) -> Iterator[Any]:
 def test_status_shows_the_whole_at_a_glance(get: Any) -> None:
     status = get("/v1/status")
     assert status["nodes"] == {"in_service": 7, "quarantined": 1}
-    assert status["spares"] == {"held": ["n5", "n7", "n8"], "wanted": 3}
+    assert status["spares"] == {"held": 3, "wanted": 3}
     assert (status["mode"], status["paused"], status["problems"]) == ("act", "", [])
 
 
 def test_nodes_show_their_state_here_and_in_slurm(get: Any) -> None:
-    n3 = next(node for node in get("/v1/nodes") if node["name"] == "n3")
+    n3 = get("/v1/nodes/n3")
     assert (n3["state"], n3["row"], n3["slurm"]["flags"]) == ("quarantined", 10, ["DRAIN"])
     assert n3["slurm"]["reason"].startswith("understudy: xid.79")
     assert len(n3["gpus"]) == 8
 
 
 def test_a_recovery_shows_each_phase_and_what_it_cost(get: Any) -> None:
-    recovery = next(one for one in get("/v1/recoveries") if one["kind"] == "pool")
+    recovery = next(one for one in get("/v1/recoveries")["items"] if one["kind"] == "pool")
     phases = recovery["phases_ms"]
     assert list(phases) == ["detected", "decided", "drained", "seats_held", "requeued", "running", "first_step"]
     assert list(phases.values()) == sorted(phases.values())
@@ -113,7 +114,7 @@ def test_a_recovery_shows_each_phase_and_what_it_cost(get: Any) -> None:
 
 
 def test_jobs_have_attempts_and_an_ettr(get: Any) -> None:
-    job = next(job for job in get("/v1/jobs") if job["job_id"] == 1)
+    job = get("/v1/jobs/1")
     assert [one["nodes"] for one in job["attempts"]] == [["n1", "n2", "n3", "n4"], ["n1", "n2", "n4", "n6"]]
     assert [one["restore_step"] for one in job["attempts"]] == [None, 20]
     assert 0 < job["ettr"]["ratio"] <= 1
@@ -123,25 +124,31 @@ def test_jobs_have_attempts_and_an_ettr(get: Any) -> None:
 def test_the_ranks_of_a_job_show_which_of_them_the_others_wait_for(get: Any) -> None:
     answer = get("/v1/jobs/1/ranks")
     assert (answer["job_id"], answer["restart_count"], answer["launch"]) == (1, 1, 0)
-    assert [(one["node"], one["last_step"]) for one in answer["ranks"]] == [(n, 40) for n in ("n1", "n2", "n4", "n6")]
-    sequences = [one["collective"]["sequence"] for one in answer["ranks"]]
+    assert [(one["node"], one["last_step"]) for one in answer["items"]] == [(n, 40) for n in ("n1", "n2", "n4", "n6")]
+    sequences = [one["collective"]["sequence"] for one in answer["items"]]
     assert sequences == [21, 21, 20, 21]
-    assert [one["collective"]["inside"] for one in answer["ranks"]] == [True, True, False, True]
-    assert get("/v1/jobs/4711/ranks") == {"job_id": 4711, "restart_count": None, "launch": None, "ranks": []}
+    assert [one["collective"]["inside"] for one in answer["items"]] == [True, True, False, True]
+    assert get("/v1/jobs/4711/ranks") == {
+        "job_id": 4711,
+        "restart_count": None,
+        "launch": None,
+        "items": [],
+        "next": None,
+    }
 
 
 def test_an_incident_has_its_evidence_and_its_decision(get: Any) -> None:
-    (incident,) = get("/v1/incidents")
+    (incident,) = get("/v1/incidents")["items"]
     assert (incident["subject_kind"], incident["subject"], incident["nodes"]) == ("node", "n3", ["n3"])
     assert (incident["rule"], incident["closed_at"]) == ("xid.79", None)
     assert ": 79," in incident["evidence"]["kernel_log"]
-    decision = next(one for one in get("/v1/decisions") if one["table_row"] == 10)
+    decision = next(one for one in get("/v1/decisions")["items"] if one["table_row"] == 10)
     assert (decision["incident"], decision["action"], decision["because"]) == (incident["id"], "quarantine", "rule")
     assert "moves to n6" in decision["reason"]
 
 
 def test_half_a_checkpoint_is_shown_as_what_it_is(get: Any) -> None:
-    shown = {one["step"]: (one["shards"], one["complete"]) for one in get("/v1/checkpoints")}
+    shown = {one["step"]: (one["shards"], one["complete"]) for one in get("/v1/checkpoints")["items"]}
     assert shown == {20: (4, True), 24: (2, False)}
 
 
@@ -171,53 +178,132 @@ LISTS = ("nodes", "jobs", "gpus", "incidents", "decisions", "recoveries", "check
 def test_the_pages_of_a_list_are_the_list(rehearsal: Rehearsal, path: str) -> None:
     client = client_of(rehearsal)
 
-    def records(query: str) -> tuple[list[Any], str]:
-        response = client.get(f"/v1/{path}{query}")
+    def records(limit: int, cursor: Any = None) -> tuple[list[Any], Any]:
+        response = client.get(f"/v1/{path}", params={"limit": limit} | ({} if cursor is None else {"cursor": cursor}))
         assert response.status_code == 200, response.text
-        body = response.json()
-        return body["ranks"] if path.endswith("ranks") else body, response.links.get("next", {}).get("url", "")
+        return response.json()["items"], response.json()["next"]
 
-    whole, more = records("?limit=1000")
-    assert more == ""
-    size = len(whole) // 2 or 1  # where the last page is full, an empty one follows
-    found, following = records(f"?limit={size}")
-    while following:
-        page, following = records(following)
+    whole, more = records(1000)
+    assert more is None
+    size = len(whole) // 2 or 1  # where the last page is full, an empty one may follow
+    found, following = records(size)
+    while following is not None:
+        page, following = records(size, following)
         found += page
     assert found == whole
 
 
+FILTERS: dict[str, list[tuple[dict[str, Any], Callable[[Any], bool]]]] = {
+    "nodes": [
+        ({"state": "quarantined"}, lambda one: one["name"] == "n3"),
+        ({"names": "n[2-3,7]"}, lambda one: one["name"] in ("n2", "n3", "n7")),
+        ({"names": "n[1-4]", "state": "in_service"}, lambda one: one["name"] in ("n1", "n2", "n4")),
+        ({"spare": "true"}, lambda one: one["name"] in ("n5", "n7", "n8")),
+        ({"job": 1}, lambda one: one["name"] in ("n1", "n2", "n4", "n6")),
+    ],
+    "jobs": [
+        ({"managed": "true"}, lambda one: one["job_id"] == 1),
+        ({"state": "PENDING"}, lambda one: one["state"] == "PENDING"),
+        ({"user": "no-one"}, lambda one: one["user"] == "no-one"),
+    ],
+    "recoveries": [
+        ({"kind": "pool"}, lambda one: one["kind"] == "pool"),
+        ({"status": "running"}, lambda one: one["status"] == "running"),
+        ({"job": 1}, lambda one: one["job"] is not None),
+        ({"node": "n3"}, lambda one: "n3" in one["nodes"]),
+    ],
+    "incidents": [
+        ({"open": "true"}, lambda one: one["closed_at"] is None),
+        ({"open": "false"}, lambda one: one["closed_at"] is not None),
+        ({"subject": "n3"}, lambda one: one["subject"] == "n3"),
+    ],
+    "decisions": [
+        ({"subject": "n3"}, lambda one: one["subject"] == "n3"),
+        ({"action": "quarantine"}, lambda one: one["action"] == "quarantine"),
+        ({"since": b.NOW + 5}, lambda one: one["at"] >= b.NOW + 5),
+        ({"until": b.NOW + 5}, lambda one: one["at"] < b.NOW + 5),
+    ],
+    "tickets": [({"open": "true"}, lambda one: one["closed_at"] is None)],
+    "checkpoints": [({"job": 1}, lambda one: one["job_id"] == 1), ({"job": 2}, lambda one: one["job_id"] == 2)],
+    "gpus": [({"node": "n3"}, lambda one: one["node"] == "n3")],
+}
+
+
+@pytest.mark.parametrize("path", FILTERS)
+def test_a_filter_keeps_what_fits_it_and_nothing_else(get: Any, path: str) -> None:
+    whole = get(f"/v1/{path}?limit=1000")["items"]
+    for parameters, fits in FILTERS[path]:
+        query = urlencode({"limit": 1000, **parameters})
+        assert get(f"/v1/{path}?{query}")["items"] == [one for one in whole if fits(one)], parameters
+
+
+@pytest.mark.parametrize("path", ["incidents", "decisions", "recoveries"])
+def test_each_record_of_a_list_has_an_address_of_its_own(get: Any, path: str) -> None:
+    newest = get(f"/v1/{path}")["items"][0]
+    assert get(f"/v1/{path}/{newest['id']}") == newest
+
+
+@pytest.mark.parametrize(
+    "path", ["nodes/n9", "jobs/4711", "incidents/999", "decisions/999", "recoveries/999", "tickets/9"]
+)
+def test_what_is_not_there_is_refused_by_its_name(rehearsal: Rehearsal, path: str) -> None:
+    refusal = client_of(rehearsal).get(f"/v1/{path}")
+    assert (refusal.status_code, refusal.json()["code"]) == (404, "not_found")
+    assert path.partition("/")[2] in refusal.json()["detail"]
+
+
+def test_a_node_in_a_list_is_one_line(get: Any) -> None:
+    n3 = get("/v1/nodes?names=n3")["items"][0]
+    assert n3.pop("reason").startswith("understudy: xid.79")
+    assert n3.pop("since") > b.NOW
+    assert n3.pop("heard_at") > b.NOW
+    assert n3 == {
+        "name": "n3",
+        "state": "quarantined",
+        "slurm": "IDLE+DRAIN",
+        "spare": False,
+        "jobs": [],
+        "gpus": 8,
+        "gpus_ok": 8,
+    }
+
+
 @pytest.mark.parametrize("path", [f"v1/{path}" for path in (*LISTS, "status")] + ["healthz", "metrics"])
 def test_a_parameter_that_a_route_does_not_have_is_refused(rehearsal: Rehearsal, path: str) -> None:
-    refusal = client_of(rehearsal).get(f"/{path}?state=suspect")
-    assert refusal.status_code == 422
-    assert "no parameter state" in refusal.json()["error"]
+    refusal = client_of(rehearsal).get(f"/{path}?colour=red")
+    assert (refusal.status_code, refusal.json()["code"]) == (422, "invalid")
+    assert "colour" in refusal.json()["detail"]
 
 
 @pytest.mark.parametrize(
     "path",
     [
         "jobs/99999999999999999999/ranks",
-        "jobs?before=99999999999999999999",
-        "gpus?before=1",
-        "nodes?after=" + "x" * 300,
+        "jobs?cursor=99999999999999999999",
+        "gpus?cursor=1",
+        "nodes?cursor=" + "x" * 300,
+        "nodes?state=broken",
+        "nodes?names=n[3-1]",
+        "jobs?state=RUNING",
+        "jobs?managed=perhaps",
+        "decisions?since=nan",
     ],
 )
-def test_a_number_or_name_that_is_too_large_is_refused(rehearsal: Rehearsal, path: str) -> None:
+def test_a_value_that_makes_no_sense_is_refused(rehearsal: Rehearsal, path: str) -> None:
     assert client_of(rehearsal).get(f"/v1/{path}").status_code == 422
 
 
 def test_a_page_of_nodes_may_begin_after_a_name_of_any_characters(rehearsal: Rehearsal) -> None:
-    assert client_of(rehearsal).get("/v1/nodes?after=n7").json()[0]["name"] == "n8"
-    assert client_of(rehearsal).get("/v1/nodes", params={"after": "n\u00b2 &"}).status_code == 200
+    assert client_of(rehearsal).get("/v1/nodes?cursor=n7").json()["items"][0]["name"] == "n8"
+    assert client_of(rehearsal).get("/v1/nodes", params={"cursor": "n\u00b2 &"}).status_code == 200
 
 
 def test_limits_are_checked(rehearsal: Rehearsal) -> None:
     assert client_of(rehearsal).get("/v1/jobs?limit=0").status_code == 422
     refusal = client_of(rehearsal).get("/v1/jobs?limit=1001")
     assert refusal.status_code == 422
-    assert "limit" in refusal.json()["error"]
-    assert client_of(rehearsal).get("/v1/nowhere").json()["error"] == "Not Found"
+    assert "limit" in refusal.json()["detail"]
+    assert client_of(rehearsal).get("/v1/nowhere").json()["detail"] == "Not Found"
 
 
 def test_healthz_turns_bad_when_the_loop_no_longer_ticks(tmp_path: Path) -> None:

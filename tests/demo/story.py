@@ -184,7 +184,7 @@ class Story:
 
     def _show_progress(self, gang: int) -> tuple[int, int] | None:
         """(attempt, steps it made) as the control plane knows them."""
-        for job in self._site.get("/v1/jobs?limit=20"):
+        for job in self._site.items("/v1/jobs?limit=20"):
             if job["job_id"] == gang and job["attempts"]:
                 attempt = job["attempts"][-1]
                 made = (attempt["last_step"] or 0) - (attempt["restore_step"] or 0)
@@ -192,7 +192,7 @@ class Story:
         return None
 
     def _seats(self, gang: int) -> list[str]:
-        job = next(one for one in self._site.get("/v1/jobs?limit=20") if one["job_id"] == gang)
+        job = next(one for one in self._site.items("/v1/jobs?limit=20") if one["job_id"] == gang)
         nodes: list[str] = job["attempts"][-1]["nodes"]
         return nodes
 
@@ -238,7 +238,7 @@ class Story:
         self.result.step_seconds = ettr["step_seconds"]
 
     def _ettr(self, job: int) -> dict[str, float]:
-        record = next(one for one in self._site.get("/v1/jobs?limit=20") if one["job_id"] == job)
+        record = next(one for one in self._site.items("/v1/jobs?limit=20") if one["job_id"] == job)
         if record["ettr"] is None:
             raise DemoFailed(f"the control plane knows no ETTR of job {job}")
         found: dict[str, float] = record["ettr"]

@@ -130,7 +130,7 @@ def test_a_report_is_kept_and_wakes_the_loop_when_its_state_is_new(route: Route)
 
 def test_the_token_of_one_node_speaks_for_no_launcher_elsewhere(route: Route) -> None:
     forged = route.post(bearer(Role.NODE, "n9"), node="n1", launch=7)
-    assert (forged.status_code, forged.json()["error"]) == (403, "the token of node n9 does not speak for node n1")
+    assert (forged.status_code, forged.json()["detail"]) == (403, "the token of node n9 does not speak for node n1")
     assert route.launchers.gangs() == {}
 
 
@@ -210,7 +210,7 @@ def test_other_launchers_are_refused_with_the_reason(
     route: Route, changes: dict[str, Any], status: int, words: str
 ) -> None:
     answer = route.post(**changes)
-    assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+    assert (answer.status_code, words in answer.json()["detail"]) == (status, True), answer.text
     assert route.launchers.gangs() == {}
 
 

@@ -121,7 +121,7 @@ def refused(response: httpx.Response, status: int, *words: str) -> None:
     assert response.status_code == status, response.text
     body = response.json()
     for word in words:
-        assert word in body["error"] + body["hint"]
+        assert word in body["detail"] + body["hint"]
 
 
 def window(**changes: Any) -> RankWindow:

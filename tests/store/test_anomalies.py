@@ -178,11 +178,11 @@ def _trust(plane: ControlPlane) -> None:
     ]
     assert client.post("/v1/jobs/99/trust-checkpoints", json=word, headers=token).status_code == 404
     assert client.post(route, json={"reason": " "}, headers=token).status_code == 422
-    assert client.get("/v1/checkpoints").json()[0]["suspect"] != ""
+    assert client.get("/v1/checkpoints").json()["items"][0]["suspect"] != ""
     assert client.post(route, json=word, headers=token).json() == {"job_id": 7, "cleared_at": b.NOW + 100}
-    assert client.get("/v1/checkpoints").json()[0]["suspect"] == ""
+    assert client.get("/v1/checkpoints").json()["items"][0]["suspect"] == ""
     plane.stores.facts.record("n2", of_owner([anomaly(9)]), b.NOW + 200, known.get)
-    assert client.get("/v1/checkpoints").json()[0]["suspect"] != ""
+    assert client.get("/v1/checkpoints").json()["items"][0]["suspect"] != ""
 
 
 def test_of_many_jobs_only_those_asked_for_are_read(engine: Engine, report: Report) -> None:

@@ -300,6 +300,11 @@ class Site:
         response.raise_for_status()
         return response.json()
 
+    def items(self, path: str) -> list[dict[str, Any]]:
+        """Of a list's first page."""
+        found: list[dict[str, Any]] = self.get(path)["items"]
+        return found
+
     def healthy(self) -> bool:
         try:
             return self.http.get("/healthz", timeout=5).status_code == 200
@@ -308,15 +313,14 @@ class Site:
 
     def recoveries(self) -> list[dict[str, Any]]:
         """Swaps, oldest first."""
-        return [one for one in reversed(self.get("/v1/recoveries")) if one["kind"] == "pool"]
+        return [one for one in reversed(self.items("/v1/recoveries")) if one["kind"] == "pool"]
 
     def node(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(one for one in self.get("/v1/nodes") if one["name"] == name)
+        found: dict[str, Any] = self.get(f"/v1/nodes/{name}")
         return found
 
     def spares_held(self) -> list[str]:
-        held: list[str] = self.get("/v1/status")["spares"]["held"]
-        return held
+        return [one["name"] for one in self.items("/v1/nodes?spare=true")]
 
     def wait_for(self, predicate: Callable[[], object], timeout_seconds: float, what: str) -> None:
         self.cluster.wait_until(predicate, timeout_seconds, what)

@@ -17,6 +17,10 @@ from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.stores import Stores
 
 JobId = Annotated[int, Path(ge=0, le=ID_MAX, description="Slurm's job id.")]
+NodeName = Annotated[str, Path(max_length=255, description="NodeName in Slurm.")]
+IncidentId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/incidents` shows it.")]
+DecisionId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/decisions` shows it.")]
+TicketId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/tickets` shows it.")]
 RecoveryId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/recoveries` shows it.")]
 
 

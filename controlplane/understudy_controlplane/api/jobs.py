@@ -2,69 +2,128 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import Annotated
+
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import Field
 
 from understudy_controlplane.api.dependencies import JobId, ReadDependencies
 from understudy_controlplane.api.pages import (
-    NEWEST,
-    AfterRank,
-    Before,
-    BeforeTime,
-    Limit,
-    after_id,
-    after_time,
+    ListQuery,
+    Name,
+    Number,
+    NumberedQuery,
+    TimedQuery,
     known_parameters,
     page,
-    point_in_time,
+    timed_page,
 )
+from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.step_buffer import RankNow
 from understudy_controlplane.plan.ettr import ettr
 from understudy_controlplane.store.database import ID_MAX
-from understudy_controlplane.store.queries import Record
+from understudy_controlplane.store.queries import JobFilter, Record
+
+
+class JobState(StrEnum):
+    """Slurm's, as `squeue` prints them."""
+
+    BOOT_FAIL = "BOOT_FAIL"
+    CANCELLED = "CANCELLED"
+    COMPLETED = "COMPLETED"
+    COMPLETING = "COMPLETING"
+    CONFIGURING = "CONFIGURING"
+    DEADLINE = "DEADLINE"
+    FAILED = "FAILED"
+    NODE_FAIL = "NODE_FAIL"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    PENDING = "PENDING"
+    PREEMPTED = "PREEMPTED"
+    REQUEUED = "REQUEUED"
+    RESIZING = "RESIZING"
+    REVOKED = "REVOKED"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    TIMEOUT = "TIMEOUT"
+
+
+class JobsQuery(NumberedQuery):
+    state: JobState | None = None
+    managed: bool | None = Field(None, description="The job asked for Understudy.")
+    user: Name | None = None
+
+
+class RanksQuery(ListQuery):
+    limit: int = Field(1000, ge=1, le=1000, description="Most records of a page.")
+    cursor: int | None = Field(None, ge=0, le=ID_MAX, description="`next` of the page before.")
+
+
+class CheckpointsQuery(TimedQuery):
+    job: Number | None = Field(None, description="Slurm's job id.")
 
 
 def jobs_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
 
     @router.get("/jobs")
-    async def jobs(request: Request, limit: Limit = 100, before: Before = ID_MAX) -> Response:
+    async def jobs(query: Annotated[JobsQuery, Query()]) -> Response:
         """Jobs as Slurm showed them last, with their attempts and ETTR."""
-        return await deps.readers.read(lambda: _jobs(deps, request, limit, before))
+        only = JobFilter(query.state and query.state.value, query.managed, query.user)
+        return await deps.readers.read(lambda: _page(deps, query, only))
+
+    @router.get("/jobs/{job_id}")
+    async def job(job_id: JobId) -> Response:
+        """The newest job of this id."""
+        return await deps.readers.read(lambda: _job(deps, job_id))
 
     @router.get("/jobs/{job_id}/ranks")
-    async def ranks(request: Request, job_id: JobId, limit: Limit = 1000, after: AfterRank = -1) -> Response:
+    async def ranks(job_id: JobId, query: Annotated[RanksQuery, Query()]) -> Response:
         """The running attempt's ranks: last step finished, last collective entered."""
-        return await deps.readers.read(lambda: _ranks(deps, request, job_id, after + 1, limit))
+        return await deps.readers.read(lambda: _ranks(deps, job_id, query))
 
     @router.get("/checkpoints")
-    async def checkpoints(request: Request, limit: Limit = 100, before: BeforeTime = NEWEST) -> Response:
+    async def checkpoints(query: Annotated[CheckpointsQuery, Query()]) -> Response:
         """Announced checkpoints, complete or not."""
-        return await deps.readers.read(lambda: _checkpoints(deps, request, limit, before))
+        return await deps.readers.read(lambda: _checkpoints(deps, query))
 
     return router
 
 
-def _jobs(deps: ReadDependencies, request: Request, limit: int, before: int) -> Response:
-    records = deps.queries.jobs(limit, before)
-    following = after_id(records, limit)
+def _jobs(deps: ReadDependencies, limit: int, before: int, only: JobFilter) -> list[Record]:
+    records = deps.queries.jobs(limit, before, only)
     progress = deps.queries.progress([record["id"] for record in records])
     for record in records:
-        record["ettr"] = ettr(progress.get(record.pop("id"), []))
-    return page(request, records, following)
+        record["ettr"] = ettr(progress.get(record["id"], []))
+    return records
 
 
-def _ranks(deps: ReadDependencies, request: Request, job_id: int, first: int, limit: int) -> Response:
-    found = deps.telemetry.ranks(job_id, range(first, first + limit))
+def _page(deps: ReadDependencies, query: JobsQuery, only: JobFilter) -> Response:
+    records = _jobs(deps, query.limit, query.before, only)
+    numbers = [record.pop("id") for record in records]
+    return page(records, numbers[-1] if len(records) == query.limit else None)
+
+
+def _job(deps: ReadDependencies, job_id: int) -> Record | Response:
+    found = _jobs(deps, 1, ID_MAX, JobFilter(job_id=job_id))
+    if not found:
+        return refuse(404, f"job {job_id} is not known", "GET /v1/jobs lists the known jobs")
+    return {key: value for key, value in found[0].items() if key != "id"}
+
+
+def _ranks(deps: ReadDependencies, job_id: int, query: RanksQuery) -> Response:
+    first = 0 if query.cursor is None else query.cursor
+    found = deps.telemetry.ranks(job_id, range(first, first + query.limit))
     attempt, known = found if found else (None, [])
     which = attempt._asdict() if attempt else {"restart_count": None, "launch": None}
-    content = {"job_id": job_id, **which, "ranks": [_rank(one) for one in known]}
-    return page(request, content, {"after": known[-1].rank} if len(known) == limit else {})
+    following = known[-1].rank + 1 if len(known) == query.limit else None
+    return page([_rank(one) for one in known], following, job_id=job_id, **which)
 
 
-def _checkpoints(deps: ReadDependencies, request: Request, limit: int, before: str) -> Response:
-    records = deps.queries.checkpoints(limit, *point_in_time(before))
-    return page(request, records, after_time(records, "at", "number", limit))
+def _checkpoints(deps: ReadDependencies, query: CheckpointsQuery) -> Response:
+    records = deps.queries.checkpoints(query.limit, *query.before, job_id=query.job)
+    return timed_page(records, "at", "number", query.limit)
 
 
 def _rank(now: RankNow) -> Record:

@@ -2,62 +2,140 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from heapq import nsmallest
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import Field, field_validator
 
-from understudy_controlplane.api.dependencies import ReadDependencies
-from understudy_controlplane.api.pages import (
-    NEWEST,
-    AfterNode,
-    BeforeTime,
-    Limit,
-    after_time,
-    known_parameters,
-    page,
-    point_in_time,
-)
+from understudy_agent.wire import GpuStatus
+from understudy_controlplane.api.dependencies import NodeName, ReadDependencies
+from understudy_controlplane.api.pages import Name, NamedQuery, Number, TimedQuery, known_parameters, page, timed_page
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.lemon import scores, signals_of
+from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.telemetry import Heard
+from understudy_controlplane.slurm.hostlist import HostListError, expand
 from understudy_controlplane.store.queries import Record
+
+HOST_LIST_CHARACTERS_MAX = 8192
+
+
+class NodesQuery(NamedQuery):
+    state: NodeState | None = None
+    names: str | None = Field(None, max_length=HOST_LIST_CHARACTERS_MAX, description="A host list: `c[1-4,7]`.")
+    spare: bool | None = Field(None, description="Held in the spare pool.")
+    job: Number | None = Field(None, description="Runs there: Slurm's job id.")
+
+    @field_validator("names")
+    @classmethod
+    def _is_host_list(cls, text: str | None) -> str | None:
+        try:
+            expand(text or "")
+        except HostListError as error:
+            raise ValueError(str(error)) from error
+        return text
+
+
+class GpusQuery(TimedQuery):
+    node: Name | None = None
 
 
 def nodes_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
+    order = NodeOrder()
 
     @router.get("/nodes")
-    async def nodes(request: Request, limit: Limit = 1000, after: AfterNode = "") -> Response:
-        """Nodes by name, with their state here and in Slurm, their agent and their GPUs."""
-        return await deps.readers.read(lambda: _nodes(deps, request, limit, after))
+    async def nodes(query: Annotated[NodesQuery, Query()]) -> Response:
+        """A line for each node, by name: its state here and in Slurm, its jobs, its GPUs."""
+        return await deps.readers.read(lambda: _nodes(deps, order, query))
+
+    @router.get("/nodes/{node}")
+    async def node(node: NodeName) -> Response:
+        """All that is known of a node: its agent, GPUs, ports and host, its score as a lemon."""
+        return await deps.readers.read(lambda: _node(deps, node))
 
     @router.get("/gpus")
-    async def gpus(request: Request, limit: Limit = 1000, before: BeforeTime = NEWEST) -> Response:
+    async def gpus(query: Annotated[GpusQuery, Query()]) -> Response:
         """Each GPU: the nodes it was seen in, from when to when, and how often it failed there."""
-        return await deps.readers.read(lambda: _gpus(deps, request, limit, before))
+        return await deps.readers.read(lambda: _gpus(deps, query))
 
     return router
 
 
-def _nodes(deps: ReadDependencies, request: Request, limit: int, after: str) -> Response:
-    snapshot, heard = deps.pulse.snapshot, deps.telemetry.heard()
+class NodeOrder:
+    """The fleet's names in their natural order, computed again when they change."""
+
+    def __init__(self) -> None:
+        self._of: frozenset[str] = frozenset()
+        self._names: list[tuple[tuple[tuple[int, str], ...], str]] = []
+
+    def after(self, nodes: Mapping[str, NodeView], cursor: str | None) -> Iterator[str]:
+        if nodes.keys() != self._of:
+            names = sorted((natural(name), name) for name in nodes)
+            self._of, self._names = frozenset(nodes), names
+        names = self._names
+        first = 0 if cursor is None else bisect_right(names, natural(cursor), key=lambda one: one[0])
+        return (names[position][1] for position in range(first, len(names)))
+
+
+def _nodes(deps: ReadDependencies, order: NodeOrder, query: NodesQuery) -> Response:
+    snapshot = deps.pulse.snapshot
     if snapshot is None:
-        return page(request, [], {})
-    known = scores(snapshot.lemon_signals, len(snapshot.nodes))
-    begin = natural(after)
-    names = nsmallest(limit, (name for name in snapshot.nodes if natural(name) > begin), key=natural)
-    records = [_node(snapshot, name, heard.get(name), known.get(name, 0.0)) for name in names]
-    return page(request, records, {"after": names[-1]} if len(names) == limit else {})
+        return page([], None)
+    heard, wanted = deps.telemetry.heard(), frozenset(expand(query.names or "")) if query.names is not None else None
+    items: list[Record] = []
+    for name in order.after(snapshot.nodes, query.cursor):
+        node = snapshot.nodes.get(name)
+        if node is None or not _wanted(snapshot, node, query, wanted):
+            continue
+        if len(items) == query.limit:
+            return page(items, items[-1]["name"])
+        items.append(_summary(snapshot, node, heard.get(name)))
+    return page(items, None)
 
 
-def _gpus(deps: ReadDependencies, request: Request, limit: int, before: str) -> Response:
-    records = deps.stores.repairs.gpus(limit, *point_in_time(before))
-    return page(request, records, after_time(records, "last_seen_at", "id", limit))
+def _wanted(snapshot: Snapshot, node: NodeView, query: NodesQuery, names: frozenset[str] | None) -> bool:
+    return (
+        (names is None or node.name in names)
+        and (query.state is None or node.state is query.state)
+        and (query.spare is None or node.is_spare is query.spare)
+        and (query.job is None or any(job.key.job_id == query.job for job in snapshot.job_on(node.name)))
+    )
 
 
-def _node(snapshot: Snapshot, name: str, heard: Heard | None, score: float) -> Record:
+def _summary(snapshot: Snapshot, node: NodeView, heard: Heard | None) -> Record:
+    slurm = node.slurm
+    suspected = ", ".join(one.cause.value for one in node.record.suspicions)
+    return {
+        "name": node.name,
+        "state": node.state.value,
+        "since": node.record.since,
+        "reason": slurm.reason if slurm and slurm.reason else f"suspected: {suspected}" if suspected else "",
+        "slurm": "+".join([slurm.base_state, *sorted(slurm.flags)]) if slurm else None,
+        "spare": node.is_spare,
+        "jobs": [job.key.job_id for job in snapshot.job_on(node.name)],
+        "gpus": len(node.gpus),
+        "gpus_ok": sum(gpu.status is GpuStatus.OK for gpu in node.gpus),
+        "heard_at": heard.at if heard else None,
+    }
+
+
+def _gpus(deps: ReadDependencies, query: GpusQuery) -> Response:
+    records = deps.stores.repairs.gpus(query.limit, *query.before, node=query.node)
+    return timed_page(records, "last_seen_at", "id", query.limit)
+
+
+def _node(deps: ReadDependencies, name: str) -> Record | Response:
+    snapshot = deps.pulse.snapshot
+    if snapshot is None or name not in snapshot.nodes:
+        return refuse(404, f"node {name} is not known", "GET /v1/nodes lists the nodes")
+    heard = deps.telemetry.latest(name)
+    score = scores(snapshot.lemon_signals, len(snapshot.nodes)).get(name, 0.0)
     node = snapshot.nodes[name]
     slurm = node.slurm
     return {
@@ -65,6 +143,7 @@ def _node(snapshot: Snapshot, name: str, heard: Heard | None, score: float) -> R
         "state": node.state.value,
         "since": node.record.since,
         "row": node.record.table_row,
+        "suspicions": [{"cause": one.cause.value, "since": one.since} for one in node.record.suspicions],
         "spare": node.is_spare,
         "boot_id": node.boot_id,
         "heard_at": heard.at if heard else None,

@@ -26,7 +26,7 @@ from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import RecoveryStatus
-from understudy_controlplane.ingest.answers import answer, refuse
+from understudy_controlplane.ingest.answers import ErrorCode, answer, refuse
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
@@ -200,7 +200,8 @@ async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> 
         return refuse(404, f"there is no recovery {number}", "GET /v1/recoveries lists the recoveries")
     if recovery.status is not RecoveryStatus.RUNNING or recovery.ends_as is not None:
         status = recovery.ends_as or recovery.status
-        return refuse(409, f"recovery {number} is {status.value}: there is nothing to cancel", "see GET /v1/recoveries")
+        detail = f"recovery {number} is {status.value}: there is nothing to cancel"
+        return refuse(409, detail, f"see GET /v1/recoveries/{number}", ErrorCode.RECOVERY_STATUS)
     before: dict[str, Json] = {"status": recovery.status.value}
     await asyncio.to_thread(_ask, deps, operator_request, Verb.CANCEL, cancel_subject(number), before)
     deps.wake_loop()
@@ -222,7 +223,8 @@ async def _request_for_node(deps: OperatorDependencies, request: Request, verb: 
             if record.state is NodeState.FOREIGN_DRAIN
             else "docs/repair-cycle.md shows which request fits which state"
         )
-        return refuse(409, f"{node} is {record.state.value}: {verb.value} would change nothing", hint)
+        detail = f"{node} is {record.state.value}: {verb.value} would change nothing"
+        return refuse(409, detail, hint, ErrorCode.NODE_STATE)
     await asyncio.to_thread(_ask, deps, operator_request, verb, node, {"state": record.state.value})
     deps.wake_loop()
     return answer(AcceptedRequest(node, verb.value, record.state.value))

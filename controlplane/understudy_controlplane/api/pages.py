@@ -1,65 +1,86 @@
-"""Lists come in pages. The header `Link` (RFC 8288) has the address of the next page, where there is one."""
+"""Lists come in pages: `{"items": [...], "next": CURSOR}`, where the next page begins; null: this is the last one.
+
+The parameters of a list are one model: what it does not have, and a value that makes no sense, is refused with 422. A
+filter that is not there must not look like one that found nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
-from urllib.parse import urlencode
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import HTTPException, Query, Request, Response
+from fastapi import HTTPException, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from understudy_controlplane.ingest.answers import JSON
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import Record
 
-NODE_NAME_CHARACTERS_MAX = 255
+NAME_CHARACTERS_MAX = 255
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="Most records to return, newest first.")]
-Before = Annotated[int, Query(ge=1, le=ID_MAX, description="Where the page begins: as the page before has it in Link.")]
-BeforeTime = Annotated[
-    str,
-    Query(
-        pattern=r"^\d{1,20}(\.\d{1,12})?(e[+-]?\d{1,2})?_\d{1,18}$", description="As the page before has it in Link."
-    ),
-]
-AfterNode = Annotated[
-    str, Query(max_length=NODE_NAME_CHARACTERS_MAX, description="Name of the node after which the page begins.")
-]
-AfterRank = Annotated[int, Query(ge=-1, le=ID_MAX, description="Rank after which the page begins.")]
-
-NEWEST = f"9e99_{10**18 - 1}"
+Cursor = int | str | None
+Name = Annotated[str, Field(max_length=NAME_CHARACTERS_MAX)]
+Number = Annotated[int, Field(ge=0, le=ID_MAX)]
 
 
-def page(request: Request, content: object, following: Mapping[str, object]) -> Response:
-    """`following` is the parameter with which the next page begins; empty: this is the last one."""
-    response = Response(msgspec.json.encode(content), media_type=JSON)
-    if following:
-        limit = request.query_params.get("limit")
-        query = urlencode({**({"limit": limit} if limit else {}), **following})
-        response.headers["Link"] = f'<?{query}>; rel="next"'
-    return response
+class ListQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: int = Field(100, ge=1, le=1000, description="Most records of a page.")
 
 
-def after_id(records: Sequence[Record], limit: int) -> dict[str, object]:
-    """What follows a page of records with an id."""
-    return {"before": records[-1]["id"]} if len(records) == limit else {}
+class NumberedQuery(ListQuery):
+    """Of records with an id, newest first."""
+
+    cursor: int | None = Field(None, ge=1, le=ID_MAX, description="`next` of the page before.")
+
+    @property
+    def before(self) -> int:
+        return ID_MAX if self.cursor is None else self.cursor
 
 
-def after_time(records: Sequence[Record], at: str, number: str, limit: int) -> dict[str, object]:
-    """What follows a page of records of the column `at`. Takes `number`, which is not shown, out of them."""
+class TimedQuery(ListQuery):
+    """Of records without an id of their own, newest first. The cursor is when, and which of that time."""
+
+    cursor: str | None = Field(
+        None,
+        pattern=r"^\d{1,20}(\.\d{1,12})?(e[+-]?\d{1,2})?_\d{1,18}$",
+        description="`next` of the page before.",
+    )
+
+    @property
+    def before(self) -> tuple[float, int]:
+        at, _, number = (self.cursor or f"9e99_{10**18 - 1}").partition("_")
+        return float(at), int(number)
+
+
+class NamedQuery(ListQuery):
+    """Of records in the order of their names."""
+
+    cursor: str | None = Field(None, max_length=NAME_CHARACTERS_MAX, description="`next` of the page before.")
+
+
+def page(items: Sequence[Any], following: Cursor, **more: object) -> Response:
+    """`following`: with which the next page begins; None: this is the last one."""
+    return Response(msgspec.json.encode({**more, "items": items, "next": following}), media_type=JSON)
+
+
+def numbered_page(records: Sequence[Record], limit: int) -> Response:
+    return page(records, records[-1]["id"] if len(records) == limit else None)
+
+
+def timed_page(records: Sequence[Record], at: str, number: str, limit: int) -> Response:
+    """Of records of the column `at`. `number` is not shown."""
     numbers = [record.pop(number) for record in records]
-    return {"before": f"{records[-1][at]}_{numbers[-1]}"} if len(records) == limit else {}
-
-
-def point_in_time(cursor: str) -> tuple[float, int]:
-    """Of records without an id of their own: when, and which of that time."""
-    at, _, number = cursor.partition("_")
-    return float(at), int(number)
+    return page(records, f"{records[-1][at]}_{numbers[-1]}" if len(records) == limit else None)
 
 
 async def known_parameters(request: Request) -> None:
-    """Refuse what the route does not know: a filter that is not there must not look like one that found nothing."""
+    """Refuse parameters that the route does not have. A list's own model does it as well."""
+    fields = [one.field_info.annotation for one in request.scope["route"].dependant.query_params]
+    if any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in fields):
+        return
     known = [one.alias for one in request.scope["route"].dependant.query_params]
     unknown = sorted(set(request.query_params) - set(known))
     if unknown:

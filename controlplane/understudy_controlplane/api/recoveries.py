@@ -2,60 +2,136 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import Field
 
-from understudy_controlplane.api.dependencies import ReadDependencies
-from understudy_controlplane.api.pages import Before, Limit, after_id, known_parameters, page
+from understudy_controlplane.api.dependencies import (
+    DecisionId,
+    IncidentId,
+    ReadDependencies,
+    RecoveryId,
+    TicketId,
+)
+from understudy_controlplane.api.pages import Name, Number, NumberedQuery, known_parameters, numbered_page
 from understudy_controlplane.api.timeline import phases_ms
+from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     FillPoolPlan,
     PoolSwapPlan,
     Recovery,
+    RecoveryKind,
+    RecoveryStatus,
     ReleaseJobPlan,
     SwapPlan,
     job_of,
 )
-from understudy_controlplane.store.database import ID_MAX
-from understudy_controlplane.store.queries import Record
+from understudy_controlplane.ingest.answers import refuse
+from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, Record
+from understudy_controlplane.store.recoveries import RecoveryFilter
+
+
+class IncidentsQuery(NumberedQuery):
+    open: bool | None = None
+    subject: Name | None = Field(None, description="A node, a gang or a domain.")
+
+
+class DecisionsQuery(NumberedQuery):
+    since: float | None = Field(None, allow_inf_nan=False, description="Seconds since the epoch: then or later.")
+    until: float | None = Field(None, allow_inf_nan=False, description="Seconds since the epoch: before.")
+    subject: Name | None = None
+    action: Action | None = None
+
+
+class RecoveriesQuery(NumberedQuery):
+    status: RecoveryStatus | None = None
+    kind: RecoveryKind | None = None
+    job: Number | None = Field(None, description="Slurm's job id.")
+    node: Name | None = Field(None, description="That a decision for the recovery was about.")
+
+
+class TicketsQuery(NumberedQuery):
+    open: bool | None = None
 
 
 def recoveries_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
 
     @router.get("/incidents")
-    async def incidents(request: Request, limit: Limit = 100, before: Before = ID_MAX) -> Response:
+    async def incidents(query: Annotated[IncidentsQuery, Query()]) -> Response:
         """Incidents, with evidence."""
-        return await deps.readers.read(lambda: _page(request, deps.queries.incidents(limit, before), limit))
+        only = IncidentFilter(query.open, query.subject)
+        return await deps.readers.read(
+            lambda: numbered_page(deps.queries.incidents(query.limit, query.before, only), query.limit)
+        )
+
+    @router.get("/incidents/{incident}")
+    async def incident(incident: IncidentId) -> Response:
+        """An incident."""
+        only = IncidentFilter(id=incident)
+        return await deps.readers.read(lambda: _one(deps.queries.incidents(1, only=only), "incident", incident))
 
     @router.get("/decisions")
-    async def decisions(request: Request, limit: Limit = 100, before: Before = ID_MAX) -> Response:
+    async def decisions(query: Annotated[DecisionsQuery, Query()]) -> Response:
         """Decisions and their reasons; decisions to do nothing too."""
-        return await deps.readers.read(lambda: _page(request, deps.queries.decisions(limit, before), limit))
+        only = DecisionFilter(query.since, query.until, query.subject, query.action and query.action.value)
+        return await deps.readers.read(
+            lambda: numbered_page(deps.queries.decisions(query.limit, query.before, only), query.limit)
+        )
+
+    @router.get("/decisions/{decision}")
+    async def decision(decision: DecisionId) -> Response:
+        """A decision."""
+        only = DecisionFilter(id=decision)
+        return await deps.readers.read(lambda: _one(deps.queries.decisions(1, only=only), "decision", decision))
 
     @router.get("/recoveries")
-    async def recoveries(request: Request, limit: Limit = 100, before: Before = ID_MAX) -> Response:
+    async def recoveries(query: Annotated[RecoveriesQuery, Query()]) -> Response:
         """Recoveries: plan, steps, and the time of each phase."""
-        return await deps.readers.read(lambda: _recoveries(deps, request, limit, before))
+        return await deps.readers.read(lambda: _recoveries(deps, query))
 
-    @router.get("/tickets")
-    async def tickets(request: Request, limit: Limit = 100, before: Before = ID_MAX) -> Response:
-        """Tickets for manual repair, with evidence."""
-        return await deps.readers.read(lambda: _page(request, deps.stores.repairs.tickets(limit, before), limit))
+    @router.get("/recoveries/{recovery}")
+    async def recovery(recovery: RecoveryId) -> Response:
+        """A recovery."""
+        return await deps.readers.read(lambda: _found(deps, recovery))
 
+    _add_tickets(router, deps)
     return router
 
 
-def _page(request: Request, records: list[Record], limit: int) -> Response:
-    return page(request, records, after_id(records, limit))
+def _add_tickets(router: APIRouter, deps: ReadDependencies) -> None:
+    @router.get("/tickets")
+    async def tickets(query: Annotated[TicketsQuery, Query()]) -> Response:
+        """Tickets for manual repair, with evidence."""
+        read = deps.stores.repairs.tickets
+        return await deps.readers.read(
+            lambda: numbered_page(read(query.limit, query.before, is_open=query.open), query.limit)
+        )
+
+    @router.get("/tickets/{ticket}")
+    async def ticket(ticket: TicketId) -> Response:
+        """A ticket."""
+        return await deps.readers.read(lambda: _one(deps.stores.repairs.tickets(1, number=ticket), "ticket", ticket))
 
 
-def _recoveries(deps: ReadDependencies, request: Request, limit: int, before: int) -> Response:
-    newest = deps.stores.recoveries.newest(limit, before)
-    return _page(request, [_recovery(deps, one) for one in newest], limit)
+def _one(found: list[Record], what: str, number: int) -> Record | Response:
+    return found[0] if found else refuse(404, f"there is no {what} {number}", f"GET /v1/{what}s lists them")
+
+
+def _found(deps: ReadDependencies, number: int) -> Record | Response:
+    recovery = deps.stores.recoveries.find(number)
+    if recovery is None:
+        return refuse(404, f"there is no recovery {number}", "GET /v1/recoveries lists the recoveries")
+    return _recovery(deps, recovery)
+
+
+def _recoveries(deps: ReadDependencies, query: RecoveriesQuery) -> Response:
+    only = RecoveryFilter(query.status, query.kind, query.job, query.node)
+    newest = deps.stores.recoveries.newest(query.limit, query.before, only)
+    return numbered_page([_recovery(deps, one) for one in newest], query.limit)
 
 
 def _recovery(deps: ReadDependencies, recovery: Recovery) -> Record:

@@ -17,6 +17,8 @@ from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.queries import Record
 
 TICK_AGE_MAX_SECONDS = 15.0
+NAMED_MAX = 10
+"""Nodes that a problem names."""
 
 
 def status_router(deps: ReadDependencies) -> APIRouter:
@@ -50,7 +52,6 @@ def _health(deps: ReadDependencies) -> Response:
 def _summary(deps: ReadDependencies) -> Record:
     snapshot, pulse = deps.pulse.snapshot, deps.pulse
     nodes = list(snapshot.nodes.values()) if snapshot else []
-    open_recoveries = deps.stores.recoveries.running()
     return {
         "cluster": deps.config.cluster,
         "mode": deps.config.mode.value,
@@ -64,11 +65,11 @@ def _summary(deps: ReadDependencies) -> Record:
         },
         "nodes": dict(Counter(node.state.value for node in nodes)),
         "spares": {
-            "held": sorted(node.name for node in nodes if node.is_spare),
+            "held": sum(node.is_spare for node in nodes),
             "wanted": deps.config.spares.count,
         },
         "incidents_open": len(deps.stores.incidents.open_incidents()),
-        "recoveries_running": [one.id for one in open_recoveries],
+        "recoveries_running": len(deps.stores.recoveries.running()),
         "problems": _problems(deps) + _warnings(deps),
     }
 
@@ -97,7 +98,9 @@ def _warnings(deps: ReadDependencies) -> list[str]:
     warnings = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
     with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
     if with_people:
-        warnings.append(f"manual repair is needed on {', '.join(with_people)}: see /v1/tickets")
+        named = ", ".join(with_people[:NAMED_MAX])
+        more = f" and {len(with_people) - NAMED_MAX} more" if len(with_people) > NAMED_MAX else ""
+        warnings.append(f"manual repair is needed on {named}{more}: see /v1/tickets")
     unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
     if unheard > len(views) / 2:
         warnings.append(f"{unheard} of {len(views)} nodes do not report: check that their agents run")

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -166,8 +167,8 @@ def status(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None) -> None
     console.print(f"[bold]{escape(whole['cluster'])}[/]  mode [bold]{whole['mode']}[/]  {escape(paused)}")
     spares = whole["spares"]
     console.print(
-        f"spares {len(spares['held'])} of {spares['wanted']}  open incidents {whole['incidents_open']}  "
-        f"recoveries running {len(whole['recoveries_running'])}",
+        f"spares {spares['held']} of {spares['wanted']}  open incidents {whole['incidents_open']}  "
+        f"recoveries running {whole['recoveries_running']}",
         highlight=False,
     )
     for problem in whole["problems"] + ([whole["slurm"]["error"]] if whole["slurm"]["error"] else []):
@@ -176,7 +177,7 @@ def status(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None) -> None
     for node in nodes:
         table.add_row(*_node_row(node))
     console.print(table)
-    _print_recoveries(_get(url, "/v1/recoveries?limit=10", token))
+    _print_recoveries(_get(url, "/v1/recoveries?limit=10", token)["items"])
 
 
 @app.command()
@@ -285,8 +286,6 @@ def trust_checkpoints(
 
 
 def _node_row(node: dict[str, Any]) -> list[str]:
-    slurm = node["slurm"] or {"state": "unknown", "flags": [], "reason": ""}
-    good = sum(gpu["status"] == "ok" for gpu in node["gpus"])
     state = "spare" if node["spare"] and node["state"] == "in_service" else node["state"]
     colours = {
         "in_service": "green",
@@ -299,10 +298,10 @@ def _node_row(node: dict[str, Any]) -> list[str]:
     return [
         escape(node["name"]),
         f"[{colour}]{state}[/]",
-        "+".join([slurm["state"], *slurm["flags"]]),
-        f"{good}/{len(node['gpus'])}",
+        node["slurm"] or "unknown",
+        f"{node['gpus_ok']}/{node['gpus']}",
         " ".join(str(job) for job in node["jobs"]),
-        escape(slurm["reason"]),
+        escape(node["reason"]),
     ]
 
 
@@ -330,7 +329,7 @@ def _request(url: str, what: str, reason: str, token_file: Path | None, **more: 
     token = _token(token_file)
     if not token:
         fail("there is no token: name its file with --token-file; `understudy token create` makes one", 2)
-    return _ask("POST", url, f"/v1/{what}", json={"reason": reason, **more}, token=token)[0]
+    return _ask("POST", url, f"/v1/{what}", json={"reason": reason, **more}, token=token)
 
 
 def _token(file: Path | None) -> str:
@@ -352,16 +351,17 @@ def _print_paused(state: str) -> None:
 
 
 def _get(url: str, path: str, token: str) -> Any:
-    return _ask("GET", url, path, token=token)[0]
+    return _ask("GET", url, path, token=token)
 
 
 def _get_all(url: str, path: str, token: str) -> list[Any]:
     """A list with all its pages."""
-    records, following = _ask("GET", url, path, token=token)
-    while following:
-        more, following = _ask("GET", url, path + following, token=token)
-        records += more
-    return list(records)
+    page = _get(url, f"{path}?limit=1000", token)
+    records = list(page["items"])
+    while page["next"] is not None:
+        page = _get(url, f"{path}?limit=1000&cursor={quote(str(page['next']), safe='')}", token)
+        records += page["items"]
+    return records
 
 
 def _certificates() -> ssl.SSLContext | bool:
@@ -376,8 +376,7 @@ def _certificates() -> ssl.SSLContext | bool:
         raise
 
 
-def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") -> tuple[Any, str]:
-    """The answer, and the query of the next page, where there is one."""
+def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") -> Any:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         response = httpx.request(
@@ -393,5 +392,5 @@ def _ask(method: str, url: str, path: str, json: Any = None, token: str = "") ->
         raise
     if response.is_error:
         refusal = answer if isinstance(answer, dict) else {}
-        fail(f"{url}{path}: {refusal.get('error', answer)}. {refusal.get('hint', '')}".strip(), 1)
-    return answer, response.links.get("next", {}).get("url", "")
+        fail(f"{url}{path}: {refusal.get('detail', answer)}; {refusal.get('hint', '')}".strip("; "), 1)
+    return answer

@@ -1,6 +1,9 @@
-"""Answers of the routes: each refusal says what failed and what to do."""
+"""Answers of the routes: each refusal says what failed and what to do, by RFC 9457."""
 
 from __future__ import annotations
+
+from enum import StrEnum
+from http import HTTPStatus
 
 import msgspec
 from fastapi import Request, Response
@@ -9,15 +12,51 @@ from understudy_agent.wire import Refusal
 from understudy_controlplane.access.admission import Denied
 
 JSON = "application/json"
+PROBLEM = "application/problem+json"
 _encoder = msgspec.json.Encoder()
+
+
+class ErrorCode(StrEnum):
+    """Why a request is refused, for programs."""
+
+    MALFORMED = "malformed"  # it cannot be read
+    NO_VALID_TOKEN = "no_valid_token"  # noqa: S105 - no secret
+    NOT_PERMITTED = "not_permitted"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    CONFLICT = "conflict"
+    NODE_STATE = "node_state"  # the node's state does not allow it
+    RECOVERY_STATUS = "recovery_status"  # the recovery's status does not allow it
+    TOO_LARGE = "too_large"
+    INVALID = "invalid"  # it can be read, and makes no sense
+    TOO_MANY_REQUESTS = "too_many_requests"
+    UNAVAILABLE = "unavailable"  # repeat the request
+
+
+CODES = {
+    400: ErrorCode.MALFORMED,
+    401: ErrorCode.NO_VALID_TOKEN,
+    403: ErrorCode.NOT_PERMITTED,
+    404: ErrorCode.NOT_FOUND,
+    405: ErrorCode.METHOD_NOT_ALLOWED,
+    409: ErrorCode.CONFLICT,
+    413: ErrorCode.TOO_LARGE,
+    422: ErrorCode.INVALID,
+    429: ErrorCode.TOO_MANY_REQUESTS,
+    503: ErrorCode.UNAVAILABLE,
+}
+"""Of a refusal that names no narrower one."""
 
 
 def answer(value: msgspec.Struct, status: int = 200) -> Response:
     return Response(_encoder.encode(value), status_code=status, media_type=JSON)
 
 
-def refuse(status: int, error: str, hint: str = "") -> Response:
-    return answer(Refusal(error, hint), status)
+def refuse(status: int, detail: str, hint: str = "", code: ErrorCode | None = None) -> Response:
+    refusal = Refusal(
+        HTTPStatus(status).phrase, status, (code or CODES.get(status, ErrorCode.MALFORMED)).value, detail, hint
+    )
+    return Response(_encoder.encode(refusal), status_code=status, media_type=PROBLEM)
 
 
 async def refuse_denied(_request: Request, error: Exception) -> Response:

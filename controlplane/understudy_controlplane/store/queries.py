@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, func, or_, select
 
 from understudy_controlplane.decide.restore_point import suspicion
 from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly
@@ -17,6 +18,35 @@ from understudy_controlplane.store.database import ID_MAX, reading
 Record = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Of this and the next classes: a value of None admits all."""
+
+    state: str | None = None
+    managed: bool | None = None
+    user: str | None = None
+    job_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentFilter:
+    open: bool | None = None
+    subject: str | None = None
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFilter:
+    since: float | None = None
+    until: float | None = None
+    subject: str | None = None
+    action: str | None = None
+    id: int | None = None
+
+
+ALL_JOBS, ALL_INCIDENTS, ALL_DECISIONS = JobFilter(), IncidentFilter(), DecisionFilter()
+
+
 class Queries:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -26,15 +56,19 @@ class Queries:
         with reading(self._engine) as connection:
             connection.execute(select(1))
 
-    def jobs(self, limit: int, before: int = ID_MAX) -> list[Record]:
+    def jobs(self, limit: int, before: int = ID_MAX, only: JobFilter = ALL_JOBS) -> list[Record]:
         """Newest first, each with its attempts."""
+        table = tables.job
+        query = select(table)
+        for column, value in (
+            (table.c.job_id, only.job_id),
+            (table.c.state, only.state),
+            (table.c.managed, only.managed),
+            (table.c.user, only.user),
+        ):
+            query = query if value is None else query.where(column == value)
         with reading(self._engine) as connection:
-            jobs = [
-                dict(row)
-                for row in connection.execute(
-                    select(tables.job).where(tables.job.c.id < before).order_by(tables.job.c.id.desc()).limit(limit)
-                ).mappings()
-            ]
+            jobs = [dict(row) for row in connection.execute(_page(query, table.c.id, limit, before)).mappings()]
             ids = [job["id"] for job in jobs]
             attempt = tables.attempt
             attempts: dict[int, list[Record]] = {}
@@ -68,12 +102,19 @@ class Queries:
             found.setdefault(row["job"], []).append({key: value for key, value in row.items() if key != "job"})
         return found
 
-    def incidents(self, limit: int, before: int = ID_MAX) -> list[Record]:
+    def incidents(self, limit: int, before: int = ID_MAX, only: IncidentFilter = ALL_INCIDENTS) -> list[Record]:
         """Newest first, each with what else was found while it was open."""
         incident, more = tables.incident, tables.incident_finding
-        query = select(incident).where(incident.c.id < before).order_by(incident.c.id.desc()).limit(limit)
+        query = select(incident)
+        if only.open is not None:
+            closed = incident.c.closed_at
+            query = query.where(closed.is_(None) if only.open else closed.is_not(None))
+        if only.subject is not None:
+            query = query.where(incident.c.subject == only.subject)
+        if only.id is not None:
+            query = query.where(incident.c.id == only.id)
         with reading(self._engine) as connection:
-            rows = [dict(row) for row in connection.execute(query).mappings()]
+            rows = [dict(row) for row in connection.execute(_page(query, incident.c.id, limit, before)).mappings()]
             found = [
                 dict(row)
                 for row in connection.execute(
@@ -88,14 +129,22 @@ class Queries:
             ]
         return rows
 
-    def decisions(self, limit: int, before: int = ID_MAX) -> list[Record]:
+    def decisions(self, limit: int, before: int = ID_MAX, only: DecisionFilter = ALL_DECISIONS) -> list[Record]:
         table = tables.decision
+        query = select(table)
+        if only.since is not None:
+            query = query.where(table.c.at >= only.since)
+        if only.until is not None:
+            query = query.where(table.c.at < only.until)
+        for column, value in ((table.c.id, only.id), (table.c.subject, only.subject), (table.c.action, only.action)):
+            query = query if value is None else query.where(column == value)
         with reading(self._engine) as connection:
-            query = select(table).where(table.c.id < before).order_by(table.c.id.desc()).limit(limit)
-            rows = connection.execute(query).mappings()
+            rows = connection.execute(_page(query, table.c.id, limit, before)).mappings()
             return [{key: value for key, value in row.items() if key != "key"} for row in rows]
 
-    def checkpoints(self, limit: int, before_at: float = inf, before_number: int = ID_MAX) -> list[Record]:
+    def checkpoints(
+        self, limit: int, before_at: float = inf, before_number: int = ID_MAX, job_id: int | None = None
+    ) -> list[Record]:
         """Newest first, complete or not, with the number of shards that are in, and what speaks against them.
 
         `number` distinguishes those of the same time.
@@ -124,6 +173,8 @@ class Queries:
             .order_by(at.desc(), number.desc())
             .limit(limit)
         )
+        if job_id is not None:
+            query = query.where(job.c.job_id == job_id)
         with reading(self._engine) as connection:
             rows: list[Record] = [
                 {key: bool(value) if key == "complete" else value for key, value in row.items()}
@@ -207,3 +258,7 @@ class Queries:
             open_incidents = select(func.count()).where(tables.incident.c.closed_at.is_(None))
             result["incidents"] = {"open": connection.execute(open_incidents).scalar_one()}
         return result
+
+
+def _page(query: Select[Any], number: ColumnElement[int], limit: int, before: int) -> Select[Any]:
+    return query.where(number < before).order_by(number.desc()).limit(limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from understudy_controlplane.fleet.operator import Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import (
     Plan,
     Recovery,
+    RecoveryKind,
     RecoveryStatus,
     RecoveryStep,
     StepName,
@@ -43,6 +45,19 @@ _STEPS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class RecoveryFilter:
+    """A value of None admits all."""
+
+    status: RecoveryStatus | None = None
+    kind: RecoveryKind | None = None
+    job_id: int | None = None
+    node: str | None = None  # that a decision for the recovery was about
+
+
+ALL_RECOVERIES = RecoveryFilter()
+
+
 class RecoveryStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -51,10 +66,20 @@ class RecoveryStore:
         """All of them, oldest first: one that is left out would be neither seen by the guards nor carried on."""
         return self._read(_RUNNING)
 
-    def newest(self, limit: int, before: int = ID_MAX) -> list[Recovery]:
+    def newest(self, limit: int, before: int = ID_MAX, only: RecoveryFilter = ALL_RECOVERIES) -> list[Recovery]:
         """Newest first."""
         table = tables.recovery
-        return self._read(select(table).where(table.c.id < before).order_by(table.c.id.desc()).limit(limit))
+        query = select(table).where(table.c.id < before)
+        if only.status is not None:
+            query = query.where(table.c.status == only.status.value)
+        if only.kind is not None:
+            query = query.where(table.c.kind == only.kind.value)
+        if only.job_id is not None:
+            query = query.where(table.c.job.in_(select(tables.job.c.id).where(tables.job.c.job_id == only.job_id)))
+        if only.node is not None:
+            decision = tables.decision
+            query = query.where(table.c.id.in_(select(decision.c.recovery).where(decision.c.subject == only.node)))
+        return self._read(query.order_by(table.c.id.desc()).limit(limit))
 
     def get(self, recovery_id: int) -> Recovery:
         """Raises ValueError for an id that does not exist."""

@@ -111,12 +111,19 @@ class RepairStore:
             query = select(table.c.id).where(table.c.label == label, table.c.sent_at.is_not(None))
             return connection.execute(query).first() is not None
 
-    def tickets(self, limit: int, before: int = ID_MAX) -> list[dict[str, Any]]:
+    def tickets(
+        self, limit: int, before: int = ID_MAX, *, is_open: bool | None = None, number: int | None = None
+    ) -> list[dict[str, Any]]:
         """Newest first."""
         table = tables.ticket
+        query = select(table).where(table.c.id < before)
+        if is_open is not None:
+            query = query.where(table.c.closed_at.is_(None) if is_open else table.c.closed_at.is_not(None))
+        if number is not None:
+            query = query.where(table.c.id == number)
         with reading(self._engine) as connection:
-            query = select(table).where(table.c.id < before).order_by(table.c.id.desc()).limit(limit)
-            return [dict(row) for row in connection.execute(query).mappings()]
+            rows = connection.execute(query.order_by(table.c.id.desc()).limit(limit)).mappings()
+            return [dict(row) for row in rows]
 
     def history(self, node: str) -> dict[str, Any]:
         """What a person needs who is to look after the node: its open incident, what was found, tried and seen."""
@@ -208,11 +215,15 @@ class RepairStore:
                     news = {"last_seen_at": now, **_news(row, named[uuid])}
                     connection.execute(update(table).where(table.c.id == row.id).values(news))
 
-    def gpus(self, limit: int, before_at: float = inf, before_id: int = ID_MAX) -> list[dict[str, Any]]:
+    def gpus(
+        self, limit: int, before_at: float = inf, before_id: int = ID_MAX, node: str | None = None
+    ) -> list[dict[str, Any]]:
         """Where each GPU was seen, newest sight first."""
         table = tables.gpu_seen
         at, number = table.c.last_seen_at, table.c.id
         query = select(table).where(or_(at < before_at, and_(at == before_at, number < before_id)))
+        if node is not None:
+            query = query.where(table.c.node == node)
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(at.desc(), number.desc()).limit(limit)).mappings()
             return [dict(row) for row in rows]

@@ -89,4 +89,4 @@ def all_whole(site: Site) -> bool:
     idle = all(state in ("idle", "reserved") for state in states.values())
     if not idle or not site.control_plane_runs():
         return idle
-    return all(one["state"] == "in_service" for one in site.get("/v1/nodes"))
+    return all(one["state"] == "in_service" for one in site.items("/v1/nodes"))
