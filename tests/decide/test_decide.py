@@ -27,6 +27,7 @@ from understudy_controlplane.fleet.recovery import (
     Recovery,
     RecoveryKind,
     RecoveryStatus,
+    ReleaseJobPlan,
     RepairAttempt,
     StepName,
     job_of,
@@ -579,6 +580,39 @@ class TestReleases:
         plan = plan_of(only(decided(snapshot)))
         under_way = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, ())
         assert decided(dataclasses.replace(snapshot, recoveries=(under_way,))) == []
+
+
+class TestExclusions:
+    """A job may start again on a node that the control plane excluded for a fault which is repaired."""
+
+    @staticmethod
+    def scene(node: NodeView, *, excluded: tuple[str, ...] = ("n2", "n5"), **changes: Any) -> Snapshot:
+        job = b.job(**({"state": "PENDING", "nodes": (), "excluded_nodes": excluded} | changes))
+        return b.snapshot(node, jobs=[job], exclusions={job.key: {"n2": b.NOW - 60}})
+
+    BACK = b.node("n2", record=b.record("n2", cleared_at=b.NOW - 5))
+
+    def test_it_is_allowed_again_and_what_the_user_excludes_stays(self) -> None:
+        decision = only(decided(self.scene(self.BACK)))
+        assert (decision.row, decision.subject, decision.action) == (91, "job 7", Action.RELEASE_JOB)
+        plan = plan_of(decision)
+        assert isinstance(plan, ReleaseJobPlan)
+        assert (plan.steps, plan.allowed) == ((StepName.ALLOW_NODES,), ("n2",))
+
+    @pytest.mark.parametrize(
+        "node",
+        [
+            b.node("n2", record=b.record("n2", cleared_at=b.NOW - 61)),
+            b.node("n2", record=b.record("n2", NodeState.OPERATOR_HOLD, cleared_at=b.NOW - 5)),
+            b.node("n2", record=b.record("n2", NodeState.FOREIGN_DRAIN, cleared_at=b.NOW - 5)),
+        ],
+    )
+    def test_not_before_it_has_returned_to_service(self, node: NodeView) -> None:
+        assert not [one for one in decided(self.scene(node)) if one.row == 91]
+
+    @pytest.mark.parametrize("changes", [{"state": "RUNNING", "nodes": ("n1",)}, {"excluded": ("n5",)}])
+    def test_nothing_is_done_where_it_would_change_nothing(self, changes: dict[str, Any]) -> None:
+        assert not [one for one in decided(self.scene(self.BACK, **changes)) if one.row == 91]
 
 
 class TestHealth:

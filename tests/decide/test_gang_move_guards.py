@@ -279,6 +279,11 @@ class TestAKnownBadNodeThatABudgetKeepsInService:
         assert [one.action for one in decisions if one.plan] == []
         assert any(one.action is Action.OPEN_BREAKER for one in decisions)
 
+    def test_what_its_user_excludes_is_not_counted_as_an_exclusion_of_the_control_plane(self) -> None:
+        snapshot = b.snapshot(self.BROKEN, jobs=[b.job(excluded_nodes=("n2",))], spares=("n6", "n7"), **self.FULL)
+        (plan,) = [one.plan for one in decided(snapshot) if isinstance(one.plan, PoolSwapPlan)]
+        assert (plan.excluded, plan.leaving) == ((), ("n2",))
+
     def test_it_is_moved_once(self) -> None:
         snapshot = self.scene(**self.FULL)
         (first,) = decided(snapshot)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from tests import builders as b
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
@@ -66,6 +68,16 @@ def test_one_that_has_ended_is_read_once() -> None:
     assert recoveries.read == 2
     assert history.swaps_since(b.NOW) == ((b.NOW, KEY), (b.NOW + 1, KEY))
     assert history.swaps_since(b.NOW + 1) == ((b.NOW + 1, KEY),)
+
+
+def test_what_a_job_may_not_start_on_is_known_with_the_last_time_it_was_decided() -> None:
+    recoveries = Recoveries()
+    history = RecoveryHistory(recoveries)
+    for at, names in ((b.NOW, ("n2", "n3")), (b.NOW + 9, ("n3",))):
+        recoveries.add(at, msgspec.structs.replace(HUNG, excluded=names))
+    history.refresh(b.NOW)
+    assert history.exclusions_since(b.NOW) == {KEY: {"n2": b.NOW, "n3": b.NOW + 9}}
+    assert history.exclusions_since(b.NOW + 1) == {KEY: {"n3": b.NOW + 9}}
 
 
 def test_one_that_runs_is_read_until_it_ends() -> None:

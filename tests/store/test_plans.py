@@ -35,7 +35,7 @@ STORED: list[dict[str, Any]] = json.loads(
 
 LATER_KINDS = {RecoveryKind.PAGE}
 
-LATER = {"requested", "excluded"}
+LATER = {"requested", "excluded", "allowed"}
 """Fields that plans of release 0.1 did not have."""
 
 

@@ -10,7 +10,7 @@ from understudy_controlplane.decide import repair_actions, repair_cycle
 from understudy_controlplane.decide.condemnation import condemnations
 from understudy_controlplane.decide.pages import held_back, page
 from understudy_controlplane.decide.pool import fill_pool, pool_short
-from understudy_controlplane.decide.releases import held_jobs, release
+from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, release
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import SIGNAL_PRIORITY, Row, look_up, row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
@@ -27,7 +27,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         snapshot = replace(snapshot, mass_hang=mass)
     entered = [
         *_of_nodes(snapshot, (*findings, *repair_cycle.due(snapshot, config))),
-        *_of_no_node((*findings, *held_jobs(snapshot))),
+        *_of_no_node((*findings, *held_jobs(snapshot), *excluding_jobs(snapshot))),
     ]
     condemned = [one.finding for one in entered if CARRIED_OUT_BY[one.row.action] is condemnations]
     nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)

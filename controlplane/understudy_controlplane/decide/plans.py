@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
+import msgspec
+
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.spares import takes_into_pool
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, RepairDetail, Signal
@@ -108,11 +110,12 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         failed = tuple(dict.fromkeys((*(name for name in earlier.nodes if name in held), *failed)))
         dead = (*(name for name in earlier.dead_nodes if name in held), *dead)
     before = earlier.excluded if isinstance(earlier, PoolSwapPlan) else ()
-    excluded = tuple(dict.fromkeys((*before, *(name for name in leaving if name in undrained))))
+    own = (name for name in leaving if name in undrained and name not in job.slurm.excluded_nodes)
+    excluded = tuple(dict.fromkeys((*before, *own)))
     kept = tuple(name for name in seats if name not in failed and name not in lost and name not in leaving)
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table else -1
-    own = "" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation
+    reservation = "" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation
     return PoolSwapPlan(
         steps=EXCLUDING_STEPS if excluded else SWAP_STEPS,
         nodes=failed,
@@ -125,7 +128,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         restart_count=on_its_way.restart_count if on_its_way else job.slurm.restart_count,
         last_step=on_its_way.last_step if on_its_way else (last_step if last_step >= 0 else None),
         supersedes=superseded.id if superseded else None,
-        reservation=earlier.reservation if earlier else own,
+        reservation=earlier.reservation if earlier else reservation,
         drain_reason=earlier.drain_reason if earlier and not accused else drain_reason((accused or findings)[0]),
         hang=hang,
         leaving=leaving,
@@ -243,6 +246,11 @@ def release_plan(job: Job) -> ReleaseJobPlan:
         submit_at=job.slurm.submit_at,
         restart_count=job.slurm.restart_count,
     )
+
+
+def allow_plan(job: Job, nodes: Sequence[str]) -> ReleaseJobPlan:
+    """Slurm changes the excluded nodes of a pending job only."""
+    return msgspec.structs.replace(release_plan(job), steps=(StepName.ALLOW_NODES,), allowed=tuple(nodes))
 
 
 def repair_plan(node: NodeView, due: RepairDetail, label: str, incident: OpenIncident | None) -> RepairPlan:

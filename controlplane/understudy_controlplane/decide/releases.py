@@ -1,4 +1,6 @@
-"""Jobs that Slurm holds because Understudy's Prolog kept them off a node. These are released, and no others."""
+"""What the control plane itself keeps a job from, and gives it back: a start, where Slurm holds the job because
+Understudy's Prolog kept it off a node; and nodes that were excluded for a fault which is repaired.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.job import Job, Refusal
+from understudy_controlplane.fleet.job import Job, JobKey, Refusal
+from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.recovery import ReleaseJobPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -24,13 +27,42 @@ CLOCKS_APART_SECONDS_MAX = 300.0
 
 def held_jobs(snapshot: Snapshot) -> Iterator[Finding]:
     """Every such job, also one that did not ask for Understudy, because its Prolog delayed it."""
-    under_way = {one.plan.job for one in snapshot.recoveries if isinstance(one.plan, ReleaseJobPlan)}
+    under_way = _under_way(snapshot)
     for job in snapshot.jobs.values():
         if not job.slurm.held_after_failed_launch or job.key in under_way:
             continue
         refusals = [one for one in snapshot.refusals if refused(job, one)]
         if refusals:
             yield _held(job, refusals)
+
+
+def excluding_jobs(snapshot: Snapshot) -> Iterator[Finding]:
+    """Pending jobs that may not start on nodes which were returned to service after the exclusion."""
+    under_way = _under_way(snapshot)
+    for key, excluded in snapshot.exclusions.items():
+        job = snapshot.jobs.get(key)
+        if job is None or not job.slurm.pending or key in under_way or snapshot.recovery_of(key) is not None:
+            continue
+        nodes = tuple(name for name in job.slurm.excluded_nodes if name in excluded)
+        nodes = tuple(name for name in nodes if _is_back(snapshot.nodes.get(name), excluded[name]))
+        if nodes:
+            words = f"job {key.job_id} may not start on {', '.join(nodes)}, which are back in service"
+            evidence = Evidence({"job": key.job_id, "nodes": [*nodes]})
+            yield Finding(
+                Signal.EXCLUSION_LEFT, "job.exclusion_left", "", snapshot.now, words, evidence, job=key, nodes=nodes
+            )
+
+
+def _under_way(snapshot: Snapshot) -> set[JobKey]:
+    return {one.plan.job for one in snapshot.recoveries if isinstance(one.plan, ReleaseJobPlan)}
+
+
+def _is_back(node: NodeView | None, excluded_at: float) -> bool:
+    return (
+        node is not None
+        and node.state in (NodeState.IN_SERVICE, NodeState.PROBATION)
+        and (node.record.cleared_at > excluded_at)
+    )
 
 
 def release(current: Round, entered: Sequence[Entered]) -> list[Decision]:
@@ -83,7 +115,7 @@ def _release(current: Round, row: Row, finding: Finding) -> Decision:
         reason=f"{finding.summary}: {row.why}",
         finding=finding,
         evidence=finding.evidence,
-        plan=plans.release_plan(job),
+        plan=plans.release_plan(job) if finding.signal is Signal.JOB_HELD else plans.allow_plan(job, finding.nodes),
     )
 
 

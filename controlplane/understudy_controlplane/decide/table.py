@@ -112,6 +112,8 @@ TABLE: tuple[Row, ...] = (
         "fewer spares are held than wanted"),
     Row(90, (), (Signal.JOB_HELD,), None, Action.RELEASE_JOB,
         "Understudy's Prolog delayed it, so the control plane releases it"),
+    Row(91, (), (Signal.EXCLUSION_LEFT,), None, Action.RELEASE_JOB,
+        "the control plane excluded it while it was at fault, so the control plane allows it again"),
     Row(92, (), (Signal.HELD_BACK,), None, Action.PAGE,
         "a guard has held it back for the time after which a person has to look"),
     Row(100, (IN_SERVICE, UNKNOWN, PROBATION), (Signal.GANG_HUNG,), SUSPECT, Action.RESTART_GANG,

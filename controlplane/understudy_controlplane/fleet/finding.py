@@ -66,6 +66,7 @@ class Signal(StrEnum):
     RELEASE_ASKED = "release_asked"
     POOL_SHORT = "pool_short"  # fewer spares are held than wanted
     JOB_HELD = "job_held"  # by Slurm, because Understudy's Prolog kept it off a node
+    EXCLUSION_LEFT = "exclusion_left"  # a job excludes a node for a fault that is repaired
     HELD_BACK = "held_back"  # by a guard, for long
     TOO_MANY_AT_ONCE = "too_many_at_once"  # nodes that would be quarantined within a short time
     REQUEST_GIVEN_UP = "request_given_up"  # an operator's request that could not be fulfilled in time
@@ -85,7 +86,13 @@ ACCUSING = frozenset(
 
 HANGS = frozenset({Signal.GANG_HUNG, Signal.GANG_HUNG_UNNAMED})
 
-OF_A_GANG = HANGS | {Signal.GANG_STILL, Signal.GANG_HUNG_TOGETHER, Signal.LAUNCHER_FAILED, Signal.JOB_HELD}
+OF_A_GANG = HANGS | {
+    Signal.GANG_STILL,
+    Signal.GANG_HUNG_TOGETHER,
+    Signal.LAUNCHER_FAILED,
+    Signal.JOB_HELD,
+    Signal.EXCLUSION_LEFT,
+}
 """Signals whose subject is the gang, also where they name a node."""
 
 FAULTS = ACCUSING | HANGS | {Signal.GANG_HUNG_TOGETHER, Signal.LAUNCHER_FAILED, Signal.DOMAIN_FAULT}

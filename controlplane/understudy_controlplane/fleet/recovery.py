@@ -61,6 +61,7 @@ class StepName(StrEnum):
     CREDIT_TIME = "credit_time"
     FILL_POOL = "fill_pool"
     RELEASE_JOB = "release_job"
+    ALLOW_NODES = "allow_nodes"
     HOLD_NODE = "hold_node"
     RESUME_NODE = "resume_node"
     RESET_GPU = "reset_gpu"
@@ -178,6 +179,7 @@ class ReleaseJobPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RELEA
     job: JobKey
     submit_at: int  # as Slurm showed it when this was decided
     restart_count: int
+    allowed: tuple[str, ...] = ()  # nodes that an earlier plan excluded, and that are back in service
 
 
 class RepairPlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.REPAIR.value):

@@ -52,6 +52,8 @@ class Snapshot:
     cancelled: tuple[Recovery, ...] = ()  # by operators, within the last week
     swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
     releases: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
+    exclusions: Mapping[JobKey, Mapping[str, float]] = field(default_factory=dict)
+    """Nodes that the control plane excluded for a job within the last week, and when that was decided last."""
     refusals: tuple[Refusal, ...] = ()  # of the last day: jobs that Understudy's Prolog kept off a node
     first_nans: tuple[FirstNan, ...] = ()  # of the last days: attempts that showed NaN, and where first
     lemon_signals: Mapping[str, LemonSignals] = field(default_factory=dict)  # by node; those without any are left out

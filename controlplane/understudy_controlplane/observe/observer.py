@@ -123,6 +123,7 @@ class Observer:
             cancelled=past.cancelled_since(week_ago),
             swaps=past.swaps_since(now - HOUR_SECONDS),
             releases=past.releases_since(now - HOUR_SECONDS),
+            exclusions=past.exclusions_since(now - WEEK_SECONDS),
             refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
             first_nans=self._history.first_nans(now),
             lemon_signals=self._history.lemon_signals(jobs, now),

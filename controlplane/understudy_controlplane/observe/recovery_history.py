@@ -86,6 +86,14 @@ class RecoveryHistory:
             (one.decided_at, one.plan.job) for one in self._since(since) if isinstance(one.plan, ReleaseJobPlan)
         )
 
+    def exclusions_since(self, since: float) -> dict[JobKey, dict[str, float]]:
+        """Nodes that a job was to start on no more, and when that was decided last."""
+        found: dict[JobKey, dict[str, float]] = {}
+        for one in self._since(since):
+            if isinstance(one.plan, PoolSwapPlan) and one.plan.excluded:
+                found.setdefault(one.plan.job, {}).update(dict.fromkeys(one.plan.excluded, one.decided_at))
+        return found
+
     def hangs_since(self, since: float) -> tuple[tuple[JobKey, int | None], ...]:
         """Gangs restarted because they hung, oldest first: the job, and the furthest step it had finished."""
         plans = (one.plan for one in self._since(since))

@@ -16,6 +16,8 @@ from understudy_controlplane.fleet.recovery import (
     UNDOES,
     AllocationSwapPlan,
     DrainPlan,
+    Plan,
+    PoolSwapPlan,
     Recovery,
     RecoveryStatus,
     RecoveryStep,
@@ -269,7 +271,7 @@ class Runner:
         return World(
             plan=recovery.plan,
             slurm=self._reading,
-            records=self._stores.fleet.nodes_named(recovery.plan.nodes),
+            records=self._stores.fleet.nodes_named(_looked_at(recovery.plan)),
             gang=self._gang(recovery),
             answers=self._asker(),
             config=self._config,
@@ -341,6 +343,12 @@ def _wrote(recovery: Recovery, step: RecoveryStep, node: SlurmNode) -> bool:
     may_have |= step.name is StepName.LIFT_DRAIN  # it left the drain where it is, which the recovery had made
     reason = recovery.plan.drain_reason if isinstance(recovery.plan, DrainPlan) else None
     return may_have and node.reason == reason
+
+
+def _looked_at(plan: Plan) -> tuple[str, ...]:
+    """A dead node whose drain stays as it is belongs to no other step than the one that declares it down."""
+    dead = plan.dead_nodes if isinstance(plan, PoolSwapPlan) else ()
+    return tuple(dict.fromkeys((*plan.nodes, *dead)))
 
 
 def _next_step(recovery: Recovery) -> RecoveryStep | None:

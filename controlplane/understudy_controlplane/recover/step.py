@@ -60,7 +60,7 @@ class World:
 
     plan: Plan
     slurm: SlurmView
-    records: Mapping[str, NodeRecord]  # of the plan's nodes
+    records: Mapping[str, NodeRecord]  # of the nodes that the plan takes out of service or declares down
     gang: Callable[[int], GangFacts]  # by restart count; asks the database
     answers: Callable[[SlurmNode], bool]  # whether its slurmd answers at its port
     config: Config

@@ -60,7 +60,7 @@ CALLS: dict[str, tuple[StepName, ...]] = {
     "requeue_failed_job": (StepName.REQUEUE_JOB,),
     "start_job_now": (StepName.START_JOB, StepName.RELEASE_JOB),
     "release_job": (StepName.RELEASE_JOB,),
-    "set_excluded_nodes": (StepName.EXCLUDE_NODES,),
+    "set_excluded_nodes": (StepName.EXCLUDE_NODES, StepName.ALLOW_NODES),
     "set_time_limit": (StepName.CREDIT_TIME,),
 }
 """What a step may call."""

@@ -23,6 +23,7 @@ STEPS: dict[StepName, Step] = {
         job.EXCLUDE_NODES,
         job.START_JOB,
         job.RELEASE_JOB,
+        job.ALLOW_NODES,
         gang.AWAIT_PROCESSES,
         gang.AWAIT_FIRST_STEP,
         repair.HOLD_NODE,

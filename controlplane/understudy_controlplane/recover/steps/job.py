@@ -195,7 +195,29 @@ def release(world: World, slurm: Slurm) -> None:
     slurm.start_job_now(world.job.job_id)
 
 
+def _to_allow(world: World) -> list[str]:
+    job, plan = world.job, world.plan_as(ReleaseJobPlan)
+    return [name for name in plan.allowed if job is not None and name in job.excluded_nodes]
+
+
+def observe_allowed(world: World) -> Observation:
+    job, todo = world.job, _to_allow(world)
+    if job is None:
+        return Done("Slurm no longer knows the job")
+    if todo and job.pending:
+        return Todo(f"the job may not start on {', '.join(todo)}")
+    return Done(f"excluded: {', '.join(job.excluded_nodes) or 'none'}; the job is {job.state}")
+
+
+def allow(world: World, slurm: Slurm) -> None:
+    """The nodes that its user excludes stay excluded."""
+    assert world.job is not None
+    todo = _to_allow(world)
+    slurm.set_excluded_nodes(world.job.job_id, [name for name in world.job.excluded_nodes if name not in todo])
+
+
 REQUEUE_JOB = Step(StepName.REQUEUE_JOB, observe_requeued, requeue, needs=SEATED)
 EXCLUDE_NODES = Step(StepName.EXCLUDE_NODES, observe_excluded, exclude)
+ALLOW_NODES = Step(StepName.ALLOW_NODES, observe_allowed, allow)
 START_JOB = Step(StepName.START_JOB, observe_started, start)
 RELEASE_JOB = Step(StepName.RELEASE_JOB, observe_released, release)
