@@ -241,14 +241,18 @@ def _with_path(program: str, *folders: Path) -> str:
 
 
 def test_agent_and_control_plane_start_from_the_wheel(main_venv: Venv, hook_venv: Venv, tmp_path: Path) -> None:
-    """Without a checkout or a Slurm: the control plane creates its database and answers, the agent finds it and takes
-    the hello of a rank that has the hook's wheel alone.
+    """Without a checkout, and with a Slurm that does not answer: the control plane creates its database and answers,
+    the agent finds it and takes the hello of a rank that has the hook's wheel alone.
     """
     command = str(main_venv.folder / "bin" / "understudy")
     port = free_ports(1)[0]
     url = f"http://127.0.0.1:{port}"
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho 'Unable to contact slurm controller (connect failure)' >&2\nexit 1\n")
+    scontrol.chmod(0o755)
     (tmp_path / "controlplane.toml").write_text(
         f'cluster = "c"\n[server]\nport = {port}\ndatabase = "sqlite:///{tmp_path}/understudy.db"\n'
+        f'[slurm]\nscontrol = "{scontrol}"\n'
     )
     making = ("token", "create", "--role", "node", "--node", "n1", "--file", "token", "--config", "controlplane.toml")
     run(command, *making, cwd=tmp_path)

@@ -102,7 +102,11 @@ def load_config(path: Path) -> Config:
 
 def read_token(path: Path) -> str:
     """Raises ConfigError when the file holds no token."""
-    return _read_value(path, "token_file", "write the token of this node into it, or leave token_file out: MUNGE")
+    return _read_value(
+        path,
+        "token_file",
+        "`understudy agent --enroll` writes the token of this node into it; without token_file MUNGE is used",
+    )
 
 
 def tls_of(config: Config) -> ssl.SSLContext | None:
@@ -132,6 +136,10 @@ def read_boot_id(config: Config) -> str:
 def _read_value(path: Path, key: str, remedy: str) -> str:
     try:
         value = path.read_text().strip()
+    except PermissionError as error:
+        raise ConfigError(
+            f"{key}: {path} cannot be read: {error.strerror}; run this as the owner of the file"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{key}: {path} cannot be read: {error}; {remedy}") from error
     if not value or not value.isprintable() or " " in value:

@@ -30,6 +30,7 @@ from understudy_agent.sample.nvml_events import NvmlEvents
 from understudy_agent.sample.sampler import Sampler
 from understudy_agent.spool import Spool
 from understudy_agent.step_windows import WindowBuffer
+from understudy_agent.systemd import ServiceManager
 from understudy_agent.uplink import Uplink
 from understudy_agent.wire import (
     RELEASE,
@@ -102,6 +103,7 @@ class Agent:
         self._host: Host | None = None
         self._due = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._manager = ServiceManager()
 
     async def run(self) -> None:
         """Runs until stop(). Raises SocketInUseError or OSError when the ranks' socket cannot be created."""
@@ -122,6 +124,7 @@ class Agent:
                 socket=self._config.socket,
             ),
         )
+        self._manager.ready("no report was sent yet")
         try:
             async with asyncio.TaskGroup() as group:
                 reading = group.create_task(self._kernel_log.follow(self._take))
@@ -132,6 +135,7 @@ class Agent:
                 following.cancel()
                 reporting.cancel()
         finally:
+            self._manager.stopping()
             self._gpus.stop()
             self._port_sampler.stop()
             self._host_sampler.stop()
@@ -190,6 +194,9 @@ class Agent:
             before = len(self._facts)
             accepted = await self._uplink.send(self._build())
             self._keep_facts(accepted)
+            self._manager.alive(
+                f"{'reports to' if accepted else 'no answer from'} {' '.join(self._config.control_plane_urls)}"
+            )
             if accepted and before and len(self._facts):
                 self._due.set()  # there are more facts than fit into one report
 

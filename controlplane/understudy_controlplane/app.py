@@ -76,6 +76,8 @@ class Outside:
     begin_effect: Callable[[Callable[[], None]], Effect] = Effect
     alone: Callable[[], None] = lambda: None
     """Raises DatabaseTaken where another control plane works on the database."""
+    stopping: Callable[[], None] = lambda: None
+    """Called when the control plane begins to stop."""
     decode_credential: Callable[[str], Credential] | None = None
 
 
@@ -154,7 +156,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     admission = Admission(Tokens(tokens, clock), _open_to_all(config))
     app = FastAPI(
         title="Understudy",
-        lifespan=_lifespan(loop, engine, reads, admission),
+        lifespan=_lifespan(loop, engine, reads, admission, outside.stopping),
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -260,13 +262,14 @@ def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
 
 
 def _lifespan(
-    loop: Loop, engine: Engine, reads: ReadDependencies, admission: Admission
+    loop: Loop, engine: Engine, reads: ReadDependencies, admission: Admission, stopping: Callable[[], None]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         thread = threading.Thread(target=loop.run, name="loop", daemon=True)
         thread.start()
         yield
+        stopping()
         loop.stop()
         thread.join(LOOP_END_SECONDS)
         admission.close()

@@ -105,6 +105,7 @@ class Loop:
                 self.pulse.errors_total += 1
                 self.pulse.last_error = f"{type(error).__name__}: {error}"
                 log.exception("tick_failed")
+            self.pulse.turns += 1
             self._wake.wait(RECOVERING_TICK_SECONDS if recovering else IDLE_TICK_SECONDS)
             self._wake.clear()
         if self.taken is not None:
@@ -170,6 +171,7 @@ class Loop:
 
     def _advance(self, recovery: Recovery, its_course: Course) -> bool:
         """Whether to go on with others: a recovery that runs into something unforeseen does not hold them up."""
+        self.pulse.turns += 1
         try:
             return self._runner.advance(recovery, its_course)
         except Exception as error:

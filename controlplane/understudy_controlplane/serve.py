@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import resource
+import socket
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,19 +14,23 @@ from dataclasses import replace
 import structlog
 import uvicorn
 
+from understudy_agent.systemd import ServiceManager
 from understudy_controlplane.api.connections import limited_http
 from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
 from understudy_controlplane.app import ControlPlane, Outside, compose
-from understudy_controlplane.config import Config, ConfigError, Limits
+from understudy_controlplane.config import Config, ConfigError, Limits, Server
 from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.heartbeat import Heartbeat
 from understudy_controlplane.observe.slurmd_probe import slurmd_answers
 from understudy_controlplane.slurm.choose import choose
-from understudy_controlplane.slurm.protocol import SlurmError
+from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmMissing
 from understudy_controlplane.store.database import StoreError, without_secrets
 from understudy_controlplane.store.database_lock import DatabaseTaken, take_database
 
 OTHER_FILES = 256
 """Files that a control plane opens beside its connections, at most."""
+
+HEARTBEAT_SECONDS = 1
 
 SWITCH_SECONDS = 0.001
 """After this time a thread of Python lets another one run. The loop waits that long for each busy thread, and several
@@ -59,6 +65,23 @@ def real_outside(config: Config) -> Outside:
         raise ConfigError(str(error)) from error
     structlog.get_logger().info("gateway_chosen", gateway=choice.name, reason=choice.why)
     return Outside(choice.slurm, probe)
+
+
+def check_slurm(config: Config, slurm: Slurm) -> None:
+    """Raises ConfigError where waiting would not help: no Slurm commands, or another cluster. While Slurm does not
+    answer, the control plane starts and is not ready.
+    """
+    try:
+        name = slurm.cluster_name()
+    except SlurmMissing as error:
+        raise ConfigError(str(error)) from error
+    except SlurmError as error:
+        structlog.get_logger().warning("slurm_unreadable", error=str(error), remedy="the control plane waits for Slurm")
+        return
+    if name.casefold() != config.cluster.casefold():  # Slurm ignores case here
+        raise ConfigError(
+            f"cluster: this host's Slurm is the cluster {name!r}, not {config.cluster!r}; set the right one"
+        )
 
 
 def tune_interpreter() -> None:
@@ -110,13 +133,44 @@ def certificate_of(config: Config) -> CertificateFiles | None:
     return files
 
 
-def server_of(control_plane: ControlPlane, config: Config, certificate: CertificateFiles | None) -> uvicorn.Server:
+def listen(server: Server) -> list[socket.socket]:
+    """Sockets for every address of the host, bound and not open yet. Raises ConfigError."""
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sockets.append(socket.socket(family, kind, protocol))
+            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sockets[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sockets[-1].bind(address)
+    except OSError as error:
+        for one in sockets:
+            one.close()
+        remedy = "set server.host to an address of this host"
+        if error.errno == errno.EADDRINUSE:
+            remedy = (
+                f"`ss -ltnp 'sport = :{server.port}'` shows which program listens there: stop it, or set server.port"
+            )
+        elif isinstance(error, PermissionError):
+            remedy = "set server.port to one from 1024 on"
+        problem = f"server.host, server.port: cannot listen on {server.host} port {server.port}"
+        raise ConfigError(f"{problem}: {error.strerror}; {remedy}") from error
+    return sockets
+
+
+def server_of(
+    control_plane: ControlPlane,
+    config: Config,
+    certificate: CertificateFiles | None,
+    heartbeat: Heartbeat | None = None,
+) -> uvicorn.Server:
     settings = uvicorn.Config(
         control_plane.app,
         http=limited_http(within_open_files(config.limits)),
         ws="none",
-        host=config.server.host,
-        port=config.server.port,
+        callback_notify=heartbeat.beat if heartbeat else None,
+        timeout_notify=HEARTBEAT_SECONDS,
         log_level="warning",
         access_log=False,
         proxy_headers=False,  # the address of a request is that of its connection
@@ -132,7 +186,15 @@ def serve(config: Config, outside: Outside | None = None) -> None:
     configure_logging()
     tune_interpreter()
     certificate = certificate_of(config)
-    control_plane = compose_alone(config, outside or real_outside(config))
+    manager = ServiceManager()
+    outside = outside or real_outside(config)
+    check_slurm(config, outside.slurm)
+    control_plane = compose_alone(config, replace(outside, stopping=manager.stopping))
+    try:
+        sockets = listen(config.server)
+    except ConfigError:
+        control_plane.close()
+        raise
     structlog.get_logger().info(
         "control_plane_started",
         cluster=config.cluster,
@@ -146,7 +208,8 @@ def serve(config: Config, outside: Outside | None = None) -> None:
             host=config.server.host,
             remedy="set tls_certificate and tls_key in [server], or keep the port inside a network that you trust",
         )
-    server_of(control_plane, config, certificate).run()
+    heartbeat = Heartbeat(manager, control_plane.loop.pulse, config.mode.value)
+    server_of(control_plane, config, certificate, heartbeat).run(sockets)
     structlog.get_logger().info("control_plane_stopped")
     if control_plane.loop.taken is not None:
         raise ConfigError(f"another control plane uses this database: {control_plane.loop.taken}; this one stopped")

@@ -85,6 +85,17 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "none.toml")
 
 
+def test_a_token_that_another_user_owns_leads_to_no_advice_to_write_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_path: Path) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", closed)
+    with pytest.raises(ConfigError) as refused:
+        read_token(Path("/etc/understudy/token"))
+    message = "token_file: /etc/understudy/token cannot be read: Permission denied; run this as the owner of the file"
+    assert str(refused.value) == message
+
+
 def test_a_token_file_without_a_token_is_refused(tmp_path: Path) -> None:
     token_file = tmp_path / "token"
     config = parse(f'token_file = "{token_file}"')

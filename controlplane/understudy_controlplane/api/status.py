@@ -37,7 +37,9 @@ def health_router(deps: ReadDependencies) -> APIRouter:
 
     @router.get("/healthz")
     async def healthz() -> Response:
-        """200 while the loop ticks and the database answers. A failed reading of Slurm is shown, but does not count."""
+        """200 while the loop ticks and the database answers, from the first reading of Slurm on. A later one that fails
+        is shown, but does not count.
+        """
         return await deps.health.read(lambda: _health(deps))
 
     return router
@@ -81,6 +83,8 @@ def _problems(deps: ReadDependencies) -> list[str]:
         problems.append(f"the loop has not ticked for {age:.0f} s: {deps.pulse.last_error or 'it hangs'}")
     elif deps.pulse.last_error:
         problems.append(f"the last tick failed: {deps.pulse.last_error}")
+    if deps.pulse.slurm.at is None:
+        problems.append(f"Slurm has not been read since the start: {deps.pulse.slurm.error or 'the first tick runs'}")
     try:
         deps.queries.alive()
     except StoreError as error:

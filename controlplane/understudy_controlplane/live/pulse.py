@@ -20,6 +20,7 @@ class Pulse:
     last_tick_at: float = 0.0
     tick_seconds: float = 0.0
     ticks_total: int = 0
+    turns: int = 0  # also after a tick that failed, and within a long one
     errors_total: int = 0
     last_error: str = ""
     clock_jumps_total: int = 0

@@ -23,7 +23,7 @@ from understudy_controlplane.slurm.parse import (
     parse_steps,
     parse_topology,
 )
-from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmMissing, SlurmUnavailable
 
 UNAVAILABLE = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Connection refused|Connection timed out|connect failure"
@@ -245,7 +245,7 @@ class CommandLineGateway:
                 f"`{command}` did not end within {self._timeout_seconds} s; check that slurmctld is up"
             ) from error
         except OSError as error:
-            raise SlurmError(
+            raise SlurmMissing(
                 f"`{command}` cannot be run: {error}; install Slurm's client commands or set slurm.scontrol"
             ) from error
         if done.returncode == 0:

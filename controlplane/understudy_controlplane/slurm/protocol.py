@@ -18,6 +18,7 @@ __all__ = [
     "Slurm",
     "SlurmError",
     "SlurmJob",
+    "SlurmMissing",
     "SlurmNode",
     "SlurmReads",
     "SlurmReservation",
@@ -30,6 +31,10 @@ __all__ = [
 
 class SlurmError(Exception):
     """Slurm refused, or its answer cannot be read. Repeating the same call will not help."""
+
+
+class SlurmMissing(SlurmError):
+    """This host has no Slurm commands where they are looked for."""
 
 
 class SlurmUnavailable(SlurmError):
