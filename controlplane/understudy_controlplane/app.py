@@ -125,7 +125,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
     stores = outside.make_stores(engine)
     telemetry = Telemetry()
     telemetry.know(stores.fleet.nodes())
-    directory = JobDirectory(stores.fleet.known_jobs(config.cluster))
+    directory = JobDirectory(lambda job_ids: stores.fleet.known_jobs(config.cluster, job_ids))
     launchers = Launchers(stores.launches.gangs(config.cluster))
     loop = _loop(config, outside, stores, Live(telemetry, directory, launchers))
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)

@@ -18,6 +18,12 @@ log = structlog.get_logger()
 
 PROGRESS_INTERVAL_SECONDS = 2.0
 
+SEEN_SECONDS = 24 * 3600.0
+"""A job that stays as it is is written once a day: how long Slurm has not shown a job decides when it is deleted."""
+
+SEEN_AT_ONCE = 100
+"""Of one reading of Slurm."""
+
 
 class SlurmRecorder:
     """Writes only changes: a fleet has thousands of jobs that stay as they are."""
@@ -43,6 +49,7 @@ class SlurmRecorder:
         self._record_drains(view, now)
         self._record_new_nodes(view, now)
         self._telemetry.know(view.nodes.keys())
+        self._directory.show(view.jobs.keys(), now)
         shown = jobs_in(view, self._config.cluster, self._config.jobs.opt_in_word, self._directory.get)
         jobs = self._record_jobs(shown, now)
         running = {job.job_id: job for job in view.jobs.values() if job.state == "RUNNING"}
@@ -91,6 +98,9 @@ class SlurmRecorder:
             for job in jobs
             if (old := known[job.key]) is None or old.key != job.key or self._seen.get(job.key) != seen[job.key]
         ]
+        fresh = {job.key for job in changed}
+        same = ((job, old) for job in jobs if job.key not in fresh and (old := known[job.key]) is not None)
+        changed += [job for job, old in same if not 0 <= now - old.seen_at < SEEN_SECONDS][:SEEN_AT_ONCE]
         if changed:
             for new in self._fleet.see_jobs(changed, now):
                 self._directory.put(new)

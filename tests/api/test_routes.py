@@ -57,7 +57,7 @@ def play(rehearsal: Rehearsal, attempt: int, first: int, last: int) -> None:
 
 
 def record(rehearsal: Rehearsal, *facts: RankStarted | FirstStep | CheckpointShard) -> None:
-    rows = rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER)
+    rows = rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER, [fact.job_id for fact in facts])
     of_owner = [msgspec.structs.replace(fact, user_id=owner(rehearsal)) for fact in facts]
     node = rehearsal.gang_nodes()[0]
     assert rehearsal.control_plane.stores.facts.record(node, of_owner, rehearsal.fake.now, rows.get) == []

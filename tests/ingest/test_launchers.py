@@ -89,7 +89,7 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
     attempts = [b.job(managed=request.param, restart_count=count) for count in range(2)]
     known = FleetStore(engine).see_jobs(attempts, b.NOW)[-1]
     launchers, woken, facts = Launchers(), [], FactStore(engine)  # type: Launchers, list[float], FactStore
-    directory, newest = JobDirectory({7: known}), [(40, "/c/40")]
+    directory, newest = JobDirectory(known={7: known}), [(40, "/c/40")]
     deps = ReportDependencies(
         b.CLUSTER,
         telemetry,

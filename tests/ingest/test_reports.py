@@ -86,7 +86,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
     telemetry.know(["n1", "n2", "n8"])
     telemetry.expect({7: ExpectedJob(0, 1000, frozenset({"n1", "n2"}))})
     known = FleetStore(engine).see_jobs([b.job()], b.NOW)[0]
-    directory = JobDirectory({known.key.job_id: known})
+    directory = JobDirectory(known={known.key.job_id: known})
     woken: list[float] = []
 
     def give(known: KnownJob, attempt: Attempt) -> tuple[int, str]:

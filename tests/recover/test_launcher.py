@@ -301,8 +301,8 @@ def test_a_failure_that_goes_with_the_rank_to_another_node_clears_the_first(rehe
 
 def report(rehearsal: Rehearsal, *facts: JobFact) -> None:
     control_plane = rehearsal.control_plane
-    known = control_plane.stores.fleet.known_jobs("testbed")
     jobs = {job.job_id: job for job in rehearsal.fake.jobs()}
+    known = control_plane.stores.fleet.known_jobs("testbed", jobs)
     for fact in facts:
         job = jobs[fact.job_id]
         own = msgspec.structs.replace(fact, user_id=job.user_id)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.integration
@@ -30,3 +31,18 @@ def test_a_process_that_waits_for_its_job_to_be_shown_gets_a_reading_soon(tmp_pa
     assert not read_after(0.5), "once"
     loop.read_soon()
     assert not read_after(0.1), "not for each of those who ask"
+
+
+def test_a_job_that_stays_as_it_is_is_written_once_a_day(tmp_path: Path) -> None:
+    """How long Slurm has not shown a job decides when it is deleted."""
+    rehearsal = Rehearsal(tmp_path)
+    fleet = rehearsal.control_plane.stores.fleet
+
+    def seen_seconds_ago() -> float:
+        return rehearsal.clock.now() - fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang].seen_at
+
+    rehearsal.run(60)
+    assert seen_seconds_ago() > 50
+    rehearsal.fake.advance(25 * 3600.0)
+    rehearsal.run(5)
+    assert seen_seconds_ago() < 60

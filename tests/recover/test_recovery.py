@@ -404,7 +404,7 @@ def test_a_drain_that_stood_through_a_restart_is_a_persons_to_lift(rehearsal: Re
 
 def test_checkpoints_are_found_again_after_a_crash_that_forgot_a_requeue(rehearsal: Rehearsal) -> None:
     def key() -> JobKey:
-        return rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER)[rehearsal.gang].key
+        return rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang].key
 
     rehearsal.fake.cancel(rehearsal.hungry)
     first = key()

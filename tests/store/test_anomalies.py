@@ -73,7 +73,7 @@ def report(engine: Engine) -> Report:
 
 
 def restore(engine: Engine, attempt: int) -> tuple[int, str]:
-    known = FleetStore(engine).known_jobs(b.CLUSTER)[JOB.key.job_id]
+    known = FleetStore(engine).known_jobs(b.CLUSTER, [JOB.key.job_id])[JOB.key.job_id]
     return RestorePoints(CheckpointStore(engine), FleetStore(engine), StoodClock()).give(
         JOB.key, known.row, Attempt(attempt)
     )
@@ -117,7 +117,10 @@ def test_the_restore_point_of_an_attempt_stays(engine: Engine, report: Report) -
 def test_the_newest_good_checkpoint_is_known_without_settling_anything(engine: Engine, report: Report) -> None:
     """Looked up once: again when there is something new."""
     checkpoints, fleet = CheckpointStore(engine), FleetStore(engine)
-    known, points = fleet.known_jobs(b.CLUSTER)[JOB.key.job_id], RestorePoints(checkpoints, fleet, StoodClock())
+    known, points = (
+        fleet.known_jobs(b.CLUSTER, [JOB.key.job_id])[JOB.key.job_id],
+        RestorePoints(checkpoints, fleet, StoodClock()),
+    )
     assert points.newest(known) == (0, "")
     report("n2", *shards(20), *shards(40)[:3])
     assert points.newest(known) == (20, "/c/20")
@@ -167,7 +170,7 @@ def test_a_person_can_answer_for_the_checkpoints(tmp_path: Path) -> None:
 
 
 def _trust(plane: ControlPlane) -> None:
-    known = plane.stores.fleet.known_jobs(b.CLUSTER)
+    known = plane.stores.fleet.known_jobs(b.CLUSTER, [JOB.key.job_id])
     plane.stores.facts.record("n2", of_owner([*shards(20), anomaly(7)]), b.NOW, known.get)
     client = TestClient(plane.app, headers=bearer(Role.VIEWER))
     route, token = "/v1/jobs/7/trust-checkpoints", bearer(Role.OPERATOR)

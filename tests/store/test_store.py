@@ -106,7 +106,7 @@ def job_row(engine: Engine) -> int:
 
 
 def record(engine: Engine, row: int | None, *facts: Fact) -> list[str]:
-    known = None if row is None else FleetStore(engine).known_jobs(b.CLUSTER)[JOB.key.job_id]
+    known = None if row is None else FleetStore(engine).known_jobs(b.CLUSTER, [JOB.key.job_id])[JOB.key.job_id]
     return FactStore(engine).record("n1", facts, b.NOW, lambda _: known)
 
 
@@ -344,29 +344,29 @@ class TestIdentity:
     def test_a_requeued_job_stays_the_same_job(self, engine: Engine) -> None:
         fleet, key = self.known(engine)
         requeued = b.slurm_job(submit_at=900, restart_count=1)
-        assert identify(b.CLUSTER, requeued, fleet.known_jobs(b.CLUSTER)[7]) == key
+        assert identify(b.CLUSTER, requeued, fleet.known_jobs(b.CLUSTER, [7])[7]) == key
 
     def test_a_new_job_of_an_old_id_is_another_job(self, engine: Engine) -> None:
         fleet, key = self.known(engine)
         other = b.slurm_job(submit_at=900, restart_count=0)
-        assert identify(b.CLUSTER, other, fleet.known_jobs(b.CLUSTER)[7]) != key
+        assert identify(b.CLUSTER, other, fleet.known_jobs(b.CLUSTER, [7])[7]) != key
 
     def test_a_new_job_of_the_id_of_a_job_that_was_requeued_often_is_another_job(self, engine: Engine) -> None:
         fleet = FleetStore(engine)
         fleet.see_jobs([b.job(restart_count=3)], b.NOW)
         other = b.slurm_job(submit_at=int(b.NOW) + 900, restart_count=1)
-        assert identify(b.CLUSTER, other, fleet.known_jobs(b.CLUSTER)[7]) != JOB.key
+        assert identify(b.CLUSTER, other, fleet.known_jobs(b.CLUSTER, [7])[7]) != JOB.key
 
     def test_a_requeued_job_of_another_user_is_another_job(self, engine: Engine) -> None:
         fleet, key = self.known(engine)
         other = b.slurm_job(submit_at=900, restart_count=1, user_id=4242)
-        assert identify(b.CLUSTER, other, fleet.known_jobs(b.CLUSTER)[7]) != key
+        assert identify(b.CLUSTER, other, fleet.known_jobs(b.CLUSTER, [7])[7]) != key
 
     def test_a_job_whose_last_requeue_a_crashed_slurmctld_forgot_is_the_same_job(self, engine: Engine) -> None:
         fleet = FleetStore(engine)
         fleet.see_jobs([b.job(restart_count=2)], b.NOW)
         forgotten = b.slurm_job(submit_at=int(b.NOW) - 30, restart_count=1)
-        assert identify(b.CLUSTER, forgotten, fleet.known_jobs(b.CLUSTER)[7]) == JOB.key
+        assert identify(b.CLUSTER, forgotten, fleet.known_jobs(b.CLUSTER, [7])[7]) == JOB.key
 
 
 class TestJournal:

@@ -53,12 +53,12 @@ async def _take(deps: TrustDependencies, job_id: int, request: Request) -> Respo
     operator_request = await read_request(request, identity)
     if isinstance(operator_request, Response):
         return operator_request
-    row = deps.directory.row_of(job_id)
-    if row is None:
+    known = await asyncio.to_thread(deps.directory.find, job_id)
+    if known is None:
         return refuse(404, f"job {job_id} is not known", "GET /v1/jobs lists the known jobs")
     now = deps.clock.now()
     why, by = operator_request.reason, operator_request.by
     entry = AuditEntry.of_request(identity, now, "trust-checkpoints", f"job {job_id}", why)
-    await asyncio.to_thread(deps.checkpoints.clear_anomalies, row, why, by, now, entry)
+    await asyncio.to_thread(deps.checkpoints.clear_anomalies, known.row, why, by, now, entry)
     log_audited(entry)
     return answer(Trusted(job_id, now))

@@ -268,7 +268,7 @@ def store_facts(deps: ReportDependencies, report: Report, before: Report | None,
         report.node,
         [_parsed(fact) for fact in report.facts],
         now,
-        deps.directory.get,
+        deps.directory.find,
         Circumstances(
             lambda at: deps.telemetry.allocations.on(report.node, at),
             _generation(report, before),

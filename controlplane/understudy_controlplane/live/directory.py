@@ -3,25 +3,55 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from understudy_controlplane.fleet.job import KnownJob
 
+FORGET_SECONDS = 3600.0
+"""A job that Slurm has not shown for this time leaves the memory. It is found in the database."""
+
 
 class JobDirectory:
-    """Written by the loop when it has read Slurm, read by the ingest routes. Safe from any thread."""
+    """Jobs that Slurm shows are in memory, all others in the database: what a tick and a start cost does not depend on
+    how many jobs there ever were. The loop writes it, ingest routes read it. Safe from any thread.
+    """
 
-    def __init__(self, known: Mapping[int, KnownJob]) -> None:
+    def __init__(
+        self,
+        look_up: Callable[[Collection[int]], Mapping[int, KnownJob]] = lambda _: {},
+        known: Mapping[int, KnownJob] | None = None,
+    ) -> None:
+        """`look_up` returns from the database the latest job of each of these ids."""
+        self._look_up = look_up
         self._lock = threading.Lock()
-        self._jobs = dict(known)
+        self._jobs = dict(known or {})
+        self._shown_at = dict.fromkeys(self._jobs, 0.0)
 
     def get(self, job_id: int) -> KnownJob | None:
+        """From memory: a job that Slurm shows, or has shown within the last hour."""
         with self._lock:
             return self._jobs.get(job_id)
+
+    def find(self, job_id: int) -> KnownJob | None:
+        """Any job. Reads the database for one that is not in memory."""
+        return self.get(job_id) or self._look_up([job_id]).get(job_id)
 
     def put(self, job: KnownJob) -> None:
         with self._lock:
             self._jobs[job.key.job_id] = job
+
+    def show(self, job_ids: Collection[int], now: float) -> None:
+        """Slurm shows these jobs. Those that are not in memory are looked up, and jobs of long ago are forgotten."""
+        with self._lock:
+            new = [job_id for job_id in job_ids if job_id not in self._jobs]
+        found = self._look_up(new) if new else {}
+        with self._lock:
+            self._jobs = {**found, **self._jobs} if found else self._jobs
+            self._shown_at |= dict.fromkeys(job_ids, now)
+            over = [job_id for job_id, at in self._shown_at.items() if now - at > FORGET_SECONDS]
+            for job_id in over:
+                self._jobs.pop(job_id, None)
+                del self._shown_at[job_id]
 
     def row_of(self, job_id: int) -> int | None:
         job = self.get(job_id)

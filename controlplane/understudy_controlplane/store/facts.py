@@ -96,7 +96,7 @@ _NEW_HARDWARE_EVENTS = _new_events(tables.hardware_event)
 _REFUSALS = (
     select(tables.job_refusal)
     .where(tables.job_refusal.c.received_at >= bindparam("since"))
-    .order_by(tables.job_refusal.c.id.desc())
+    .order_by(tables.job_refusal.c.received_at.desc(), tables.job_refusal.c.id.desc())
     .limit(REFUSALS_AT_ONCE)
 )
 

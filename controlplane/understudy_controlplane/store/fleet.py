@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, bindparam, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, insert, select, true, update
 
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, checkpoint_folders
@@ -17,22 +17,31 @@ from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.node_records import read_records, read_suspicions, record_of
 
+IDS_AT_ONCE = 10_000
+"""In one query: SQLite takes 32,766 parameters."""
+
 _OUT_OF_SERVICE = [state.value for state in OUT_OF_SERVICE]
 _NODES = select(tables.node)
 _NODES_IN = _NODES.where(tables.node.c.state.in_(bindparam("states", expanding=True)))
 _OPEN_ATTEMPTS = select(
     tables.attempt.c.id, tables.attempt.c.job, tables.attempt.c.restart_count, tables.attempt.c.launch
 ).where(tables.attempt.c.running_at.is_not(None), tables.attempt.c.ended_at.is_(None))
+_JOBS_OF_IDS = (
+    select(tables.job)
+    .where(tables.job.c.cluster == bindparam("of_cluster"), tables.job.c.job_id.in_(bindparam("ids", expanding=True)))
+    .order_by(tables.job.c.id)
+)
 _NOTE_PROGRESS = update(tables.attempt).where(
     tables.attempt.c.job == bindparam("of_job"),
     tables.attempt.c.restart_count == bindparam("of_count"),
     tables.attempt.c.launch == bindparam("of_launch"),
 )
-_LAST_SWITCH = (
-    select(tables.operator_intent)
-    .where(tables.operator_intent.c.verb.in_([Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value]))
-    .order_by(tables.operator_intent.c.id.desc())
-    .limit(1)
+_SWITCHES = [Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value]
+_LAST_SWITCH = select(tables.operator_intent).where(
+    tables.operator_intent.c.id
+    == select(func.max(tables.operator_intent.c.id))
+    .where(tables.operator_intent.c.verb.in_(_SWITCHES))
+    .scalar_subquery()
 )
 
 
@@ -123,22 +132,17 @@ class FleetStore:
                 )
             )
 
-    def known_jobs(self, cluster: str) -> dict[int, KnownJob]:
-        """The latest job of each Slurm id."""
-        table = tables.job
-        query = select(table).where(table.c.cluster == cluster).order_by(table.c.id)
+    def known_jobs(self, cluster: str, job_ids: Collection[int]) -> dict[int, KnownJob]:
+        """The latest job of each of these Slurm ids, where there is one."""
+        found: dict[int, KnownJob] = {}
+        ids = list(job_ids)
         with reading(self._engine) as connection:
-            return {
-                row.job_id: KnownJob(
-                    row.id,
-                    JobKey(row.cluster, row.job_id, row.submit_at),
-                    row.restart_count,
-                    row.user_id,
-                    row.managed,
-                    row.seen_at,
-                )
-                for row in connection.execute(query)
-            }
+            for first in range(0, len(ids), IDS_AT_ONCE):
+                some = {"of_cluster": cluster, "ids": ids[first : first + IDS_AT_ONCE]}
+                for row in connection.execute(_JOBS_OF_IDS, some):
+                    key = JobKey(row.cluster, row.job_id, row.submit_at)
+                    found[row.job_id] = KnownJob(row.id, key, row.restart_count, row.user_id, row.managed, row.seen_at)
+        return found
 
     def see_jobs(self, jobs: Iterable[Job], now: float) -> list[KnownJob]:
         """Write down jobs as Slurm shows them now, and the attempts of those that run, in one transaction."""

@@ -31,6 +31,7 @@ class LemonStore:
     def signals(self, since: float, excluded_by: Counter[str]) -> dict[str, LemonSignals]:
         """Node → what is remembered of it since then, nodes without anything left out. `excluded_by` is taken over."""
         incident, event, decision = tables.incident, tables.kernel_event, tables.decision
+        by_node = event.c.node.concat("")  # for the column itself SQLite reads all events, of any time, in its order
         with reading(self._engine) as connection:
             incidents = connection.execute(
                 select(incident.c.subject, incident.c.signal, func.count())
@@ -38,9 +39,9 @@ class LemonStore:
                 .group_by(incident.c.subject, incident.c.signal)
             ).all()
             xids = connection.execute(
-                select(event.c.node, func.count(event.c.xid.distinct()))
+                select(by_node, func.count(event.c.xid.distinct()))
                 .where(event.c.received_at >= since, event.c.xid.is_not(None), event.c.xid.not_in(PROGRAM_XIDS))
-                .group_by(event.c.node)
+                .group_by(by_node)
             ).all()
             transitions = connection.execute(
                 select(decision.c.subject, decision.c.to_state, func.count())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, Select, and_, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Row, Select, bindparam, insert, select, union_all, update
 
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.job import JobKey
@@ -28,12 +28,16 @@ from understudy_controlplane.store.database import ID_MAX, reading
 _RECOVERY, _STEP = tables.recovery, tables.recovery_step
 _IS_RUNNING = _RECOVERY.c.status == RecoveryStatus.RUNNING.value
 _RUNNING = select(_RECOVERY).where(_IS_RUNNING).order_by(_RECOVERY.c.id)
+_NEW = select(_RECOVERY.c.id).where(_RECOVERY.c.id > bindparam("after"))
 _CHANGED = (
     select(_RECOVERY)
     .where(
-        or_(
-            and_(_RECOVERY.c.id > bindparam("after"), or_(_RECOVERY.c.decided_at >= bindparam("since"), _IS_RUNNING)),
-            _RECOVERY.c.id.in_(bindparam("known", expanding=True)),
+        _RECOVERY.c.id.in_(
+            union_all(
+                _NEW.where(_RECOVERY.c.decided_at >= bindparam("since")),
+                _NEW.where(_IS_RUNNING),
+                select(_RECOVERY.c.id).where(_RECOVERY.c.id.in_(bindparam("known", expanding=True))),
+            )
         )
     )
     .order_by(_RECOVERY.c.id)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Row, bindparam, func, insert, select, tuple_, update
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.audit import AuditEntry
@@ -221,7 +221,7 @@ class RepairStore:
         """Where each GPU was seen, newest sight first."""
         table = tables.gpu_seen
         at, number = table.c.last_seen_at, table.c.id
-        query = select(table).where(or_(at < before_at, and_(at == before_at, number < before_id)))
+        query = select(table).where(tuple_(at, number) < tuple_(before_at, before_id))
         if node is not None:
             query = query.where(table.c.node == node)
         with reading(self._engine) as connection:

@@ -79,8 +79,11 @@ job = Table(
     Column("managed", Boolean, nullable=False),
     Column("state", String(32), nullable=False),
     Column("restart_count", Number, nullable=False),
-    Column("seen_at", Double, nullable=False),
+    Column("seen_at", Double, nullable=False),  # when Slurm last showed it, to the day
     UniqueConstraint("cluster", "job_id", "submit_at"),
+    Index("ix_job_job_id", "job_id"),
+    Index("ix_job_state", "state", "seen_at"),
+    Index("ix_job_seen_at", "seen_at"),
 )
 
 attempt = Table(
@@ -100,6 +103,7 @@ attempt = Table(
     Column("last_step", BigInteger),
     Column("last_step_at", Double),
     UniqueConstraint("job", "restart_count", "launch"),
+    Index("ix_attempt_ended_at", "ended_at"),
 )
 
 rank_start = Table(
@@ -171,7 +175,7 @@ anomaly = Table(
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
     UniqueConstraint("job", "restart_count", "launch", "rank", "kind", "step", "until"),
-    Index("ix_anomaly_received_at", "received_at"),
+    Index("ix_anomaly_kind", "kind", "received_at"),
 )
 
 anomaly_clearance = Table(
@@ -242,7 +246,8 @@ kernel_event = Table(
     Column("driver_version", String(64), nullable=False, server_default=""),
     Column("gpu_set", String(16), nullable=False, server_default=""),
     UniqueConstraint("node", "boot_id", "sequence"),
-    Index("ix_kernel_event_at", "at"),
+    Index("ix_kernel_event_received_at", "received_at"),
+    Index("ix_kernel_event_node", "node", "id"),
 )
 
 hardware_event = Table(
@@ -311,6 +316,8 @@ incident = Table(
     Column("closed_at", Double),
     Column("outcome", Text, nullable=False, default=""),
     Index("ix_incident_subject", "subject_kind", "subject"),
+    Index("ix_incident_opened_at", "opened_at"),
+    Index("ix_incident_closed_at", "closed_at"),
 )
 
 incident_finding = Table(
@@ -345,6 +352,8 @@ recovery = Table(
     Column("ends_as", String(32)),  # while it runs: the status with which it ends early
     Index("ix_recovery_status", "status"),
     Index("ix_recovery_kind", "kind", "decided_at"),
+    Index("ix_recovery_decided_at", "decided_at"),
+    Index("ix_recovery_job", "job"),
 )
 
 recovery_step = Table(
@@ -379,6 +388,10 @@ decision = Table(
     Column("recovery", ForeignKey("recovery.id")),
     Index("ix_decision_at", "at"),
     Index("ix_decision_action", "action", "at"),
+    Index("ix_decision_subject", "subject", "id"),
+    Index("ix_decision_to_state", "to_state", "at"),
+    Index("ix_decision_incident", "incident"),
+    Index("ix_decision_recovery", "recovery"),
 )
 
 operator_intent = Table(
@@ -392,6 +405,9 @@ operator_intent = Table(
     Column("by", String(255), nullable=False),
     Column("subject", String(255), nullable=False, server_default=""),  # a node's name; empty: the whole
     Column("answered_at", Double),  # when a decision took it up
+    Index("ix_operator_intent_verb", "verb", "at"),
+    Index("ix_operator_intent_answered_at", "answered_at"),
+    Index("ix_operator_intent_subject", "subject"),
 )
 
 ticket = Table(
@@ -407,6 +423,7 @@ ticket = Table(
     Column("body", JSON, nullable=False),
     UniqueConstraint("label"),
     Index("ix_ticket_node", "node"),
+    Index("ix_ticket_closed_at", "closed_at"),
 )
 
 gpu_seen = Table(
@@ -425,6 +442,7 @@ gpu_seen = Table(
     Column("board_part_number", String(80), nullable=False, server_default=""),
     UniqueConstraint("uuid", "node"),
     Index("ix_gpu_seen_node", "node"),
+    Index("ix_gpu_seen_last_seen_at", "last_seen_at", "id"),
 )
 
 audit = Table(

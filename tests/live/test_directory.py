@@ -1,0 +1,50 @@
+"""Only jobs that Slurm shows are in memory, and a job of long ago is still found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from tests import builders as b
+from understudy_controlplane.fleet.job import JobKey, KnownJob
+from understudy_controlplane.live.directory import FORGET_SECONDS, JobDirectory
+
+STORED = {job_id: KnownJob(job_id * 10, JobKey(b.CLUSTER, job_id, 5), 0, 1000) for job_id in range(1, 100)}
+
+
+class Database:
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def look_up(self, job_ids: Collection[int]) -> Mapping[int, KnownJob]:
+        self.asked.append(sorted(job_ids))
+        return {job_id: STORED[job_id] for job_id in job_ids if job_id in STORED}
+
+
+def test_a_job_is_looked_up_when_slurm_shows_it_and_not_again() -> None:
+    database = Database()
+    directory = JobDirectory(database.look_up)
+    assert directory.get(7) is None
+    directory.show([7, 8], b.NOW)
+    directory.show([7, 8], b.NOW + 1)
+    assert (directory.get(7), directory.row_of(8), database.asked) == (STORED[7], 80, [[7, 8]])
+
+
+def test_a_job_that_slurm_does_not_show_any_more_leaves_the_memory_and_is_still_found() -> None:
+    """A report of an agent that was cut off may come late."""
+    database = Database()
+    directory = JobDirectory(database.look_up)
+    directory.show([7, 8], b.NOW)
+    directory.show([8], b.NOW + FORGET_SECONDS - 1)
+    assert directory.get(7) is STORED[7]
+    directory.show([8], b.NOW + FORGET_SECONDS + 1)
+    assert (directory.get(7), directory.get(8)) == (None, STORED[8])
+    assert (directory.find(7), directory.find(8), directory.find(4711)) == (STORED[7], STORED[8], None)
+    assert database.asked == [[7, 8], [7], [4711]]
+
+
+def test_a_new_job_stays_as_it_was_put() -> None:
+    directory = JobDirectory(Database().look_up)
+    new = KnownJob(1234, JobKey(b.CLUSTER, 7, 99), 0, 1000)
+    directory.put(new)
+    directory.show([7], b.NOW)
+    assert directory.find(7) is new

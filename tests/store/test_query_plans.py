@@ -1,0 +1,124 @@
+"""No query of a tick, a start, a report or a route reads a whole table that grows, by SQLite's own plan of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine, text
+
+from tests import builders as b
+from tests.new_database import new_database
+from tests.recover.rehearsal import Rehearsal
+from tests.store.query_plans import Statements, captured, whole_tables_read
+from tests.tokens import add_tokens, bearer
+from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.store.database import open_database
+
+REASON = {"reason": "a test of the queries"}
+COUNTED = (
+    "SELECT decision.action, decision.because, count(*)",
+    "SELECT recovery.kind, recovery.status, count(*)",
+    "SELECT kernel_event.xid, count(*)",
+    "SELECT job.cluster, job.job_id, job.submit_at, checkpoint_shard.restart_count",
+)
+"""What `/metrics` and `/v1/checkpoints` still count."""
+
+VALUES = {"job_id": "1", "node": "n3", "names": "n[1-4]", "job": "1", "limit": "10"}
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    rehearsal = Rehearsal(tmp_path_factory.mktemp("plans"), repair={"enabled": True}, validation={"enabled": True})
+    add_tokens(rehearsal.control_plane.engine, ["n1"])
+    yield rehearsal
+    rehearsal.control_plane.close()
+
+
+@pytest.fixture(scope="module")
+def statements(rehearsal: Rehearsal) -> Statements:
+    """Of a gang that is moved, a node that is repaired, requests of operators, a restart, and all reads."""
+    plane = rehearsal.control_plane
+    with captured(plane.engine) as first:
+        _report(rehearsal)
+        rehearsal.fail("n3")
+        rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+        rehearsal.run(1)
+        _report(rehearsal)
+        rehearsal.run_until(rehearsal.ended)
+        operator = TestClient(plane.app, headers=bearer(Role.ADMIN))
+        for route in ("pause", "resume", "reset-breaker", "nodes/n7/hold", "recoveries/1/cancel"):
+            operator.post(f"/v1/{route}", json=REASON)
+        operator.post("/v1/jobs/1/trust-checkpoints", json=REASON)
+        rehearsal.run(400)
+    rehearsal.restart_control_plane()
+    plane = rehearsal.control_plane
+    with captured(plane.engine, plane.reads.engine) as then:
+        _report(rehearsal)
+        rehearsal.run(2)
+        _read_all(rehearsal)
+    return first | then
+
+
+def _report(rehearsal: Rehearsal) -> None:
+    """What ranks announce, with the owner's id, and what the control plane then answers."""
+    plane, now = rehearsal.control_plane, rehearsal.clock.now()
+    owner = next(job.user_id for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
+    count = rehearsal.gang_state()[1]
+    shard = CheckpointShard(1, count, 0, 1, 5, "/c/5", "r0", 10, "0" * 64, now, user_id=owner)
+    facts: list[Fact] = [
+        RankStarted(1, count, 0, 1, now, 100, user_id=owner),
+        FirstStep(1, count, 0, 1, 0, now, user_id=owner),
+        Anomaly(1, count, 0, 1, AnomalyKind.LOSS_NAN, 3, now, user_id=owner),
+        shard,
+        CheckpointShard(999, 0, 0, 1, 5, "/c/5", "r0", 10, "0" * 64, now, user_id=owner),
+    ]
+    known = plane.stores.fleet.known_jobs(b.CLUSTER, [1])
+    plane.stores.facts.record(rehearsal.gang_nodes()[0], facts, now, known.get)
+    plane.stores.launches.earlier_allocations(1, count)
+
+
+def _read_all(rehearsal: Rehearsal) -> None:
+    """Each route that is read, without parameters and with each of its parameters."""
+    app = rehearsal.control_plane.app
+    client = TestClient(app, headers=bearer(Role.ADMIN))
+    seen = 0
+    for path, operations in app.openapi()["paths"].items():
+        if "get" not in operations or path.endswith("/events"):
+            continue
+        parameters = operations["get"].get("parameters", [])
+        inside = {one["name"]: _value(one) for one in parameters if one["in"] == "path"}
+        client.get(path.format(**inside))
+        for one in parameters:
+            if one["in"] == "query":
+                client.get(path.format(**inside), params={one["name"]: _value(one)})
+        seen += 1
+    assert seen > 10
+
+
+def _value(parameter: dict[str, Any]) -> str:
+    schema = parameter.get("schema", {})
+    if parameter["name"] in VALUES:
+        return VALUES[parameter["name"]]
+    return str(schema["enum"][0]) if "enum" in schema else "n3" if schema.get("type") == "string" else "1"
+
+
+def test_no_query_reads_a_whole_table_that_grows(rehearsal: Rehearsal, statements: Statements) -> None:
+    assert len(statements) > 80
+    asked = {text: values for text, values in statements.items() if not text.startswith(COUNTED)}
+    found = whole_tables_read(rehearsal.control_plane.engine, asked)
+    assert not found, "\n".join(f"{names}: {query}" for query, names in found.items())
+
+
+def test_a_query_that_does_is_found(tmp_path: Path) -> None:
+    engine: Engine = open_database(new_database(tmp_path / "fleet.db"))
+    with closing(engine.raw_connection()), captured(engine) as made, engine.connect() as connection:
+        connection.execute(text("SELECT d.reason FROM decision AS d WHERE d.reason = 'x'"))
+        connection.execute(text("SELECT id FROM decision WHERE id > 5 ORDER BY id"))
+    assert list(whole_tables_read(engine, made).values()) == ["decision"]
+    engine.dispose()
