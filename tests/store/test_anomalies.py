@@ -131,7 +131,7 @@ def test_the_newest_good_checkpoint_is_known_without_settling_anything(engine: E
     checkpoints.clear_anomalies(known.row, "looked at", "alice", b.NOW + 1)
     assert points.newest(known) == (40, "/c/40")
     assert fleet.restore_point(known.row, Attempt(0, 1)) is None
-    _, changed = checkpoints.checkpoint_news(checkpoints.checkpoint_news()[0])
+    _, changed = checkpoints.checkpoint_news(checkpoints.newest())
     assert changed == set()
 
 

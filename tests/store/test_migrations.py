@@ -11,16 +11,20 @@ from alembic import command
 from alembic.config import Config as AlembicConfig
 from sqlalchemy import Engine, insert, inspect, select, text
 
-from understudy_agent.wire import LaunchEnded
+from tests import builders as b
+from understudy_agent.wire import CheckpointShard, LaunchEnded, RankStarted
 from understudy_controlplane.decide.transitions import violations
 from understudy_controlplane.fleet.finding import HardwareDetail
 from understudy_controlplane.fleet.node import DrainKind, NodeRecord, ValidationOrigin
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import MIGRATIONS, migrate
+from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.incidents import IncidentStore
+from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.xid_policy import Repair
 
 VALIDATE = ("hold_node", "resume_node", "run_validation")
@@ -364,3 +368,18 @@ class TestDetailsOfFindings:
             assert connection.execute(text("SELECT incident FROM decision")).all() == [(None,)]
         migrate(engine)
         assert set(IncidentStore(engine).open_incidents()) == {Subject.of_node("n1")}
+
+
+def test_shards_of_before_are_counted_to_their_checkpoints(engine: Engine) -> None:
+    (known,) = FleetStore(engine).see_jobs([b.job()], b.NOW)
+    facts = [
+        CheckpointShard(7, 0, rank, 2, step, f"/c/{step}", "", 10, "", b.NOW + step, user_id=known.user_id)
+        for rank, step in ((0, 20), (1, 20), (0, 40))
+    ]
+    started = RankStarted(7, 0, 0, 2, b.NOW, 10, user_id=known.user_id)
+    FactStore(engine).record("n1", [started, *facts], b.NOW, lambda _: known)
+    before = Queries(engine).checkpoints(10)
+    downgrade(engine, "0019")
+    migrate(engine)
+    assert Queries(engine).checkpoints(10) == before
+    assert [one.step for one in CheckpointStore(engine).complete_checkpoints(known.key)] == [20]

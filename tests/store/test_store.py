@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, event, select, update
+from sqlalchemy import Engine, delete, event, select, update
 
 from tests import builders as b
 from tests.store.rounds import write_round
@@ -270,6 +270,17 @@ class TestCheckpoints:
         again = [msgspec.structs.replace(shard(rank), path="/d/20") for rank in range(4)]
         record(engine, job_row, *again)
         assert [one.path for one in CheckpointStore(engine).complete_checkpoints(JOB.key)] == ["/d/20"]
+        shown = [
+            (one["path"], one["shards"], one["size_bytes"], one["complete"]) for one in Queries(engine).checkpoints(9)
+        ]
+        assert shown == [("/d/20", 4, 40, True), ("/c/20", 2, 20, False)]
+
+    def test_it_stays_when_its_shards_are_deleted_and_when_one_comes_again(self, engine: Engine, job_row: int) -> None:
+        record(engine, job_row, *started_gang(), *(shard(rank) for rank in range(4)))
+        with engine.begin() as connection:
+            connection.execute(delete(tables.checkpoint_shard))
+        record(engine, job_row, shard(0))
+        assert [one.step for one in CheckpointStore(engine).complete_checkpoints(JOB.key)] == [20]
 
 
 def test_a_restore_point_stays_for_its_launch(engine: Engine, job_row: int) -> None:

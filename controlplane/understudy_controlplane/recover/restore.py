@@ -22,13 +22,15 @@ class RestorePoints:
         self._clock = clock
         self._lock = threading.Lock()
         self._newest: dict[int, tuple[int, str]] = {}
-        self._looked_at = [0, 0, 0]
+        self._looked_at: list[int] | None = None  # nothing is kept yet
 
     def newest(self, job: KnownJob) -> tuple[int, str]:
         """The restore point of an attempt that would begin now; it is not stored. Computed again only when there are
         new shards, or new anomalies.
         """
         with self._lock:
+            if self._looked_at is None:
+                self._looked_at = self._checkpoints.newest()
             self._looked_at, changed = self._checkpoints.checkpoint_news(self._looked_at)
             for row in changed:
                 self._newest.pop(row, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Engine, Row, and_, func, insert, select
+from sqlalchemy import ColumnElement, Engine, Row, and_, func, insert, select
 
 from understudy_agent.wire import AnomalyKind
 from understudy_controlplane.fleet.audit import AuditEntry
@@ -18,6 +18,8 @@ from understudy_controlplane.store.fleet import is_job
 
 NAN_KINDS = (AnomalyKind.LOSS_NAN, AnomalyKind.GRAD_NORM_NAN)
 
+_NEWS = (tables.checkpoint_shard, tables.anomaly, tables.anomaly_clearance)
+
 
 class CheckpointStore:
     def __init__(self, engine: Engine) -> None:
@@ -27,7 +29,7 @@ class CheckpointStore:
         """Checkpoints of which every rank of one attempt announced its shard, all under one path. How many ranks there
         are comes from the start of the gang, not from the shards.
         """
-        shard, start = tables.checkpoint_shard, tables.rank_start
+        table, start = tables.checkpoint, tables.rank_start
         started = (start.c.job, start.c.restart_count, start.c.launch)
         world = (
             select(*started, func.max(start.c.world_size).label("size"))
@@ -37,36 +39,29 @@ class CheckpointStore:
             .subquery()
         )
         query = (
-            select(
-                shard.c.restart_count,
-                shard.c.launch,
-                shard.c.step,
-                shard.c.path,
-                shard.c.world_size,
-                func.max(shard.c.at).label("completed_at"),
-            )
-            .join(tables.job, tables.job.c.id == shard.c.job)
-            .join(world, and_(*(shard.c[column.name] == world.c[column.name] for column in started)))
-            .where(is_job(job), shard.c.rank < shard.c.world_size, shard.c.world_size == world.c.size)
-            .group_by(shard.c.restart_count, shard.c.launch, shard.c.step, shard.c.path, shard.c.world_size)
-            .having(func.count(shard.c.rank.distinct()) == shard.c.world_size)
-            .order_by(shard.c.step)
+            select(table)
+            .join(tables.job, tables.job.c.id == table.c.job)
+            .join(world, and_(*(table.c[column.name] == world.c[column.name] for column in started)))
+            .where(is_job(job), is_complete(), table.c.world_size == world.c.size)
+            .order_by(table.c.step)
         )
         with reading(self._engine) as connection:
             return [
-                Checkpoint(r.step, r.path, r.world_size, r.completed_at, Attempt(r.restart_count, r.launch))
+                Checkpoint(r.step, r.path, r.world_size, r.at, Attempt(r.restart_count, r.launch))
                 for r in connection.execute(query)
             ]
 
-    def checkpoint_news(self, after: Sequence[int] = (0, 0, 0)) -> tuple[list[int], set[int]]:
-        """How far shards, anomalies and people's words for them have got, and the jobs (rows) of those that came after
-        the given ones.
-        """
+    def newest(self) -> list[int]:
+        """The newest ids of shards, anomalies and clearances."""
+        with reading(self._engine) as connection:
+            return [connection.execute(select(func.max(table.c.id))).scalar() or 0 for table in _NEWS]
+
+    def checkpoint_news(self, after: Sequence[int]) -> tuple[list[int], set[int]]:
+        """The newest ids, as above, and the jobs (rows) of what came after the given ones."""
         jobs: set[int] = set()
         newest = []
-        sources = (tables.checkpoint_shard, tables.anomaly, tables.anomaly_clearance)
         with reading(self._engine) as connection:
-            for table, last in zip(sources, after, strict=True):
+            for table, last in zip(_NEWS, after, strict=True):
                 query = select(table.c.job, func.max(table.c.id)).where(table.c.id > last).group_by(table.c.job)
                 found = [(job, identifier) for job, identifier in connection.execute(query)]
                 jobs |= {job for job, _ in found}
@@ -152,6 +147,13 @@ class CheckpointStore:
             connection.execute(insert(tables.anomaly_clearance).values(job=job_row, at=now, reason=reason, by=by))
             if audit is not None:
                 append(connection, audit)
+
+
+def is_complete() -> ColumnElement[bool]:
+    """For the table `checkpoint`: every rank's shard is in. A shard that is announced again after its row was deleted
+    is counted again, which changes nothing here.
+    """
+    return tables.checkpoint.c.shards >= tables.checkpoint.c.world_size
 
 
 def _anomaly(row: Row[Any], job: JobKey) -> StoredAnomaly:

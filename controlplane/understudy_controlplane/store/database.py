@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
@@ -29,7 +29,9 @@ __all__ = [
     "DatabaseInMemory",
     "Engine",
     "StoreError",
+    "insert_if_new",
     "insert_new",
+    "insert_or_update",
     "look_at",
     "make_file",
     "migrate",
@@ -207,6 +209,21 @@ def insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]])
         return
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
+
+
+def insert_if_new(connection: Connection, table: Table, row: dict[str, Any]) -> bool:
+    """As insert_new, of a table with ids. Returns whether the row is new."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    query = dialect.insert(table).on_conflict_do_nothing().returning(table.c.id)
+    return connection.execute(query, row).first() is not None
+
+
+def insert_or_update(
+    connection: Connection, table: Table, key: Sequence[str], row: dict[str, Any], news: Mapping[str, Any]
+) -> None:
+    """Insert the row, or set `news` in the one that has these values of `key` already."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    connection.execute(dialect.insert(table).values(row).on_conflict_do_update(index_elements=key, set_=news))
 
 
 def number_in_order(connection: Connection) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
     bindparam,
+    case,
     delete,
     func,
     or_,
@@ -45,7 +46,7 @@ from understudy_agent.wire import (
 from understudy_controlplane.fleet.job import JobThere, KnownJob, Refusal
 from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import insert_new, number_in_order, reading
+from understudy_controlplane.store.database import insert_if_new, insert_new, insert_or_update, number_in_order, reading
 
 JOB_FACT_TABLES: dict[type, Table] = {
     RankStarted: tables.rank_start,
@@ -55,6 +56,9 @@ JOB_FACT_TABLES: dict[type, Table] = {
     LaunchStarted: tables.launch_start,
     LaunchEnded: tables.launch_end,
 }
+
+OF_CHECKPOINT = ("job", "restart_count", "launch", "step", "path", "world_size")
+"""What the shards of one checkpoint have in common."""
 
 GOES_ON = -1
 """`anomaly.until` where it is not over."""
@@ -206,8 +210,7 @@ class FactStore:
             return dropped
         with self._lock if waiting else nullcontext(), self._engine.begin() as connection:
             number_in_order(connection)
-            for table, row in rows:
-                insert_new(connection, table, [row])
+            _store(connection, rows)
             if waiting:
                 dropped += self._wait(connection, node, waiting, now)
         return dropped
@@ -364,8 +367,7 @@ class _Attachment:
             return True
         if nodes is None:
             return False
-        table, values = _of_job(row.node, fact, row.received_at, job.row, nodes)
-        insert_new(self.connection, table, [values])
+        _store(self.connection, [_of_job(row.node, fact, row.received_at, job.row, nodes)])
         self.found += 1
         return True
 
@@ -463,6 +465,29 @@ def _of_job(
         values["until"] = GOES_ON if fact.until is None else fact.until
     table = JOB_FACT_TABLES[type(fact)]
     return table, values | ({"node": node} if "node" in table.c else {})
+
+
+def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]]) -> None:
+    """What is stored already is no news. New shards are counted to their checkpoints."""
+    shards: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for table, row in rows:
+        is_new = insert_if_new(connection, table, row)
+        if is_new and table is tables.checkpoint_shard and row["rank"] < row["world_size"]:
+            shards.setdefault(tuple(row[name] for name in OF_CHECKPOINT), []).append(row)
+    table = tables.checkpoint
+    for key, new in shards.items():
+        count, size, at = len(new), sum(one["size_bytes"] for one in new), max(one["at"] for one in new)
+        insert_or_update(
+            connection,
+            table,
+            OF_CHECKPOINT,
+            dict(zip(OF_CHECKPOINT, key, strict=True)) | {"shards": count, "size_bytes": size, "at": at},
+            {
+                "shards": table.c.shards + count,
+                "size_bytes": table.c.size_bytes + size,
+                "at": case((table.c.at < at, at), else_=table.c.at),
+            },
+        )
 
 
 def _kernel_event(row: Row[Any]) -> StoredKernelEvent:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, func, select, tuple_
 
 from understudy_controlplane.decide.restore_point import suspicion
 from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly
 from understudy_controlplane.plan.ettr import AttemptProgress
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.checkpoints import CheckpointStore, is_complete
 from understudy_controlplane.store.database import ID_MAX, reading
 
 Record = dict[str, Any]
@@ -149,37 +149,30 @@ class Queries:
 
         `number` distinguishes those of the same time.
         """
-        shard, job = tables.checkpoint_shard, tables.job
-        shards, at, number = func.count(shard.c.rank.distinct()), func.max(shard.c.at), func.min(shard.c.id)
+        table, job = tables.checkpoint, tables.job
+        at, number = table.c.at, table.c.id
+        columns = (table.c[name] for name in ("restart_count", "launch", "step", "path", "world_size"))
         query = (
             select(
                 job.c.cluster,
                 job.c.job_id,
                 job.c.submit_at,
-                shard.c.restart_count,
-                shard.c.launch,
-                shard.c.step,
-                shard.c.path,
-                shard.c.world_size,
-                shards.label("shards"),
-                func.sum(shard.c.size_bytes).label("size_bytes"),
-                at.label("at"),
+                *columns,
+                table.c.shards,
+                table.c.size_bytes,
+                at,
                 number.label("number"),
-                (shards == shard.c.world_size).label("complete"),
+                is_complete().label("complete"),
             )
-            .join(job, job.c.id == shard.c.job)
-            .group_by(job.c.id, shard.c.restart_count, shard.c.launch, shard.c.step, shard.c.path, shard.c.world_size)
-            .having(or_(at < before_at, and_(at == before_at, number < before_number)))
+            .join(job, job.c.id == table.c.job)
+            .where(tuple_(at, number) < tuple_(before_at, before_number))
             .order_by(at.desc(), number.desc())
             .limit(limit)
         )
         if job_id is not None:
             query = query.where(job.c.job_id == job_id)
         with reading(self._engine) as connection:
-            rows: list[Record] = [
-                {key: bool(value) if key == "complete" else value for key, value in row.items()}
-                for row in connection.execute(query).mappings()
-            ]
+            rows: list[Record] = [dict(row) for row in connection.execute(query).mappings()]
         anomalies: dict[JobKey, list[StoredAnomaly]] = {}
         keys = {JobKey(row["cluster"], row["job_id"], row["submit_at"]) for row in rows}
         for one in CheckpointStore(self._engine).anomalies(keys):

@@ -155,6 +155,25 @@ checkpoint_shard = Table(
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
     UniqueConstraint("job", "restart_count", "launch", "step", "rank", "path"),
+    Index("ix_checkpoint_shard_received_at", "received_at"),
+)
+
+checkpoint = Table(
+    "checkpoint",
+    metadata,
+    # Its shards, counted when they are stored. Of a complete checkpoint the shards are deleted soon.
+    Column("id", Number, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("restart_count", Number, nullable=False),
+    Column("launch", Number, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("world_size", Number, nullable=False),
+    Column("shards", Number, nullable=False),  # of different ranks of this world
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("at", Double, nullable=False),  # of the newest shard
+    UniqueConstraint("job", "restart_count", "launch", "step", "path", "world_size"),
+    Index("ix_checkpoint_at", "at", "id"),
 )
 
 anomaly = Table(
