@@ -6,12 +6,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import msgspec
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from understudy_agent.commands import EXIT_CODES, GROUPS
 from understudy_agent.config import Config as AgentConfig
-from understudy_controlplane.cli.explain import DECODED, ECHOES, FOLLOWS, REPAIRS
+from understudy_controlplane.cli.explained_code import DECODED, ECHOES, FOLLOWS, REPAIRS
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.table import (
     TABLE,
@@ -401,14 +403,75 @@ def node_states() -> str:
 
 PEOPLE = {
     Signal.DRAIN_LIFTED: "an administrator resumes it in Slurm",
-    Signal.HOLD_ASKED: "`understudy hold`",
-    Signal.RETIRE_ASKED: "`understudy retire`",
-    Signal.RELEASE_ASKED: "`understudy release`",
-    Signal.TEST_ASKED: "`understudy test`, `understudy burn-in`",
+    Signal.HOLD_ASKED: "`understudy node hold`",
+    Signal.RETIRE_ASKED: "`understudy node retire`",
+    Signal.RELEASE_ASKED: "`understudy node release`",
+    Signal.TEST_ASKED: "`understudy node validate`, `understudy node burn-in`",
     Signal.PROBE_DUE: "a suspect that no job uses",
 }
 
+
+def cli() -> str:
+    lines = [
+        "# Command line",
+        "",
+        GENERATED,
+        "",
+        "`understudy COMMAND --help` describes a command's options. Commands that send requests to the control plane",
+        "take `--url` (or `UNDERSTUDY_URL`), your token's file as `--token-file` (or `UNDERSTUDY_TOKEN_FILE`), the",
+        "certificates that may sign the control plane's as `--ca-file` (or `UNDERSTUDY_CA_FILE`), and `--json`. They",
+        "use no proxy of the environment. HOSTS is a host list as Slurm writes it: `c7`, `c[1-4,7]`. TIME is a",
+        "time in UTC (`2026-01-31T12:00`) or how long ago it was (`90s`, `30m`, `4h`, `2d`).",
+        "`source <(understudy completion bash)` lets the shell complete commands and options.",
+        "",
+        "| exit code | means |",
+        "|---|---|",
+        *(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()),
+        "",
+    ]
+    for group, commands in GROUPS.items():
+        lines += [f"## {group}", "| command | does |", "|---|---|"]
+        for name, command in commands.items():
+            more = f" ([more]({MORE_ABOUT[name]}))" if name in MORE_ABOUT else ""
+            lines += [f"| {row}{more} |" for row in _command_rows(f"understudy {name}", command.load(), command.help)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+MORE_ABOUT = {
+    "analyze": "straggler.md",
+    "doctor": "slurm-settings.md",
+    "explain": "xid-policy.md",
+    "install-hooks": "hooks.md",
+    "run": "launcher.md",
+    "selfcheck": "selfcheck.md",
+    "simulate": "reliability.md",
+    "token": "security.md",
+}
+
+
+def _command_rows(path: str, program: object, summary: str) -> Iterator[str]:
+    if isinstance(program, click.Group):
+        for name, one in program.commands.items():
+            yield from _command_rows(f"{path} {name}", one, "")
+    elif isinstance(program, click.Command):
+        usage = " ".join([path, *_parameters(program)]).replace("|", "\\|")
+        yield f"`{usage}` | {' '.join((program.help or '').split())}"
+    else:
+        yield f"`{path}` | {summary}"
+
+
+def _parameters(program: click.Command) -> Iterator[str]:
+    for one in program.params:
+        if isinstance(one, click.Argument):
+            yield one.make_metavar(click.Context(program))
+        elif one.name not in ("url", "token_file", "ca_file", "as_json", "config"):
+            option = "/".join([one.opts[-1], *one.secondary_opts])
+            yield option if one.required else f"[{option}]"
+
+
 DOCUMENTS = {
+    "cli.md": cli,
     "node-states.md": node_states,
     "configuration.md": configuration,
     "decisions.md": decisions,

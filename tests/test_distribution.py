@@ -103,7 +103,12 @@ def main_venv(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
 def test_the_wheels_hold_every_file_of_their_packages_and_nothing_else(wheels: dict[str, Path]) -> None:
     assert sorted(wheels) == ["slurm-understudy", "slurm-understudy-hook"]
     tracked = run("git", "ls-files", "-co", "--exclude-standard", cwd=REPOSITORY).splitlines()
-    packages = {"understudy": "agents/", "understudy_agent": "agents/", "understudy_controlplane": "controlplane/"}
+    packages = {
+        "understudy": "agents/",
+        "understudy_agent": "agents/",
+        "understudy_controlplane": "controlplane/",
+        "understudy_client": "controlplane/",
+    }
     expected = {
         package: {
             path.removeprefix(folder)
@@ -116,7 +121,8 @@ def test_the_wheels_hold_every_file_of_their_packages_and_nothing_else(wheels: d
         f"understudy_controlplane/{path}" for path in tracked if path.startswith("migrations/")
     }
     assert _content(wheels["slurm-understudy-hook"]) == expected["understudy"]
-    assert _content(wheels["slurm-understudy"]) == expected["understudy_agent"] | expected["understudy_controlplane"]
+    main = expected["understudy_agent"] | expected["understudy_client"] | expected["understudy_controlplane"]
+    assert _content(wheels["slurm-understudy"]) == main
 
 
 def _content(wheel: Path) -> set[str]:
@@ -130,8 +136,9 @@ def test_every_package_that_the_code_imports_is_declared() -> None:
     extras = {_name(line) for extra in ("controlplane", "postgres") for line in _extra(extra)}
     # Only where the site has it: the user's PyTorch on the node, and pyslurm, which depends on the site's Slurm.
     optional = {"torch", "pyslurm"}
-    brought = {"starlette", "pydantic-core", "click"}  # parts of fastapi, pydantic and typer
+    brought = {"starlette", "pydantic-core"}  # parts of fastapi and pydantic
     assert _imported("agents/understudy_agent") - base - optional - {"numpy"} == set()
+    assert _imported("controlplane/understudy_client") - base == set()
     assert _imported("controlplane/understudy_controlplane") - base - extras - optional - brought == set()
     frameworks = {_name(line) for line in _extra("frameworks")}
     dev = {_name(line) for line in _extra("dev")}

@@ -1,52 +1,75 @@
-"""The `understudy` command: finds the program that a verb belongs to, and runs it.
+"""The `understudy` command: finds the program of a command, and runs it.
 
-A compute node has the agent's verbs and none of the control plane's packages. So each verb is an entry point of the
-group `understudy.commands`; `*` runs every verb that has no entry point of its own.
+A compute node has the agent's commands and none of the control plane's packages, so a program is imported only when
+its command runs.
 """
 
 from __future__ import annotations
 
+import difflib
+import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points, version
 
-GROUP = "understudy.commands"
+from understudy_agent.commands import COMMANDS, COMPLETION_VARIABLE, CONTROL_PLANE, Command, help_text
+
 DISTRIBUTION = "slurm-understudy"
-PACKAGES = {"understudy_agent", "understudy_controlplane"}
+ROOT = Command("all commands of the control plane's package", f"{CONTROL_PLANE}.cli.main:main")
+USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
-    verb = given[0] if given else ""
-    if verb == "--version":
-        sys.stdout.write(f"understudy {version(DISTRIBUTION)}\n")
-        return 0
-    commands = {entry.name: entry for entry in entry_points(group=GROUP)}
-    command = commands.get(verb) if verb != "*" else None
-    if command is not None:
-        sys.argv = [f"understudy {verb}", *given[1:]]
-    else:
-        command = commands.get("*")
-        sys.argv = ["understudy", *given]
+    if COMPLETION_VARIABLE in os.environ:
+        return _run(ROOT)
+    if not given or given[0] in ("--help", "-h", "help"):
+        sys.stdout.write(f"{help_text()}\n")
+        return 0 if given else USAGE_ERROR
+    if given[0] == "--version":
+        return print_version()
+    command = COMMANDS.get(given[0])
     if command is None:
-        sys.stderr.write(f"understudy: no commands are registered; install {DISTRIBUTION} again\n")
-        return 1
-    return _run(command, [name for name in commands if name != "*"])
+        sys.stderr.write(f"understudy: {_unknown(given[0])}\n")
+        return USAGE_ERROR
+    return _start(command, given)
 
 
-def _run(command: EntryPoint, agent_verbs: list[str]) -> int:
+def print_version() -> int:
+    from importlib.metadata import version
+
+    sys.stdout.write(f"understudy {version(DISTRIBUTION)}\n")
+    return 0
+
+
+def _unknown(word: str) -> str:
+    if word.startswith("-"):
+        return f"unknown option '{word}': options are written after the command; `understudy --help` lists all commands"
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean `understudy {near[0]}`?" if near else "`understudy --help` lists all commands"
+    return f"unknown command '{word}'; {hint}"
+
+
+def _start(command: Command, given: list[str]) -> int:
+    if command.is_of_control_plane:
+        sys.argv = ["understudy", *given]
+        return _run(ROOT)
+    sys.argv = [f"understudy {given[0]}", *given[1:]]
+    return _run(command)
+
+
+def _run(command: Command) -> int:
     try:
-        program = command.load()
+        status = command.load()()
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in PACKAGES and error.name not in PACKAGES:
+        if (error.name or "").startswith(("understudy_agent.", f"{CONTROL_PLANE}.")):
             raise
-        needed = DISTRIBUTION if command.module.startswith("understudy_agent") else f"{DISTRIBUTION}[controlplane]"
+        needed = f"{DISTRIBUTION}[controlplane]" if command.is_of_control_plane else DISTRIBUTION
+        without = sorted(name for name, one in COMMANDS.items() if not one.is_of_control_plane)
         sys.stderr.write(
             f"understudy: this command needs '{error.name}', which is not installed; install {needed}. "
-            f"Commands that work without it: {', '.join(sorted(agent_verbs))}\n"
+            f"Commands that work without it: {', '.join(without)}\n"
         )
         return 1
-    status = program()
     return status if isinstance(status, int) else 0
 
 

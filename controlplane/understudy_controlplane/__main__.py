@@ -1,4 +1,4 @@
-"""`python -m understudy_controlplane`: the same as the `understudy` command, for a checkout that is not installed."""
+"""`python -m understudy_controlplane`: the commands of this package, for a checkout that is not installed."""
 
 from __future__ import annotations
 

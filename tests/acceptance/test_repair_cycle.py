@@ -89,7 +89,7 @@ def wait_for_row(site: Site, node: str, row: int) -> None:
 def ask(site: Site, node: str, verb: str, reason: str) -> subprocess.CompletedProcess[str]:
     """By the command line, as an operator would."""
     options = ["--url", site.url, "--token-file", str(site.operator_token_file)]
-    command = [sys.executable, "-m", "understudy_controlplane", verb, node, reason, *options]
+    command = [sys.executable, "-m", "understudy_controlplane", "node", verb, node, reason, *options]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
 
 
@@ -162,12 +162,12 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
 
     # A person repairs it, and has it tested.
     (tmp_path / "broken.n3").unlink()
-    assert ask(site, "n3", "release", "new GPU").stdout == "n3 is manual_repair: release requested\n"
+    assert ask(site, "n3", "release", "new GPU").stdout == "n3: requested\n"
     wait_for_state(site, "n3", "in_service")
     site.wait_for(lambda: rows_about(site, "n3")[-3:] == [253, 220, 231], 60, "its weight is put back")
     assert site.items("/v1/tickets")[0]["closed_at"] is not None
     again = ask(site, "n3", "release", "again")
-    assert (again.returncode, "in_service: release would change nothing" in again.stderr) == (1, True)
+    assert (again.returncode, "in_service: release would change nothing" in again.stderr) == (3, True)
     gang.wait_running(site, hungry)
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from fastapi.testclient import TestClient
 from sqlalchemy.exc import DBAPIError
-from typer.testing import CliRunner
 
 from tests import builders as b
 from tests.new_database import new_database
 from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
-from understudy_controlplane.cli.main import app
+from understudy_controlplane.cli.main import root
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.identity import Role
@@ -101,7 +101,7 @@ def test_changes_of_tokens_are_exported_as_lines_of_json(tmp_path: Path) -> None
     config.write_text(f'cluster = "c"\n[server]\ndatabase = "{new_database(tmp_path / "fleet.db")}"\n')
 
     def run(*arguments: str) -> str:
-        done = CliRunner().invoke(app, [*arguments, "--config", str(config)])
+        done = CliRunner().invoke(root, [*arguments, "--config", str(config)])
         assert done.exit_code == 0, done.output
         return done.stdout
 

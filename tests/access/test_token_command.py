@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.new_database import new_database
 from understudy_controlplane.access.secret import digest_of
-from understudy_controlplane.cli.main import app
+from understudy_controlplane.cli.main import root
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path, status: int = 0) -> str:
-    done = CliRunner().invoke(app, ["token", *map(str, arguments)])
+    done = CliRunner().invoke(root, ["token", *map(str, arguments)])
     assert done.exit_code == status, done.output
     return done.stdout
 
@@ -78,7 +78,7 @@ def test_tokens_are_revoked_by_id_by_label_and_by_node(config: Path) -> None:
 def test_a_database_that_cannot_be_used_is_named_without_its_password(tmp_path: Path) -> None:
     config = tmp_path / "controlplane.toml"
     config.write_text('cluster = "c"\n[server]\ndatabase = "postgresql://me:correct-horse@127.0.0.1:one/x"\n')
-    done = CliRunner().invoke(app, ["token", "list", "--config", str(config)])
+    done = CliRunner().invoke(root, ["token", "list", "--config", str(config)])
     assert done.exit_code == 1
     assert "correct-horse" not in done.output
     assert "cannot be used" in done.output

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from understudy_controlplane.cli.analyze import kernel_log
 from understudy_controlplane.cli.analyze.kernel_log import collect, parse_line
-from understudy_controlplane.cli.main import app
+from understudy_controlplane.cli.main import root
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=1, name=python, GPU has fallen off the bus."
 SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 30 LTSSM Fault Up (First)"
@@ -20,7 +20,7 @@ AT = 1_795_286_926.0  # 2026-11-21 18:48:46 UTC
 
 
 def invoked(*arguments: str, given: str | bytes | None = None, status: int = 0) -> str:
-    result = CliRunner().invoke(app, list(arguments), input=given, env={"COLUMNS": "200"})
+    result = CliRunner().invoke(root, list(arguments), input=given, env={"COLUMNS": "200"})
     assert result.exit_code == status, result.output
     return result.output
 

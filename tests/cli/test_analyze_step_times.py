@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
-from understudy_controlplane.cli.main import app
+from understudy_controlplane.cli.main import root
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 SLOW_WORKER = DATA / "steps-slow-worker.csv.gz"
 
 
 def run(*arguments: object, stdin: bytes | None = None) -> Result:
-    return CliRunner().invoke(app, ["analyze", "steps", *map(str, arguments)], input=stdin)
+    return CliRunner().invoke(root, ["analyze", "steps", *map(str, arguments)], input=stdin)
 
 
 def judged(*arguments: object, stdin: bytes | None = None) -> dict[str, Any]:

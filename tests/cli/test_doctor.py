@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
-from typer.testing import CliRunner
 
 from tests import builders as b
 from tests.testbed.cluster import SlurmCluster
 from understudy_controlplane.cli.doctor import Check, Diagnosis, diagnose, draw
-from understudy_controlplane.cli.main import app
+from understudy_controlplane.cli.main import root
 from understudy_controlplane.config import Config
 from understudy_controlplane.config import Slurm as Policy
 from understudy_controlplane.plan.rule import Severity
@@ -155,7 +155,7 @@ def test_what_people_wrote_into_settings_is_drawn_and_not_obeyed(tmp_path: Path)
 
 def test_a_wrong_configuration_ends_with_2(tmp_path: Path) -> None:
     (tmp_path / "wrong.toml").write_text("cluste = 1")
-    done = CliRunner().invoke(app, ["doctor", "--config", str(tmp_path / "wrong.toml")])
+    done = CliRunner().invoke(root, ["doctor", "--config", str(tmp_path / "wrong.toml")])
     assert done.exit_code == 2
     assert "did you mean 'cluster'" in done.output
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from understudy_controlplane.cli.offline import fail
-from understudy_controlplane.config import ConfigError, load_config
+from understudy_controlplane.cli.options import config_of
+from understudy_controlplane.cli.output import Exit, fail
 
 if TYPE_CHECKING:
     from understudy_controlplane.store.database import Engine
@@ -19,11 +19,7 @@ def opened(config: Path) -> Iterator[Engine]:
     """Ends the command where it cannot be used."""
     from understudy_controlplane.store.database import StoreError, open_database, without_secrets
 
-    try:
-        url = load_config(config).server.database
-    except ConfigError as error:
-        fail(str(error), 2)
-        raise
+    url = config_of(config).server.database
     try:
         engine = open_database(url)
         try:
@@ -31,4 +27,5 @@ def opened(config: Path) -> Iterator[Engine]:
         finally:
             engine.dispose()
     except (OSError, ModuleNotFoundError, StoreError) as error:
-        fail(f"database {without_secrets(url)}: cannot be used: {error}; run this as the control plane's user", 1)
+        shown = without_secrets(url)
+        fail(f"database {shown}: cannot be used: {error}; run this as the control plane's user", Exit.FAILED)

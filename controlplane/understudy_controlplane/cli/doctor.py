@@ -8,14 +8,21 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+import click
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from understudy_controlplane.cli.options import DEFAULT_CONFIG, config_of, config_option, json_option
+from understudy_controlplane.cli.output import Exit, print_json
+from understudy_controlplane.cli.output import console as standard_output
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.config import Slurm as Policy
@@ -54,6 +61,23 @@ class Diagnosis:
     @property
     def dangerous(self) -> bool:
         return Severity.DANGER in self.severities
+
+
+@click.command()
+@config_option
+@json_option
+def doctor(config: Path, as_json: bool) -> None:
+    """Check Slurm: whether it can be used, and which settings to change because they cost recovery time or safety.
+
+    Exits with 1 where a setting is dangerous or Slurm cannot be reached.
+    """
+    # Without a configuration file the defaults apply.
+    diagnosis = diagnose(config_of(config) if config != DEFAULT_CONFIG or config.exists() else None)
+    if as_json:
+        print_json(msgspec.to_builtins(diagnosis) | {"dangerous": diagnosis.dangerous})
+    else:
+        draw(diagnosis, standard_output())
+    sys.exit(Exit.FAILED if diagnosis.dangerous else Exit.DONE)
 
 
 def diagnose(

@@ -267,7 +267,7 @@ class Validation(Section):
         "job leaves in its Slurm comment.",
     )
     burn_in_hours: float = Field(
-        24.0, ge=0, le=120, description="Time for which `understudy burn-in` repeats the validation of a node."
+        24.0, ge=0, le=120, description="Time for which `understudy node burn-in` repeats the validation of a node."
     )
     burn_in_new_nodes: bool = Field(
         False, description="Burn in each node that is new in Slurm, as soon as no job uses it."

@@ -103,7 +103,7 @@ def object_while_open(snapshot: Snapshot) -> Objection | None:
     """Neither drains nor returns while the breaker is open."""
     if not snapshot.breaker:
         return None
-    words = f"the circuit breaker is open ({snapshot.breaker}): `understudy reset-breaker` closes it"
+    words = f"the circuit breaker is open ({snapshot.breaker}): `understudy breaker reset` closes it"
     return Objection(Because.BREAKER, words)
 
 

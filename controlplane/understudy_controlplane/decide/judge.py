@@ -63,7 +63,7 @@ def _mass_silence(findings: Iterable[Finding]) -> str:
         return ""
     return (
         f"{len(nodes)} agents fell silent together, which is taken for a fault of the control plane or of the network "
-        "(`understudy hold` takes nodes that are really gone out of the count)"
+        "(`understudy node hold` takes nodes that are really gone out of the count)"
     )
 
 

@@ -64,7 +64,7 @@ class Tickets:
             "node": node,
             "reason": plan.drain_reason,
             "evidence": self._history(node),
-            "when_done": f"understudy release {node} REASON, or scontrol update NodeName={node} State=RESUME",
+            "when_done": f"understudy node release {node} REASON, or scontrol update NodeName={node} State=RESUME",
         }
 
     def _of_page(self, plan: PagePlan) -> dict[str, Json]:

@@ -392,7 +392,7 @@ class World:
         self.ask(Verb.RELEASE, machine.name)
 
     def ask(self, verb: Verb, node: str) -> None:
-        """As `understudy hold` and others do; the control plane has to run for that."""
+        """As `understudy node hold` and others do; the control plane has to run for that."""
         core = self.core
         with self.from_outside():
             if core is not None and core.stores.fleet.nodes()[node].state not in REFUSED_IN[verb]:

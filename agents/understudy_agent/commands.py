@@ -1,0 +1,101 @@
+"""All commands of `understudy`, by group: what each does, and where its program is.
+
+`understudy --help` prints it without importing any program. The targets are names, so that the agent does not import
+the control plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import NamedTuple
+
+CONTROL_PLANE = "understudy_controlplane"
+COMPLETION_VARIABLE = "_UNDERSTUDY_COMPLETE"
+"""With it a shell asks how a command line can go on."""
+
+
+class Command(NamedTuple):
+    help: str
+    target: str
+    """`module:attribute`"""
+
+    @property
+    def is_of_control_plane(self) -> bool:
+        return self.target.startswith(f"{CONTROL_PLANE}.")
+
+    def load(self) -> Callable[[], object]:
+        module, _, name = self.target.partition(":")
+        program: Callable[[], object] = getattr(import_module(module), name)
+        return program
+
+
+def _cli(module: str, name: str) -> str:
+    return f"{CONTROL_PLANE}.cli.{module}:{name}"
+
+
+GROUPS: dict[str, dict[str, Command]] = {
+    "The cluster": {
+        "status": Command("counts, and what needs a person", _cli("status", "status")),
+        "node": Command("list | show | hold | release | validate | burn-in | retire", _cli("node", "node")),
+        "job": Command("list | show | trust-checkpoints", _cli("job", "job")),
+        "checkpoints": Command("checkpoints that jobs announced", _cli("checkpoints", "checkpoints")),
+        "spare": Command("list", _cli("spare", "spare")),
+        "incident": Command("list | show", _cli("incident", "incident")),
+        "decision": Command("list | show: decisions and their reasons", _cli("decision", "decision")),
+        "recovery": Command("list | show | cancel", _cli("recovery", "recovery")),
+        "ticket": Command("list | show: manual repairs", _cli("ticket", "ticket")),
+        "explain": Command("xid | sxid: what a code means and what follows", _cli("explain", "explain")),
+    },
+    "The control plane": {
+        "mode": Command("whether the control plane acts or observes", _cli("mode", "mode")),
+        "pause": Command("begin nothing", _cli("pause", "pause")),
+        "resume": Command("end a pause", _cli("pause", "resume")),
+        "breaker": Command("show | reset: the circuit breaker", _cli("breaker", "breaker")),
+    },
+    "On the control plane's host": {
+        "serve": Command("run the control plane", _cli("serve", "serve")),
+        "check-config": Command("check the configuration", _cli("check_config", "check_config")),
+        "doctor": Command("check Slurm and its settings", _cli("doctor", "doctor")),
+        "token": Command("create | enroll | list | revoke | allow", _cli("token", "token")),
+        "audit": Command("export: who changed what", _cli("audit", "audit")),
+    },
+    "On compute nodes and in jobs": {
+        "agent": Command("run the node's agent", "understudy_agent.__main__:main"),
+        "run": Command("launch a gang in a batch script", "understudy_agent.launch.__main__:main"),
+        "install-hooks": Command("install Slurm's Prolog and Epilog", "understudy_agent.hooks.install:main"),
+        "selfcheck": Command("check that the GPUs compute correctly", "understudy_agent.selfcheck.__main__:main"),
+        "export-hook": Command("copy the package that training code imports", "understudy_agent.export:main"),
+    },
+    "Anywhere": {
+        "analyze": Command("kernel-log | steps: analyze a file after a failure", _cli("analyze.commands", "analyze")),
+        "simulate": Command("run the control plane against a virtual cluster", _cli("simulate", "simulate")),
+        "completion": Command("print the completion of bash, zsh or fish", _cli("completion", "completion")),
+        "version": Command("print the version", "understudy_agent.entry:print_version"),
+    },
+}
+
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+
+EXIT_CODES = {
+    0: "done",
+    1: "failed",
+    2: "wrong usage or configuration",
+    3: "refused: the state of a node or recovery, or a guard, does not allow it",
+    4: "the control plane cannot be reached, or cannot answer now",
+    5: "recorded only: the control plane observes and changes nothing",
+}
+
+
+def help_text() -> str:
+    """Without the control plane's commands where its package is not installed."""
+    has_control_plane = find_spec(CONTROL_PLANE) is not None
+    lines = ["Usage: understudy COMMAND [OPTIONS] [ARGUMENTS]", "", "Hot spares for gang jobs on Slurm.", ""]
+    for group, commands in GROUPS.items():
+        shown = {name: one for name, one in commands.items() if has_control_plane or not one.is_of_control_plane}
+        if shown:
+            lines += [f"{group}:", *(f"  {name:15}{one.help}" for name, one in shown.items()), ""]
+    lines += ["`understudy COMMAND --help` describes a command and its options.", ""]
+    lines += ["Exit codes:", *(f"  {code}  {meaning}" for code, meaning in EXIT_CODES.items())]
+    return "\n".join(lines)

@@ -1,0 +1,134 @@
+"""Requests to one control plane, and what can go wrong with them."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import httpx
+import msgspec
+
+Record = dict[str, Any]
+T = TypeVar("T")
+
+PAGE_RECORDS_MAX = 1000
+UNAVAILABLE = (502, 503, 504)
+
+
+class ClientError(Exception):
+    """The message names what failed and what to do."""
+
+
+class UnreachableError(ClientError):
+    """No control plane answered, or it cannot answer now."""
+
+
+class RefusedError(ClientError):
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class CertificatesUnusable(ClientError):
+    pass
+
+
+class _Page(msgspec.Struct, Generic[T], frozen=True):
+    items: list[T]
+    next: str | int | None
+
+
+class _Problem(msgspec.Struct, frozen=True):
+    """RFC 9457."""
+
+    detail: str
+    hint: str = ""
+
+
+class Client:
+    """Uses no proxy of the environment: the control plane is inside the cluster's network."""
+
+    def __init__(
+        self, url: str, token: str = "", ca_file: Path | None = None, *, timeout_seconds: float = 10.0
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=timeout_seconds,
+            verify=_certificates(self.url, ca_file),
+            trust_env=False,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str, kind: type[T], /, **parameters: object) -> T:
+        return self._answer("GET", path, kind, parameters)
+
+    def items(self, path: str, kind: type[T], at_most: int | None = None, /, **parameters: object) -> list[T]:
+        """The records of a list, page by page; without `at_most` all of them."""
+        found: list[T] = []
+        cursor: str | int | None = None
+        while at_most is None or len(found) < at_most:
+            limit = PAGE_RECORDS_MAX if at_most is None else min(at_most - len(found), PAGE_RECORDS_MAX)
+            asked = {**parameters, "limit": limit, "cursor": cursor}
+            page: _Page[T] = self._answer("GET", path, _Page[kind], asked)  # type: ignore[valid-type]  # kind is a type
+            found += page.items
+            cursor = page.next
+            if cursor is None:
+                break
+        return found
+
+    def post(self, path: str, kind: type[T], reason: str, /, **more: object) -> T:
+        body = {"reason": reason, **{name: value for name, value in more.items() if value is not None}}
+        return self._answer("POST", path, kind, {}, body)
+
+    def _answer(self, method: str, path: str, kind: type[T], parameters: Record, body: Record | None = None) -> T:
+        """Parameters that are None are left out."""
+        address = self.url + path
+        given = {name: value for name, value in parameters.items() if value is not None}
+        try:
+            response = self._http.request(method, address, params=given or None, json=body)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UnreachableError(
+                f"{self.url}: no answer: {error}; check that `understudy serve` runs there, or name another URL with "
+                "--url or UNDERSTUDY_URL"
+            ) from error
+        if response.is_error:
+            raise _refusal(address, response)
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UnreachableError(
+                f"{address}: the answer cannot be read: {error}; check that the URL is that of a control plane of the "
+                "same release"
+            ) from error
+
+
+def _refusal(address: str, response: httpx.Response) -> ClientError:
+    try:
+        problem = msgspec.json.decode(response.content, type=_Problem)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        problem = _Problem(f"HTTP {response.status_code} {response.text[:200]}", "check the URL")
+    message = "; ".join(filter(None, (f"{address}: {problem.detail}", problem.hint)))
+    unavailable = response.status_code in UNAVAILABLE
+    return UnreachableError(message) if unavailable else RefusedError(message, response.status_code)
+
+
+def _certificates(url: str, ca_file: Path | None) -> ssl.SSLContext | bool:
+    """What the control plane's certificate is held against; True: the system's certificates."""
+    if ca_file is None:
+        return url.startswith("https")
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificatesUnusable(
+            f"{ca_file}: cannot be used: {error}; --ca-file names a file with certificates in PEM"
+        ) from error

@@ -1,0 +1,134 @@
+"""What the control plane answers, as far as this client reads it. Fields that it does not know are ignored.
+
+Times are seconds since the Unix epoch. `docs/api.md` describes the fields.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SlurmReading(msgspec.Struct, frozen=True):
+    read_at: float | None
+    error: str
+
+
+class LoopState(msgspec.Struct, frozen=True):
+    last_tick_at: float
+    tick_seconds: float
+    error: str
+
+
+class SparePool(msgspec.Struct, frozen=True):
+    held: int
+    wanted: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    cluster: str
+    mode: str
+    paused: str
+    breaker: str
+    slurm: SlurmReading
+    loop: LoopState
+    nodes: dict[str, int]
+    spares: SparePool
+    incidents_open: int
+    recoveries_running: int
+    problems: tuple[str, ...]
+
+
+class Node(msgspec.Struct, frozen=True):
+    name: str
+    state: str
+    since: float
+    reason: str
+    slurm: str | None
+    spare: bool
+    jobs: tuple[int, ...]
+    gpus: int
+    gpus_ok: int
+    heard_at: float | None
+
+
+class Ettr(msgspec.Struct, frozen=True):
+    ratio: float
+
+
+class Job(msgspec.Struct, frozen=True):
+    job_id: int
+    user: str
+    name: str
+    managed: bool
+    state: str
+    restart_count: int
+    ettr: Ettr | None = None
+
+
+class JobKey(msgspec.Struct, frozen=True):
+    job_id: int
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    id: int
+    kind: str
+    status: str
+    outcome: str
+    job: JobKey | None
+    nodes: tuple[str, ...]
+    spares: tuple[str, ...]
+    detected_at: float
+    ended_at: float | None
+    phases_ms: dict[str, int]
+    steps_lost: int | None = None
+
+    @property
+    def milliseconds(self) -> int | None:
+        """From the fault until the job ran again, where the recovery has come so far."""
+        return self.phases_ms.get("first_step", self.phases_ms.get("running"))
+
+
+class Incident(msgspec.Struct, frozen=True):
+    id: int
+    subject: str
+    rule: str
+    signal: str
+    summary: str
+    opened_at: float
+    closed_at: float | None
+    outcome: str
+
+
+class Decision(msgspec.Struct, frozen=True):
+    id: int
+    at: float
+    subject: str
+    action: str
+    table_row: int
+    reason: str
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    id: int
+    node: str
+    opened_at: float
+    closed_at: float | None
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    job_id: int
+    step: int
+    path: str
+    shards: int
+    world_size: int
+    complete: bool
+    at: float
+    suspect: str
+
+
+class PauseState(msgspec.Struct, frozen=True):
+    paused: str
+
+
+class BreakerState(msgspec.Struct, frozen=True):
+    breaker: str

@@ -1,0 +1,63 @@
+"""`understudy analyze`: files after a failure. Needs no control plane and no configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from understudy_controlplane.cli.options import config_option, config_or_defaults, driver_option, json_option
+from understudy_controlplane.cli.output import Exit, console, fail, print_json
+
+
+@click.group()
+def analyze() -> None:
+    """Analyze files after a failure; needs no control plane and no configuration."""
+
+
+@analyze.command("kernel-log")
+@click.argument("file")
+@config_option
+@driver_option
+@json_option
+def analyze_kernel_log(file: str, config: Path, driver: str, as_json: bool) -> None:
+    """Find the driver's events in a kernel log, with a verdict for each and what the control plane would do.
+
+    FILE is the output of dmesg, journalctl or /dev/kmsg; `-` is standard input.
+    """
+    from understudy_controlplane.cli.analyze import kernel_log
+
+    settings = config_or_defaults(config)
+    try:
+        silence_seconds = settings.xid.burst_silence_seconds
+        reading = kernel_log.collect(kernel_log.read_lines(file), kernel_log.this_year(), silence_seconds)
+    except kernel_log.LogError as error:
+        fail(str(error), Exit.USAGE)
+    analysis = kernel_log.analyze(reading, settings, driver)
+    if as_json:
+        print_json(kernel_log.as_record(analysis))
+    else:
+        kernel_log.draw(analysis, console())
+
+
+@analyze.command("steps")
+@click.argument("file")
+@config_option
+@json_option
+def analyze_steps(file: str, config: Path, as_json: bool) -> None:
+    """Find slow ranks in step times, as the control plane would.
+
+    FILE is CSV with a header, plain or gzip; `-` is standard input. Columns: step, rank, self_seconds (or
+    forward_seconds and backward_seconds), and role or stage; others are ignored.
+    """
+    from understudy_controlplane.cli.analyze import step_times
+
+    policy = config_or_defaults(config).straggler
+    try:
+        analysis = step_times.analyze_steps(file, policy)
+    except step_times.AnalyzeError as error:
+        fail(str(error), Exit.USAGE)
+    if as_json:
+        print_json(analysis.as_record(file, policy))
+    else:
+        step_times.draw(analysis, console())

@@ -1,0 +1,86 @@
+"""The options of commands that send requests, and the exit codes for what goes wrong with these."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
+
+import click
+
+from understudy_controlplane.cli.options import json_option
+from understudy_controlplane.cli.output import Exit, fail
+
+if TYPE_CHECKING:
+    from understudy_client import Client, ClientError
+
+DEFAULT_URL = "http://127.0.0.1:7117"
+TOKEN_FILES = (Path("~/.config/understudy/token"), Path("/etc/understudy/operator.token"))
+"""The first one that this user can read counts."""
+
+_path = click.Path(path_type=Path)
+_OPTIONS = (
+    click.option("--url", envvar="UNDERSTUDY_URL", default=DEFAULT_URL, show_default=True, help="The control plane's."),
+    click.option(
+        "--token-file",
+        envvar="UNDERSTUDY_TOKEN_FILE",
+        type=_path,
+        help=f"File with your token; without it {' or '.join(map(str, TOKEN_FILES))}.",
+    ),
+    click.option(
+        "--ca-file",
+        envvar="UNDERSTUDY_CA_FILE",
+        type=_path,
+        help="Certificates (PEM) that may sign the control plane's; without it the system's.",
+    ),
+    json_option,
+)
+P = ParamSpec("P")
+
+
+def connected(command: Callable[Concatenate[Client, P], None]) -> Callable[..., None]:
+    """Gives the command a client, and the options with which it is made."""
+
+    @functools.wraps(command)
+    def run(url: str, token_file: Path | None, ca_file: Path | None, *args: P.args, **kwargs: P.kwargs) -> None:
+        from understudy_client import Client, ClientError
+
+        token = _token(token_file)
+        try:
+            with Client(url, token, ca_file) as client:
+                command(client, *args, **kwargs)
+        except ClientError as error:
+            fail(str(error), exit_code(error))
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    return run
+
+
+def exit_code(error: ClientError) -> Exit:
+    from understudy_client import CertificatesUnusable, RefusedError, UnreachableError
+
+    match error:
+        case UnreachableError():
+            return Exit.UNREACHABLE
+        case CertificatesUnusable() | RefusedError(status=400 | 422):
+            return Exit.USAGE
+        case RefusedError(status=409):
+            return Exit.REFUSED
+        case _:
+            return Exit.FAILED
+
+
+def _token(file: Path | None) -> str:
+    """Empty where no file is named and none of the usual ones can be read: a site may have open reads."""
+    if file is not None:
+        try:
+            return file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"{file}: cannot be read: {error}; name the file of your token with --token-file", Exit.USAGE)
+    for usual in TOKEN_FILES:
+        with suppress(OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: this user has no home
+            return usual.expanduser().read_text().strip()
+    return ""

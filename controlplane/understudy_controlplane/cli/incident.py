@@ -1,0 +1,52 @@
+"""`understudy incident`: what the control plane found wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, number_argument, print_item, print_items
+from understudy_controlplane.cli.output import date
+
+if TYPE_CHECKING:
+    from understudy_client import Client, Incident
+
+
+@click.group()
+def incident() -> None:
+    """Incidents: what the control plane found wrong."""
+
+
+@incident.command("list")
+@click.option("--open/--closed", "open", default=None, help="Only those that are open, or closed.")
+@click.option("--subject", help="Only incidents of this node, gang or domain.")
+@limit_option
+@connected
+def list_incidents(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
+    """The newest incidents."""
+    print_items(client, _listing(), as_json, limit, chosen)
+
+
+def _listing() -> Listing[Incident]:
+    from understudy_client import Incident
+
+    columns: dict[str, Callable[[Incident], object]] = {
+        "incident": lambda one: one.id,
+        "opened": lambda one: date(one.opened_at),
+        "closed": lambda one: date(one.closed_at),
+        "subject": lambda one: one.subject,
+        "rule": lambda one: one.rule,
+        "summary": lambda one: one.summary,
+    }
+    return Listing("/v1/incidents", Incident, columns)
+
+
+@incident.command("show")
+@number_argument
+@connected
+def show(client: Client, as_json: bool, number: int) -> None:
+    """One incident, with its evidence."""
+    print_item(client, f"/v1/incidents/{number}", as_json)

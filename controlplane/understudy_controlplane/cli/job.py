@@ -1,0 +1,65 @@
+"""`understudy job`: jobs as Slurm showed them last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_item, print_items
+from understudy_controlplane.cli.requests import reason_argument, send
+
+if TYPE_CHECKING:
+    from understudy_client import Client, Job
+
+job_argument = click.argument("number", metavar="JOB", type=click.IntRange(min=0))
+
+
+@click.group()
+def job() -> None:
+    """Jobs, with their attempts."""
+
+
+@job.command("list")
+@click.option("--state", help="Only jobs in this state of Slurm, such as RUNNING.")
+@click.option("--user", help="Only jobs of this user.")
+@click.option("--managed", is_flag=True, default=None, help="Only jobs that asked for Understudy.")
+@limit_option
+@connected
+def list_jobs(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
+    """The newest jobs."""
+    print_items(client, _listing(), as_json, limit, chosen)
+
+
+def _listing() -> Listing[Job]:
+    from understudy_client import Job
+
+    columns: dict[str, Callable[[Job], object]] = {
+        "job": lambda one: one.job_id,
+        "state": lambda one: one.state,
+        "user": lambda one: one.user,
+        "name": lambda one: one.name,
+        "managed": lambda one: "yes" if one.managed else "no",
+        "restarts": lambda one: one.restart_count,
+        "ETTR": lambda one: f"{one.ettr.ratio:.3f}" if one.ettr else "",
+    }
+    return Listing("/v1/jobs", Job, columns)
+
+
+@job.command("show")
+@job_argument
+@connected
+def show(client: Client, as_json: bool, number: int) -> None:
+    """One job, with its attempts and launches."""
+    print_item(client, f"/v1/jobs/{number}", as_json)
+
+
+@job.command("trust-checkpoints")
+@job_argument
+@reason_argument
+@connected
+def trust_checkpoints(client: Client, as_json: bool, number: int, reason: str) -> None:
+    """Declare a job's checkpoints good that are suspect because of NaN or jumps. Its next attempt may restore them."""
+    send(client, f"job {number}", f"/v1/jobs/{number}/trust-checkpoints", reason, as_json)

@@ -1,0 +1,23 @@
+"""`understudy serve`: the control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from understudy_controlplane.cli.options import config_of, config_option
+from understudy_controlplane.cli.output import Exit, fail
+
+
+@click.command()
+@config_option
+def serve(config: Path) -> None:
+    """Run the control plane."""
+    from understudy_controlplane.config import ConfigError
+    from understudy_controlplane.serve import serve as run
+
+    try:
+        run(config_of(config))
+    except ConfigError as error:
+        fail(str(error), Exit.USAGE)

@@ -1,0 +1,58 @@
+"""`understudy status`: counts, and what needs a person. It reads no list, so it is as fast on a large fleet."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.output import print_json
+
+if TYPE_CHECKING:
+    from understudy_client import Client, Status
+
+PROBLEMS_MAX = 10
+
+
+@click.command()
+@connected
+def status(client: Client, as_json: bool) -> None:
+    """Counts, and what needs a person."""
+    if as_json:
+        print_json(client.get("/v1/status", dict))
+        return
+    from understudy_client import Status
+
+    for line in lines(client.get("/v1/status", Status), time.time()):
+        click.echo(line)
+
+
+def lines(status: Status, now: float) -> list[str]:
+    states = sorted(status.nodes.items(), key=lambda one: -one[1])
+    nodes = ", ".join(f"{count:,} {state}" for state, count in states)
+    slurm, loop = status.slurm, status.loop
+    read = f"read {now - slurm.read_at:.0f} s ago" if slurm.read_at else "not read yet"
+    shown = [
+        f"cluster     {status.cluster}",
+        f"mode        {status.mode}{': decides and records, changes nothing' if status.mode == 'observe' else ''}",
+        f"paused      {status.paused or 'no'}",
+        f"breaker     {f'open: {status.breaker}' if status.breaker else 'closed'}",
+        f"nodes       {sum(status.nodes.values()):,}{f': {nodes}' if nodes else ''}",
+        f"spares      {status.spares.held} of {status.spares.wanted}",
+        f"incidents   {status.incidents_open} open",
+        f"recoveries  {status.recoveries_running} running",
+        f"Slurm       {read}",
+        f"loop        ticked {now - loop.last_tick_at:.0f} s ago, in {loop.tick_seconds * 1000:.0f} ms",
+    ]
+    return shown + _needs(status)
+
+
+def _needs(status: Status) -> list[str]:
+    problems = [*status.problems, *([f"Slurm cannot be read: {status.slurm.error}"] if status.slurm.error else [])]
+    if not problems:
+        return ["nothing needs a person"]
+    more = len(problems) - PROBLEMS_MAX
+    rest = [f"  and {more} more: `understudy status --json`"] if more > 0 else []
+    return ["needs a person:", *(f"  {problem}" for problem in problems[:PROBLEMS_MAX]), *rest]

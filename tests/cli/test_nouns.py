@@ -1,0 +1,82 @@
+"""Nouns and verbs, against a control plane that answers over HTTP."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Served
+from understudy_controlplane.fleet.operator import Verb
+
+LISTS = ("node", "job", "spare", "incident", "decision", "recovery", "ticket")
+
+
+@pytest.mark.parametrize("command", [*((noun, "list") for noun in LISTS), ("checkpoints",)])
+def test_every_list_can_be_read(observing: Served, command: tuple[str, ...]) -> None:
+    assert isinstance(json.loads(observing.run(*command, "--json")), list)
+    assert "Traceback" not in observing.run(*command)
+
+
+def test_a_host_list_chooses_nodes(observing: Served) -> None:
+    shown = json.loads(observing.run("node", "list", "n[1-2,4]", "--json"))
+    assert [one["name"] for one in shown] == ["n1", "n2", "n4"]
+    assert "n3" not in observing.run("node", "list", "n[1-2,4]")
+
+
+def test_a_filter_with_a_wrong_value_is_a_usage_error(observing: Served) -> None:
+    assert "state" in observing.run("node", "list", "--state", "broken", status=2)
+
+
+def test_one_record_is_shown(observing: Served) -> None:
+    assert json.loads(observing.run("node", "show", "n1", "--json"))["name"] == "n1"
+    assert "in_service" in observing.run("node", "show", "n1")
+    assert "node n9 is not known" in observing.run("node", "show", "n9", status=1)
+    assert "there is no recovery 99" in observing.run("recovery", "show", "99", status=1)
+
+
+def test_a_request_in_mode_observe_is_recorded_only_and_has_an_exit_code_of_its_own(observing: Served) -> None:
+    printed = observing.run("node", "hold", "n1", "fan", status=5)
+    assert "n1: recorded only: the control plane is in mode observe" in printed
+    observing.run("node", "hold", "n1", "fan", "--json", status=5)
+
+
+def test_a_request_about_a_host_list_is_one_for_each_node(acting: Served) -> None:
+    printed = acting.run("node", "hold", "n[1-2]", "fan")
+    assert ("n1: requested" in printed, "n2: requested" in printed) == (True, True)
+    asked = acting.control_plane.stores.repairs.requests_since(0.0)
+    assert {name: (one.verb, one.reason) for name, one in asked.items() if name != "n4"} == {
+        "n1": (Verb.HOLD, "fan"),
+        "n2": (Verb.HOLD, "fan"),
+    }
+
+
+def test_a_refused_node_does_not_stop_the_others(acting: Served) -> None:
+    printed = acting.run("node", "release", "n[3-4]", "repaired", status=3)
+    assert printed.count("release would change nothing") == 2
+    printed = acting.run("node", "burn-in", "n9,n4", "new", status=1)
+    assert ("node n9 is not known" in printed, "n4: requested" in printed) == (True, True)
+
+
+@pytest.mark.parametrize("hosts", ["n[1-", "", "n1,,n2"])
+def test_a_wrong_host_list_is_a_usage_error(hosts: str, acting: Served) -> None:
+    assert "write c7 or c[1-4,7]" in acting.run("node", "hold", hosts, "x", status=2)
+
+
+def test_pause_resume_breaker_and_mode(acting: Served) -> None:
+    assert "paused: maintenance (admin)" in acting.run("pause", "maintenance")
+    assert "paused      maintenance (admin)" in acting.run("status")
+    assert "not paused" in acting.run("resume", "done")
+    assert "closed" in acting.run("breaker", "show")
+    assert "closed" in acting.run("breaker", "reset", "it was a switch")
+    assert acting.run("mode") == "act\n"
+
+
+@pytest.mark.parametrize("text", ["2 hours", "yesterday", "h"])
+def test_a_wrong_time_is_a_usage_error(text: str, acting: Served) -> None:
+    assert "write 2h for two hours ago" in acting.run("decision", "list", "--since", text, status=2)
+
+
+@pytest.mark.parametrize("text", ["2h", "90s", "2026-01-31T12:00", "2026-01-31"])
+def test_times_are_durations_before_now_or_times_in_utc(text: str, acting: Served) -> None:
+    acting.run("decision", "list", "--since", text)

@@ -1,0 +1,60 @@
+"""`understudy status`: counts, and what needs a person, in about 20 lines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Served
+from understudy_client import Status
+from understudy_client.records import LoopState, SlurmReading, SparePool
+from understudy_controlplane.cli.status import lines
+
+NOW = 1_000_000.0
+
+
+def status(**changes: Any) -> Status:
+    values: dict[str, Any] = {
+        "cluster": "c",
+        "mode": "act",
+        "paused": "",
+        "breaker": "",
+        "slurm": SlurmReading(NOW - 1, ""),
+        "loop": LoopState(NOW - 2, 0.25, ""),
+        "nodes": {"quarantined": 12, "in_service": 12_480},
+        "spares": SparePool(7, 8),
+        "incidents_open": 3,
+        "recoveries_running": 1,
+        "problems": (),
+    }
+    return Status(**values | changes)
+
+
+def test_it_counts() -> None:
+    shown = lines(status(), NOW)
+    assert "nodes       12,492: 12,480 in_service, 12 quarantined" in shown
+    assert "spares      7 of 8" in shown
+    assert "Slurm       read 1 s ago" in shown
+    assert shown[-1] == "nothing needs a person"
+
+
+def test_it_names_what_needs_a_person() -> None:
+    shown = lines(status(problems=("the loop hangs",), slurm=SlurmReading(0.0, "timed out")), NOW)
+    assert shown[-3:] == ["needs a person:", "  the loop hangs", "  Slurm cannot be read: timed out"]
+    assert "Slurm       not read yet" in shown
+
+
+@pytest.mark.parametrize("problems", [0, 10, 11, 5000])
+def test_it_stays_short(problems: int) -> None:
+    shown = lines(status(problems=tuple(f"problem {number}" for number in range(problems))), NOW)
+    assert len(shown) <= 22
+    assert (f"  and {problems - 10} more: `understudy status --json`" in shown) == (problems > 10)
+
+
+def test_it_is_what_the_control_plane_answers(observing: Served) -> None:
+    printed = observing.run("status")
+    assert "mode        observe: decides and records, changes nothing" in printed
+    assert "nodes       4: 4 in_service" in printed
+    assert json.loads(observing.run("status", "--json"))["nodes"] == {"in_service": 4}
