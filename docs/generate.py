@@ -8,11 +8,13 @@ from pathlib import Path
 
 import click
 import msgspec
+from prometheus_client import ProcessCollector
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from understudy_agent.commands import EXIT_CODES, GROUPS
 from understudy_agent.config import Config as AgentConfig
+from understudy_controlplane.api.exported import GPU_METRICS, GPU_SERIES_MAX, JOBS, JOBS_MAX, METRIC_GROUPS, NODES
 from understudy_controlplane.cli.explained_code import DECODED, ECHOES, FOLLOWS, REPAIRS
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.table import (
@@ -24,6 +26,7 @@ from understudy_controlplane.detect.xid import SIGNALS
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.live.meters import Meter, Meters
 from understudy_controlplane.plan.rule import Severity
 from understudy_controlplane.plan.slurm_rules import RULES
 from understudy_controlplane.xid_policy import PolicyRow, default_policy
@@ -470,7 +473,65 @@ def _parameters(program: click.Command) -> Iterator[str]:
             yield option if one.required else f"[{option}]"
 
 
+def metrics() -> str:
+    sections = [
+        *(
+            (group, [(m.full_name, m.kind.value, m.labels, m.series, m.help, m.dcgm) for m in of_group])
+            for group, of_group in METRIC_GROUPS.items()
+        ),
+        ("Counters and histograms of the process", [(*_meter(m), "") for m in Meters().described]),
+        ("The process", list(_process_metrics())),
+    ]
+    per_node = len(NODES)
+    lines = [
+        "# Metrics",
+        "",
+        GENERATED,
+        "",
+        "`GET /metrics`, in the text format of Prometheus, needs a token of role `metrics` (or `server.open_metrics`).",
+        "",
+        "A scrape reads memory alone: no database, no Slurm, no wait for the loop. The text is made on a thread of its",
+        "own and answers all scrapes of the next moments, for ten times as long as it took to make. Counters begin at",
+        "zero when the process does. Every name begins with `understudy_`. A metric without a value has no series.",
+        "",
+        "## How many series",
+        "| of | series |",
+        "|---|---|",
+        f"| a node | {per_node} |",
+        f"| a GPU | {len(GPU_METRICS)}, while all GPUs together have no more than {GPU_SERIES_MAX:,}; above that "
+        "only GPUs that are not well have series |",
+        f"| a managed job that runs | {len(JOBS)}, of {JOBS_MAX} jobs at most |",
+        "| the rest | some 600 |",
+        "",
+        f"12,500 nodes have {12_500 * per_node:,} series, at most {GPU_SERIES_MAX:,} of GPUs and",
+        f"{JOBS_MAX * len(JOBS):,} of jobs. A label that changes, as a node's state, begins a new series.",
+        "",
+    ]
+    for title, rows in sections:
+        lines += [f"## {title}", "| metric | type | labels | series | meaning |", "|---|---|---|---|---|"]
+        for name, kind, labels, series, meaning, dcgm in rows:
+            same = (
+                f" dcgm-exporter: `{dcgm.partition(',')[0]}`{dcgm.partition(',')[1]}{dcgm.partition(',')[2]}."
+                if dcgm
+                else ""
+            )
+            lines.append(f"| `{name}` | {kind} | {', '.join(labels)} | {series} | {meaning}{same} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _meter(meter: Meter) -> tuple[str, str, tuple[str, ...], str, str]:
+    return meter.name, meter.kind, meter.labels, meter.series, meter.help
+
+
+def _process_metrics() -> Iterator[tuple[str, str, tuple[str, ...], str, str, str]]:
+    for family in ProcessCollector(namespace="understudy", registry=None).collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        yield name, family.type, (), "1", family.documentation, ""
+
+
 DOCUMENTS = {
+    "metrics.md": metrics,
     "cli.md": cli,
     "node-states.md": node_states,
     "configuration.md": configuration,

@@ -142,6 +142,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
         rates=Rates(config.limits.reports_per_second_per_node),
+        meters=loop.pulse.meters,
     )
     return Core(loop, telemetry, stores, launchers, reports)
 
@@ -225,6 +226,7 @@ def _reads(config: Config, core: Core, clock: Clock) -> ReadDependencies:
         core.loop.pulse,
         Readers(limits.reads_at_once, limits.reads_waiting_max),
         Readers(health_threads, limits.reads_waiting_max),
+        Readers(1, limits.reads_waiting_max),
         engine,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -46,6 +46,9 @@ IDLE_TICK_SECONDS = 0.5
 RECOVERING_TICK_SECONDS = 0.1
 SOON_SHARE = 0.25
 """Of the interval between readings of Slurm, where one is asked for."""
+
+TICKETS_AGE_MAX_SECONDS = 5.0
+"""Of what `/metrics` shows of them."""
 
 RECORDED_SECONDS = 7 * 24 * HOUR_SECONDS
 """How far back a new process looks for decisions that were recorded already."""
@@ -88,6 +91,8 @@ class Loop:
         self._stop = threading.Event()
         self.pulse = Pulse(slurm=observer.reading)
         self.verdicts = Verdicts()
+        self._running: frozenset[int] = frozenset()  # recoveries, in the tick before
+        self._tickets_read_at = 0.0
 
     def run(self) -> None:
         """Ticks until `stop`. A tick that fails is logged and shown by `/healthz`; the next one may work. Where another
@@ -129,6 +134,7 @@ class Loop:
         """Returns whether recoveries are under way, so that the next tick should come soon."""
         self._look_at_clock()
         begun = self._clock.now()
+        self._look_at_tickets(begun)
         snapshot, findings, decisions = self._judge(RECOVERING_TICK_SECONDS if recovering else self._age_max_seconds())
         if any(one.plan for one in decisions) and (snapshot.slurm_read_at or 0.0) < begun:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
@@ -136,6 +142,7 @@ class Loop:
         self.pulse.last_error = ""
         self._record(decisions, findings, snapshot)
         recoveries = self._stores.recoveries.running()
+        self._count_ended(recoveries)
         # In mode observe a recovery begun before stays where it is, and is shown as running.
         acting = snapshot.mode is Mode.ACT and not snapshot.slurm_error
         if acting:
@@ -145,6 +152,7 @@ class Loop:
             self._runner.unreadable()
         self.pulse.last_tick_at = self._clock.now()
         self.pulse.tick_seconds = self.pulse.last_tick_at - begun
+        self.pulse.meters.tick_seconds.observe(self.pulse.tick_seconds)
         self.pulse.ticks_total += 1
         return acting and bool(recoveries)
 
@@ -169,6 +177,17 @@ class Loop:
         self.observer.begin()
         self._runner.unreadable()
 
+    def _look_at_tickets(self, now: float) -> None:
+        if not 0 <= now - self._tickets_read_at < TICKETS_AGE_MAX_SECONDS:
+            self._tickets_read_at = now
+            self.pulse.tickets_opened_at = self._stores.repairs.open_tickets()
+
+    def _count_ended(self, running: Sequence[Recovery]) -> None:
+        now_running = frozenset(recovery.id for recovery in running)
+        for recovery_id in self._running - now_running:
+            self.pulse.meters.note_ended(self._stores.recoveries.get(recovery_id))
+        self._running = now_running
+
     def _advance(self, recovery: Recovery, its_course: Course) -> bool:
         """Whether to go on with others: a recovery that runs into something unforeseen does not hold them up."""
         self.pulse.turns += 1
@@ -187,14 +206,17 @@ class Loop:
         """
         view = self.observer.read_slurm(slurm_age_max_seconds)
         if view is not None:
+            self.pulse.meters.slurm_read_seconds.observe(self.pulse.slurm.seconds)
             self._slurm_recorder.record(view)
         observation = self.observer.look(view)
+        self.pulse.meters.note_kernel_events(observation.new_events)
         self._agent_recorder.record(observation)
         return observation.snapshot
 
     def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
         snapshot = self.look(slurm_age_max_seconds)
         self.pulse.snapshot = snapshot
+        self.pulse.meters.note_snapshot(snapshot)
         self.verdicts.set(unfit_nodes(snapshot), snapshot.slurm_read_at)
         self._launchers.replace_orders(launcher_orders(snapshot))
         findings = detect(snapshot, self._config)
@@ -216,6 +238,7 @@ class Loop:
             self._stores.journal.record(news, now, rows)
         self._recorded = self._recorded.after(decisions, news)
         for decision in (one.decision for one in news):
+            self.pulse.meters.decisions.labels(decision.action.value, decision.because.value).inc()
             log.info(
                 "decision",
                 row=decision.row,

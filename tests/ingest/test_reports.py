@@ -13,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
+from structlog.testing import capture_logs
 
 from tests import builders as b
 from tests.new_database import new_database
@@ -38,8 +39,10 @@ from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import refuse_denied
 from understudy_controlplane.ingest.rates import Rates
+from understudy_controlplane.ingest.refusals import Cause
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
+from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import open_database
@@ -58,6 +61,7 @@ class Route:
     directory: JobDirectory
     woken: list[float] = field(default_factory=list)
     unfit: dict[str, str] = field(default_factory=dict)
+    meters: Meters = field(default_factory=Meters)
 
     def post(self, content: bytes | Report, headers: dict[str, str] | None = None) -> httpx.Response:
         """With the token of the report's own node, unless `headers` are others."""
@@ -93,6 +97,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
         return (20, f"/c/20/{known.row}/{attempt}")
 
     unfit: dict[str, str] = {}
+    meters = Meters()
     deps = ReportDependencies(
         b.CLUSTER,
         telemetry,
@@ -105,6 +110,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
         give,
         lambda node, _now: unfit.get(node, ""),
         Rates(per_second=50),
+        meters=meters,
     )
     app = FastAPI()
     add_tokens(engine, ["n1", "n2", "n3", "n4", "n8", "n99"])
@@ -112,7 +118,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
     admission = admission_of(engine, Still())
     app.include_router(reports_router(deps, admission))
     with TestClient(app) as client:
-        yield Route(client, engine, telemetry, directory, woken, unfit)
+        yield Route(client, engine, telemetry, directory, woken, unfit, meters)
     admission.close()
     engine.dispose()
 
@@ -256,6 +262,42 @@ def test_an_invalid_fact_beside_one_of_an_unknown_kind_is_refused(route: Route) 
 
 def test_an_unknown_wire_version_is_named_whatever_else_is_in_the_report(route: Route) -> None:
     refused(route.post(b'{"version": 7, "something": "new"}'), 400, "wire version 7", "supports 1")
+
+
+def test_refused_reports_are_counted_by_cause_and_each_sender_and_cause_is_logged_once(route: Route) -> None:
+    oversized = b'{"version": 1, "node": "' + b"x" * REPORT_BYTES_MAX + b'"}'
+    with capture_logs() as lines:
+        for _ in range(3):
+            route.post(b.report("n1"), {})
+            route.post(b.report("n1"), bearer(Role.NODE, "n8"))
+            route.post(oversized)
+            route.post(b"[")
+            route.post(b'{"version": 7}')
+            route.post(b.report("n1", cluster="elsewhere"))
+            route.post(b.report("n1", facts=[b.xid_event("n1", 79, sequence=n).event for n in range(257)]))
+            route.post(b.report("n99"))
+        route.post(b.report("n1"))
+    counted = {
+        cause.value: route.meters.registry.get_sample_value("understudy_reports_refused_total", {"cause": cause.value})
+        for cause in Cause
+    }
+    assert counted == {
+        "token": 6,
+        "rate": 0,
+        "too_large": 3,
+        "unreadable": 3,
+        "version": 3,
+        "cluster": 3,
+        "content": 3,
+        "unknown_node": 3,
+        "database": 0,
+    }
+    logged = [(line["sender"], line["cause"]) for line in lines if line["event"] == "report_refused"]
+    assert sorted(logged) == sorted(
+        [("testclient", "token"), ("n8", "token"), ("n99", "unknown_node")]
+        + [("n1", cause) for cause in ("too_large", "unreadable", "version", "cluster", "content")]
+    )
+    assert any("'elsewhere'" in str(line.get("error")) for line in lines)
 
 
 def test_an_oversized_report_is_refused(route: Route) -> None:

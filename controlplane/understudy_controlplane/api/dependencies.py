@@ -26,7 +26,7 @@ RecoveryId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/recov
 
 @dataclass(frozen=True, slots=True)
 class ReadDependencies:
-    """`pulse.snapshot` is the loop's newest. `health` has a thread of its own: a health check waits for no reader."""
+    """`pulse.snapshot` is the newest of the loop. Checks of health and scrapes have threads of their own."""
 
     config: Config
     clock: Clock
@@ -36,9 +36,11 @@ class ReadDependencies:
     pulse: Pulse
     readers: Readers
     health: Readers
+    scrapes: Readers
     engine: Engine
 
     def close(self) -> None:
         self.readers.close()
         self.health.close()
+        self.scrapes.close()
         self.engine.dispose()

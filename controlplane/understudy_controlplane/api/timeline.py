@@ -1,29 +1,9 @@
-"""The phases of a recovery: when each phase was reached, in milliseconds since the fault."""
+"""The phases of a recovery in milliseconds since the fault."""
 
 from __future__ import annotations
 
-from understudy_controlplane.fleet.recovery import Recovery, StepName, StepStatus
-
-PHASE_STEPS = {
-    "drained": StepName.DRAIN_NODES,
-    "relaunched": StepName.ORDER_RESTART,
-    "seats_held": StepName.BIND_JOB,
-    "requeued": StepName.REQUEUE_JOB,
-    "running": StepName.AWAIT_PROCESSES,
-    "first_step": StepName.AWAIT_FIRST_STEP,
-}
-"""`relaunched`: the launcher has reported that the next launch has begun. `seats_held`: the job is bound to its seats.
-`running`: the last process of the gang has started."""
-
-
-def phase_times(recovery: Recovery) -> dict[str, float]:
-    """Phase → seconds since the epoch, of the phases reached."""
-    times = {"detected": recovery.detected_at, "decided": recovery.decided_at}
-    for phase, name in PHASE_STEPS.items():
-        step = recovery.step(name)
-        if step is not None and step.status is StepStatus.DONE and step.done_at is not None:
-            times[phase] = step.done_at
-    return times
+from understudy_controlplane.fleet.phases import phase_times
+from understudy_controlplane.fleet.recovery import Recovery
 
 
 def phases_ms(recovery: Recovery, fault_at: float) -> dict[str, int]:

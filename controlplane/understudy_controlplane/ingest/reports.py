@@ -6,13 +6,15 @@ Telemetry goes to memory at once; facts go to SQL before they are acknowledged.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
 import structlog
 from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.exceptions import HTTPException
 
 from understudy_agent.wire import (
     DISKS_PER_NODE_MAX,
@@ -31,7 +33,7 @@ from understudy_agent.wire import (
     Report,
     RestorePoint,
 )
-from understudy_controlplane.access.admission import Admission, Denied, only_for
+from understudy_controlplane.access.admission import Admission, Denied, address_of, only_for
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.detect.node_log import with_code
 from understudy_controlplane.fleet.identity import Identity, Permission
@@ -40,7 +42,9 @@ from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.decode import Decoded, decode_report
 from understudy_controlplane.ingest.rates import Rates
+from understudy_controlplane.ingest.refusals import BY_STATUS, Cause, Refusals, error_of
 from understudy_controlplane.live.directory import JobDirectory
+from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.facts import Circumstances, FactStore
@@ -83,35 +87,33 @@ class ReportDependencies:
     unfit: Callable[[str, float], str]
     rates: Rates
     newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
+    meters: Meters = field(default_factory=Meters)
 
 
 def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
     router = APIRouter()
+    refusals = Refusals(deps.meters)
     node = Depends(admission.require(Permission.REPORT))
 
     @router.post("/v1/reports")
     async def receive_report(request: Request) -> Response:
         """Take an agent's report: telemetry, and facts, which are stored before the answer."""
-        identity = await admission.admit(request, Permission.REPORT)
-        _within_rate(deps, identity.node)
-        body = await read_body(request)
-        if body is None:
-            return refuse(
-                413,
-                f"a report has at most {REPORT_BYTES_MAX} bytes",
-                "send fewer steps or facts in one report",
-            )
+        begun = time.perf_counter()
+        sender = address_of(request)
         try:
-            decoded = decode_report(body)
-        except NOT_UNDERSTOOD as error:
-            return _not_understood(body, error)
-        only_for(identity, decoded.report.node)
-        objection = objection_to(deps, decoded.report)
-        if objection is not None:
-            return objection
-        if decoded.unknown:
-            _note_unknown(deps, decoded)
-        return await _take(deps, decoded)
+            identity = await admission.admit(request, Permission.REPORT)
+            sender = identity.node
+            cause, answered = await _receive(deps, request, identity)
+        except Denied as denied:
+            refusals.note(BY_STATUS[denied.status], sender, denied.error, deps.clock.monotonic())
+            raise
+        except HTTPException as error:  # RequestLimits: the body is too large
+            refusals.note(Cause.TOO_LARGE, sender, str(error.detail), deps.clock.monotonic())
+            raise
+        if cause is not None:
+            refusals.note(cause, sender, error_of(answered), deps.clock.monotonic())
+        deps.meters.ingest_seconds.observe(time.perf_counter() - begun)
+        return answered
 
     @router.get("/v1/restore-point")
     async def restore_point(
@@ -143,6 +145,32 @@ def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
     return router
 
 
+async def _receive(deps: ReportDependencies, request: Request, identity: Identity) -> tuple[Cause | None, Response]:
+    """The answer, and why the report is refused; None: it is not. Raises Denied."""
+    _within_rate(deps, identity.node)
+    body = await read_body(request)
+    if body is None:
+        error = f"a report has at most {REPORT_BYTES_MAX} bytes"
+        return Cause.TOO_LARGE, refuse(413, error, "send fewer steps or facts in one report")
+    try:
+        decoded = decode_report(body)
+    except NOT_UNDERSTOOD as error:
+        version = _version_of(body)
+        if version != WIRE_VERSION:
+            return Cause.VERSION, wrong_version(version)
+        return Cause.UNREADABLE, _unreadable(error)
+    report = decoded.report
+    only_for(identity, report.node)
+    objection = objection_to(deps, report)
+    if objection is not None:
+        other = Cause.VERSION if report.version != WIRE_VERSION else Cause.CLUSTER
+        return BY_STATUS.get(objection.status_code, other), objection
+    if decoded.unknown:
+        _note_unknown(deps, decoded)
+    answered = await _take(deps, decoded)
+    return BY_STATUS.get(answered.status_code), answered
+
+
 def _not_running(deps: ReportDependencies, job_id: int, restart_count: int) -> Response:
     deps.read_slurm()
     return refuse(404, f"Slurm does not show attempt {restart_count} of job {job_id} yet", "ask again in a second")
@@ -167,14 +195,15 @@ async def read_body(request: Request) -> bytes | None:
     return body
 
 
-def _not_understood(body: bytes, error: Exception) -> Response:
-    """The refusal names the version where it differs: a newer agent's report may not be readable at all."""
+def _version_of(body: bytes) -> int:
+    """A newer agent's report may not be readable at all, except for its version."""
     try:
-        version = _version_decoder.decode(body).version
+        return _version_decoder.decode(body).version
     except NOT_UNDERSTOOD:
-        version = WIRE_VERSION
-    if version != WIRE_VERSION:
-        return wrong_version(version)
+        return WIRE_VERSION
+
+
+def _unreadable(error: Exception) -> Response:
     return refuse(
         400, f"the report cannot be read: {error}", "compare the message with agents/understudy_agent/wire.py"
     )

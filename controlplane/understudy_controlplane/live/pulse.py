@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.live.meters import Meters
 
 
 @dataclass(slots=True)
@@ -25,4 +26,6 @@ class Pulse:
     last_error: str = ""
     clock_jumps_total: int = 0
     snapshot: Snapshot | None = None  # the newest
+    tickets_opened_at: tuple[float, ...] = ()  # of the open tickets
+    meters: Meters = field(default_factory=Meters)
     slurm: SlurmReading = field(default_factory=SlurmReading)

@@ -25,18 +25,21 @@ class EventCache:
         self._last_hardware_id = 0
         self._hardware: dict[str, deque[StoredHardwareEvent]] = {}
 
-    def refresh(self, now: float) -> None:
-        """Read the events that the database received since the last call."""
+    def refresh(self, now: float) -> list[StoredKernelEvent]:
+        """Read the events that the database received since the last call. Returns those of kernel logs."""
         since = now - EVENT_AGE_MAX_SECONDS
+        new: list[StoredKernelEvent] = []
         for kernel_event in self._facts.kernel_events(self._last_kernel_id, since):
             self._last_kernel_id = kernel_event.id
             log = self._logs.get(kernel_event.node)
             if log is None:
                 log = self._logs[kernel_event.node] = NodeLog(self._burst_silence_seconds)
             log.add(kernel_event)
+            new.append(kernel_event)
         for event in self._facts.hardware_events(self._last_hardware_id, since):
             self._last_hardware_id = event.id
             self._hardware.setdefault(event.node, deque(maxlen=HARDWARE_EVENTS_MAX)).append(event)
+        return new
 
     def kernel_events(self, node: str, now: float) -> Sequence[StoredKernelEvent]:
         """A storm of events of the same text is one event with their number."""

@@ -14,6 +14,7 @@ from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     NodeRecord,
     NodeView,
+    StoredKernelEvent,
 )
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -48,6 +49,7 @@ class Observation:
     heard: Mapping[str, Heard]  # node → its newest report
     slurmds_first_answered: Sequence[str]
     gpus_due: Mapping[str, Sequence[Gpu]]  # node → its GPUs, where these have to be recorded
+    new_events: Sequence[StoredKernelEvent] = ()  # that were received since this process started and the last look
 
 
 class Observer:
@@ -93,9 +95,10 @@ class Observer:
         if view:  # while Slurm has never been read, the nodes are those in the database
             records = {name: record for name, record in records.items() if name in view.nodes}
         gpus_due = self._inventory.look(heard, now)
+        new_events = [one for one in self._events.refresh(now) if one.received_at >= self._started_at]
         probed = self._probe.probe(records, view.nodes if view else {}, heard, now)
         nodes = self._nodes(records, heard, probed.silent_since, now)
-        return Observation(self._snapshot(nodes, now), heard, probed.first_answers, gpus_due)
+        return Observation(self._snapshot(nodes, now), heard, probed.first_answers, gpus_due, new_events)
 
     def _snapshot(self, nodes: Mapping[str, NodeView], now: float) -> Snapshot:
         sources, view = self._sources, self._view
@@ -176,7 +179,6 @@ class Observer:
         slurmds_silent_since: Mapping[str, float],
         now: float,
     ) -> dict[str, NodeView]:
-        self._events.refresh(now)
         view = self._view
         pool = view.reservations.get(self._sources.config.spares.reservation) if view else None
         spares = frozenset(pool.nodes) if pool is not None and pool.made_for(POOL_USER) else frozenset()

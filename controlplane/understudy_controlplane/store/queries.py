@@ -228,30 +228,6 @@ class Queries:
         with reading(self._engine) as connection:
             return connection.execute(query).scalar()
 
-    def counts(self) -> dict[str, dict[str, int]]:
-        """How many there are of what, for the metrics: recoveries by kind and status, facts, open incidents."""
-        recovery, decision = tables.recovery, tables.decision
-        with reading(self._engine) as connection:
-            recoveries = connection.execute(
-                select(recovery.c.kind, recovery.c.status, func.count()).group_by(recovery.c.kind, recovery.c.status)
-            )
-            result = {"recoveries": {f"{kind}|{status}": count for kind, status, count in recoveries}}
-            decisions = connection.execute(
-                select(decision.c.action, decision.c.because, func.count()).group_by(
-                    decision.c.action, decision.c.because
-                )
-            )
-            result["decisions"] = {f"{action}|{because}": count for action, because, count in decisions}
-            xids = connection.execute(
-                select(tables.kernel_event.c.xid, func.count())
-                .where(tables.kernel_event.c.xid.is_not(None))
-                .group_by(tables.kernel_event.c.xid)
-            )
-            result["xids"] = {str(xid): count for xid, count in xids}
-            open_incidents = select(func.count()).where(tables.incident.c.closed_at.is_(None))
-            result["incidents"] = {"open": connection.execute(open_incidents).scalar_one()}
-        return result
-
 
 def _page(query: Select[Any], number: ColumnElement[int], limit: int, before: int) -> Select[Any]:
     return query.where(number < before).order_by(number.desc()).limit(limit)

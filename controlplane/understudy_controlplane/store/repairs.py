@@ -39,6 +39,7 @@ _BREAKER_OPENED = (
     .order_by(_DECISION.c.id.desc())
     .limit(1)
 )
+_OPEN_TICKETS = select(tables.ticket.c.opened_at).where(tables.ticket.c.closed_at.is_(None))
 _BREAKER_RESET_AT = select(func.max(_INTENT.c.at)).where(_INTENT.c.verb == Verb.RESET_BREAKER.value)
 
 
@@ -110,6 +111,11 @@ class RepairStore:
         with reading(self._engine) as connection:
             query = select(table.c.id).where(table.c.label == label, table.c.sent_at.is_not(None))
             return connection.execute(query).first() is not None
+
+    def open_tickets(self) -> tuple[float, ...]:
+        """When each was opened."""
+        with reading(self._engine) as connection:
+            return tuple(row.opened_at for row in connection.execute(_OPEN_TICKETS))
 
     def tickets(
         self, limit: int, before: int = ID_MAX, *, is_open: bool | None = None, number: int | None = None

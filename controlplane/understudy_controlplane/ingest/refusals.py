@@ -1,0 +1,74 @@
+"""Reports that were refused: counted by cause, and logged at a limited rate."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+import structlog
+from fastapi import Response
+
+from understudy_controlplane.access.admission import Denied
+from understudy_controlplane.live.meters import Meters
+
+log = structlog.get_logger()
+
+LOG_INTERVAL_SECONDS = 600.0
+"""Between two lines about the same sender and cause: an agent repeats its report every second."""
+
+REMEMBERED_MAX = 4096
+
+
+class Cause(StrEnum):
+    """Why a report was refused."""
+
+    TOKEN = "token"  # noqa: S105 - no secret; it is missing, unknown, expired, revoked, or of another role or node
+    RATE = "rate"  # the node sends too many
+    TOO_LARGE = "too_large"
+    UNREADABLE = "unreadable"
+    VERSION = "version"  # of the wire
+    CLUSTER = "cluster"  # another one than this control plane's
+    CONTENT = "content"  # it can be read, and cannot be true
+    UNKNOWN_NODE = "unknown_node"  # Slurm has no such node
+    DATABASE = "database"  # its facts could not be stored, or its token not be looked up
+
+
+BY_STATUS = {
+    401: Cause.TOKEN,
+    403: Cause.TOKEN,
+    404: Cause.UNKNOWN_NODE,
+    413: Cause.TOO_LARGE,
+    422: Cause.CONTENT,
+    429: Cause.RATE,
+    503: Cause.DATABASE,
+}
+
+
+class Refusals:
+    """For the thread of the event loop."""
+
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+        self._logged_at: dict[tuple[str, Cause], float] = {}
+        for cause in Cause:
+            meters.reports_refused.labels(cause.value)
+
+    def note(self, cause: Cause, sender: str, error: str, now: float) -> None:
+        """`sender`: a node, or an address where the node is not proven. `now` is monotonic."""
+        self._meters.reports_refused.labels(cause.value).inc()
+        key = (sender, cause)
+        logged_at = self._logged_at.get(key)
+        if logged_at is not None and now - logged_at < LOG_INTERVAL_SECONDS:
+            return
+        if len(self._logged_at) >= REMEMBERED_MAX:
+            self._logged_at.clear()
+        self._logged_at[key] = now
+        log.warning("report_refused", sender=sender, cause=cause.value, error=error)
+
+
+def error_of(refusal: Response | Denied) -> str:
+    """What the refusal reports to its receiver."""
+    if isinstance(refusal, Denied):
+        return refusal.error
+    answer = msgspec.json.decode(bytes(refusal.body), type=dict[str, object])
+    return str(answer.get("detail") or answer.get("error") or "")
