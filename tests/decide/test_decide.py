@@ -391,6 +391,9 @@ class TestNothing:
         unheard = b.node("n7", heard_at=None, is_spare=True)
         young = b.snapshot(broken("n2"), unheard, jobs=[b.job()], spares=SPARES, started_at=b.NOW - 2)
         assert only(decided(young)).because is Because.GATHERING
+        returning = b.node("n7", NodeState.UNKNOWN, is_spare=True)
+        back = b.snapshot(broken("n2"), returning, jobs=[b.job()], spares=SPARES, started_at=b.NOW - 2)
+        assert [one.because for one in decided(back) if one.row == 10] == [Because.GATHERING]
         older = b.snapshot(broken("n2"), unheard, jobs=[b.job()], spares=SPARES, started_at=b.NOW - 11)
         moved = [one for one in decided(older) if one.subject == "n2"]
         assert plan_of(only(moved)).kind is RecoveryKind.POOL_SWAP

@@ -159,8 +159,9 @@ class Snapshot:
 
     @cached_property
     def unheard(self) -> bool:
-        """Whether a node that Slurm would use has not reported since this process started."""
-        return any(node.heard_at is None and node.slurm and node.slurm.usable for node in self.nodes.values())
+        """Whether a node that Slurm would use has not reported since this process started, or does so just now."""
+        away = (node for node in self.nodes.values() if node.heard_at is None or node.state is NodeState.UNKNOWN)
+        return any(node.slurm is not None and node.slurm.usable for node in away)
 
     def incident_of(self, node: str) -> OpenIncident | None:
         """The open one of the node itself."""
