@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -98,6 +99,8 @@ class Rehearsal:
 
     def __init__(self, directory: Path, **config: Any) -> None:
         self.fake = VirtualSlurm(NODES)
+        self._loop_thread = threading.current_thread()
+        self._loop_slept = False
         self.line = Line(self.fake)
         self._config = self._write(directory, config)
         self.silent: set[str] = set()
@@ -140,6 +143,7 @@ class Rehearsal:
             self._report()
             self.each_tick()
             self.control_plane.loop.tick()
+            assert not self._loop_slept, "the loop slept: all other recoveries waited"
 
     def fail(self, node: str, xid: int = 79) -> None:
         event = b.xid_event(node, xid, self.fake.now, int(self.fake.now * 10), self._boot_id(node))
@@ -212,7 +216,7 @@ class Rehearsal:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _compose(self) -> ControlPlane:
-        outside = Outside(self.line, self._probe, self.clock, webhook=self)
+        outside = Outside(self.line, self._probe, self.clock, webhook=self, sleep=self._sleep)
         return compose(self._config, outside)
 
     def send(self, url: str, body: Mapping[str, Any]) -> None:
@@ -241,6 +245,10 @@ class Rehearsal:
 
     def _boot_id(self, name: str) -> str:
         return f"boot of {name}" + " again" * (self.boots[name] + (name in self.booted_again))
+
+    def _sleep(self, seconds: float) -> None:
+        self._loop_slept |= threading.current_thread() is self._loop_thread
+        self.fake.advance(seconds)
 
     def _probe(self, node: SlurmNode) -> bool:
         return node.name not in self.silent

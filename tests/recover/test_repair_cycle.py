@@ -389,6 +389,7 @@ def test_a_job_on_the_node_asks_for_all_partitions_of_its_node_and_then_for_each
         records={},
         gang=lambda _: GangFacts(hook_was_used=False),
         answers=lambda _: True,
+        is_gone=lambda _: False,
         config=b.config(),
         now=b.NOW,
         tickets=cast("Tickets", None),

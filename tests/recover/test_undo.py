@@ -36,6 +36,7 @@ def world(slurm: VirtualSlurm, state: NodeState) -> World:
         records={"n1": b.record("n1", state)},
         gang=lambda _count: GangFacts(hook_was_used=False),
         answers=lambda _node: True,
+        is_gone=lambda _node: False,
         config=b.config(),
         now=slurm.now,
         tickets=NoTickets(),

@@ -268,12 +268,14 @@ class Runner:
             self._reading = read_view(self._slurm, now)
             self._read_at = self._clock.now()  # after it: Slurm may take longer to answer than a reading stays fresh
         job = job_of(recovery.plan)
+        answers = self._asker()
         return World(
             plan=recovery.plan,
             slurm=self._reading,
             records=self._stores.fleet.nodes_named(_looked_at(recovery.plan)),
             gang=self._gang(recovery),
-            answers=self._asker(),
+            answers=answers,
+            is_gone=lambda node: self._is_gone(answers, node),
             config=self._config,
             now=now,
             worked_until=lambda: self._worked_until(recovery),
@@ -283,19 +285,22 @@ class Runner:
         )
 
     def _asker(self) -> Callable[[SlurmNode], bool]:
-        """Probes a slurmd's port, twice with a pause. A port that never answered the control plane proves nothing."""
+        """Probes a slurmd's port. A port that never answered the control plane proves nothing."""
         ever_open: frozenset[str] | None = None  # asked of the database by the few steps that ask any port
 
         def answers(node: SlurmNode) -> bool:
             nonlocal ever_open
             if ever_open is None:
                 ever_open = self._stores.fleet.slurmds_seen()
-            if node.name not in ever_open or self._answers(node):
-                return True
-            self._sleep(ASK_AGAIN_SECONDS)
-            return self._answers(node)
+            return node.name not in ever_open or self._answers(node)
 
         return answers
+
+    def _is_gone(self, answers: Callable[[SlurmNode], bool], node: SlurmNode) -> bool:
+        if answers(node):
+            return False
+        self._sleep(ASK_AGAIN_SECONDS)
+        return not answers(node)
 
     def _gang(self, recovery: Recovery) -> Callable[[int], GangFacts]:
         plan = recovery.swap

@@ -62,7 +62,8 @@ class World:
     slurm: SlurmView
     records: Mapping[str, NodeRecord]  # of the nodes that the plan takes out of service or declares down
     gang: Callable[[int], GangFacts]  # by restart count; asks the database
-    answers: Callable[[SlurmNode], bool]  # whether its slurmd answers at its port
+    answers: Callable[[SlurmNode], bool]  # whether its slurmd answers at its port now
+    is_gone: Callable[[SlurmNode], bool]  # twice it did not, with a pause: for effects, which run beside the loop
     config: Config
     now: float
     tickets: Tickets
@@ -98,9 +99,15 @@ class World:
         return node.reason != self.plan_as(DrainPlan).drain_reason and not (record is not None and record.owns(node))
 
     def mute(self, names: Iterable[str]) -> list[str]:
-        """Those of the nodes whose slurmd does not answer."""
-        nodes = [node for name in names if (node := self.slurm.nodes.get(name)) is not None and not node.down]
-        return [node.name for node in nodes if not self.answers(node)]
+        """Those of the nodes whose slurmd does not answer just now. Reason enough to wait."""
+        return [node.name for node in self._up(names) if not self.answers(node)]
+
+    def gone(self, names: Iterable[str]) -> list[str]:
+        """Those of the nodes whose slurmd does not answer, asked again after a pause. Reason enough to act."""
+        return [node.name for node in self._up(names) if self.is_gone(node)]
+
+    def _up(self, names: Iterable[str]) -> list[SlurmNode]:
+        return [node for name in names if (node := self.slurm.nodes.get(name)) is not None and not node.down]
 
     def shared(self, names: Iterable[str]) -> list[int]:
         """Jobs on these nodes that are not managed."""

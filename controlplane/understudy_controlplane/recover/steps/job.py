@@ -80,7 +80,7 @@ def requeue(world: World, slurm: Slurm) -> None:
     if world.job.failed_by_itself:
         slurm.requeue_failed_job(plan.job.job_id)
         return
-    dead = world.mute(name for name in world.job.nodes if name in plan.nodes)
+    dead = world.gone(name for name in world.job.nodes if name in plan.nodes)
     held = _held_by_others(world, dead)
     if held:
         raise SlurmError(f"{held}: left to their administrator")
