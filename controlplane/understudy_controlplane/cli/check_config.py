@@ -1,17 +1,193 @@
-"""`understudy check-config`: whether the control plane can use its configuration on this host."""
+"""`understudy check-config`: whether the control plane can use its configuration on this host. It changes nothing."""
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from understudy_controlplane.cli.options import config_of, config_option
+from understudy_controlplane.cli.options import config_of, config_option, json_option
+from understudy_controlplane.cli.output import Exit, print_json
+
+if TYPE_CHECKING:
+    from understudy_controlplane.config import Config
+    from understudy_controlplane.config import Slurm as SlurmPolicy
+    from understudy_controlplane.slurm.choose import Choice
+
+CONNECT_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    ok: bool
+    detail: str
+    """What was found; of a problem its cause and remedy."""
+
+
+class Wrong(Exception):
+    """The message has cause and remedy."""
 
 
 @click.command("check-config")
 @config_option
-def check_config(config: Path) -> None:
-    """Check the configuration file."""
+@json_option
+def check_config(config: Path, as_json: bool) -> None:
+    """Check the configuration, and try what it names: certificate, database, port, Slurm, addresses, webhook.
+
+    Run it as the control plane's user. Exits with 2 where the control plane could not work with it.
+    """
+    from understudy_controlplane.slurm.choose import choose
+
     loaded = config_of(config)
-    click.echo(f"{config}: valid. Cluster {loaded.cluster}, mode {loaded.mode.value}.")
+    checks = [Check(str(config), True, f"cluster {loaded.cluster}, mode {loaded.mode.value}"), *tried(loaded, choose)]
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        for check in checks:
+            click.echo(f"{'good ' if check.ok else 'WRONG'} {check.name}: {check.detail}")
+    sys.exit(Exit.DONE if all(check.ok for check in checks) else Exit.USAGE)
+
+
+def tried(config: Config, choose: Callable[[SlurmPolicy], Choice]) -> Iterator[Check]:
+    from understudy_controlplane.config import ConfigError
+
+    tries: dict[str, Callable[[], str]] = {
+        "server.tls_certificate": lambda: _certificate(config),
+        "server.database": lambda: _database(config.server.database),
+        "server.host, server.port": lambda: _port(config),
+        "server.munge_socket": lambda: _munge(config.server.munge_socket),
+        "slurm": lambda: _slurm(config, choose),
+        "repair.webhook": lambda: _webhook(config.repair.webhook),
+    }
+    for name, attempt in tries.items():
+        try:
+            found = attempt()
+        except (Wrong, ConfigError) as problem:
+            yield Check(name, False, str(problem).removeprefix(f"{name}: "))
+        else:
+            if found:
+                yield Check(name, True, found)
+
+
+def _certificate(config: Config) -> str:
+    from understudy_controlplane.serve import certificate_of
+
+    files = certificate_of(config)
+    return f"{files.certificate} and its key can be used" if files else "none: connections are not encrypted"
+
+
+def _database(url: str) -> str:
+    from understudy_controlplane.store.database import StoreError, look_at, read_url, without_secrets
+
+    shown = without_secrets(url)
+    try:
+        parsed = read_url(url)
+        if parsed.get_backend_name() == "sqlite" and parsed.database:
+            _writable(Path(parsed.database))
+        return f"{shown} {look_at(url)}"
+    except ModuleNotFoundError as error:
+        raise Wrong(f"{shown}: its driver {error.name} is not installed; install slurm-understudy[postgres]") from error
+    except (OSError, StoreError) as error:
+        cause = " ".join(str(getattr(error, "orig", None) or error).split())
+        raise Wrong(f"{shown}: cannot be used: {cause}; set the URL of a database that this user may write") from error
+
+
+def _writable(path: Path) -> None:
+    """SQLite writes other files beside the database. A folder that is missing is made at the first start."""
+    folder = next(one for one in path.absolute().parents if one.exists())
+    if not folder.is_dir():
+        raise Wrong(f"{path}: {folder} is no folder; set another path")
+    for one in filter(Path.exists, (path, folder)):
+        if not os.access(one, os.W_OK):
+            raise Wrong(f"{path}: this user may not write {one}; run this as the control plane's user, or set another")
+
+
+def _port(config: Config) -> str:
+    from understudy_controlplane.config import ConfigError
+    from understudy_controlplane.serve import listen
+
+    address = f"{config.server.host} port {config.server.port}"
+    try:
+        sockets = listen(config.server)
+    except ConfigError:
+        if _control_plane_answers(config):
+            return f"the control plane runs on {address}"
+        raise
+    for one in sockets:
+        one.close()
+    return f"{address} is free"
+
+
+def _control_plane_answers(config: Config) -> bool:
+    """Whether the program on the port answers as a control plane does."""
+    import httpx
+
+    host = config.server.host if config.server.host not in ("0.0.0.0", "::") else "localhost"  # noqa: S104 - compared
+    scheme = "https" if config.server.tls_certificate else "http"
+    url = httpx.URL(scheme=scheme, host=host, port=config.server.port, path="/healthz")
+    try:
+        # It sends nothing and trusts nothing that it reads: the certificate may be for another name.
+        answer = httpx.get(url, timeout=CONNECT_SECONDS, trust_env=False, verify=False)  # noqa: S501
+        body = answer.json()
+    except (httpx.HTTPError, ValueError):
+        return False
+    return isinstance(body, dict) and "slurm_error" in body
+
+
+def _munge(path: Path | None) -> str:
+    if path is None:
+        return ""
+    if not path.is_socket():
+        raise Wrong(f"{path} is no socket of munged; start munged, or remove the key for MUNGE's default")
+    return f"{path} is there"
+
+
+def _slurm(config: Config, choose: Callable[[SlurmPolicy], Choice]) -> str:
+    from understudy_controlplane.slurm.protocol import SlurmError
+
+    try:
+        choice = choose(config.slurm)
+        name = choice.slurm.cluster_name()
+        nodes = {node.name for node in choice.slurm.nodes()}
+    except SlurmError as error:
+        raise Wrong(f"cannot be read: {error}; `scontrol ping` must print UP here") from error
+    if name.casefold() != config.cluster.casefold():  # Slurm ignores case here
+        raise Wrong(f"cluster: this host's Slurm is the cluster {name!r}, not {config.cluster!r}; set the right one")
+    _addresses(config, nodes)
+    return f"cluster {name}, {len(nodes)} nodes, by {choice.name}"
+
+
+def _addresses(config: Config, nodes: set[str]) -> None:
+    from understudy_controlplane.access.addresses import addresses_of_host
+
+    for node, hosts in config.server.node_addresses.items():
+        if node not in nodes:
+            raise Wrong(f"server.node_addresses: Slurm has no node {node!r}; write NodeName as slurm.conf has it")
+        for host in hosts:
+            if not addresses_of_host(host):
+                raise Wrong(f"server.node_addresses: {host!r} of {node} has no address; write an IP address")
+
+
+def _webhook(url: str) -> str:
+    """Connects, and sends nothing."""
+    import httpx
+
+    if not url:
+        return ""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise Wrong(f"is no URL: {error}; write https://HOST/PATH") from error
+    port = parsed.port or (443 if parsed.scheme == "https" else 80)
+    try:
+        socket.create_connection((parsed.host, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise Wrong(f"cannot connect to {parsed.host} port {port}: {error}; set the URL of a receiver") from error
+    return f"{parsed.host} port {port} accepts connections"

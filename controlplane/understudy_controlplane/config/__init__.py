@@ -7,12 +7,15 @@ package. The pure rooms call a section a policy.
 from __future__ import annotations
 
 import difflib
+import textwrap
 import tomllib
-from enum import StrEnum
+from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from understudy_controlplane.config.action import Guards, Recovery, Repair, Validation
 from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
@@ -20,6 +23,9 @@ from understudy_controlplane.config.limits import Limits
 from understudy_controlplane.config.section import Section
 from understudy_controlplane.config.service import Gateway, Jobs, NoSpare, Server, Slurm, Spares
 from understudy_controlplane.xid_policy import RowOverride
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 __all__ = [
     "Config",
@@ -54,6 +60,9 @@ REMOVED = {
     "--file FILE` makes it",
 }
 """Settings of earlier releases, and what replaces them."""
+
+SECRET = ("server.database", "repair.webhook")
+"""Settings with values that may hold a password."""
 
 
 class ConfigError(Exception):
@@ -111,16 +120,32 @@ def load_config(path: Path) -> Config:
     return parse_config(text, str(path))
 
 
-def _explain(origin: str, error: Any) -> str:
-    location = [str(part) for part in error["loc"]]
+def _explain(origin: str, error: ErrorDetails) -> str:
+    location = [str(part) for part in error["loc"] if part != "[key]"]
     key = ".".join(location)
     if key in REMOVED:
         return f"{origin}: {key} is no setting any more: {REMOVED[key]}"
-    if error["type"] != "extra_forbidden":
-        return f"{origin}: {key}: {error['msg']}"
+    if error["type"] == "extra_forbidden":
+        return f"{origin}: unknown key '{key}'; {_meant(location)}"
+    if error["type"] == "value_error":  # the message of a validator of this package, which has a remedy
+        return f"{origin}: {key}: {error['msg'].removeprefix('Value error, ')}"
+    field = _field(location)
+    about = f" ({field.description})" if field and field.description else ""
+    if error["type"] == "missing":
+        return f"{origin}: {key}: is missing; set it{about}"
+    shown = "" if key in SECRET else f" = {textwrap.shorten(repr(error['input']), 60)}"
+    cause = error["msg"].replace("Input should be", "has to be").replace("String should", "has to")
+    remedy = "set another value"
+    default = field.get_default() if field else None
+    if default not in (None, PydanticUndefined):
+        remedy += f", or remove the key for its default {default.value if isinstance(default, Enum) else default!r}"
+    return f"{origin}: {key}{shown}: {cause}; {remedy}{about}"
+
+
+def _meant(location: list[str]) -> str:
     section: type[BaseModel] = Config
     for part in location[:-1]:
-        if part.isdigit():  # a row of the policy
+        if part not in section.model_fields:  # a row of the policy
             section = RowOverride
             break
         annotation = section.model_fields[part].annotation
@@ -128,5 +153,16 @@ def _explain(origin: str, error: Any) -> str:
             section = annotation
     keys = [field.alias or name for name, field in section.model_fields.items()]
     near = difflib.get_close_matches(location[-1], keys, n=1)
-    known = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(keys)}"
-    return f"{origin}: unknown key '{key}'; {known}"
+    return f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(keys)}"
+
+
+def _field(location: list[str]) -> FieldInfo | None:
+    """The setting that the location is, or is in."""
+    section: type[BaseModel] = Config
+    for part in location:
+        field = section.model_fields.get(part)
+        annotation = field.annotation if field else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return field
+        section = annotation
+    return None

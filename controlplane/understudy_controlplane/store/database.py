@@ -193,7 +193,8 @@ def look_at(url: str) -> str:
     parsed = read_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
         return "is not there yet: made at the first start"
-    engine = sqlalchemy.create_engine(url)
+    bounds = POSTGRESQL_BOUNDS if parsed.get_backend_name() == "postgresql" else {}
+    engine = sqlalchemy.create_engine(url, connect_args=bounds)
     try:
         with engine.connect() as connection:
             if sqlalchemy.inspect(connection).has_table("alembic_version"):

@@ -1,0 +1,218 @@
+"""`understudy check-config` tries what the configuration names. A problem has cause, remedy and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pydantic import BaseModel
+
+from tests import builders as b
+from tests.cli.conftest import Served
+from tests.new_database import new_database
+from understudy_controlplane.cli.check_config import tried
+from understudy_controlplane.cli.main import root
+from understudy_controlplane.config import Config, ConfigError, parse_config
+from understudy_controlplane.config import Slurm as Policy
+from understudy_controlplane.simulate.slurm import VirtualSlurm
+from understudy_controlplane.slurm.choose import Choice
+from understudy_controlplane.slurm.protocol import SlurmUnavailable
+
+
+class OtherCluster(VirtualSlurm):
+    def cluster_name(self) -> str:
+        return "production"
+
+
+class SilentSlurm(VirtualSlurm):
+    def cluster_name(self) -> str:
+        raise SlurmUnavailable("slurmctld does not answer")
+
+
+def chosen(slurm: VirtualSlurm | None = None) -> Callable[[Policy], Choice]:
+    return lambda _policy: Choice(slurm or VirtualSlurm(["n1"]), "cli", "a test")
+
+
+def problems(config: Config, slurm: VirtualSlurm | None = None) -> dict[str, str]:
+    return {check.name: check.detail for check in tried(config, chosen(slurm)) if not check.ok}
+
+
+@pytest.fixture
+def usable(tmp_path: Path) -> dict[str, Any]:
+    return {"port": 0, "database": new_database(tmp_path / "fleet.db")}
+
+
+def test_a_configuration_that_can_be_used_has_no_problem(usable: dict[str, Any]) -> None:
+    config = b.config(server=usable | {"node_addresses": {"n1": ["127.0.0.1"]}})
+    found = {check.name: check.detail for check in tried(config, chosen())}
+    assert problems(config) == {}
+    assert found["slurm"] == "cluster testbed, 1 nodes, by cli"
+    assert "can be opened" in found["server.database"]
+
+
+DATABASES = [
+    ("nonsense", "the URL cannot be read"),
+    ("oracle://host/x", "its driver"),
+    ("sqlite:////etc/passwd/fleet.db", "/etc/passwd is no folder"),
+    ("postgresql+psycopg://me:correct-horse@127.0.0.1:1/x", "refused"),
+]
+
+
+@pytest.mark.parametrize(("url", "cause"), DATABASES)
+def test_a_database_that_cannot_be_used_is_named_with_its_real_error_and_no_password(
+    usable: dict[str, Any], url: str, cause: str
+) -> None:
+    detail = problems(b.config(server=usable | {"database": url}))["server.database"]
+    assert cause in detail
+    assert "; " in detail
+    assert "correct-horse" not in detail
+    assert "sqlalche.me" not in detail
+
+
+def test_a_file_that_is_no_database_is_refused(usable: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("this is no database\n" * 100)
+    detail = problems(b.config(server=usable | {"database": f"sqlite:///{tmp_path}/text.db"}))["server.database"]
+    assert "file is not a database" in detail
+    assert (tmp_path / "text.db").read_text().startswith("this is no database"), "it is left as it was"
+
+
+def test_a_database_that_this_user_may_not_write_is_refused(
+    usable: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != tmp_path)
+    assert (
+        f"this user may not write {tmp_path}; run this as the" in problems(b.config(server=usable))["server.database"]
+    )
+
+
+def test_a_database_that_is_not_there_yet_is_not_made(usable: dict[str, Any], tmp_path: Path) -> None:
+    assert problems(b.config(server=usable | {"database": f"sqlite:///{tmp_path}/new/fleet.db"})) == {}
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_port_that_is_taken_is_named(usable: dict[str, Any]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        other.settimeout(5.0)
+
+        def disconnect() -> None:
+            other.accept()[0].close()
+
+        thread = threading.Thread(target=disconnect)
+        thread.start()
+        detail = problems(b.config(server=usable | {"port": port}))["server.host, server.port"]
+        thread.join()
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use; `ss -ltnp" in detail
+
+
+def test_the_control_plane_itself_may_have_the_port(usable: dict[str, Any], observing: Served) -> None:
+    port = int(observing.url.rpartition(":")[2])
+    assert problems(b.config(server=usable | {"port": port})) == {}
+
+
+def test_slurm_is_read(usable: dict[str, Any]) -> None:
+    config = b.config(server=usable)
+    assert "this host's Slurm is the cluster 'production', not 'testbed'" in problems(config, OtherCluster([]))["slurm"]
+    assert "slurmctld does not answer; `scontrol ping`" in problems(config, SilentSlurm([]))["slurm"]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "cause"),
+    [
+        ({"n9": ["127.0.0.1"]}, "Slurm has no node 'n9'"),
+        ({"n1": ["understudy.invalid"]}, "'understudy.invalid' of n1 has no address; write an IP address"),
+    ],
+)
+def test_addresses_of_nodes_are_looked_up(usable: dict[str, Any], addresses: dict[str, list[str]], cause: str) -> None:
+    assert cause in problems(b.config(server=usable | {"node_addresses": addresses}))["slurm"]
+
+
+def test_files_and_receivers_that_are_not_there_are_named(usable: dict[str, Any], tmp_path: Path) -> None:
+    missing = {"tls_certificate": str(tmp_path / "a.pem"), "tls_key": str(tmp_path / "a.key")}
+    server = usable | missing | {"munge_socket": str(tmp_path / "munge")}
+    found = problems(b.config(server=server, repair={"webhook": "http://127.0.0.1:1/secret"}))
+    assert "No such file" in found["server.tls_certificate"]
+    assert "is no socket of munged; start munged" in found["server.munge_socket"]
+    assert "cannot connect to 127.0.0.1 port 1: " in found["repair.webhook"]
+    assert "secret" not in found["repair.webhook"]
+
+
+@pytest.mark.integration  # it looks for a Python with pyslurm
+def test_the_command_prints_each_check_and_ends_with_2(tmp_path: Path, usable: dict[str, Any]) -> None:
+    path = tmp_path / "controlplane.toml"
+    path.write_text(
+        f'cluster = "c"\n[server]\nport = 0\ndatabase = "{usable["database"]}"\n[slurm]\ngateway = "pyslurm"\n'
+        'pyslurm_python = "/nowhere/python"\n'
+    )
+    printed = CliRunner().invoke(root, ["check-config", "--config", str(path)])
+    assert printed.exit_code == 2
+    assert f"good  {path}: cluster c, mode observe" in printed.output
+    assert "WRONG slurm: cannot be read: " in printed.output
+    checks = json.loads(CliRunner().invoke(root, ["check-config", "--json", "--config", str(path)]).output)
+    assert [check["ok"] for check in checks] == [True, True, True, True, False]
+
+
+def fields(section: type[BaseModel], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, field in section.model_fields.items():
+        key = (*prefix, field.alias or name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from fields(field.annotation, key)
+        else:
+            yield key
+
+
+def bounds(section: type[BaseModel], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Each setting with limits, with a number outside of them."""
+    for name, field in section.model_fields.items():
+        key = (*prefix, field.alias or name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from bounds(field.annotation, key)
+        for limit in field.metadata:
+            low, high = (
+                getattr(limit, "ge", getattr(limit, "gt", None)),
+                getattr(limit, "le", getattr(limit, "lt", None)),
+            )
+            if isinstance(low, int | float):
+                yield key, str(low - 1)
+            if isinstance(high, int | float):
+                yield key, str(high + 1)
+
+
+KEYS = list(fields(Config))
+
+
+@pytest.mark.parametrize("key", KEYS, ids=".".join)
+@pytest.mark.parametrize("value", ["{ wrong = { wrong = [] } }", "[[]]"], ids=["table", "list"])
+def test_each_key_with_a_value_of_another_kind_is_named_with_cause_and_remedy(key: tuple[str, ...], value: str) -> None:
+    cluster = "" if key == ("cluster",) else 'cluster = "c"\n'
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f"{cluster}{section_of(key)}{key[-1]} = {{ wrong = {{ wrong = [] }} }}\n", "site.toml")
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith("site.toml: ") and ".".join(key) in line and "; " in line for line in lines), lines
+
+
+def section_of(key: tuple[str, ...]) -> str:
+    return f"[{'.'.join(key[:-1])}]\n" if key[1:] else ""
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), list(bounds(Config)), ids=lambda one: ".".join(one) if isinstance(one, tuple) else one
+)
+def test_each_number_outside_its_bounds_is_named_with_them(key: tuple[str, ...], value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f'cluster = "c"\n{section_of(key)}{key[-1]} = {value}\n', "site.toml")
+    assert f"site.toml: {'.'.join(key)} = {value}: has to be " in str(caught.value)
+    assert "; set another value" in str(caught.value)
+
+
+def test_a_value_that_may_hold_a_password_is_not_shown() -> None:
+    with pytest.raises(ConfigError, match=r"repair\.webhook: has to match pattern") as caught:
+        parse_config('cluster = "c"\n[repair]\nwebhook = "htps://me:correct-horse@x"', "site.toml")
+    assert "correct-horse" not in str(caught.value)
