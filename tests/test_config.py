@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from understudy_controlplane.config import ConfigError, Mode, load_config, parse_config
+from understudy_controlplane.config import ConfigError, Mode, Retention, load_config, parse_config
+from understudy_controlplane.decide.ladder import WEEK_SECONDS
+from understudy_controlplane.decide.retention import DAY_SECONDS
+from understudy_controlplane.loop import RECORDED_SECONDS
+from understudy_controlplane.observe.event_cache import EVENT_AGE_MAX_SECONDS
+from understudy_controlplane.observe.observer import (
+    DISOBEYED_AGE_MAX_SECONDS,
+    REFUSAL_AGE_MAX_SECONDS,
+    REQUEST_AGE_MAX_SECONDS,
+)
 
 
 def complaint(text: str) -> str:
@@ -69,6 +78,39 @@ def test_a_setting_of_an_earlier_release_says_what_replaces_it(key: str) -> None
     message = complaint(f'cluster = "c"\n[server]\n{key} = "/etc/understudy/a.token"')
     assert f"server.{key} is no setting any more" in message
     assert "understudy token create --role" in message
+
+
+class TestRetention:
+    def test_keeps_all_that_the_control_plane_decides_by(self) -> None:
+        """The shortest times that a site may set are not shorter than any look back."""
+        shortest = Retention(
+            incidents_days=30, idle_decisions_days=7, events_days=8, jobs_days=8, job_details_days=8, gpus_days=30
+        )
+        week, day = WEEK_SECONDS, DAY_SECONDS
+        looks_back = {
+            "incidents_days": (week, REQUEST_AGE_MAX_SECONDS, DISOBEYED_AGE_MAX_SECONDS),
+            "idle_decisions_days": (RECORDED_SECONDS,),
+            "events_days": (EVENT_AGE_MAX_SECONDS, REFUSAL_AGE_MAX_SECONDS, week),
+            "jobs_days": (week,),
+            "job_details_days": (EVENT_AGE_MAX_SECONDS, week),
+        }
+        for name, seconds in looks_back.items():
+            assert getattr(shortest, name) * day >= max(seconds), name
+
+    @pytest.mark.parametrize("name", ["incidents_days", "idle_decisions_days", "events_days", "job_details_days"])
+    def test_that_is_shorter_is_refused(self, name: str) -> None:
+        assert f"retention.{name} = 6: has to be greater" in complaint(f'cluster = "c"\n[retention]\n{name} = 6')
+
+    @pytest.mark.parametrize("name", ["events_days", "jobs_days"])
+    def test_that_forgets_what_counts_against_a_node_is_refused(self, name: str) -> None:
+        text = f'cluster = "c"\n[lemon]\ndays = 28\n[retention]\njob_details_days = 8\n{name} = '
+        assert f"retention.{name} must not be less than lemon.days" in complaint(f"{text}27")
+        parse_config(f"{text}28", "site.toml")
+
+    def test_details_do_not_outlast_their_job(self) -> None:
+        assert "jobs_days must not be less than job_details_days" in complaint(
+            'cluster = "c"\n[retention]\njobs_days = 28\njob_details_days = 29'
+        )
 
 
 class TestXidPolicy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +46,7 @@ from understudy_controlplane.loop import Loop
 from understudy_controlplane.notify.webhook import Webhook
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.observe.sources import Sources
+from understudy_controlplane.pruner import Pruner
 from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Effects, Runner
@@ -54,6 +55,7 @@ from understudy_controlplane.slurm.protocol import Slurm
 from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.database import open_database, open_reader
 from understudy_controlplane.store.queries import Queries
+from understudy_controlplane.store.retention import RetentionStore
 from understudy_controlplane.store.stores import Stores
 from understudy_controlplane.store.tokens import TokenStore
 
@@ -155,9 +157,10 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     reads = _reads(config, core, clock)
     tokens = TokenStore(engine)
     admission = Admission(Tokens(tokens, clock), _open_to_all(config))
+    pruner = Pruner(RetentionStore(engine), config.retention, clock)
     app = FastAPI(
         title="Understudy",
-        lifespan=_lifespan(loop, engine, reads, admission, outside.stopping),
+        lifespan=_lifespan((loop, pruner), engine, reads, admission, outside.stopping),
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -264,16 +267,23 @@ def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
 
 
 def _lifespan(
-    loop: Loop, engine: Engine, reads: ReadDependencies, admission: Admission, stopping: Callable[[], None]
+    parts: Sequence[Loop | Pruner],
+    engine: Engine,
+    reads: ReadDependencies,
+    admission: Admission,
+    stopping: Callable[[], None],
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        thread = threading.Thread(target=loop.run, name="loop", daemon=True)
-        thread.start()
+        threads = [threading.Thread(target=one.run, name=type(one).__name__, daemon=True) for one in parts]
+        for thread in threads:
+            thread.start()
         yield
         stopping()
-        loop.stop()
-        thread.join(LOOP_END_SECONDS)
+        for one in parts:
+            one.stop()
+        for thread in threads:
+            thread.join(LOOP_END_SECONDS)
         admission.close()
         reads.close()
         engine.dispose()

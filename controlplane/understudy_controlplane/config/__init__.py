@@ -11,15 +11,16 @@ import textwrap
 import tomllib
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from understudy_controlplane.config.action import Guards, Recovery, Repair, Validation
 from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
 from understudy_controlplane.config.limits import Limits
+from understudy_controlplane.config.retention import Retention
 from understudy_controlplane.config.section import Section
 from understudy_controlplane.config.service import Gateway, Jobs, NoSpare, Server, Slurm, Spares
 from understudy_controlplane.xid_policy import RowOverride
@@ -41,6 +42,7 @@ __all__ = [
     "NoSpare",
     "Recovery",
     "Repair",
+    "Retention",
     "Server",
     "Silence",
     "Slurm",
@@ -95,6 +97,15 @@ class Config(Section):
     recovery: Recovery = Recovery()
     repair: Repair = Repair()
     validation: Validation = Validation()
+    retention: Retention = Retention()
+
+    @model_validator(mode="after")
+    def _what_counts_against_a_node_is_kept(self) -> Self:
+        retention = self.retention
+        for name in ("incidents_days", "events_days", "jobs_days"):
+            if getattr(retention, name) < self.lemon.days:
+                raise ValueError(f"retention.{name} must not be less than lemon.days: the score of a node counts them")
+        return self
 
     @property
     def probes_suspects(self) -> bool:
@@ -128,7 +139,7 @@ def _explain(origin: str, error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         return f"{origin}: unknown key '{key}'; {_meant(location)}"
     if error["type"] == "value_error":  # the message of a validator of this package, which has a remedy
-        return f"{origin}: {key}: {error['msg'].removeprefix('Value error, ')}"
+        return f"{': '.join(filter(None, (origin, key)))}: {error['msg'].removeprefix('Value error, ')}"
     field = _field(location)
     about = f" ({field.description})" if field and field.description else ""
     if error["type"] == "missing":

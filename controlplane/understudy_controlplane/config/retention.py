@@ -1,0 +1,51 @@
+"""The section `retention`: how long records stay in the database."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from understudy_controlplane.config.section import Section
+
+HISTORY_DAYS = 8
+"""What the control plane decides by goes back a week, and requests of operators a day more."""
+
+
+class Retention(Section):
+    incidents_days: float = Field(
+        730.0,
+        ge=30,
+        description="Days for which an incident that is over is kept with its findings, decisions, recoveries and "
+        "tickets, and requests of operators. Older ones are deleted.",
+    )
+    idle_decisions_days: float = Field(
+        7.0, ge=7, description="The same for decisions to do nothing. Those of an incident stay for `events_days`."
+    )
+    events_days: float = Field(
+        90.0, ge=HISTORY_DAYS, description="The same for kernel events, hardware events and refusals of the Prolog."
+    )
+    jobs_days: float = Field(
+        365.0,
+        ge=HISTORY_DAYS,
+        description="The same for jobs with their attempts and launches, from when Slurm last showed the job. A job of "
+        "a recovery stays as long as the recovery.",
+    )
+    job_details_days: float = Field(
+        30.0,
+        ge=HISTORY_DAYS,
+        description="The same for what ranks of such a job reported: starts, first steps, checkpoints, anomalies.",
+    )
+    shards_days: float = Field(
+        2.0, ge=1, description="The same for the shards of a complete checkpoint. The checkpoint itself stays."
+    )
+    gpus_days: float = Field(
+        730.0, ge=30, description="The same for where a GPU was seen, from when it was last seen there."
+    )
+    tokens_days: float = Field(90.0, ge=1, description="The same for tokens, from when they expired.")
+
+    @model_validator(mode="after")
+    def _jobs_outlast_their_details(self) -> Self:
+        if self.jobs_days < self.job_details_days:
+            raise ValueError("jobs_days must not be less than job_details_days")
+        return self

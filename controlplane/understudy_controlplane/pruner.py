@@ -1,0 +1,102 @@
+"""Deletes old records in small transactions, beside the loop: a tick waits for one of them at most."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from understudy_controlplane.clock import Clock, ClockWatch
+from understudy_controlplane.config import Retention
+from understudy_controlplane.decide.retention import Limits, limits
+from understudy_controlplane.store.database import StoreError
+from understudy_controlplane.store.retention import RULES, RetentionStore, Rule
+
+log = structlog.get_logger()
+
+INTERVAL_SECONDS = 3600.0
+"""Between two passes, and between the start and the first one: by then Slurm was read."""
+
+AFTER_JUMP_SECONDS = 24 * 3600.0
+"""Without a pass after the clock was set: with a clock that is wrong all records are old."""
+
+LOOK_SECONDS = 60.0
+"""Between two looks at the clock."""
+
+READ_AT_ONCE = 2000
+ROWS_MIN, ROWS_MAX = 10, 400
+TRANSACTION_SECONDS = 0.004
+"""Time that a transaction should take. Rows are added or left out accordingly."""
+
+PAUSE_FACTOR = 10.0
+"""Of a transaction's time, before the next one."""
+
+
+class Pruner:
+    def __init__(self, store: RetentionStore, policy: Retention, clock: Clock) -> None:
+        self._store = store
+        self._policy = policy
+        self._clock = clock
+        self._stopped = threading.Event()
+        self._rows = ROWS_MIN
+
+    def run(self) -> None:
+        """A pass every hour until `stop`. A pass that fails is logged; the next one begins where it ended."""
+        watch = ClockWatch(self._clock)
+        due = self._clock.monotonic() + INTERVAL_SECONDS
+        while not self._stopped.wait(LOOK_SECONDS):
+            if watch.jump_seconds():
+                due = self._clock.monotonic() + AFTER_JUMP_SECONDS
+            if self._clock.monotonic() < due:
+                continue
+            due = self._clock.monotonic() + INTERVAL_SECONDS
+            try:
+                deleted = self.prune(self._wait)
+            except StoreError as error:
+                log.exception("records_not_deleted", error=type(error).__name__)
+                continue
+            if deleted:
+                log.info("records_deleted", **deleted)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def count(self) -> Counter[str]:
+        """Table → rows that `prune` would delete. A row that waits for others to go is not counted."""
+        before = self._limits()
+        found: Counter[str] = Counter()
+        for rule in RULES:
+            found[rule.table.name] += self._store.count(rule, before)
+        return +found
+
+    def prune(self, wait: Callable[[float], object] = lambda _seconds: None) -> Counter[str]:
+        """Table → rows deleted. `wait` waits between two transactions."""
+        before = self._limits()
+        deleted: Counter[str] = Counter()
+        for rule in RULES:
+            while not self._stopped.is_set() and (ids := self._store.expired(rule, before, READ_AT_ONCE)):
+                some = self._delete(rule, before, ids, wait)
+                deleted[rule.table.name] += some
+                if not some:
+                    break
+        return +deleted
+
+    def _delete(self, rule: Rule, before: Limits, ids: list[int], wait: Callable[[float], object]) -> int:
+        deleted = 0
+        while ids and not self._stopped.is_set():
+            some, ids = ids[: self._rows], ids[self._rows :]
+            begun = self._clock.monotonic()
+            deleted += self._store.delete(rule, before, some)
+            took = self._clock.monotonic() - begun
+            self._rows = min(self._rows * 2, ROWS_MAX) if took < TRANSACTION_SECONDS / 2 else self._rows
+            self._rows = max(self._rows // 2, ROWS_MIN) if took > TRANSACTION_SECONDS else self._rows
+            wait(took * PAUSE_FACTOR)
+        return deleted
+
+    def _limits(self) -> Limits:
+        return limits(self._policy, self._clock.now(), self._store.jobs_seen_at(), self._store.repairs_since())
+
+    def _wait(self, seconds: float) -> None:
+        self._stopped.wait(seconds)

@@ -1,0 +1,181 @@
+"""Deletes what `decide.retention` lets go, a few rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Engine, Select, Table, and_, bindparam, delete, exists, func, or_, select
+
+from understudy_controlplane.decide.retention import Limits, RecordClass
+from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.node import IN_REPAIR
+from understudy_controlplane.fleet.recovery import RecoveryStatus
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import reading
+
+_DECISION, _INCIDENT, _RECOVERY = tables.decision, tables.incident, tables.recovery
+_INTENT, _JOB, _ATTEMPT = tables.operator_intent, tables.job, tables.attempt
+
+_DETAILS = (
+    tables.rank_start,
+    tables.first_step,
+    tables.checkpoint_shard,
+    tables.checkpoint,
+    tables.anomaly,
+    tables.anomaly_clearance,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`expired` names the rows of the table that may go; `parts` refer to them and go with them."""
+
+    table: Table
+    expired: ColumnElement[bool]
+    parts: tuple[Column[Any], ...] = ()
+
+
+def _before(kept: RecordClass) -> ColumnElement[float]:
+    return bindparam(kept.value)
+
+
+def _is_over(job: ColumnElement[Any], before: ColumnElement[float]) -> ColumnElement[bool]:
+    """The job was not shown since then, does not run, and no recovery works on it."""
+    runs = exists().where(
+        _ATTEMPT.c.job == _JOB.c.id, _ATTEMPT.c.running_at.is_not(None), _ATTEMPT.c.ended_at.is_(None)
+    )
+    recovers = exists().where(_RECOVERY.c.job == _JOB.c.id, _RECOVERY.c.status == RecoveryStatus.RUNNING.value)
+    return job.in_(select(_JOB.c.id).where(_JOB.c.seen_at < before, ~runs, ~recovers))
+
+
+def _rules() -> Iterator[Rule]:
+    """What refers to other records comes before them."""
+    incidents, events = _before(RecordClass.INCIDENTS), _before(RecordClass.EVENTS)
+    is_idle = _DECISION.c.action == Action.NOTHING.value
+    of_incident = _INCIDENT.c.id == _DECISION.c.incident
+    incident_is_open = exists().where(of_incident, _INCIDENT.c.closed_at.is_(None))
+    incident_stays = exists().where(
+        of_incident, or_(_INCIDENT.c.closed_at.is_(None), _INCIDENT.c.closed_at >= incidents)
+    )
+    recovery_stays = exists().where(
+        _RECOVERY.c.id == _DECISION.c.recovery, or_(_RECOVERY.c.ended_at.is_(None), _RECOVERY.c.ended_at >= incidents)
+    )
+    yield Rule(
+        _DECISION,
+        and_(
+            is_idle,
+            _DECISION.c.at < _before(RecordClass.IDLE_DECISIONS),
+            _DECISION.c.incident.is_(None),
+            _DECISION.c.recovery.is_(None),
+        ),
+    )
+    yield Rule(_DECISION, and_(is_idle, _DECISION.c.at < events, ~incident_is_open, ~recovery_stays))
+    other = _DECISION.alias()
+    opened = select(func.max(other.c.id)).where(other.c.action == Action.OPEN_BREAKER.value).group_by(other.c.action)
+    yield Rule(
+        _DECISION,
+        and_(
+            _DECISION.c.at < incidents,
+            ~incident_stays,
+            ~recovery_stays,
+            _DECISION.c.id.not_in(opened),
+        ),
+    )
+    yield Rule(
+        _RECOVERY,
+        and_(
+            _RECOVERY.c.decided_at < incidents,
+            _RECOVERY.c.ended_at < incidents,
+            ~exists().where(_DECISION.c.recovery == _RECOVERY.c.id),
+        ),
+        (tables.recovery_step.c.recovery,),
+    )
+    yield Rule(
+        _INCIDENT,
+        and_(_INCIDENT.c.closed_at < incidents, ~exists().where(_DECISION.c.incident == _INCIDENT.c.id)),
+        (tables.incident_finding.c.incident,),
+    )
+    yield Rule(tables.ticket, tables.ticket.c.closed_at < incidents)
+    # The newest pause, resume or reset of the breaker still holds.
+    request = _INTENT.alias()
+    holds = select(func.max(request.c.id)).group_by(request.c.verb)
+    yield Rule(_INTENT, and_(_INTENT.c.at < incidents, _INTENT.c.id.not_in(holds)))
+    for table in (tables.kernel_event, tables.hardware_event, tables.job_refusal):
+        yield Rule(table, table.c.received_at < events)
+    shard, whole = tables.checkpoint_shard, tables.checkpoint
+    same = [shard.c[name] == whole.c[name] for name in ("job", "restart_count", "launch", "step", "path", "world_size")]
+    yield Rule(
+        shard,
+        and_(
+            shard.c.received_at < _before(RecordClass.SHARDS),
+            exists().where(*same, whole.c.shards >= whole.c.world_size),
+        ),
+    )
+    for table in _DETAILS:
+        yield Rule(table, _is_over(table.c.job, _before(RecordClass.JOB_DETAILS)))
+    yield Rule(
+        _JOB,
+        and_(
+            _is_over(_JOB.c.id, _before(RecordClass.JOBS)),
+            *(~exists().where(table.c.job == _JOB.c.id) for table in (*_DETAILS, _RECOVERY)),
+        ),
+        (_ATTEMPT.c.job, tables.launch_start.c.job, tables.launch_end.c.job),
+    )
+    yield Rule(tables.gpu_seen, tables.gpu_seen.c.last_seen_at < _before(RecordClass.GPUS))
+    yield Rule(tables.token, tables.token.c.expires_at < _before(RecordClass.TOKENS))
+
+
+RULES = tuple(_rules())
+
+
+class RetentionStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def jobs_seen_at(self) -> float:
+        """When Slurm last showed any job; infinite where there is none."""
+        with reading(self._engine) as connection:
+            seen: float | None = connection.execute(select(func.max(_JOB.c.seen_at))).scalar()
+        return inf if seen is None else seen
+
+    def repairs_since(self) -> float:
+        """When the longest repair under way began; infinite where there is none."""
+        table = tables.node
+        query = select(func.min(table.c.since)).where(table.c.state.in_([state.value for state in IN_REPAIR]))
+        with reading(self._engine) as connection:
+            since: float | None = connection.execute(query).scalar()
+        return inf if since is None else since
+
+    def expired(self, rule: Rule, limits: Limits, at_most: int) -> list[int]:
+        with reading(self._engine) as connection:
+            return list(connection.execute(_expired(rule).limit(at_most), _values(limits)).scalars())
+
+    def count(self, rule: Rule, limits: Limits) -> int:
+        with reading(self._engine) as connection:
+            return connection.execute(
+                select(func.count()).select_from(_expired(rule).subquery()), _values(limits)
+            ).scalar_one()
+
+    def delete(self, rule: Rule, limits: Limits, ids: Sequence[int]) -> int:
+        """In one transaction: those of them that are still expired, with their parts. Returns how many."""
+        number = rule.table.c.id
+        with self._engine.begin() as connection:
+            over = list(connection.execute(_expired(rule).where(number.in_(ids)), _values(limits)).scalars())
+            for part in rule.parts:
+                connection.execute(delete(part.table).where(part.in_(over)))
+            connection.execute(delete(rule.table).where(number.in_(over)))
+        return len(over)
+
+
+def _expired(rule: Rule) -> Select[Any]:
+    """Without the newest row: SQLite would give its id to the next one, and those who read on after an id miss that."""
+    other = rule.table.alias()
+    newest = select(func.max(other.c.id)).scalar_subquery()
+    return select(rule.table.c.id).where(rule.expired, rule.table.c.id < newest)
+
+
+def _values(limits: Limits) -> dict[str, float]:
+    return {kept.value: before for kept, before in limits.items()}
