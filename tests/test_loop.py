@@ -25,7 +25,7 @@ def test_a_transition_that_would_break_an_invariant_is_logged_and_counted_and_no
     with rehearsal.engine.begin() as connection:
         connection.execute(update(tables.node).where(tables.node.c.name == "n5").values(state=NodeState.SUSPECT.value))
     rehearsal.restart_control_plane()
-    for verb, node in ((Verb.TEST, "n5"), (Verb.HOLD, "n8")):
+    for verb, node in ((Verb.VALIDATE, "n5"), (Verb.HOLD, "n8")):
         rehearsal.control_plane.stores.repairs.ask(verb, node, "new cables", "alice", rehearsal.fake.now)
     with capture_logs() as lines:
         rehearsal.run(5)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from understudy_client.client import CertificatesUnusable, Client, ClientError, Record, RefusedError, UnreachableError
 from understudy_client.records import (
-    BreakerState,
+    Accepted,
     Checkpoint,
     Decision,
     Incident,
     Job,
     Node,
-    PauseState,
     Recovery,
     Status,
     Ticket,
 )
 
 __all__ = [
-    "BreakerState",
+    "Accepted",
     "CertificatesUnusable",
     "Checkpoint",
     "Client",
@@ -26,7 +25,6 @@ __all__ = [
     "Incident",
     "Job",
     "Node",
-    "PauseState",
     "Record",
     "Recovery",
     "RefusedError",

@@ -126,9 +126,11 @@ class Checkpoint(msgspec.Struct, frozen=True):
     suspect: str
 
 
-class PauseState(msgspec.Struct, frozen=True):
-    paused: str
+class Accepted(msgspec.Struct, frozen=True):
+    """What will come of a request. `request` is its number at `GET /v1/requests/N`; None: it was a dry run."""
 
-
-class BreakerState(msgspec.Struct, frozen=True):
-    breaker: str
+    request: int | None
+    subject: str
+    verb: str
+    outcome: str  # will_act, held_by_guard, awaits_approval, observe_only
+    why: str

@@ -28,6 +28,7 @@ from understudy_controlplane.api.operator_requests import OperatorDependencies, 
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.recoveries import recoveries_router
 from understudy_controlplane.api.request_limits import RequestLimits
+from understudy_controlplane.api.requests import requests_router
 from understudy_controlplane.api.status import health_router, status_router
 from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
 from understudy_controlplane.clock import Clock, SystemClock
@@ -174,13 +175,15 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.include_router(node_tokens_router(_node_tokens(config, outside, loop, tokens, admission)))
     app.include_router(launchers_router(core.reports, core.launchers, admission))
     readers = [Depends(admission.require(Permission.READ))]
-    for router in (status_router, nodes_router, jobs_router, recoveries_router):
+    for router in (status_router, nodes_router, jobs_router, recoveries_router, requests_router):
         app.include_router(router(reads), dependencies=readers)
     app.include_router(metrics_router(reads), dependencies=[Depends(admission.require(Permission.METRICS))])
     app.include_router(health_router(reads))
     app.include_router(
         operator_router(
-            OperatorDependencies(admission, stores.fleet, stores.repairs, stores.recoveries, clock, loop.wake)
+            OperatorDependencies(
+                admission, stores.fleet, stores.repairs, stores.recoveries, config, clock, loop.pulse, loop.wake
+            )
         )
     )
     app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock)))

@@ -48,6 +48,7 @@ class SlurmRecorder:
         now = view.read_at
         self._record_drains(view, now)
         self._record_new_nodes(view, now)
+        self._end_holds(now)
         self._telemetry.know(view.nodes.keys())
         self._directory.show(view.jobs.keys(), now)
         shown = jobs_in(view, self._config.cluster, self._config.jobs.opt_in_word, self._directory.get)
@@ -88,6 +89,12 @@ class SlurmRecorder:
         if self._names and self._config.validation.burn_in_new_nodes:
             for name in new_nodes:
                 self._repairs.ask(Verb.BURN_IN, name, "the node is new in Slurm", BY_CONTROL_PLANE, now)
+
+    def _end_holds(self, now: float) -> None:
+        """A hold with an end is followed by a request to release the node, with the guards of any other."""
+        for name, hold in self._repairs.ended_holds(now).items():
+            why = f"the hold that {hold.by} asked for has ended: {hold.reason}"
+            self._repairs.ask(Verb.RELEASE, name, why, BY_CONTROL_PLANE, now)
 
     def _record_jobs(self, jobs: list[Job], now: float) -> list[tuple[KnownJob, Job]]:
         """Writes the jobs that changed in one transaction: a control plane that starts has thousands of them."""

@@ -208,13 +208,13 @@ def test_a_test_that_is_wrong_takes_no_more_nodes_from_service_than_the_guards_a
         },
     )
     gang.start_site(site)
-    assert ask(site, "n1", "test", "a new script").returncode == 0
+    assert ask(site, "n1", "validate", "a new script").returncode == 0
     wait_for_state(site, "n1", "quarantined")
     assert rows_about(site, "n1") == [254, 225]
     site.wait_for(lambda: "understudy_node_n1" not in gang.reservations(site), 60, "it is kept no longer")
     assert "DRAIN" in site.node("n1")["slurm"]["flags"]
 
-    assert ask(site, "n2", "test", "once more").returncode == 0
+    assert ask(site, "n2", "validate", "once more").returncode == 0
     site.wait_for(
         lambda: [one for one in site.items("/v1/decisions") if one["because"] == "hourly_budget"], 60, "n2 is held"
     )

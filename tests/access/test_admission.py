@@ -62,7 +62,10 @@ def plane(tmp_path: Path, clock: SetClock) -> Iterator[ControlPlane]:
 def routes(app: FastAPI) -> list[tuple[str, str]]:
     """Method and path of every route, with something in place of its parameters."""
     described = [
-        (method.upper(), path.replace("{node}", "n1").replace("{job_id}", "7").replace("{recovery}", "1"))
+        (
+            method.upper(),
+            path.replace("{node}", "n1").replace("{job_id}", "7").replace("{recovery}", "1").replace("{request}", "1"),
+        )
         for path, methods in app.openapi()["paths"].items()
         for method in methods
     ]
@@ -76,7 +79,7 @@ def needed(method: str, path: str) -> Permission:
         return Permission.ENROL
     if path == "/metrics":
         return Permission.METRICS
-    if path == "/v1/reset-breaker":
+    if path == "/v1/breaker/reset":
         return Permission.ADMINISTER
     return Permission.READ if method == "GET" else Permission.OPERATE
 
@@ -111,7 +114,7 @@ def test_the_address_of_a_request_is_that_of_its_connection(plane: ControlPlane)
 
 
 def test_a_refusal_names_the_role_that_is_needed(plane: ControlPlane) -> None:
-    refusal = TestClient(plane.app, headers=bearer(Role.VIEWER)).post("/v1/reset-breaker", json={"reason": "x"})
+    refusal = TestClient(plane.app, headers=bearer(Role.VIEWER)).post("/v1/breaker/reset", json={"reason": "x"})
     assert (refusal.status_code, "role viewer" in refusal.json()["detail"]) == (403, True)
     assert "token of role admin" in refusal.json()["hint"]
     assert secret(Role.VIEWER) not in refusal.text

@@ -49,10 +49,10 @@ def shown(plane: ControlPlane) -> list[tuple[Any, ...]]:
 
 def test_requests_about_the_fleet_and_a_node(plane: ControlPlane) -> None:
     who = ("operator", "operator", "10.0.0.5")
-    assert ask(plane, "/v1/pause", now=True) == 200
-    assert ask(plane, "/v1/resume") == 200
-    assert ask(plane, "/v1/nodes/n1/hold") == 200
-    assert ask(plane, "/v1/reset-breaker", Role.ADMIN) == 200
+    assert ask(plane, "/v1/pause", now=True) == 202
+    assert ask(plane, "/v1/resume") == 202
+    assert ask(plane, "/v1/nodes/n1/hold") == 202
+    assert ask(plane, "/v1/breaker/reset", Role.ADMIN) == 202
     paused = {"paused": "cables (operator)"}
     assert shown(plane) == [
         (*who, "pause-now", "fleet", "cables", {"paused": ""}, paused),
@@ -67,7 +67,7 @@ def test_requests_about_a_recovery(plane: ControlPlane) -> None:
     decision = Decision(10, "n1", Action.QUARANTINE, Because.RULE, "broken", plan=plan)
     plane.stores.journal.record([Change(decision)], b.NOW, {})
     (recovery,) = plane.stores.recoveries.running()
-    assert ask(plane, f"/v1/recoveries/{recovery.id}/cancel") == 200
+    assert ask(plane, f"/v1/recoveries/{recovery.id}/cancel") == 202
     assert [one[3:] for one in shown(plane)] == [
         ("cancel", f"recovery {recovery.id}", "cables", {"status": "running"}, {"requested": "cancel"})
     ]
@@ -85,7 +85,7 @@ def test_what_is_not_in_the_audit_did_not_happen(plane: ControlPlane) -> None:
         connection.exec_driver_sql("CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'full'); END")
     with pytest.raises(DBAPIError, match="full"):
         ask(plane, "/v1/pause")
-    assert not FleetStore(plane.engine).pause().reason
+    assert not FleetStore(plane.engine).pause(b.NOW).reason
 
 
 @pytest.mark.parametrize("change", ["UPDATE audit SET who = 'x'", "DELETE FROM audit"])

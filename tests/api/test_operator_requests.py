@@ -43,11 +43,23 @@ def ask(plane: tuple[TestClient, Stores]) -> Ask:
     return post
 
 
-def test_a_node_is_asked_for_and_the_answer_says_what_it_is_now(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
+def test_in_observe_mode_the_answer_is_that_nothing_will_be_done(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
     answer = ask("/v1/nodes/n1/hold")
-    assert (answer.status_code, answer.json()) == (200, {"node": "n1", "asked": "hold", "state": "in_service"})
+    assert answer.status_code == 202
+    shown = answer.json()
+    assert "only observes" in shown.pop("why")
+    assert shown == {"request": 1, "subject": "n1", "verb": "hold", "outcome": "observe_only"}
     request = plane[1].repairs.requests_since(0.0)["n1"]
     assert (request.verb, request.reason, request.by) == (Verb.HOLD, "cables", "admin"), "not as the body claims"
+
+
+def test_a_dry_run_answers_and_stores_nothing(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
+    for path, outcome in (("/v1/nodes/n1/hold", "observe_only"), ("/v1/pause", "will_act")):
+        answer = ask(path, {"reason": "cables", "dry_run": True})
+        assert (answer.status_code, answer.json()["request"], answer.json()["outcome"]) == (200, None, outcome)
+    assert plane[1].repairs.requests_since(0.0) == {}
+    assert plane[0].get("/v1/requests").json()["items"] == []
+    assert plane[1].fleet.pause(b.NOW).reason == ""
 
 
 @pytest.mark.parametrize(
@@ -59,7 +71,7 @@ def test_a_node_is_asked_for_and_the_answer_says_what_it_is_now(ask: Ask, plane:
         ("/v1/nodes/n1/hold", {"reason": " "}, Role.OPERATOR, 422),
         ("/v1/nodes/n1/hold", {"by": "alice"}, Role.OPERATOR, 400),
         ("/v1/nodes/n1/retire", [], Role.OPERATOR, 400),
-        ("/v1/reset-breaker", None, Role.OPERATOR, 403),
+        ("/v1/breaker/reset", None, Role.OPERATOR, 403),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_words(
@@ -71,17 +83,33 @@ def test_what_makes_no_sense_is_refused_in_words(
     assert plane[1].repairs.requests_since(0.0) == {}
 
 
-def test_the_breaker_and_a_pause_are_switched_apart(ask: Ask) -> None:
-    assert ask("/v1/pause").json() == {"paused": "cables (admin)", "now": False}
-    assert ask("/v1/reset-breaker").json() == {"breaker": ""}
-    assert ask("/v1/resume").json() == {"paused": "", "now": False}
+def test_the_breaker_and_a_pause_are_switched_apart(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
+    client = plane[0]
+    assert ask("/v1/pause").json()["verb"] == "pause"
+    assert client.get("/v1/status").json()["paused"] == "cables (admin)"
+    assert ask("/v1/breaker/reset").json()["verb"] == "reset-breaker"
+    assert client.get("/v1/status").json()["paused"] == "cables (admin)"
+    assert ask("/v1/resume").json()["outcome"] == "will_act"
+    assert client.get("/v1/status").json()["paused"] == ""
+    verbs = [(one["verb"], one["status"]) for one in client.get("/v1/requests").json()["items"]]
+    assert verbs == [("resume", "done"), ("reset-breaker", "done"), ("pause", "done")]
+
+
+def test_a_pause_for_some_time_ends_by_itself(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
+    ask("/v1/pause", {"reason": "fire", "for_seconds": 600})
+    until = plane[0].get("/v1/status").json()["paused_until"]
+    assert plane[1].fleet.pause(until - 1).reason == "fire (admin)"
+    assert plane[1].fleet.pause(until).reason == ""
+    assert ask("/v1/pause", {"reason": "fire", "for_seconds": 0}).status_code == 400
+    assert ask("/v1/nodes/n1/retire", {"reason": "old", "for_seconds": 5}).status_code == 400, "only a hold has an end"
 
 
 def test_a_pause_may_halt_what_is_under_way(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
     body = {"reason": "fire", "by": "alice", "now": True}
-    assert ask("/v1/pause", body).json() == {"paused": "fire (admin)", "now": True}
-    assert plane[1].fleet.pause().halts
-    assert ask("/v1/pause").json()["now"] is False, "the last one counts"
+    assert ask("/v1/pause", body).json()["verb"] == "pause-now"
+    assert plane[1].fleet.pause(b.NOW).halts
+    assert ask("/v1/pause").status_code == 202
+    assert not plane[1].fleet.pause(b.NOW).halts, "the last one counts"
     assert ask("/v1/nodes/n1/hold", body).status_code == 400, "only a pause has it"
 
 
@@ -97,11 +125,15 @@ def test_a_recovery_under_way_is_cancelled_once(ask: Ask, plane: tuple[TestClien
     assert ask(path, role=Role.SIGNALS).status_code == 403
     assert stores.repairs.cancels() == {}
     answer = ask(path)
-    assert (answer.status_code, answer.json()) == (200, {"recovery": recovery.id, "status": "running"})
+    assert (answer.status_code, answer.json()["subject"]) == (202, f"recovery {recovery.id}")
+    assert answer.json()["outcome"] == "observe_only", "in mode observe no recovery goes on"
+    number = answer.json()["request"]
+    assert client.get(f"/v1/requests/{number}").json()["status"] == "waiting"
     request = stores.repairs.cancels()[recovery.id]
     assert (request.verb, request.reason, request.by) == (Verb.CANCEL, "cables", "admin")
     stores.recoveries.end_early(recovery, RecoveryStatus.CANCELLED, "cancelled", (), b.NOW)
     assert stores.repairs.cancels() == {}
+    assert client.get(f"/v1/requests/{number}").json()["why"] == "it is being undone"
     again = ask(path)
     assert again.status_code == 409
     assert "is cancelled: there is nothing to cancel" in again.json()["detail"]

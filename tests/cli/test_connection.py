@@ -22,7 +22,9 @@ class Plane(http.server.BaseHTTPRequestHandler):
 
     asked: ClassVar[list[tuple[str, str | None, object]]] = []
     status: ClassVar[int] = 200
-    answer: ClassVar[bytes] = b'{"breaker": ""}'
+    answer: ClassVar[bytes] = json.dumps(
+        {"request": 7, "subject": "fleet", "verb": "reset-breaker", "outcome": "will_act", "why": "it is closed"}
+    ).encode()
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -58,7 +60,7 @@ def test_the_token_of_the_named_file_goes_along_and_the_reason_alone_in_the_body
     (tmp_path / "token").write_text("mine\n")
     printed = run("breaker", "reset", "cables", "--url", url, "--token-file", tmp_path / "token", home=tmp_path)
     assert "closed" in printed
-    assert Plane.asked == [("/v1/reset-breaker", "Bearer mine", {"reason": "cables"})]
+    assert Plane.asked == [("/v1/breaker/reset", "Bearer mine", {"reason": "cables"})]
 
 
 def test_without_a_named_file_the_users_own_counts(url: str, tmp_path: Path) -> None:

@@ -64,9 +64,9 @@ def test_a_wrong_host_list_is_a_usage_error(hosts: str, acting: Served) -> None:
 
 
 def test_pause_resume_breaker_and_mode(acting: Served) -> None:
-    assert "paused: maintenance (admin)" in acting.run("pause", "maintenance")
+    assert "no recovery begins" in acting.run("pause", "maintenance")
     assert "paused      maintenance (admin)" in acting.run("status")
-    assert "not paused" in acting.run("resume", "done")
+    assert "recoveries go on" in acting.run("resume", "done")
     assert "closed" in acting.run("breaker", "show")
     assert "closed" in acting.run("breaker", "reset", "it was a switch")
     assert acting.run("mode") == "act\n"

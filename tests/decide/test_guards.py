@@ -234,7 +234,7 @@ class TestTestsOfNodesInService:
         (decision,) = decided(b.snapshot(requests={"n2": alices}, **kept), b.config(**TESTED))
         assert decision.action is Action.VALIDATE, "people know what they ask for"
 
-    @pytest.mark.parametrize(("verb", "waits"), [(Verb.TEST, 7 * 24), (Verb.BURN_IN, 7 * 24), (Verb.HOLD, 1)])
+    @pytest.mark.parametrize(("verb", "waits"), [(Verb.VALIDATE, 7 * 24), (Verb.BURN_IN, 7 * 24), (Verb.HOLD, 1)])
     def test_what_was_asked_for_too_long_ago_is_given_up_and_recorded(self, verb: Verb, waits: int) -> None:
         for hours, row in ((waits - 0.1, {Verb.HOLD: 250}.get(verb, 254)), (waits + 0.1, 256)):
             request = Request(7, "n2", verb, "new", "alice", b.NOW - hours * 3600)
@@ -246,7 +246,7 @@ class TestTestsOfNodesInService:
     )
     def test_the_row_by_which_a_node_is_tested_depends_on_what_it_was(self, state: NodeState, row: int) -> None:
         """And what it is again, should the test never begin."""
-        request = Request(7, "n2", Verb.TEST, "slow?", "alice", b.NOW - 5)
+        request = Request(7, "n2", Verb.VALIDATE, "slow?", "alice", b.NOW - 5)
         node = b.node("n2", record=b.record("n2", state, since=b.NOW - 100))
         (decision,) = decided(b.snapshot(node, requests={"n2": request}), b.config(**TESTED))
         assert (decision.row, decision.action, decision.request) == (row, Action.VALIDATE, 7)

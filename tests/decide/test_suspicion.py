@@ -88,7 +88,7 @@ class TestSeveralSuspicions:
 class TestAValidationThatDoesNotBegin:
     def test_leaves_the_node_suspected_of_what_it_was_before(self) -> None:
         was = (Suspicion(SLOW, b.NOW - 50), Suspicion(HEALTH, b.NOW - 20))
-        asked = Request(7, "n2", Verb.TEST, "slow?", "alice", b.NOW - 5)
+        asked = Request(7, "n2", Verb.VALIDATE, "slow?", "alice", b.NOW - 5)
         rows, record = after_round(b.snapshot(b.node("n2", record=suspect(*was)), requests={"n2": asked}))
         assert (rows, record.validation_origin) == ([257], ValidationOrigin.SUSPECT_REQUESTED)
         held = b.snapshot(b.node("n2", record=record), reservations=b.kept("n2"))

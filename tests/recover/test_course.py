@@ -164,7 +164,7 @@ class TestPaused:
         if effect == "requeue_job":
             rehearsal.run_until(rehearsal.ended)  # that call may have been carried out
             return
-        rehearsal.run_until(rehearsal.control_plane.stores.fleet.pause)
+        rehearsal.run_until(lambda: rehearsal.control_plane.stores.fleet.pause(rehearsal.fake.now).reason)
         rehearsal.run(1)
         before = effects(rehearsal)
         rehearsal.run(600)

@@ -9,14 +9,17 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from fastapi.testclient import TestClient
 
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal, refuse
+from tests.tokens import add_tokens, bearer
 from understudy_agent.wire import GpuStatus
 from understudy_controlplane.decide import plans, spares
 from understudy_controlplane.decide.repair_cycle import known_of
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HardwareDetail, RepairDetail
+from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
@@ -501,6 +504,23 @@ def test_what_an_operator_holds_or_retires_is_drained_and_left_alone_until_relea
     assert rehearsal.state_of("n6") is NodeState.IN_SERVICE
 
 
+def test_a_hold_with_an_end_is_followed_by_a_release(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **REPAIR)
+    add_tokens(rehearsal.control_plane.engine, [])
+    client = TestClient(rehearsal.control_plane.app, headers=bearer(Role.OPERATOR))
+    answer = client.post("/v1/nodes/n6/hold", json={"reason": "new cables", "for_seconds": 60}).json()
+    assert (answer["outcome"], answer["why"]) == ("will_act", "n6 becomes operator_hold")
+    wait_for(rehearsal, "n6", NodeState.OPERATOR_HOLD)
+    rehearsal.run(2)
+    request = client.get(f"/v1/requests/{answer['request']}").json()
+    assert (request["status"], request["decision"] is not None) == ("done", True)
+    rehearsal.run(40)
+    assert rehearsal.state_of("n6") is NodeState.OPERATOR_HOLD
+    wait_for(rehearsal, "n6", NodeState.IN_SERVICE)
+    newest = client.get("/v1/requests?node=n6").json()["items"]
+    assert [(one["verb"], one["by"]) for one in newest] == [("release", "understudy"), ("hold", "operator")]
+
+
 def test_what_a_person_repaired_is_tested_when_it_is_released(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **TESTED | {"repair": {**REPAIR["repair"], "reboot": False}})
     rehearsal.fail("n5")
@@ -585,7 +605,7 @@ class TestATestThatIsWrong:
         rehearsal.run(2)
         for name in self.NAMES:
             rehearsal.fake.job_ends_as[name] = "FAILED"
-            rehearsal.control_plane.stores.repairs.ask(Verb.TEST, name, "a new script", "alice", rehearsal.fake.now)
+            rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, name, "a new script", "alice", rehearsal.fake.now)
         rehearsal.run(60)
         return rehearsal
 
@@ -639,7 +659,7 @@ class TestATestThatIsWrong:
         rehearsal = start(tmp_path, **TESTED)
         rehearsal.fake.job_ends_as["n5"] = "FAILED"
         rehearsal.fake.cancel(rehearsal.hungry)
-        rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "suspicious", "alice", rehearsal.fake.now)
+        rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "suspicious", "alice", rehearsal.fake.now)
         wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR, 600)
         rows = states_passed(rehearsal, "n5")
         assert (rows[:2], rows.count(225), rows.count(221)) == ([254, 225], 1, 2)
@@ -696,7 +716,7 @@ def test_a_node_in_service_is_tested_when_an_operator_asks_once_it_is_empty(tmp_
     rehearsal = start(tmp_path, **TESTED)
     repairs = rehearsal.control_plane.stores.repairs
     for name in ("n1", "n5", "n6"):
-        repairs.ask(Verb.TEST, name, "a new node", "alice", rehearsal.fake.now)
+        repairs.ask(Verb.VALIDATE, name, "a new node", "alice", rehearsal.fake.now)
     wait_for(rehearsal, "n5", NodeState.PROBATION)
     wait_for(rehearsal, "n6", NodeState.PROBATION)
     assert rehearsal.state_of("n1") is NodeState.IN_SERVICE, "the gang is at work there"
@@ -863,7 +883,7 @@ def test_a_drain_by_slurm_during_a_requested_validation_is_its_result(tmp_path: 
     """Otherwise no ticket would be opened for it."""
     rehearsal = start(tmp_path, **TESTED | {"repair": {**REPAIR["repair"], "reboot": False}})
     rehearsal.fake.job_seconds = 1000.0
-    rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "a new node", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
     wait_for(rehearsal, "n5", NodeState.VALIDATING)
     rehearsal.run(10)
     rehearsal.fake.drain_by("slurm", "n5", "Kill task failed")
@@ -880,7 +900,7 @@ def test_a_test_that_was_asked_for_days_ago_is_made_once_the_node_is_free(tmp_pa
     asked = {"n5": 3, "n6": 7.5}
     for name, days in asked.items():
         at = rehearsal.fake.now - days * 24 * 3600
-        rehearsal.control_plane.stores.repairs.ask(Verb.TEST, name, "a new node", "alice", at)
+        rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, name, "a new node", "alice", at)
     wait_for(rehearsal, "n5", NodeState.PROBATION)
     assert states_passed(rehearsal, "n6") == [256], "recorded once"
     assert rehearsal.control_plane.stores.repairs.requests_since(0.0) == {}
@@ -918,7 +938,7 @@ def test_a_node_that_slurm_did_not_know_before_is_burnt_in_where_the_site_wants_
 def test_a_node_that_fails_a_test_that_an_operator_asked_for_is_taken_out(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **VALIDATION)
     rehearsal.fake.job_ends_as["n5"] = "FAILED"
-    rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "a new node", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
     wait_for(rehearsal, "n5", NodeState.QUARANTINED)
     rehearsal.run(10)
     assert node_of(rehearsal, "n5").draining
@@ -928,7 +948,7 @@ def test_a_node_that_fails_a_test_that_an_operator_asked_for_is_taken_out(tmp_pa
 def test_a_node_whose_reservation_a_person_deletes_while_it_is_validated_is_left_alone(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **VALIDATION)
     rehearsal.fake.job_seconds = 1000.0
-    rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "a new node", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
     rehearsal.run_until(lambda: [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"])
     (running,) = [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"]
     rehearsal.fake.cancel(running.job_id)
@@ -1063,7 +1083,7 @@ class TestTheWeightOfANodeOnProbation:
     def test_a_test_during_probation_does_not_make_it_the_nodes_own(self, tmp_path: Path) -> None:
         rehearsal = self.start(tmp_path)
         self.on_probation(rehearsal)
-        rehearsal.control_plane.stores.repairs.ask(Verb.TEST, "n5", "again", "alice", rehearsal.fake.now)
+        rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "again", "alice", rehearsal.fake.now)
         wait_for(rehearsal, "n5", NodeState.VALIDATING)
         wait_for(rehearsal, "n5", NodeState.PROBATION)
         rehearsal.run(300)

@@ -17,6 +17,7 @@ from tests.tokens import bearer, with_tokens
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, RankStarted
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.recover.restore import RestorePoints
@@ -128,7 +129,7 @@ def test_the_newest_good_checkpoint_is_known_without_settling_anything(engine: E
     assert points.newest(known) == (40, "/c/40")
     report("n2", anomaly(30))
     assert points.newest(known) == (20, "/c/20")
-    checkpoints.clear_anomalies(known.row, "looked at", "alice", b.NOW + 1)
+    checkpoints.trust(known.row, AuditEntry.on_host("alice", b.NOW + 1, "trust-checkpoints", "job 7", "looked at"))
     assert points.newest(known) == (40, "/c/40")
     assert fleet.restore_point(known.row, Attempt(0, 1)) is None
     _, changed = checkpoints.checkpoint_news(checkpoints.newest())
@@ -182,7 +183,10 @@ def _trust(plane: ControlPlane) -> None:
     assert client.post("/v1/jobs/99/trust-checkpoints", json=word, headers=token).status_code == 404
     assert client.post(route, json={"reason": " "}, headers=token).status_code == 422
     assert client.get("/v1/checkpoints").json()["items"][0]["suspect"] != ""
-    assert client.post(route, json=word, headers=token).json() == {"job_id": 7, "cleared_at": b.NOW + 100}
+    assert client.post(route, json={**word, "dry_run": True}, headers=token).json()["request"] is None
+    assert client.get("/v1/checkpoints").json()["items"][0]["suspect"] != ""
+    number = client.post(route, json=word, headers=token).json()["request"]
+    assert client.get(f"/v1/requests/{number}").json()["status"] == "done"
     assert client.get("/v1/checkpoints").json()["items"][0]["suspect"] == ""
     plane.stores.facts.record("n2", of_owner([anomaly(9)]), b.NOW + 200, known.get)
     assert client.get("/v1/checkpoints").json()["items"][0]["suspect"] != ""

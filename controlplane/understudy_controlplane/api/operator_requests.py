@@ -17,86 +17,69 @@ from msgspec import Meta
 
 from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.access.admission import Admission
-from understudy_controlplane.api.dependencies import RecoveryId
+from understudy_controlplane.api.dependencies import NodeName, RecoveryId
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide import prospects
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.operator import Verb, cancel_subject
+from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb, cancel_subject
+from understudy_controlplane.fleet.operator import Request as AskedFor
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.ingest.answers import ErrorCode, answer, refuse
+from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
 
 log = structlog.get_logger()
 
+Seconds = Annotated[float, Meta(gt=0, le=366 * 24 * 3600)]
+
 
 class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=4000, pattern=r"^[^\x00]*$")]  # SQL refuses NUL
+    dry_run: bool = False  # only answer what would come of it
     by: str = ""
     """Ignored: who made the request comes from its token. Clients of earlier releases send it."""
 
 
 class PauseBody(RequestBody, frozen=True, forbid_unknown_fields=True):
     now: bool = False  # recoveries under way halt as well
+    for_seconds: Seconds | None = None  # None: until a person resumes
+
+
+class HoldBody(RequestBody, frozen=True, forbid_unknown_fields=True):
+    for_seconds: Seconds | None = None  # None: until a person releases it
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorRequest:
     identity: Identity
     reason: str
+    dry_run: bool = False
     now: bool = False
+    for_seconds: float | None = None
 
     @property
     def by(self) -> str:
         return self.identity.label
 
-
-class PauseState(msgspec.Struct, frozen=True):
-    paused: str
-    now: bool  # whether recoveries under way are halted
+    def until(self, now: float) -> float | None:
+        return None if self.for_seconds is None else now + self.for_seconds
 
 
-class CancelledRecovery(msgspec.Struct, frozen=True):
-    """The loop undoes what was begun within seconds; `/v1/recoveries` shows the outcome."""
+class Accepted(msgspec.Struct, frozen=True):
+    """What will come of a request. `request` is its number, for `GET /v1/requests/{request}`; null: a dry run."""
 
-    recovery: int
-    status: str  # when the request was made
-
-
-class BreakerState(msgspec.Struct, frozen=True):
-    breaker: str
-
-
-class AcceptedRequest(msgspec.Struct, frozen=True):
-    """The loop handles the request within a second; `/v1/nodes` and `/v1/decisions` show the result."""
-
-    node: str
-    asked: str
-    state: str  # of the node when the request was made
-
-
-WORKING = (NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION)
-NOT_WORKING = tuple(state for state in NodeState if state not in WORKING)
-
-REFUSED_IN = {
-    Verb.HOLD: (NodeState.OPERATOR_HOLD, NodeState.RETIRED),
-    Verb.RETIRE: (NodeState.RETIRED,),
-    Verb.TEST: NOT_WORKING,
-    Verb.BURN_IN: NOT_WORKING,
-    Verb.RELEASE: (
-        NodeState.IN_SERVICE,
-        NodeState.SUSPECT,
-        NodeState.UNKNOWN,
-        NodeState.PROBATION,
-        NodeState.VALIDATING,
-        NodeState.FOREIGN_DRAIN,
-    ),
-}
-"""States of a node in which the request is refused, because it would change nothing."""
+    request: int | None
+    subject: str
+    verb: Verb
+    outcome: Outcome
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,61 +88,75 @@ class OperatorDependencies:
     fleet: FleetStore
     repairs: RepairStore
     recoveries: RecoveryStore
+    config: Config
     clock: Clock
+    pulse: Pulse
     wake_loop: Callable[[], None]
 
 
 def operator_router(deps: OperatorDependencies) -> APIRouter:
     router = APIRouter(dependencies=[Depends(known_parameters)])
 
-    @router.post("/v1/pause")
+    @router.post("/v1/pause", status_code=202)
     async def pause(request: Request) -> Response:
         """Pause: no recovery begins; those under way stop before their next effect, except between two attempts of a
-        gang. With `now` they stop there as well.
+        gang. With `now` they stop there as well. With `for_seconds` it ends by itself.
         """
         return await _set_switch(deps, request, Verb.PAUSE)
 
-    @router.post("/v1/resume")
+    @router.post("/v1/resume", status_code=202)
     async def resume(request: Request) -> Response:
         """End the pause."""
         return await _set_switch(deps, request, Verb.RESUME)
 
-    @router.post("/v1/reset-breaker")
+    @router.post("/v1/breaker/reset", status_code=202)
     async def reset_breaker(request: Request) -> Response:
         """Close the circuit breaker, after a person has found out why it opened."""
         return await _set_switch(deps, request, Verb.RESET_BREAKER)
 
-    @router.post("/v1/recoveries/{recovery}/cancel")
+    @router.post("/v1/recoveries/{recovery}/cancel", status_code=202)
     async def cancel(recovery: RecoveryId, request: Request) -> Response:
         """Cancel a recovery under way: what was begun is undone, or reported as left in its outcome."""
         return await _cancel(deps, request, recovery)
 
-    @router.post("/v1/nodes/{node}/hold")
-    async def hold(node: str, request: Request) -> Response:
-        """Take the node out of service until an operator releases it."""
+    _add_node_requests(router, deps)
+    return router
+
+
+def _add_node_requests(router: APIRouter, deps: OperatorDependencies) -> None:
+    @router.post("/v1/nodes/{node}/hold", status_code=202)
+    async def hold(node: NodeName, request: Request) -> Response:
+        """Take the node out of service until an operator releases it, or for `for_seconds`."""
         return await _request_for_node(deps, request, Verb.HOLD, node)
 
-    @router.post("/v1/nodes/{node}/release")
-    async def release(node: str, request: Request) -> Response:
+    @router.post("/v1/nodes/{node}/release", status_code=202)
+    async def release(node: NodeName, request: Request) -> Response:
         """Return the node to service; after a repair it is validated first, where validation is enabled."""
         return await _request_for_node(deps, request, Verb.RELEASE, node)
 
-    @router.post("/v1/nodes/{node}/test")
-    async def test(node: str, request: Request) -> Response:
+    @router.post("/v1/nodes/{node}/validate", status_code=202)
+    async def validate(node: NodeName, request: Request) -> Response:
         """Validate a node in service, as soon as no job uses it."""
-        return await _request_for_node(deps, request, Verb.TEST, node)
+        return await _request_for_node(deps, request, Verb.VALIDATE, node)
 
-    @router.post("/v1/nodes/{node}/burn-in")
-    async def burn_in(node: str, request: Request) -> Response:
+    @router.post("/v1/nodes/{node}/burn-in", status_code=202)
+    async def burn_in(node: NodeName, request: Request) -> Response:
         """Repeat the validation for some hours, as soon as no job uses the node."""
         return await _request_for_node(deps, request, Verb.BURN_IN, node)
 
-    @router.post("/v1/nodes/{node}/retire")
-    async def retire(node: str, request: Request) -> Response:
+    @router.post("/v1/nodes/{node}/retire", status_code=202)
+    async def retire(node: NodeName, request: Request) -> Response:
         """Take the node out of service for good."""
         return await _request_for_node(deps, request, Verb.RETIRE, node)
 
-    return router
+
+SWITCHES = {
+    Verb.PAUSE: "no recovery begins; those under way stop before their next effect",
+    Verb.PAUSE_NOW: "no recovery begins; those under way stop at once",
+    Verb.RESUME: "recoveries go on",
+    Verb.RESET_BREAKER: "the circuit breaker is closed: earlier quarantines count no more for it",
+}
+"""What comes of the requests that take effect at once, in every mode."""
 
 
 async def _set_switch(deps: OperatorDependencies, request: Request, verb: Verb) -> Response:
@@ -170,24 +167,24 @@ async def _set_switch(deps: OperatorDependencies, request: Request, verb: Verb) 
         return operator_request
     if operator_request.now:
         verb = Verb.PAUSE_NOW
-    return answer(await asyncio.to_thread(_switch, deps, operator_request, verb))
+    number = None if operator_request.dry_run else await asyncio.to_thread(_switch, deps, operator_request, verb)
+    return accepted(number, "fleet", verb, Prospect(Outcome.WILL_ACT, SWITCHES[verb]))
 
 
-def _switch(deps: OperatorDependencies, operator_request: OperatorRequest, verb: Verb) -> PauseState | BreakerState:
+def _switch(deps: OperatorDependencies, operator_request: OperatorRequest, verb: Verb) -> int:
     now, why, by = deps.clock.now(), operator_request.reason, operator_request.by
     entry = AuditEntry.of_request(operator_request.identity, now, verb.value, "fleet", why)
+    until = operator_request.until(now)
     if verb is Verb.RESET_BREAKER:
         entry = replace(entry, before={"breaker": deps.repairs.breaker().reason}, after={"breaker": ""})
     else:
-        paused = "" if verb is Verb.RESUME else f"{why} ({by})"
-        entry = replace(entry, before={"paused": deps.fleet.pause().reason}, after={"paused": paused})
-    deps.fleet.add_intent(verb.value, why, by, now, entry)
+        after: dict[str, Json] = {"paused": "" if verb is Verb.RESUME else f"{why} ({by})"}
+        after |= {} if until is None else {"until": until}
+        entry = replace(entry, before={"paused": deps.fleet.pause(now).reason}, after=after)
+    number = deps.fleet.add_intent(verb.value, why, by, now, entry, until)
     log_audited(entry)
     deps.wake_loop()
-    if verb is Verb.RESET_BREAKER:
-        return BreakerState(deps.repairs.breaker().reason)
-    pause = deps.fleet.pause()
-    return PauseState(pause.reason, pause.halts)
+    return number
 
 
 async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> Response:
@@ -202,42 +199,65 @@ async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> 
         status = recovery.ends_as or recovery.status
         detail = f"recovery {number} is {status.value}: there is nothing to cancel"
         return refuse(409, detail, f"see GET /v1/recoveries/{number}", ErrorCode.RECOVERY_STATUS)
+    snapshot = deps.pulse.snapshot
+    if snapshot is None:
+        return not_ready()
     before: dict[str, Json] = {"status": recovery.status.value}
-    await asyncio.to_thread(_ask, deps, operator_request, Verb.CANCEL, cancel_subject(number), before)
-    deps.wake_loop()
-    return answer(CancelledRecovery(number, recovery.status.value))
+    asked = await _ask(deps, operator_request, Verb.CANCEL, cancel_subject(number), before)
+    return accepted(asked, cancel_subject(number), Verb.CANCEL, prospects.of_cancel(snapshot))
 
 
 async def _request_for_node(deps: OperatorDependencies, request: Request, verb: Verb, node: str) -> Response:
     identity = await deps.admission.admit(request, Permission.OPERATE)
-    operator_request = await read_request(request, identity)
+    operator_request = await read_request(request, identity, HoldBody if verb is Verb.HOLD else RequestBody)
     if isinstance(operator_request, Response):
         return operator_request
-    record = (await asyncio.to_thread(deps.fleet.nodes)).get(node)
-    if record is None:
+    record = (await asyncio.to_thread(deps.fleet.nodes_named, [node])).get(node)
+    snapshot = deps.pulse.snapshot
+    if snapshot is None:
+        return not_ready()
+    if record is None or node not in snapshot.nodes:
         return refuse(404, f"node {node} is not known", "GET /v1/nodes lists the nodes")
-    if record.state in REFUSED_IN[verb]:
-        hint = "an administrator drained it in Slurm; resume it there: scontrol update State=RESUME"
-        hint = (
-            hint
-            if record.state is NodeState.FOREIGN_DRAIN
-            else "docs/repair-cycle.md shows which request fits which state"
-        )
+    current = replace(snapshot, nodes={**snapshot.nodes, node: replace(snapshot.nodes[node], record=record)})
+    now = deps.clock.now()
+    asked = AskedFor(0, node, verb, operator_request.reason, operator_request.by, now)
+    prospect = prospects.of_node(current, asked, deps.config)
+    if prospect is None:
+        hint = "docs/repair-cycle.md shows which request fits which state"
+        if record.state is NodeState.FOREIGN_DRAIN:
+            hint = "an administrator drained it in Slurm; resume it there: scontrol update State=RESUME"
         detail = f"{node} is {record.state.value}: {verb.value} would change nothing"
         return refuse(409, detail, hint, ErrorCode.NODE_STATE)
-    await asyncio.to_thread(_ask, deps, operator_request, verb, node, {"state": record.state.value})
-    deps.wake_loop()
-    return answer(AcceptedRequest(node, verb.value, record.state.value))
+    number = await _ask(deps, operator_request, verb, node, {"state": record.state.value})
+    return accepted(number, node, verb, prospect)
 
 
-def _ask(
+async def _ask(
     deps: OperatorDependencies, operator_request: OperatorRequest, verb: Verb, subject: str, before: Mapping[str, Json]
-) -> None:
+) -> int | None:
+    """The number of the request; None: it was only to be answered."""
+    if operator_request.dry_run:
+        return None
     now, why = deps.clock.now(), operator_request.reason
+    until = operator_request.until(now)
+    after: dict[str, Json] = {"requested": verb.value}
+    after |= {} if until is None else {"until": until}
     entry = AuditEntry.of_request(operator_request.identity, now, verb.value, subject, why)
-    entry = replace(entry, before=before, after={"requested": verb.value})
-    deps.repairs.ask_audited(verb, entry)
+    entry = replace(entry, before=before, after=after)
+    number = await asyncio.to_thread(deps.repairs.ask_audited, verb, entry, until)
     log_audited(entry)
+    deps.wake_loop()
+    return number
+
+
+def accepted(number: int | None, subject: str, verb: Verb, prospect: Prospect) -> Response:
+    """202 for what is stored, 200 for a dry run."""
+    status = 200 if number is None else 202
+    return answer(Accepted(number, subject, verb, prospect.outcome, prospect.why), status)
+
+
+def not_ready() -> Response:
+    return refuse(503, "the control plane has just started and has not looked at the cluster yet", "repeat the request")
 
 
 def log_audited(entry: AuditEntry) -> None:
@@ -262,4 +282,5 @@ async def read_request(
         return refuse(400, f"the request cannot be read: {error}", 'send {"reason": "…"}')
     if not body.reason.strip():
         return refuse(422, "reason must not be empty", "give a reason that the next operator understands")
-    return OperatorRequest(identity, body.reason, isinstance(body, PauseBody) and body.now)
+    for_seconds = body.for_seconds if isinstance(body, PauseBody | HoldBody) else None
+    return OperatorRequest(identity, body.reason, body.dry_run, isinstance(body, PauseBody) and body.now, for_seconds)

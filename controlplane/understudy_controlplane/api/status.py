@@ -54,10 +54,12 @@ def _health(deps: ReadDependencies) -> Response:
 def _summary(deps: ReadDependencies) -> Record:
     snapshot, pulse = deps.pulse.snapshot, deps.pulse
     nodes = list(snapshot.nodes.values()) if snapshot else []
+    pause = deps.stores.fleet.pause(deps.clock.now())
     return {
         "cluster": deps.config.cluster,
         "mode": deps.config.mode.value,
-        "paused": deps.stores.fleet.pause().reason,
+        "paused": pause.reason,
+        "paused_until": pause.until,
         "breaker": deps.stores.repairs.breaker().reason,
         "slurm": {"read_at": pulse.slurm.at, "error": pulse.slurm.error},
         "loop": {

@@ -9,24 +9,19 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
 from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.dependencies import JobId
-from understudy_controlplane.api.operator_requests import log_audited, read_request
+from understudy_controlplane.api.operator_requests import accepted, log_audited, read_request
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Permission
-from understudy_controlplane.ingest.answers import answer, refuse
+from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb
+from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.store.checkpoints import CheckpointStore
-
-
-class Trusted(msgspec.Struct, frozen=True):
-    job_id: int
-    cleared_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +35,7 @@ class TrustDependencies:
 def trust_router(deps: TrustDependencies) -> APIRouter:
     router = APIRouter(dependencies=[Depends(known_parameters)])
 
-    @router.post("/v1/jobs/{job_id}/trust-checkpoints")
+    @router.post("/v1/jobs/{job_id}/trust-checkpoints", status_code=202)
     async def trust_checkpoints(job_id: JobId, request: Request) -> Response:
         """Declare the job's checkpoints good that are suspect now."""
         return await _take(deps, job_id, request)
@@ -56,9 +51,11 @@ async def _take(deps: TrustDependencies, job_id: int, request: Request) -> Respo
     known = await asyncio.to_thread(deps.directory.find, job_id)
     if known is None:
         return refuse(404, f"job {job_id} is not known", "GET /v1/jobs lists the known jobs")
-    now = deps.clock.now()
-    why, by = operator_request.reason, operator_request.by
-    entry = AuditEntry.of_request(identity, now, "trust-checkpoints", f"job {job_id}", why)
-    await asyncio.to_thread(deps.checkpoints.clear_anomalies, known.row, why, by, now, entry)
+    verb = Verb.TRUST_CHECKPOINTS
+    prospect = Prospect(Outcome.WILL_ACT, "its checkpoints are no longer suspect for what was reported until now")
+    if operator_request.dry_run:
+        return accepted(None, f"job {job_id}", verb, prospect)
+    entry = AuditEntry.of_request(identity, deps.clock.now(), verb.value, f"job {job_id}", operator_request.reason)
+    number = await asyncio.to_thread(deps.checkpoints.trust, known.row, entry)
     log_audited(entry)
-    return answer(Trusted(job_id, now))
+    return accepted(number, f"job {job_id}", verb, prospect)

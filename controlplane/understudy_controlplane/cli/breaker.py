@@ -8,7 +8,7 @@ import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.output import print_json
-from understudy_controlplane.cli.requests import reason_argument
+from understudy_controlplane.cli.requests import print_switched, reason_argument
 
 if TYPE_CHECKING:
     from understudy_client import Client
@@ -33,9 +33,9 @@ def show(client: Client, as_json: bool) -> None:
 @connected
 def reset(client: Client, as_json: bool, reason: str) -> None:
     """Close it, after you have found out why it opened."""
-    from understudy_client import BreakerState
+    from understudy_client import Accepted
 
-    _print(client.post("/v1/reset-breaker", BreakerState, reason).breaker, as_json)
+    print_switched(client.post("/v1/breaker/reset", Accepted, reason), as_json)
 
 
 def _print(breaker: str, as_json: bool) -> None:

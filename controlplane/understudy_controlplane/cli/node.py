@@ -78,7 +78,7 @@ def release(client: Client, as_json: bool, hosts: str, reason: str) -> None:
 @reason_argument
 @connected
 def validate(client: Client, as_json: bool, hosts: str, reason: str) -> None:
-    _request(client, as_json, hosts, "test", reason)
+    _request(client, as_json, hosts, "validate", reason)
 
 
 @node.command("burn-in", help=f"Repeat the validation of nodes for hours, as soon as no job uses them. {HOSTS_HELP}")

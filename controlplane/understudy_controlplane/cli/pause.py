@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.output import print_json
-from understudy_controlplane.cli.requests import reason_argument
+from understudy_controlplane.cli.requests import print_switched, reason_argument
 
 if TYPE_CHECKING:
     from understudy_client import Client
@@ -32,10 +31,6 @@ def resume(client: Client, as_json: bool, reason: str) -> None:
 
 
 def _switch(client: Client, verb: str, reason: str, as_json: bool, now: bool | None = None) -> None:
-    from understudy_client import PauseState
+    from understudy_client import Accepted
 
-    paused = client.post(f"/v1/{verb}", PauseState, reason, now=now).paused
-    if as_json:
-        print_json({"paused": paused})
-    else:
-        click.echo(f"paused: {paused}" if paused else "not paused")
+    print_switched(client.post(f"/v1/{verb}", Accepted, reason, now=now), as_json)

@@ -9,7 +9,7 @@ import click
 from understudy_controlplane.cli.output import Exit, note, print_json
 
 if TYPE_CHECKING:
-    from understudy_client import Client
+    from understudy_client import Accepted, Client
 
 reason_argument = click.argument("reason")
 
@@ -20,6 +20,14 @@ def send(client: Client, subject: str, path: str, reason: str, as_json: bool, **
     if as_json:
         print_json(answer)
     raise SystemExit(report(subject, observes(client), quiet=as_json))
+
+
+def print_switched(answer: Accepted, as_json: bool) -> None:
+    """The answer to a request that takes effect at once."""
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(answer.why)
 
 
 def observes(client: Client) -> bool:

@@ -36,7 +36,7 @@ def _decide(current: Round, entered: Entered, begun: Mapping[str, ValidationOrig
     probe = finding.signal is Signal.PROBE_DUE
     already = [name for name, origin in begun.items() if (origin is probed if probe else origin not in FROM_SERVICE)]
     requested = [name for name, origin in begun.items() if origin in FROM_SERVICE - {probed}]
-    objection = _object(snapshot, row, finding, config, requested if finding.signal is Signal.TEST_ASKED else already)
+    objection = object_to(snapshot, entered, config, requested if finding.signal is Signal.TEST_ASKED else already)
     if objection is not None:
         return guards.held_back(row, finding, objection)
     node = snapshot.nodes[finding.node]
@@ -63,9 +63,11 @@ def _decide(current: Round, entered: Entered, begun: Mapping[str, ValidationOrig
     )
 
 
-def _object(
-    snapshot: Snapshot, row: Row, finding: Finding, config: Config, already: Collection[str]
+def object_to(
+    snapshot: Snapshot, entered: Entered, config: Config, already: Collection[str]
 ) -> guards.Objection | None:
+    """`already`: nodes whose repair or validation of this kind began in this same round."""
+    row, finding = entered
     if _is_a_persons_doing(row, finding):
         return None  # an administrator's change ends the control plane's claim at once, before all guards
     if finding.signal is Signal.TEST_ASKED:

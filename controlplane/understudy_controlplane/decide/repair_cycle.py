@@ -48,7 +48,7 @@ TESTED_AGAIN_SECONDS = HOUR_SECONDS
 ASKED = {
     Verb.HOLD: Signal.HOLD_ASKED,
     Verb.RETIRE: Signal.RETIRE_ASKED,
-    Verb.TEST: Signal.TEST_ASKED,
+    Verb.VALIDATE: Signal.TEST_ASKED,
     Verb.BURN_IN: Signal.TEST_ASKED,
 }
 
@@ -72,7 +72,7 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
             yield _finding(snapshot, node, Signal.WEIGHT_LEFT, "repair.weight_left", words)
         request = snapshot.requests.get(name)
         if request is not None:
-            yield _asked(snapshot, node, request, config)
+            yield asked(snapshot, node, request, config)
         if node.state is NodeState.QUARANTINED and config.repair.enabled:
             yield from _next_rung(snapshot, node, tried.get(name, ()), config)
         elif node.state in IN_REPAIR:
@@ -142,8 +142,8 @@ def _finding(
     return Finding(signal, rule, node.name, snapshot.now, summary, Evidence(evidence))
 
 
-def _asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) -> Finding:
-    waits = TEST_WAITS_SECONDS if request.verb in (Verb.TEST, Verb.BURN_IN) else REQUEST_WAITS_SECONDS
+def asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) -> Finding:
+    waits = TEST_WAITS_SECONDS if request.verb in (Verb.VALIDATE, Verb.BURN_IN) else REQUEST_WAITS_SECONDS
     if snapshot.now - request.at > waits:
         words = f"{request.verb.value}, asked for by {request.by}, could not be done within {waits / HOUR_SECONDS:g} h"
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)

@@ -275,6 +275,12 @@ def look_up(record: NodeRecord, signal: Signal) -> Row | None:
     )
 
 
+def row_of(signal: Signal) -> Row:
+    """The only row of a signal."""
+    (row,) = (row for row in TABLE if signal in row.signals)
+    return row
+
+
 def row_without_node(signal: Signal) -> Row:
     """The row of a signal that is about no single node."""
     return next(row for row in TABLE if signal in row.signals and not row.states)

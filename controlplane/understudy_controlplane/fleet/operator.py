@@ -13,10 +13,39 @@ class Verb(StrEnum):
     HOLD = "hold"  # a node leaves service and is left alone
     RELEASE = "release"  # the node returns
     RETIRE = "retire"  # the node leaves service for good
-    TEST = "test"  # the node is validated, as after a repair: a new node, or one that a user suspects
+    VALIDATE = "validate"  # the node is validated, as after a repair: a new node, or one that a user suspects
     BURN_IN = "burn-in"  # the same validation, repeated for some hours
     RESET_BREAKER = "reset-breaker"
     CANCEL = "cancel"  # a recovery under way
+    TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
+
+
+NODE_VERBS = (Verb.HOLD, Verb.RELEASE, Verb.RETIRE, Verb.VALIDATE, Verb.BURN_IN)
+"""About one node. A decision of the loop answers such a request."""
+
+
+class Outcome(StrEnum):
+    """What will come of a request, as far as is known when it is made."""
+
+    WILL_ACT = "will_act"
+    OBSERVE_ONLY = "observe_only"  # the control plane only observes: nothing is done
+    HELD_BY_GUARD = "held_by_guard"  # it is done as soon as a guard no longer objects
+    AWAITS_APPROVAL = "awaits_approval"  # by an operator
+
+
+class RequestStatus(StrEnum):
+    """What became of a request."""
+
+    WAITING = "waiting"  # no decision has answered it, or its recovery is under way
+    DONE = "done"
+    GIVEN_UP = "given_up"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    outcome: Outcome
+    why: str
 
 
 BY_CONTROL_PLANE = "understudy"
@@ -46,12 +75,14 @@ class Request:
     reason: str
     by: str
     at: float
+    until: float | None = None  # when a hold ends by itself; None: a person releases the node
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
     reason: str = ""  # who paused the control plane and why; empty: it is not paused
     halts: bool = False  # what is under way stops as well
+    until: float | None = None  # when it ends by itself; None: a person resumes
 
 
 @dataclass(frozen=True, slots=True)

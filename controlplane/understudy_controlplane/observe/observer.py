@@ -108,7 +108,7 @@ class Observer:
         attempts_since = min([week_ago, *(node.record.since for node in nodes.values() if node.state in IN_REPAIR)])
         past = self._recoveries
         past.refresh(attempts_since)
-        pause, breaker = stores.fleet.pause(), stores.repairs.breaker()
+        pause, breaker = stores.fleet.pause(now), stores.repairs.breaker()
         return Snapshot(
             now=now,
             started_at=self._started_at,

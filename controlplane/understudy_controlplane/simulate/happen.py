@@ -155,7 +155,7 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.RESUMES: _resumes,
     Kind.HOLDS: _asks(Verb.HOLD),
     Kind.RELEASES: _asks(Verb.RELEASE),
-    Kind.TESTS: _asks(Verb.TEST),
+    Kind.TESTS: _asks(Verb.VALIDATE),
     Kind.RETIRES: _asks(Verb.RETIRE),
 }
 

@@ -118,7 +118,7 @@ class Invariants:
         self._asked[node] = self._world.now
         if verb is Verb.RELEASE:
             self._vouched_at[node] = self._world.now
-        if verb in (Verb.HOLD, Verb.TEST, Verb.RETIRE):
+        if verb in (Verb.HOLD, Verb.VALIDATE, Verb.RETIRE):
             self._world.cluster.machines[node].accused_at = self._world.now
 
     def switched(self, verb: Verb) -> None:
@@ -358,7 +358,7 @@ class Invariants:
         core = world.core
         if core is None:
             raise Violation("everything-comes-to-rest", "the control plane is not running")
-        stopped = core.stores.repairs.breaker().reason or core.stores.fleet.pause().reason
+        stopped = core.stores.repairs.breaker().reason or core.stores.fleet.pause(world.clock.now()).reason
         if world.scenario.settings.observes or stopped:
             return
         for recovery in core.stores.recoveries.running():

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import msgspec
 
-from understudy_controlplane.api.operator_requests import REFUSED_IN
 from understudy_controlplane.app import Core, Outside, assemble
 from understudy_controlplane.config import Config
+from understudy_controlplane.decide import prospects
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, RecoveryStatus, StepStatus
@@ -395,7 +395,7 @@ class World:
         """As `understudy node hold` and others do; the control plane has to run for that."""
         core = self.core
         with self.from_outside():
-            if core is not None and core.stores.fleet.nodes()[node].state not in REFUSED_IN[verb]:
+            if core is not None and prospects.fits(core.stores.fleet.nodes()[node], verb):
                 self.invariants.asked(verb, node)
                 with suppress(Killed):
                     core.stores.repairs.ask(verb, node, "a person asks for it", "alice", self.clock.now())

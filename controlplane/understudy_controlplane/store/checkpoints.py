@@ -141,12 +141,19 @@ class CheckpointStore:
                 )
         return tuple(found.values())
 
-    def clear_anomalies(self, job_row: int, reason: str, by: str, now: float, audit: AuditEntry | None = None) -> None:
-        """A user trusts the job's checkpoints: nothing known up to now makes them suspect."""
+    def trust(self, job_row: int, entry: AuditEntry) -> int:
+        """A person trusts the job's checkpoints: nothing known up to now makes them suspect. The number of the
+        request.
+        """
+        table, at = tables.operator_intent, entry.at
+        request = {"at": at, "verb": entry.action, "reason": entry.reason, "by": entry.who, "subject": entry.subject}
         with self._engine.begin() as connection:
-            connection.execute(insert(tables.anomaly_clearance).values(job=job_row, at=now, reason=reason, by=by))
-            if audit is not None:
-                append(connection, audit)
+            clearance = {"job": job_row, "at": at, "reason": entry.reason, "by": entry.who}
+            connection.execute(insert(tables.anomaly_clearance).values(clearance))
+            answered = insert(table).values(**request, answered_at=at).returning(table.c.id)
+            number: int = connection.execute(answered).scalar_one()
+            append(connection, entry)
+        return number
 
 
 def is_complete() -> ColumnElement[bool]:

@@ -224,18 +224,30 @@ class FleetStore:
                 .values(restore_step=step, restore_path=path, restore_at=now, restore_why=why)
             )
 
-    def pause(self) -> Pause:
+    def pause(self, now: float) -> Pause:
         with reading(self._engine) as connection:
             row = connection.execute(_LAST_SWITCH).first()
-        if row is None or row.verb == Verb.RESUME:
+        if row is None or row.verb == Verb.RESUME or (row.until is not None and row.until <= now):
             return Pause()
-        return Pause(f"{row.reason} ({row.by})", row.verb == Verb.PAUSE_NOW)
+        return Pause(f"{row.reason} ({row.by})", row.verb == Verb.PAUSE_NOW, row.until)
 
-    def add_intent(self, verb: str, reason: str, by: str, now: float, audit: AuditEntry | None = None) -> None:
+    def add_intent(
+        self,
+        verb: str,
+        reason: str,
+        by: str,
+        now: float,
+        audit: AuditEntry | None = None,
+        until: float | None = None,
+    ) -> int:
+        """The number of the request."""
+        table = tables.operator_intent
+        values = {"at": now, "verb": verb, "reason": reason, "by": by, "until": until}
         with self._engine.begin() as connection:
-            connection.execute(insert(tables.operator_intent).values(at=now, verb=verb, reason=reason, by=by))
+            number: int = connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
             if audit is not None:
                 append(connection, audit)
+        return number
 
 
 def _see_job(connection: Connection, job: Job, now: float) -> KnownJob:

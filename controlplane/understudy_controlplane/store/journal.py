@@ -60,6 +60,7 @@ class Journal:
                         "evidence": decision.evidence.shown(),
                         "incident": incident,
                         "recovery": recovery,
+                        "request": decision.request,
                     }
                 )
             write_records(connection, nodes.values())

@@ -36,6 +36,12 @@ class IncidentFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestFilter:
+    node: str | None = None
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionFilter:
     since: float | None = None
     until: float | None = None
@@ -141,6 +147,28 @@ class Queries:
         with reading(self._engine) as connection:
             rows = connection.execute(_page(query, table.c.id, limit, before)).mappings()
             return [{key: value for key, value in row.items() if key != "key"} for row in rows]
+
+    def requests(self, limit: int, before: int, only: RequestFilter) -> list[Record]:
+        """Newest first, each with the decision that answered it and its recovery."""
+        intent, decision, recovery = tables.operator_intent, tables.decision, tables.recovery
+        answer = (
+            decision.c.id.label("decision"),
+            decision.c.table_row,
+            decision.c.reason.label("decided"),
+            decision.c.recovery,
+        )
+        query = select(intent, *answer, recovery.c.status.label("recovery_status"), recovery.c.outcome).select_from(
+            intent.outerjoin(decision, decision.c.request == intent.c.id).outerjoin(
+                recovery, recovery.c.id == decision.c.recovery
+            )
+        )
+        if only.node is not None:
+            query = query.where(intent.c.subject == only.node)
+        if only.id is not None:
+            query = query.where(intent.c.id == only.id)
+        with reading(self._engine) as connection:
+            rows = connection.execute(_page(query, intent.c.id, limit, before)).mappings()
+            return [dict(row) for row in rows]
 
     def checkpoints(
         self, limit: int, before_at: float = inf, before_number: int = ID_MAX, job_id: int | None = None

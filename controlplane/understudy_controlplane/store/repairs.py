@@ -6,21 +6,19 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import Connection, Engine, Row, bindparam, exists, func, insert, select, tuple_, update
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import MovedGpu
-from understudy_controlplane.fleet.operator import Breaker, Request, Verb, recovery_of
+from understudy_controlplane.fleet.operator import NODE_VERBS, Breaker, Request, Verb, recovery_of
 from understudy_controlplane.fleet.recovery import REPAIR_KINDS
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import ID_MAX, insert_new, reading
-
-NODE_VERBS = (Verb.HOLD, Verb.RELEASE, Verb.RETIRE, Verb.TEST, Verb.BURN_IN)
 
 _DECISION, _INTENT = tables.decision, tables.operator_intent
 _QUARANTINES = (
@@ -61,7 +59,7 @@ class RepairStore:
         """Of each node the latest that no decision has answered."""
         with reading(self._engine) as connection:
             return {
-                row.subject: Request(row.id, row.subject, Verb(row.verb), row.reason, row.by, row.at)
+                row.subject: Request(row.id, row.subject, Verb(row.verb), row.reason, row.by, row.at, row.until)
                 for row in connection.execute(_REQUESTS, {"since": since})
             }
 
@@ -78,12 +76,26 @@ class RepairStore:
         with self._engine.begin() as connection:
             _ask(connection, {"at": now, "verb": verb.value, "reason": reason, "by": by, "subject": node})
 
-    def ask_audited(self, verb: Verb, entry: AuditEntry) -> None:
-        """What was asked of the same subject before, and not answered yet, is not wanted any more."""
-        row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject}
+    def ask_audited(self, verb: Verb, entry: AuditEntry, until: float | None = None) -> int:
+        """The number of the request. What was asked of the same subject before, and not answered yet, is not wanted
+        any more.
+        """
+        row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject, "until": until}
         with self._engine.begin() as connection:
-            _ask(connection, {"verb": verb.value, **row})
+            number = _ask(connection, {"verb": verb.value, **row})
             append(connection, entry)
+        return number
+
+    def ended_holds(self, now: float) -> dict[str, Request]:
+        """Node → the latest request about it, where that is a hold whose time is over."""
+        newer = _INTENT.alias()
+        is_latest = ~exists().where(newer.c.subject == _INTENT.c.subject, newer.c.id > _INTENT.c.id)
+        query = select(_INTENT).where(_INTENT.c.verb == Verb.HOLD.value, _INTENT.c.until <= now, is_latest)
+        with reading(self._engine) as connection:
+            return {
+                row.subject: Request(row.id, row.subject, Verb.HOLD, row.reason, row.by, row.at, row.until)
+                for row in connection.execute(query)
+            }
 
     def breaker(self) -> Breaker:
         """A decision opens it, and a person closes it."""
@@ -275,8 +287,9 @@ def _news(row: Row[Any], gpu: Gpu) -> dict[str, str]:
     return {name: text for name, text in known.items() if text and text != getattr(row, name)}
 
 
-def _ask(connection: Connection, row: dict[str, Any]) -> None:
+def _ask(connection: Connection, row: dict[str, Any]) -> int:
     table = tables.operator_intent
     of_subject = (table.c.subject == row["subject"], table.c.answered_at.is_(None))
     connection.execute(update(table).where(*of_subject).values(answered_at=row["at"]))
-    connection.execute(insert(table).values(**row))
+    number: int = connection.execute(insert(table).values(**row).returning(table.c.id)).scalar_one()
+    return number

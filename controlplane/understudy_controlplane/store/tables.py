@@ -405,7 +405,9 @@ decision = Table(
     Column("evidence", JSON, nullable=False),
     Column("incident", ForeignKey("incident.id")),
     Column("recovery", ForeignKey("recovery.id")),
+    Column("request", ForeignKey("operator_intent.id")),  # that this decision answers
     Index("ix_decision_at", "at"),
+    Index("ix_decision_request", "request"),
     Index("ix_decision_action", "action", "at"),
     Index("ix_decision_subject", "subject", "id"),
     Index("ix_decision_to_state", "to_state", "at"),
@@ -424,6 +426,7 @@ operator_intent = Table(
     Column("by", String(255), nullable=False),
     Column("subject", String(255), nullable=False, server_default=""),  # a node's name; empty: the whole
     Column("answered_at", Double),  # when a decision took it up
+    Column("until", Double),  # when a hold or a pause ends by itself
     Index("ix_operator_intent_verb", "verb", "at"),
     Index("ix_operator_intent_answered_at", "answered_at"),
     Index("ix_operator_intent_subject", "subject"),

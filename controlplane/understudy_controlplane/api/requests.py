@@ -1,0 +1,104 @@
+"""Routes to operators' requests, and what became of each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from pydantic import Field
+
+from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.pages import Name, NumberedQuery, known_parameters, numbered_page
+from understudy_controlplane.decide import prospects
+from understudy_controlplane.fleet.operator import NODE_VERBS, Request, RequestStatus, Verb, recovery_of
+from understudy_controlplane.fleet.recovery import RecoveryStatus
+from understudy_controlplane.ingest.answers import refuse
+from understudy_controlplane.store.database import ID_MAX
+from understudy_controlplane.store.queries import Record, RequestFilter
+
+RequestId = Annotated[int, Path(ge=1, le=ID_MAX, description="As the answer to the request shows it.")]
+
+
+class RequestsQuery(NumberedQuery):
+    node: Name | None = Field(None, description="That the request was about.")
+
+
+def requests_router(deps: ReadDependencies) -> APIRouter:
+    router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
+
+    @router.get("/requests")
+    async def requests(query: Annotated[RequestsQuery, Query()]) -> Response:
+        """Operators' requests, and what became of each."""
+        only = RequestFilter(node=query.node)
+        return await deps.readers.read(
+            lambda: numbered_page(_requests(deps, query.limit, query.before, only), query.limit)
+        )
+
+    @router.get("/requests/{request}")
+    async def request(request: RequestId) -> Response:
+        """A request: whether it waits and why, or the decision that answered it."""
+        return await deps.readers.read(lambda: _request(deps, request))
+
+    return router
+
+
+def _request(deps: ReadDependencies, number: int) -> Record | Response:
+    found = _requests(deps, 1, ID_MAX, RequestFilter(id=number))
+    return found[0] if found else refuse(404, f"there is no request {number}", "GET /v1/requests lists the requests")
+
+
+def _requests(deps: ReadDependencies, limit: int, before: int, only: RequestFilter) -> list[Record]:
+    return [_shown(deps, row) for row in deps.queries.requests(limit, before, only)]
+
+
+def _shown(deps: ReadDependencies, row: Record) -> Record:
+    verb = Verb(row["verb"])
+    if verb is Verb.CANCEL:
+        row["recovery"] = recovery_of(row["subject"])
+        status, why = _of_cancel(deps, row)
+    elif verb in NODE_VERBS:
+        status, why = _of_node(deps, row, verb)
+    else:
+        status, why = RequestStatus.DONE, "it took effect at once"
+    names = ("id", "verb", "subject", "by", "reason", "at", "until", "decision", "recovery")
+    return {name: row[name] for name in names} | {"status": status, "why": why}
+
+
+def _of_node(deps: ReadDependencies, row: Record, verb: Verb) -> tuple[RequestStatus, str]:
+    if row["answered_at"] is None:
+        asked = Request(row["id"], row["subject"], verb, row["reason"], row["by"], row["at"], row["until"])
+        return RequestStatus.WAITING, _waits_for(deps, asked)
+    if row["decision"] is None:
+        return RequestStatus.GIVEN_UP, "a newer request about the same node replaced it"
+    if row["table_row"] == prospects.GIVEN_UP_ROW:
+        return RequestStatus.GIVEN_UP, row["decided"]
+    named = f"recovery {row['recovery']}"
+    return {
+        RecoveryStatus.RUNNING.value: (RequestStatus.WAITING, f"{named} is under way"),
+        RecoveryStatus.FAILED.value: (RequestStatus.FAILED, f"{named} failed: {row['outcome']}"),
+        RecoveryStatus.OVERTAKEN.value: (RequestStatus.GIVEN_UP, f"{named} is overtaken: {row['outcome']}"),
+        RecoveryStatus.CANCELLED.value: (RequestStatus.GIVEN_UP, f"{named} is cancelled: {row['outcome']}"),
+    }.get(row["recovery_status"], (RequestStatus.DONE, row["decided"]))
+
+
+def _waits_for(deps: ReadDependencies, asked: Request) -> str:
+    snapshot = deps.pulse.snapshot
+    if snapshot is None or asked.node not in snapshot.nodes:
+        return "Slurm does not show the node"
+    prospect = prospects.of_node(snapshot, asked, deps.config)
+    if prospect is None:
+        return f"{asked.node} is {snapshot.nodes[asked.node].state.value}"
+    return prospect.why
+
+
+def _of_cancel(deps: ReadDependencies, row: Record) -> tuple[RequestStatus, str]:
+    recovery = deps.stores.recoveries.find(row["recovery"])
+    if recovery is None:
+        return RequestStatus.GIVEN_UP, "there is no such recovery any more"
+    status = recovery.ends_as or recovery.status
+    if status is RecoveryStatus.CANCELLED:
+        under_way = recovery.status is RecoveryStatus.RUNNING
+        return (RequestStatus.WAITING, "it is being undone") if under_way else (RequestStatus.DONE, recovery.outcome)
+    if status is RecoveryStatus.RUNNING:
+        return RequestStatus.WAITING, "the recovery still runs"
+    return RequestStatus.GIVEN_UP, f"the recovery is {status.value}: {recovery.outcome}"
