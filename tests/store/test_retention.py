@@ -157,7 +157,16 @@ class TestDecisions:
             fleet.add_intent(verb.value, "moving", "alice", NOW - age * DAY)
         fleet.add_intent(Verb.PAUSE_NOW.value, "still moving", "alice", NOW - 790 * DAY)
         assert pruner.prune() == {"operator_intent": 1}
-        assert fleet.pause().halts
+        assert fleet.pause(NOW).halts
+
+
+def test_a_request_stays_as_long_as_the_decision_that_answered_it(engine: Engine, pruner: Pruner) -> None:
+    asked = FleetStore(engine)
+    first = asked.add_intent(Verb.HOLD.value, "cables", "alice", NOW - 900 * DAY)
+    asked.add_intent(Verb.HOLD.value, "cables", "alice", NOW - 900 * DAY)
+    decision(engine, 900, "hold", request=first, incident=incident(engine, 900))
+    newest(engine)
+    assert pruner.prune() == {}
 
 
 def test_the_incident_of_a_node_that_is_repaired_for_years_keeps_what_was_tried(engine: Engine, pruner: Pruner) -> None:

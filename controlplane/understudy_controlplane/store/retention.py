@@ -102,7 +102,8 @@ def _rules() -> Iterator[Rule]:
     # The newest pause, resume or reset of the breaker still holds.
     request = _INTENT.alias()
     holds = select(func.max(request.c.id)).group_by(request.c.verb)
-    yield Rule(_INTENT, and_(_INTENT.c.at < incidents, _INTENT.c.id.not_in(holds)))
+    answered = exists().where(_DECISION.c.request == _INTENT.c.id)
+    yield Rule(_INTENT, and_(_INTENT.c.at < incidents, _INTENT.c.id.not_in(holds), ~answered))
     for table in (tables.kernel_event, tables.hardware_event, tables.job_refusal):
         yield Rule(table, table.c.received_at < events)
     shard, whole = tables.checkpoint_shard, tables.checkpoint
