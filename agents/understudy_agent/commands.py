@@ -38,7 +38,7 @@ def _cli(module: str, name: str) -> str:
 GROUPS: dict[str, dict[str, Command]] = {
     "The cluster": {
         "status": Command("counts, and what needs a person", _cli("status", "status")),
-        "node": Command("list | show | hold | release | validate | burn-in | retire", _cli("node", "node")),
+        "node": Command("list | show | hold | release | validate | burn-in | retire | requests", _cli("node", "node")),
         "job": Command("list | show | trust-checkpoints", _cli("job", "job")),
         "checkpoints": Command("checkpoints that jobs announced", _cli("checkpoints", "checkpoints")),
         "spare": Command("list", _cli("spare", "spare")),
@@ -84,7 +84,7 @@ EXIT_CODES = {
     2: "wrong usage or configuration",
     3: "refused: the state of a node or recovery, or a guard, does not allow it",
     4: "the control plane cannot be reached, or cannot answer now",
-    5: "recorded only: the control plane observes and changes nothing",
+    5: "recorded only: the control plane observes, or an operator has to approve it first",
 }
 
 

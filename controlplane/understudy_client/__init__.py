@@ -11,6 +11,7 @@ from understudy_client.records import (
     Job,
     Node,
     Recovery,
+    RequestState,
     Status,
     Ticket,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "Record",
     "Recovery",
     "RefusedError",
+    "RequestState",
     "Status",
     "Ticket",
     "UnreachableError",

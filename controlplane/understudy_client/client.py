@@ -51,14 +51,22 @@ class Client:
     """Uses no proxy of the environment: the control plane is inside the cluster's network."""
 
     def __init__(
-        self, url: str, token: str = "", ca_file: Path | None = None, *, timeout_seconds: float = 10.0
+        self,
+        url: str,
+        token: str = "",
+        ca_file: Path | None = None,
+        *,
+        timeout_seconds: float = 10.0,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
+        """`transport` carries the requests instead of the network."""
         self.url = url.rstrip("/")
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=timeout_seconds,
             verify=_certificates(self.url, ca_file),
             trust_env=False,
+            transport=transport,
         )
 
     def __enter__(self) -> Self:

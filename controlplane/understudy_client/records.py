@@ -134,3 +134,18 @@ class Accepted(msgspec.Struct, frozen=True):
     verb: str
     outcome: str  # will_act, held_by_guard, awaits_approval, observe_only
     why: str
+
+
+class RequestState(msgspec.Struct, frozen=True):
+    """What became of a request."""
+
+    id: int
+    verb: str
+    subject: str
+    by: str
+    reason: str
+    at: float
+    status: str  # waiting, done, given_up, refused, failed
+    why: str
+    decision: int | None = None
+    recovery: int | None = None

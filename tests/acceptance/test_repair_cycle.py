@@ -162,7 +162,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
 
     # A person repairs it, and has it tested.
     (tmp_path / "broken.n3").unlink()
-    assert ask(site, "n3", "release", "new GPU").stdout == "n3: requested\n"
+    assert ask(site, "n3", "release", "new GPU").stdout.startswith("n3: release: will be carried out (request ")
     wait_for_state(site, "n3", "in_service")
     site.wait_for(lambda: rows_about(site, "n3")[-3:] == [253, 220, 231], 60, "its weight is put back")
     assert site.items("/v1/tickets")[0]["closed_at"] is not None
@@ -214,7 +214,7 @@ def test_a_test_that_is_wrong_takes_no_more_nodes_from_service_than_the_guards_a
     site.wait_for(lambda: "understudy_node_n1" not in gang.reservations(site), 60, "it is kept no longer")
     assert "DRAIN" in site.node("n1")["slurm"]["flags"]
 
-    assert ask(site, "n2", "validate", "once more").returncode == 0
+    assert ask(site, "n2", "validate", "once more").returncode in (0, 3), "3: a guard holds the request"
     site.wait_for(
         lambda: [one for one in site.items("/v1/decisions") if one["because"] == "hourly_budget"], 60, "n2 is held"
     )

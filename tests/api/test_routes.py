@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from fastapi.testclient import TestClient
 
+import understudy_client
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
@@ -95,6 +96,24 @@ def test_status_shows_the_whole_at_a_glance(get: Any) -> None:
     assert status["nodes"] == {"in_service": 7, "quarantined": 1}
     assert status["spares"] == {"held": 3, "wanted": 3}
     assert (status["mode"], status["paused"], status["problems"]) == ("act", "", [])
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/status", understudy_client.Status),
+        ("/v1/nodes", understudy_client.Node),
+        ("/v1/jobs", understudy_client.Job),
+        ("/v1/recoveries", understudy_client.Recovery),
+        ("/v1/incidents", understudy_client.Incident),
+        ("/v1/decisions", understudy_client.Decision),
+        ("/v1/checkpoints", understudy_client.Checkpoint),
+    ],
+)
+def test_the_client_reads_every_record(get: Any, path: str, kind: type[msgspec.Struct]) -> None:
+    answer = get(path)
+    records = answer.get("items", [answer])
+    assert len(msgspec.convert(records, list[kind])) == len(records) > 0  # type: ignore[valid-type]  # kind is a type
 
 
 def test_nodes_show_their_state_here_and_in_slurm(get: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import pytest
+import structlog
 import uvicorn
 from click.testing import CliRunner, Result
 
@@ -53,6 +55,7 @@ def served(folder: Path, mode: str, nodes: int = 4) -> Iterator[Served]:
         closing(compose(b.config(mode=mode, server=server), Outside(slurm, lambda _node: True))) as control_plane,
         socket.create_server(("127.0.0.1", 0)) as listening,
     ):
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         control_plane.loop.tick()
         settings = uvicorn.Config(control_plane.app, lifespan="off", log_level="error", ws="none")
         web = uvicorn.Server(settings)
@@ -65,6 +68,7 @@ def served(folder: Path, mode: str, nodes: int = 4) -> Iterator[Served]:
         finally:
             web.should_exit = True
             thread.join()
+            structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module")

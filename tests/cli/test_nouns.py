@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.cli.conftest import Served
-from understudy_controlplane.fleet.operator import Verb
 
 LISTS = ("node", "job", "spare", "incident", "decision", "recovery", "ticket")
 
@@ -37,25 +36,34 @@ def test_one_record_is_shown(observing: Served) -> None:
 
 def test_a_request_in_mode_observe_is_recorded_only_and_has_an_exit_code_of_its_own(observing: Served) -> None:
     printed = observing.run("node", "hold", "n1", "fan", status=5)
-    assert "n1: recorded only: the control plane is in mode observe" in printed
-    observing.run("node", "hold", "n1", "fan", "--json", status=5)
+    assert "n1: hold: recorded only: the control plane observes and changes nothing" in printed
+    (answer,) = json.loads(observing.run("node", "hold", "n2", "fan", "--json", status=5))
+    assert (answer["subject"], answer["outcome"]) == ("n2", "observe_only")
+    observing.run("node", "hold", "n3", "fan", "--wait", status=5)
 
 
 def test_a_request_about_a_host_list_is_one_for_each_node(acting: Served) -> None:
-    printed = acting.run("node", "hold", "n[1-2]", "fan")
-    assert ("n1: requested" in printed, "n2: requested" in printed) == (True, True)
-    asked = acting.control_plane.stores.repairs.requests_since(0.0)
-    assert {name: (one.verb, one.reason) for name, one in asked.items() if name != "n4"} == {
-        "n1": (Verb.HOLD, "fan"),
-        "n2": (Verb.HOLD, "fan"),
-    }
+    printed = acting.run("node", "hold", "n[1-2]", "fan", "--for", "4h")
+    assert ("n1: hold: will be carried out" in printed, "n2: hold: will be carried out" in printed) == (True, True)
+    shown = json.loads(acting.run("node", "requests", "--json", "--limit", "2"))
+    assert [(one["subject"], one["reason"], one["until"] - one["at"]) for one in shown] == [
+        ("n2", "fan", 14400.0),
+        ("n1", "fan", 14400.0),
+    ]
+
+
+def test_a_dry_run_requests_nothing(acting: Served) -> None:
+    before = acting.run("node", "requests", "--json")
+    assert "n3: hold: would be carried out" in acting.run("node", "hold", "n3", "fan", "--dry-run")
+    assert "fleet: pause: would be carried out" in acting.run("pause", "later", "--dry-run")
+    assert acting.run("node", "requests", "--json") == before
 
 
 def test_a_refused_node_does_not_stop_the_others(acting: Served) -> None:
     printed = acting.run("node", "release", "n[3-4]", "repaired", status=3)
     assert printed.count("release would change nothing") == 2
     printed = acting.run("node", "burn-in", "n9,n4", "new", status=1)
-    assert ("node n9 is not known" in printed, "n4: requested" in printed) == (True, True)
+    assert ("node n9 is not known" in printed, "n4: burn-in: " in printed) == (True, True)
 
 
 @pytest.mark.parametrize("hosts", ["n[1-", "", "n1,,n2"])
@@ -64,12 +72,18 @@ def test_a_wrong_host_list_is_a_usage_error(hosts: str, acting: Served) -> None:
 
 
 def test_pause_resume_breaker_and_mode(acting: Served) -> None:
-    assert "no recovery begins" in acting.run("pause", "maintenance")
+    assert "fleet: pause: will be carried out" in acting.run("pause", "maintenance", "--for", "2h", "--wait")
     assert "paused      maintenance (admin)" in acting.run("status")
-    assert "recoveries go on" in acting.run("resume", "done")
+    acting.run("resume", "done")
+    assert "paused      no" in acting.run("status")
     assert "closed" in acting.run("breaker", "show")
-    assert "closed" in acting.run("breaker", "reset", "it was a switch")
+    assert "the circuit breaker is closed" in acting.run("breaker", "reset", "it was a switch")
     assert acting.run("mode") == "act\n"
+
+
+@pytest.mark.parametrize("text", ["4", "h", "-1h", "4 hours"])
+def test_a_wrong_duration_is_a_usage_error(text: str, acting: Served) -> None:
+    assert "write 90s, 30m, 4h or 2d" in acting.run("pause", "x", f"--for={text}", status=2)
 
 
 @pytest.mark.parametrize("text", ["2 hours", "yesterday", "h"])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.output import print_json
-from understudy_controlplane.cli.requests import print_switched, reason_argument
+from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
     from understudy_client import Client
@@ -25,21 +25,16 @@ def show(client: Client, as_json: bool) -> None:
     """Whether it is open, and why."""
     from understudy_client import Status
 
-    _print(client.get("/v1/status", Status).breaker, as_json)
+    why = client.get("/v1/status", Status).breaker
+    if as_json:
+        print_json({"breaker": why})
+    else:
+        click.echo(f"open: {why}" if why else "closed")
 
 
 @breaker.command("reset")
-@reason_argument
+@request_options
 @connected
-def reset(client: Client, as_json: bool, reason: str) -> None:
+def reset(client: Client, as_json: bool, **options: Unpack[Options]) -> None:
     """Close it, after you have found out why it opened."""
-    from understudy_client import Accepted
-
-    print_switched(client.post("/v1/breaker/reset", Accepted, reason), as_json)
-
-
-def _print(breaker: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"breaker": breaker})
-    else:
-        click.echo(f"open: {breaker}" if breaker else "closed")
+    send(client, as_json, Requests(["/v1/breaker/reset"], **options))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_item, print_items
-from understudy_controlplane.cli.requests import reason_argument, send
+from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
     from understudy_client import Client, Job
@@ -58,8 +58,8 @@ def show(client: Client, as_json: bool, number: int) -> None:
 
 @job.command("trust-checkpoints")
 @job_argument
-@reason_argument
+@request_options
 @connected
-def trust_checkpoints(client: Client, as_json: bool, number: int, reason: str) -> None:
+def trust_checkpoints(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
     """Declare a job's checkpoints good that are suspect because of NaN or jumps. Its next attempt may restore them."""
-    send(client, f"job {number}", f"/v1/jobs/{number}/trust-checkpoints", reason, as_json)
+    send(client, as_json, Requests([f"/v1/jobs/{number}/trust-checkpoints"], **options))

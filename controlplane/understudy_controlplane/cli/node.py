@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from understudy_controlplane.cli.connection import connected, exit_code
-from understudy_controlplane.cli.listing import Chosen, Listing, print_item, print_items
-from understudy_controlplane.cli.output import Exit, date, note, print_json
-from understudy_controlplane.cli.requests import observes, reason_argument, report
+from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.durations import DURATION
+from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_item, print_items
+from understudy_controlplane.cli.output import date
+from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
-    from understudy_client import Client, Node, Record
+    from understudy_client import Client, Node
 
 HOSTS_HELP = "HOSTS is a host list, such as c7 or c[1-4,7]."
 hosts_argument = click.argument("hosts")
@@ -59,62 +60,50 @@ def show(client: Client, as_json: bool, name: str) -> None:
 
 @node.command("hold", help=f"Take nodes out of service until they are released; their jobs end first. {HOSTS_HELP}")
 @hosts_argument
-@reason_argument
+@request_options
+@click.option("--for", "for_seconds", type=DURATION, help="Release them after this time, such as 4h.")
 @connected
-def hold(client: Client, as_json: bool, hosts: str, reason: str) -> None:
-    _request(client, as_json, hosts, "hold", reason)
+def hold(client: Client, as_json: bool, hosts: str, **options: Unpack[Options]) -> None:
+    _send(client, as_json, hosts, "hold", **options)
 
 
-@node.command("release", help=f"Return nodes to service that are held, retired, quarantined or repaired. {HOSTS_HELP}")
-@hosts_argument
-@reason_argument
+def _add_verb(verb: str, help_text: str) -> None:
+    @node.command(verb, help=f"{help_text} {HOSTS_HELP}")
+    @hosts_argument
+    @request_options
+    @connected
+    def request(client: Client, as_json: bool, hosts: str, **options: Unpack[Options]) -> None:
+        _send(client, as_json, hosts, verb, **options)
+
+
+_add_verb("release", "Return nodes to service that are held, retired, quarantined or repaired.")
+_add_verb("validate", "Validate nodes in service as soon as no job uses them.")
+_add_verb("burn-in", "Repeat the validation of nodes for hours, as soon as no job uses them.")
+_add_verb("retire", "Take nodes out of service for good.")
+
+
+def _send(client: Client, as_json: bool, hosts: str, verb: str, **options: Unpack[Options]) -> None:
+    send(client, as_json, Requests([f"/v1/nodes/{name}/{verb}" for name in names_of(hosts)], **options))
+
+
+@node.command("requests")
+@click.argument("name", metavar="[NODE]", required=False)
+@limit_option
 @connected
-def release(client: Client, as_json: bool, hosts: str, reason: str) -> None:
-    _request(client, as_json, hosts, "release", reason)
+def requests(client: Client, as_json: bool, limit: int, name: str | None) -> None:
+    """The newest requests of operators, and what became of each."""
+    from understudy_client import RequestState
 
-
-@node.command("validate", help=f"Validate nodes in service as soon as no job uses them. {HOSTS_HELP}")
-@hosts_argument
-@reason_argument
-@connected
-def validate(client: Client, as_json: bool, hosts: str, reason: str) -> None:
-    _request(client, as_json, hosts, "validate", reason)
-
-
-@node.command("burn-in", help=f"Repeat the validation of nodes for hours, as soon as no job uses them. {HOSTS_HELP}")
-@hosts_argument
-@reason_argument
-@connected
-def burn_in(client: Client, as_json: bool, hosts: str, reason: str) -> None:
-    _request(client, as_json, hosts, "burn-in", reason)
-
-
-@node.command("retire", help=f"Take nodes out of service for good. {HOSTS_HELP}")
-@hosts_argument
-@reason_argument
-@connected
-def retire(client: Client, as_json: bool, hosts: str, reason: str) -> None:
-    _request(client, as_json, hosts, "retire", reason)
-
-
-def _request(client: Client, as_json: bool, hosts: str, verb: str, reason: str) -> None:
-    """One request for each node. A refused one does not stop the others; the exit code is that of the first refusal."""
-    from understudy_client import RefusedError
-
-    answers: list[Record] = []
-    refused = Exit.DONE
-    observed = observes(client)
-    for name in names_of(hosts):
-        try:
-            answers.append(client.post(f"/v1/nodes/{name}/{verb}", dict, reason))
-        except RefusedError as error:
-            note(str(error))
-            refused = refused or exit_code(error)
-        else:
-            outcome = report(name, observed, quiet=as_json)
-    if as_json:
-        print_json(answers)
-    raise SystemExit(refused or (outcome if answers else Exit.DONE))
+    columns: dict[str, Callable[[RequestState], object]] = {
+        "request": lambda one: one.id,
+        "at": lambda one: date(one.at),
+        "subject": lambda one: one.subject,
+        "verb": lambda one: one.verb,
+        "by": lambda one: one.by,
+        "status": lambda one: one.status,
+        "why": lambda one: one.why,
+    }
+    print_items(client, Listing("/v1/requests", RequestState, columns), as_json, limit, {"node": name})
 
 
 def names_of(hosts: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ class Exit(IntEnum):
     USAGE = 2
     REFUSED = 3  # by the state of a node or recovery, or held by a guard
     UNREACHABLE = 4
-    OBSERVED = 5  # recorded only: the control plane changes nothing in this mode
+    RECORDED = 5  # and not carried out: the control plane observes, or an operator has to approve it
 
 
 def console() -> Console:

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.requests import print_switched, reason_argument
+from understudy_controlplane.cli.durations import DURATION
+from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
     from understudy_client import Client
 
 
 @click.command()
-@reason_argument
-@click.option("--now", is_flag=True, help="Halt what is under way, also between two attempts.")
+@request_options
+@click.option("--now", is_flag=True, default=None, help="Halt what is under way, also between two attempts.")
+@click.option("--for", "for_seconds", type=DURATION, help="Resume after this time, such as 2h.")
 @connected
-def pause(client: Client, as_json: bool, reason: str, now: bool) -> None:
+def pause(client: Client, as_json: bool, **options: Unpack[Options]) -> None:
     """Pause the control plane: it begins nothing. A gang that has left its nodes is still started again."""
-    _switch(client, "pause", reason, as_json, now or None)
+    send(client, as_json, Requests(["/v1/pause"], **options))
 
 
 @click.command()
-@reason_argument
+@request_options
 @connected
-def resume(client: Client, as_json: bool, reason: str) -> None:
+def resume(client: Client, as_json: bool, **options: Unpack[Options]) -> None:
     """End a pause."""
-    _switch(client, "resume", reason, as_json)
-
-
-def _switch(client: Client, verb: str, reason: str, as_json: bool, now: bool | None = None) -> None:
-    from understudy_client import Accepted
-
-    print_switched(client.post(f"/v1/{verb}", Accepted, reason, now=now), as_json)
+    send(client, as_json, Requests(["/v1/resume"], **options))

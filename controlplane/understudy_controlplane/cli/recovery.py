@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, number_argument, print_item, print_items
 from understudy_controlplane.cli.output import date
-from understudy_controlplane.cli.requests import reason_argument, send
+from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
     from understudy_client import Client, Recovery
@@ -60,8 +60,8 @@ def show(client: Client, as_json: bool, number: int) -> None:
 
 @recovery.command("cancel")
 @number_argument
-@reason_argument
+@request_options
 @connected
-def cancel(client: Client, as_json: bool, number: int, reason: str) -> None:
+def cancel(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
     """Cancel a recovery under way. What it began is undone; what stays is named in its outcome."""
-    send(client, f"recovery {number}", f"/v1/recoveries/{number}/cancel", reason, as_json)
+    send(client, as_json, Requests([f"/v1/recoveries/{number}/cancel"], **options))

@@ -1,0 +1,70 @@
+"""What comes of a request, as its command prints it and ends with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import click
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from understudy_client import Client
+from understudy_controlplane.cli.requests import Requests, send
+
+
+def answering(outcome: str, *statuses: str) -> Client:
+    """A client of a control plane whose request has these statuses, one after the other."""
+    state: Iterator[str] = iter(statuses)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            accepted = {"request": 7, "subject": "c2", "verb": "hold", "outcome": outcome, "why": "because"}
+            return httpx.Response(202, json=accepted)
+        assert request.url.path == "/v1/requests/7"
+        shown = {"id": 7, "verb": "hold", "subject": "c2", "by": "alice", "reason": "fan", "at": 1.0}
+        return httpx.Response(200, json=shown | {"status": next(state), "why": "as decided"})
+
+    return Client("http://control-plane", transport=httpx.MockTransport(answer))
+
+
+def end(client: Client, *, wait: bool = False, as_json: bool = False) -> tuple[int, str]:
+    @click.command()
+    def command() -> None:
+        send(client, as_json, Requests(["/v1/nodes/c2/hold"], "fan", wait=wait))
+
+    done = CliRunner().invoke(command)
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "printed"),
+    [
+        ("will_act", 0, "will be carried out (request 7): because"),
+        ("held_by_guard", 3, "waits for a guard (request 7): because"),
+        ("awaits_approval", 5, "awaits approval (request 7): because"),
+        ("observe_only", 5, "recorded only: the control plane observes and changes nothing (request 7): because"),
+    ],
+)
+def test_each_outcome_has_its_exit_code(outcome: str, code: int, printed: str) -> None:
+    assert end(answering(outcome)) == (code, f"c2: hold: {printed}\n")
+
+
+@pytest.mark.parametrize(("status", "code"), [("done", 0), ("given_up", 1), ("failed", 1), ("refused", 1)])
+def test_wait_ends_with_what_became_of_it(status: str, code: int) -> None:
+    found, printed = end(answering("will_act", "waiting", status), wait=True)
+    assert (found, printed.splitlines()[-1]) == (code, f"c2: hold is {status.replace('_', ' ')}: as decided")
+
+
+def test_wait_goes_on_while_a_guard_holds_it_and_not_where_it_is_only_recorded() -> None:
+    assert end(answering("held_by_guard", "waiting", "done"), wait=True)[0] == 0
+    assert end(answering("observe_only"), wait=True)[0] == 5
+    assert end(answering("awaits_approval"), wait=True)[0] == 5
+
+
+def test_json_is_the_answer_or_after_a_wait_what_became_of_it() -> None:
+    (answer,) = json.loads(end(answering("will_act"), as_json=True)[1])
+    assert (answer["request"], answer["outcome"]) == (7, "will_act")
+    (state,) = json.loads(end(answering("will_act", "done"), wait=True, as_json=True)[1])
+    assert (state["id"], state["status"]) == (7, "done")
