@@ -59,6 +59,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "check-config": Command("check the configuration", _cli("check_config", "check_config")),
         "doctor": Command("check Slurm and its settings", _cli("doctor", "doctor")),
         "token": Command("create | enroll | list | revoke | allow", _cli("token", "token")),
+        "db": Command("check | prune | backup: the database", _cli("db", "db")),
         "audit": Command("export: who changed what", _cli("audit", "audit")),
     },
     "On compute nodes and in jobs": {

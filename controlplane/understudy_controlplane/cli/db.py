@@ -1,0 +1,80 @@
+"""`understudy db`: the control plane's database is checked, pruned and copied, also while the control plane runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from understudy_controlplane.cli.database import opened
+from understudy_controlplane.cli.options import config_of, config_option, json_option
+from understudy_controlplane.cli.output import Exit, fail, note, print_json, print_table
+
+_target = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group()
+def db() -> None:
+    """The database. Run it on the control plane's host, as its user or root."""
+
+
+@db.command("check")
+@config_option
+@json_option
+def check(config: Path, as_json: bool) -> None:
+    """Check the schema's version, the file's pages and the references between rows. Nothing is changed."""
+    from understudy_controlplane.store.database import StoreError, without_secrets
+    from understudy_controlplane.store.maintenance import problems
+
+    url = config_of(config).server.database
+    try:
+        found = problems(url)
+    except (OSError, ModuleNotFoundError, StoreError) as error:
+        shown = without_secrets(url)
+        fail(f"database {shown}: cannot be checked: {error}; run this as the control plane's user", Exit.FAILED)
+    if as_json:
+        print_json({"problems": found})
+    else:
+        click.echo("\n".join(found) or "the database is whole")
+    if found:
+        raise SystemExit(Exit.FAILED)
+
+
+@db.command("prune")
+@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
+@config_option
+@json_option
+def prune(dry_run: bool, config: Path, as_json: bool) -> None:
+    """Delete the records that [retention] lets go, as the control plane does each hour."""
+    from understudy_controlplane.clock import SystemClock
+    from understudy_controlplane.pruner import Pruner
+    from understudy_controlplane.store.retention import RetentionStore
+
+    with opened(config) as engine:
+        pruner = Pruner(RetentionStore(engine), config_of(config).retention, SystemClock())
+        deleted = pruner.count() if dry_run else pruner.prune(time.sleep)
+    if as_json:
+        print_json({"dry_run": dry_run, "rows": deleted})
+        return
+    if deleted:
+        print_table(("table", "would be deleted" if dry_run else "deleted"), sorted(deleted.items()))
+    else:
+        note("no record is old enough")
+
+
+@db.command("backup")
+@_target
+@config_option
+def backup(file: Path, config: Path) -> None:
+    """Copy the database to a new FILE, as it is at one moment. The control plane goes on meanwhile."""
+    from understudy_controlplane.store.database import StoreError
+    from understudy_controlplane.store.maintenance import CannotCopy, copy_sqlite
+
+    try:
+        size = copy_sqlite(config_of(config).server.database, file)
+    except CannotCopy as error:
+        fail(f"no backup was written: {error}", Exit.FAILED)
+    except (OSError, StoreError) as error:
+        fail(f"{file}: no backup was written: {error}; name a file in a folder that you may write", Exit.FAILED)
+    note(f"{file}: {size} bytes")
