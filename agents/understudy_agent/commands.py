@@ -38,6 +38,7 @@ def _cli(module: str, name: str) -> str:
 GROUPS: dict[str, dict[str, Command]] = {
     "The cluster": {
         "status": Command("counts, and what needs a person", _cli("status", "status")),
+        "top": Command("the same, and what goes on, read again and again", _cli("top", "top")),
         "node": Command("list | show | hold | release | validate | burn-in | retire | requests", _cli("node", "node")),
         "job": Command("list | show | trust-checkpoints", _cli("job", "job")),
         "checkpoints": Command("checkpoints that jobs announced", _cli("checkpoints", "checkpoints")),

@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from rich.console import Console
 
-from tests.cli.conftest import Served
+from tests.cli.conftest import Served, run
+from tests.tokens import secret
+from understudy_client import Client
+from understudy_controlplane.cli.top import frame
+from understudy_controlplane.fleet.identity import Role
 
 LISTS = ("node", "job", "spare", "incident", "decision", "recovery", "ticket")
 
@@ -94,3 +99,15 @@ def test_a_wrong_time_is_a_usage_error(text: str, acting: Served) -> None:
 @pytest.mark.parametrize("text", ["2h", "90s", "2026-01-31T12:00", "2026-01-31"])
 def test_times_are_durations_before_now_or_times_in_utc(text: str, acting: Served) -> None:
     acting.run("decision", "list", "--since", text)
+
+
+def test_top_shows_counts_and_what_goes_on(acting: Served) -> None:
+    shown = Console(width=200)
+    with shown.capture() as captured, Client(acting.url, secret(Role.VIEWER)) as client:
+        shown.print(frame(client))
+    assert "nodes       4: " in captured.get()
+    assert list(json.loads(acting.run("top", "--json"))) == ["status", "recoveries", "incidents", "decisions"]
+
+
+def test_top_does_not_begin_where_no_control_plane_answers() -> None:
+    run("top", url="http://127.0.0.1:1", status=4)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
+import msgspec
 import pytest
 
 from tests.cli.conftest import Served
-from understudy_client import Status
+from understudy_client import Client, Status
 from understudy_client.records import LoopState, SlurmReading, SparePool
-from understudy_controlplane.cli.status import lines
+from understudy_controlplane.cli.status import lines, show
 
 NOW = 1_000_000.0
 
@@ -58,3 +60,17 @@ def test_it_is_what_the_control_plane_answers(observing: Served) -> None:
     assert "mode        observe: decides and records, changes nothing" in printed
     assert "nodes       4: 4 in_service" in printed
     assert json.loads(observing.run("status", "--json"))["nodes"] == {"in_service": 4}
+
+
+def test_it_asks_one_question_however_large_the_fleet_is() -> None:
+    """Its answer has no list of nodes."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return httpx.Response(200, json=msgspec.to_builtins(status()))
+
+    with Client("http://control-plane", transport=httpx.MockTransport(answer)) as client:
+        show(client, as_json=False)
+        show(client, as_json=True)
+    assert asked == ["/v1/status", "/v1/status"]

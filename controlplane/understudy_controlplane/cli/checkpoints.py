@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @connected
 def checkpoints(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
     """The newest checkpoints, complete or not."""
-    print_items(client, _listing(), as_json, limit, chosen)
+    print_items(client, listing(), as_json, limit, chosen)
 
 
-def _listing() -> Listing[Checkpoint]:
+def listing() -> Listing[Checkpoint]:
     from understudy_client import Checkpoint
 
     columns: dict[str, Callable[[Checkpoint], object]] = {

@@ -30,10 +30,10 @@ def decision() -> None:
 @connected
 def list_decisions(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
     """The newest decisions."""
-    print_items(client, _listing(), as_json, limit, chosen)
+    print_items(client, listing(), as_json, limit, chosen)
 
 
-def _listing() -> Listing[Decision]:
+def listing() -> Listing[Decision]:
     from understudy_client import Decision
 
     columns: dict[str, Callable[[Decision], object]] = {

@@ -27,10 +27,10 @@ def incident() -> None:
 @connected
 def list_incidents(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
     """The newest incidents."""
-    print_items(client, _listing(), as_json, limit, chosen)
+    print_items(client, listing(), as_json, limit, chosen)
 
 
-def _listing() -> Listing[Incident]:
+def listing() -> Listing[Incident]:
     from understudy_client import Incident
 
     columns: dict[str, Callable[[Incident], object]] = {

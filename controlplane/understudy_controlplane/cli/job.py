@@ -30,10 +30,10 @@ def job() -> None:
 @connected
 def list_jobs(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
     """The newest jobs."""
-    print_items(client, _listing(), as_json, limit, chosen)
+    print_items(client, listing(), as_json, limit, chosen)
 
 
-def _listing() -> Listing[Job]:
+def listing() -> Listing[Job]:
     from understudy_client import Job
 
     columns: dict[str, Callable[[Job], object]] = {

@@ -38,11 +38,12 @@ def print_items(
     if as_json:
         print_json(client.items(listing.path, dict, limit, **chosen))
         return
-    rows = [
-        [show(one) for show in listing.columns.values()]
-        for one in client.items(listing.path, listing.kind, limit, **chosen)
-    ]
-    print_table(listing.columns, rows)
+    print_table(listing.columns, rows_of(client, listing, limit, chosen))
+
+
+def rows_of(client: Client, listing: Listing[T], limit: int | None, chosen: Mapping[str, Chosen]) -> list[list[object]]:
+    records = client.items(listing.path, listing.kind, limit, **chosen)
+    return [[show(one) for show in listing.columns.values()] for one in records]
 
 
 def print_item(client: Client, path: str, as_json: bool) -> None:

@@ -12,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 class Exit(IntEnum):
@@ -39,13 +40,17 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    console().print(table_of(columns, rows))
+
+
+def table_of(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in rows:
         table.add_row(*(escape("" if cell is None else str(cell)) for cell in row))
-    console().print(table)
+    return table
 
 
 def print_fields(record: dict[str, object]) -> None:

@@ -30,10 +30,10 @@ def recovery() -> None:
 @connected
 def list_recoveries(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
     """The newest recoveries."""
-    print_items(client, _listing(), as_json, limit, chosen)
+    print_items(client, listing(), as_json, limit, chosen)
 
 
-def _listing() -> Listing[Recovery]:
+def listing() -> Listing[Recovery]:
     from understudy_client import Recovery
 
     columns: dict[str, Callable[[Recovery], object]] = {

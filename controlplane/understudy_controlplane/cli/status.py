@@ -20,6 +20,10 @@ PROBLEMS_MAX = 10
 @connected
 def status(client: Client, as_json: bool) -> None:
     """Counts, and what needs a person."""
+    show(client, as_json)
+
+
+def show(client: Client, as_json: bool) -> None:
     if as_json:
         print_json(client.get("/v1/status", dict))
         return

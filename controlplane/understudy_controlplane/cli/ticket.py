@@ -26,10 +26,10 @@ def ticket() -> None:
 @connected
 def list_tickets(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
     """The newest tickets."""
-    print_items(client, _listing(), as_json, limit, chosen)
+    print_items(client, listing(), as_json, limit, chosen)
 
 
-def _listing() -> Listing[Ticket]:
+def listing() -> Listing[Ticket]:
     from understudy_client import Ticket
 
     columns: dict[str, Callable[[Ticket], object]] = {

@@ -1,0 +1,80 @@
+"""`understudy top`: what `status` shows, and what goes on now, read again and again."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from understudy_controlplane.cli import decision, incident, recovery
+from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.listing import Chosen, Listing, rows_of
+from understudy_controlplane.cli.output import console, print_json, table_of
+from understudy_controlplane.cli.status import lines
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+
+    from understudy_client import Client
+
+ROWS = 10
+
+
+@click.command()
+@click.option(
+    "--every", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, help="Seconds between two reads."
+)
+@connected
+def top(client: Client, as_json: bool, every: float) -> None:
+    """Show what goes on, until Ctrl-C: counts, recoveries under way, open incidents, newest decisions.
+
+    With --json it prints this once.
+    """
+    if as_json:
+        status = client.get("/v1/status", dict)
+        lists = {
+            listing.path.removeprefix("/v1/"): client.items(listing.path, dict, ROWS, **chosen)
+            for _, listing, chosen in _lists()
+        }
+        print_json({"status": status, **lists})
+        return
+    from rich.live import Live
+
+    with suppress(KeyboardInterrupt), Live(frame(client), console=console(), screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(_frame_or_error(client, every), refresh=True)
+            time.sleep(every)
+
+
+def _lists() -> list[tuple[str, Listing[Any], dict[str, Chosen]]]:
+    return [
+        ("Recoveries under way", recovery.listing(), {"status": "running"}),
+        ("Open incidents", incident.listing(), {"open": True}),
+        ("Newest decisions", decision.listing(), {}),
+    ]
+
+
+def frame(client: Client) -> Group:
+    """Its parts are bounded, however large the fleet is."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from understudy_client import Status
+
+    parts: list[RenderableType] = [Text("\n".join(lines(client.get("/v1/status", Status), time.time())))]
+    for title, listing, chosen in _lists():
+        rows = rows_of(client, listing, ROWS, chosen)
+        if rows:
+            parts += [Text(f"\n{title}", style="bold"), table_of(listing.columns, rows)]
+    return Group(*parts)
+
+
+def _frame_or_error(client: Client, every: float) -> RenderableType:
+    from understudy_client import UnreachableError
+
+    try:
+        return frame(client)
+    except UnreachableError as error:
+        return f"{error}\nIt is asked again every {every:g} s; Ctrl-C ends."
