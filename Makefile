@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long bench bench-access bench-recovery bench-sim sim docs wheels setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long bench bench-access bench-recovery bench-sim sim docs wheels packages setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -64,6 +64,10 @@ wheels: setup-check
 	@deploy/build_wheels.sh $(abspath $(RUN)) build/wheels
 	@$(RUN) deploy/sbom.py build/wheels
 	@ls build/wheels/*.whl build/wheels/*.cdx.json
+
+# Debian packages for Debian 12 and 13 and Ubuntu 22.04 and 24.04, and RPMs for RHEL 9, in build/packages.
+packages: setup
+	@$(RUN) -m deploy.packages.build --all build/packages
 
 setup:
 	@$(SETUP)

@@ -56,11 +56,13 @@ GROUPS: dict[str, dict[str, Command]] = {
         "breaker": Command("show | reset: the circuit breaker", _cli("breaker", "breaker")),
     },
     "On the control plane's host": {
+        "init": Command("write configuration, tokens and the nodes' files", _cli("init", "init")),
         "serve": Command("run the control plane", _cli("serve", "serve")),
         "check-config": Command("check the configuration", _cli("check_config", "check_config")),
         "doctor": Command("check Slurm and its settings", _cli("doctor", "doctor")),
         "token": Command("create | enroll | list | revoke | allow", _cli("token", "token")),
         "db": Command("check | prune | backup: the database", _cli("db", "db")),
+        "leave-slurm": Command("end what is kept in Slurm", _cli("leave_slurm", "leave_slurm")),
         "audit": Command("export: who changed what", _cli("audit", "audit")),
     },
     "On compute nodes and in jobs": {

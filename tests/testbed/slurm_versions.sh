@@ -1,9 +1,10 @@
 #!/bin/bash
 # Other versions of Slurm to test against, each in a folder with a small Debian of its own, beside this machine's 22.05:
+#   22.05   Debian bookworm, with systemd: the clean machine on which the packages are installed
 #   24.11   Debian trixie
 #   26.05   Debian forky, with pyslurm from PyPI in /opt/pyslurm
-# Does nothing for a folder that is there already and was made by this very script. Needs root, about three minutes and
-# 2 GB. The folders lie in $SLURM_ROOTS; nothing stays mounted in them, so they may be deleted at any time.
+# Does nothing for a folder that is there already and was made by this very script. Needs root, about four minutes and
+# 2.5 GB. The folders lie in $SLURM_ROOTS; nothing stays mounted in them, so they may be deleted at any time.
 set -euo pipefail
 
 roots="${SLURM_ROOTS:-/var/tmp/understudy-slurm}"
@@ -91,6 +92,10 @@ finish() {
 
 made() { cmp -s "$self" "$roots/$1/.made-by"; }
 
+if ! made 22.05; then
+  make_root bookworm 22.05 systemd systemd-sysv dbus iproute2 openssl
+  finish 22.05
+fi
 if ! made 24.11; then
   make_root trixie 24.11
   finish 24.11

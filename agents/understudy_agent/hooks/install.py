@@ -1,4 +1,5 @@
 """`understudy install-hooks`: puts the hook scripts where Slurm can run them, and prints what slurm.conf needs.
+`--check` compares, `--uninstall` deletes them.
 
 It never changes slurm.conf. It can be run again: each file is replaced as a whole and is never missing in between,
 because Slurm drains a node whose Prolog it cannot find.
@@ -48,6 +49,8 @@ class InstallError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
+        if options.check or options.uninstall:
+            return _uninstall(options) if options.uninstall else _check(options)
         install(options.directory, options.run_directory, options.socket or f"{options.run_directory}/agent.sock")
     except (InstallError, OSError) as error:
         sys.stderr.write(f"understudy install-hooks: {error}\n")
@@ -75,7 +78,74 @@ def _parser() -> argparse.ArgumentParser:
         default=SLURM_CONF,
         help=f"slurm.conf to compare with, only read; default: {SLURM_CONF}",
     )
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--check",
+        action="store_true",
+        help="change nothing; exit with 1 where files or lines of slurm.conf are missing",
+    )
+    either.add_argument(
+        "--uninstall", action="store_true", help="delete the scripts, where slurm.conf does not name them any more"
+    )
     return parser
+
+
+def _check(options: argparse.Namespace) -> int:
+    found = problems(options.directory, options.slurm_conf)
+    for problem in found:
+        sys.stdout.write(f"{problem}\n")
+    if not found:
+        sys.stdout.write(f"{options.directory}: all hooks are installed, and {options.slurm_conf} names them\n")
+    return 1 if found else 0
+
+
+def problems(directory: Path, slurm_conf: Path) -> list[str]:
+    """What is missing for the hooks to run. A site's own script may call them: then it is named, to be looked at."""
+    missing = [name for name in SCRIPTS if not (directory / name).is_file()]
+    found = [f"{directory}: {', '.join(missing)} missing; run `understudy install-hooks`"] if missing else []
+    present = read_settings(slurm_conf)
+    if present is None:
+        return [*found, f"{slurm_conf}: cannot be read; name slurm.conf with --slurm-conf"]
+    for parameter, script in PARAMETERS.items():
+        values = present.get(parameter.casefold(), [])
+        if str(directory / script) not in values:
+            named = f"names {', '.join(values)}, which has to call" if values else "does not name"
+            found.append(f"{slurm_conf}: {parameter} {named} {directory / script}")
+    return found
+
+
+def _uninstall(options: argparse.Namespace) -> int:
+    """Raises InstallError, OSError."""
+    directory: Path = options.directory
+    if any((directory / name).exists() for name in SCRIPTS):
+        _check_unused(directory, options.slurm_conf)
+    for name in SCRIPTS:
+        (directory / name).unlink(missing_ok=True)
+    if directory.is_dir() and not any(directory.iterdir()):
+        directory.rmdir()
+    sys.stdout.write(f"{directory}: no hooks are installed\n")
+    return 0
+
+
+def _check_unused(directory: Path, slurm_conf: Path) -> None:
+    """Slurm drains a node whose Prolog is missing. Raises InstallError."""
+    present = read_settings(slurm_conf)
+    if present is None:
+        raise InstallError(f"{slurm_conf} cannot be read; name the file that slurmd uses with --slurm-conf")
+    scripts = [Path(value) for name in PARAMETERS for value in present.get(name.casefold(), [])]
+    using = [str(one) for one in scripts if one.parent == directory or _calls(one, directory)]
+    if using:
+        raise InstallError(
+            f"{slurm_conf} still names {', '.join(using)}: Slurm drains a node whose Prolog is missing; remove these "
+            "lines on all hosts, or the calls in your own scripts, run `scontrol reconfigure`, and repeat this"
+        )
+
+
+def _calls(script: Path, directory: Path) -> bool:
+    try:
+        return f"{directory}/" in script.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return False
 
 
 def install(directory: Path, run_directory: str, socket: str, python: str = sys.executable) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy_agent.hooks.install import SCRIPTS, InstallError, advice, install, main
+from understudy_agent.hooks.install import PARAMETERS, SCRIPTS, InstallError, advice, install, main
 
 pytestmark = pytest.mark.integration
 
@@ -102,3 +102,47 @@ def test_a_directory_that_others_can_replace_is_refused(tmp_path: Path) -> None:
     os.chown(open_to_all, 65534, 65534)
     with pytest.raises(InstallError, match="owned by user 65534"):
         install(open_to_all / "hooks", "/run/understudy", "/run/understudy/agent.sock")
+
+
+def write_lines(folder: Path) -> None:
+    lines = [f"{parameter}={folder}/hooks/{script}\n" for parameter, script in PARAMETERS.items()]
+    (folder / "slurm.conf").write_text("".join(lines))
+
+
+def test_check_names_what_is_missing_and_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "slurm.conf").write_text("Prolog=/etc/slurm/site.sh\n")
+    assert run(tmp_path, "--check") == 1
+    printed = capsys.readouterr().out
+    assert (
+        "prolog, health_check, epilog, task_prolog, restore_point.py missing; run `understudy install-hooks`" in printed
+    )
+    assert f"Prolog names /etc/slurm/site.sh, which has to call {tmp_path}/hooks/prolog" in printed
+    assert f"Epilog does not name {tmp_path}/hooks/epilog" in printed
+    assert not (tmp_path / "hooks").exists()
+    write_lines(tmp_path)
+    assert run(tmp_path) == 0
+    assert run(tmp_path, "--check") == 0
+
+
+def test_hooks_that_slurm_conf_names_are_not_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lines(tmp_path)
+    assert run(tmp_path) == 0
+    assert run(tmp_path, "--uninstall") == 1
+    assert f"still names {tmp_path}/hooks/prolog" in capsys.readouterr().err
+    (tmp_path / "site.sh").write_text(f"#!/bin/sh\n{tmp_path}/hooks/prolog || exit 1\n")
+    (tmp_path / "slurm.conf").write_text(f"Prolog={tmp_path}/site.sh\n")
+    assert run(tmp_path, "--uninstall") == 1
+    (tmp_path / "slurm.conf").unlink()
+    assert run(tmp_path, "--uninstall") == 1, "who cannot read slurm.conf does not know"
+    assert (tmp_path / "hooks" / "prolog").exists()
+
+
+def test_hooks_that_nothing_names_are_deleted_and_other_files_stay(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=c\n")
+    assert run(tmp_path) == 0
+    (tmp_path / "hooks" / "site.sh").write_text("the site's")
+    assert run(tmp_path, "--uninstall") == 0
+    assert [path.name for path in (tmp_path / "hooks").iterdir()] == ["site.sh"]
+    (tmp_path / "hooks" / "site.sh").unlink()
+    assert run(tmp_path, "--uninstall") == 0
+    assert not (tmp_path / "hooks").exists()

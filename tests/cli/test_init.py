@@ -1,0 +1,78 @@
+"""`understudy init`: what it writes, for whom, and that it overwrites nothing."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from understudy_agent.config import parse_config as parse_agent_config
+from understudy_agent.hooks.install import HEALTH_CHECK_LINE, PARAMETERS, PROLOG_FLAGS_LINE
+from understudy_controlplane.cli.init import HOOK_LINES, Site, create, service_user
+from understudy_controlplane.config import parse_config
+from understudy_controlplane.own_certificate import make_certificate
+
+
+def test_what_it_writes_is_valid_and_begins_in_mode_observe(tmp_path: Path) -> None:
+    site = Site('a "cluster"', "head1", 7118, True, tmp_path)
+    config = parse_config(site.control_plane(), "controlplane.toml")
+    assert (config.cluster, config.mode.value, config.server.port) == ('a "cluster"', "observe", 7118)
+    assert config.server.tls_key == tmp_path / "tls.key"
+    agent = parse_agent_config(site.agent(), "agent.toml", {})
+    assert (agent.cluster, agent.control_plane_urls) == ('a "cluster"', ("https://head1:7118",))
+    assert agent.ca_file == Path("/etc/understudy/ca.pem")
+
+
+def test_a_file_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "controlplane.toml"
+    create(file, "first", 0o640)
+    create(file, "second", 0o644)
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("first", 0o640)
+    assert capsys.readouterr().out == f"written: {file}\nkept: {file}\n"
+
+
+def test_the_service_runs_as_a_user_that_slurm_lets_change_nodes() -> None:
+    assert service_user({"AccountingStorageType": "(null)", "SlurmUser": "slurm(64030)"}) == "slurm"
+    assert (
+        service_user({"AccountingStorageType": "accounting_storage/slurmdbd", "SlurmUser": "slurm(64030)"})
+        == "understudy"
+    )
+    assert service_user(None) == "understudy"
+
+
+def test_its_lines_for_slurm_conf_are_those_of_install_hooks() -> None:
+    hooks = [f"{parameter}=/etc/slurm/understudy/{script}" for parameter, script in PARAMETERS.items()]
+    assert HOOK_LINES.splitlines() == [*hooks, HEALTH_CHECK_LINE, PROLOG_FLAGS_LINE]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("host", ["head1", "192.0.2.7"])
+def test_its_certificate_is_valid_for_the_address_alone(tmp_path: Path, host: str) -> None:
+    if shutil.which("openssl") is None:
+        pytest.fail("openssl is not installed")
+    certificate, key = tmp_path / "tls.pem", tmp_path / "tls.key"
+    make_certificate(host, certificate, key)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate, key)
+    trusting = ssl.create_default_context(cafile=certificate)
+    trusting.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 does
+    assert handshake(server, trusting, host)
+    assert not handshake(server, trusting, "head2")
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bool:
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(back, there, server_hostname=name)
+    other = server.wrap_bio(there, back, server_side=True)
+    for _ in range(4):
+        for side in (one, other):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLCertVerificationError:
+                return False
+    return True

@@ -1,0 +1,218 @@
+"""From a clean Debian to services and back: packages, `understudy init`, systemd, upgrade, rollback, removal."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import REPOSITORY
+from tests.packages.machine import Machine, booted
+from tests.run import BUILD
+
+pytestmark = [pytest.mark.cluster, pytest.mark.machines]
+
+SERVICES = ("understudy-controlplane", "understudy-agent")
+SLURM_CONF = """\
+ClusterName=mycluster
+SlurmctldHost=head1(198.18.0.1)
+SlurmUser=slurm
+StateSaveLocation=/var/lib/slurm/slurmctld
+SlurmdSpoolDir=/var/lib/slurm/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SlurmdParameters=config_overrides
+NodeName=head1 NodeAddr=198.18.0.1 CPUs=2
+PartitionName=train Nodes=ALL Default=YES State=UP
+"""
+SECURITY_MAX = {"understudy-controlplane": 2.5, "understudy-agent": 5.0}
+
+
+@pytest.fixture(scope="module")
+def built() -> list[Path]:
+    """The packages of this machine's Debian. They stay in `build`, by their content."""
+    build = [sys.executable, "-m", "deploy.packages.build", str(BUILD / "packages")]
+    done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return [Path(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    if os.geteuid() != 0:
+        pytest.fail("packages are installed as root")
+    with booted(tmp_path) as running:
+        yield running
+
+
+def newer(packages: list[Path], folder: Path) -> None:
+    """The same packages with a higher number, in `folder`."""
+    for package in packages:
+        tree = folder / f"{package.stem}.tree"
+        subprocess.run(["dpkg-deb", "--raw-extract", package, tree], check=True)
+        control = tree / "DEBIAN" / "control"
+        control.write_text(control.read_text().replace("0.2.0-1~", "0.2.0-2~"))
+        subprocess.run(["dpkg-deb", "-Zzstd", "-z1", "--build", tree, folder / package.name], check=True, stdout=-1)
+
+
+def test_from_a_clean_debian_to_services_and_back(machine: Machine, built: list[Path]) -> None:
+    copy_packages(machine, built)
+    start_slurm(machine)
+    before = traces(machine)
+    install(machine, "one")
+    initialise(machine)
+    start_services(machine)
+    for service, most in SECURITY_MAX.items():
+        report = machine.run(f"systemd-analyze security --no-pager {service}")
+        assert float(re.findall(r"exposure level for \S+: ([\d.]+)", report)[0]) <= most, report
+    a_node_is_held_and_released(machine)
+    hooks_are_checked(machine)
+    refuse_another_cluster(machine)
+    restart_what_hangs(machine)
+    for folder, release in (("two", 2), ("one", 1)):
+        replace_packages(machine, folder, release)
+    remove(machine)
+    assert traces(machine) == before
+
+
+def copy_packages(machine: Machine, built: list[Path]) -> None:
+    for folder in ("one", "two"):
+        (machine.shared / folder).mkdir()
+    for package in built:
+        (machine.shared / "one" / package.name).write_bytes(package.read_bytes())
+    newer(built, machine.shared / "two")
+
+
+def start_slurm(machine: Machine) -> None:
+    (machine.shared / "slurm.conf").write_text(SLURM_CONF)
+    # Slurm looks at the cgroups of the whole host, where both versions may be mounted.
+    machine.run("echo CgroupPlugin=cgroup/v1 > /etc/slurm/cgroup.conf")
+    machine.run("cp /shared/slurm.conf /etc/slurm/ && systemctl start munge slurmctld slurmd")
+    machine.until("sinfo --noheader --format=%T", lambda state: state.strip() == "idle")
+
+
+def install(machine: Machine, folder: str) -> None:
+    machine.run(f"apt-get install -qq -y --no-install-recommends --allow-downgrades /shared/{folder}/*.deb")
+
+
+def initialise(machine: Machine) -> None:
+    assert "the cluster 'mycluster'" in machine.run("understudy init --cluster wrong", status=2)
+    first = machine.run("understudy init --cluster mycluster --address head1 --tls")
+    assert "systemctl enable --now understudy-controlplane.service" in first
+    before = machine.run("sha256sum /etc/understudy/*.* /etc/understudy/nodes/*")
+    again = machine.run("understudy init --cluster mycluster --address head1 --tls")
+    assert again.count("kept: ") == first.count("written: ")
+    assert "written: " not in again
+    assert machine.run("sha256sum /etc/understudy/*.* /etc/understudy/nodes/*") == before
+    modes = machine.run(
+        "stat --format='%n %a %U' /etc/understudy/operator.token /etc/understudy/tls.key /var/lib/understudy"
+    )
+    assert modes.split("\n")[:3] == [
+        "/etc/understudy/operator.token 600 root",
+        "/etc/understudy/tls.key 640 root",
+        "/var/lib/understudy 700 slurm",
+    ]
+
+
+def start_services(machine: Machine) -> None:
+    machine.run("cp /etc/understudy/nodes/agent.toml /etc/understudy/nodes/ca.pem /etc/understudy/")
+    for service in SERVICES:
+        machine.run(f"systemctl enable --now {service}")
+    machine.until("systemctl show -P StatusText understudy-agent", lambda text: "reports to https://head1:7117" in text)
+    assert machine.run("systemctl show -P StatusText understudy-controlplane").strip() == "mode observe"
+    shown = understudy(machine, "status")
+    assert "mycluster" in shown
+    assert "problem" not in shown
+
+
+def understudy(machine: Machine, arguments: str, status: int = 0) -> str:
+    return machine.run(f"understudy {arguments} --url https://head1:7117 --ca-file /etc/understudy/ca.pem", status)
+
+
+def a_node_is_held_and_released(machine: Machine) -> None:
+    machine.run('sed -i \'s/mode = "observe"/mode = "act"/\' /etc/understudy/controlplane.toml')
+    machine.run("systemctl restart understudy-controlplane")
+    understudy(machine, "node hold head1 'new cables'")
+    machine.until("scontrol show node head1", lambda shown: "DRAIN" in shown and "understudy:" in shown)
+    understudy(machine, "node release head1 'cables are new'")
+    machine.until("scontrol show node head1", lambda shown: "DRAIN" not in shown)
+
+
+def hooks_are_checked(machine: Machine) -> None:
+    assert "prolog" in machine.run("understudy install-hooks --check", status=1)
+    machine.run("understudy install-hooks")
+    machine.run("cat /etc/understudy/nodes/slurm.conf >> /etc/slurm/slurm.conf && scontrol reconfigure")
+    machine.run("understudy install-hooks --check")
+    assert machine.run("srun --time=1 --immediate=30 hostname").strip() == "head1"
+    assert "slurm.conf still names" in machine.run("understudy install-hooks --uninstall", status=1)
+
+
+def refuse_another_cluster(machine: Machine) -> None:
+    change = 'sed -i \'s/cluster = "{}"/cluster = "{}"/\' /etc/understudy/controlplane.toml'
+    machine.run(change.format("mycluster", "other"))
+    machine.run("systemctl restart understudy-controlplane", status=1)
+    assert machine.run("systemctl show -P ExecMainStatus -P ActiveState understudy-controlplane").split() == [
+        "2",
+        "failed",
+    ]
+    assert "this host's Slurm is the cluster 'mycluster', not 'other'" in machine.run(
+        "journalctl --no-pager --lines=5 --unit=understudy-controlplane"
+    )
+    machine.run(change.format("other", "mycluster"))
+    machine.run("systemctl start understudy-controlplane")
+
+
+def restart_what_hangs(machine: Machine) -> None:
+    for service in SERVICES:
+        folder = f"/run/systemd/system/{service}.service.d"
+        machine.run(f"mkdir -p {folder} && printf '[Service]\\nWatchdogSec=3\\n' > {folder}/watchdog.conf")
+    machine.run("systemctl daemon-reload && systemctl restart " + " ".join(SERVICES))
+    for service in SERVICES:
+        machine.run(f"systemctl kill --kill-whom=main --signal=STOP {service}")
+    for service in SERVICES:
+        machine.until(
+            f"systemctl show -P NRestarts -P ActiveState {service}",
+            lambda shown: shown.split() in (["1", "active"], ["active", "1"]),
+        )
+        assert "Watchdog timeout" in machine.run(f"journalctl --no-pager --unit={service}")
+        machine.run(f"rm -r /run/systemd/system/{service}.service.d")
+    machine.run("systemctl daemon-reload")
+
+
+def replace_packages(machine: Machine, folder: str, release: int) -> None:
+    before = pids(machine)
+    install(machine, folder)
+    version = machine.run("dpkg-query -W -f='${Version} ' understudy-agent understudy-controlplane understudy-hook")
+    assert len(set(version.split())) == 1
+    assert version.startswith(f"0.2.0-{release}~")
+    assert machine.run("systemctl is-active " + " ".join(SERVICES)).split() == ["active", "active"]
+    assert not set(before) & set(pids(machine)), "both run from the new packages"
+
+
+def pids(machine: Machine) -> list[str]:
+    return [machine.run(f"systemctl show -P MainPID {service}").strip() for service in SERVICES]
+
+
+def remove(machine: Machine) -> None:
+    machine.run("scontrol create reservation ReservationName=understudy_spares Nodes=head1 Users=root StartTime=now "
+                "Duration=60 Flags=IGNORE_JOBS")  # fmt: skip
+    machine.run("apt-get remove -qq -y understudy-controlplane understudy-agent understudy-hook")
+    assert "No reservations" in machine.run("scontrol show reservations")
+    machine.run("srun --time=1 --immediate=30 true")  # slurm.conf names the hooks still
+    machine.run("cp /shared/slurm.conf /etc/slurm/ && scontrol reconfigure && rm -r /etc/slurm/understudy")
+    machine.run("dpkg --purge understudy-controlplane understudy-agent")
+
+
+def traces(machine: Machine) -> str:
+    """Understudy's files and units, the host's users, and what Slurm keeps."""
+    return machine.run(
+        "find / -xdev -name '*understudy*' -not -path '/var/log/*' -not -path '/var/lib/dpkg/info/*'; "
+        "getent passwd; systemctl list-unit-files --no-pager 'understudy*'; scontrol show reservations; "
+        "sinfo --noheader --format='%T %E'"
+    )
