@@ -21,7 +21,7 @@ from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.incidents import incident_news
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders
-from understudy_controlplane.decide.news import Recorded
+from understudy_controlplane.decide.news import Recorded, noted_together
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Decision
@@ -231,13 +231,14 @@ class Loop:
             self.pulse.last_error = f"transition refused: {one.why}"
             log.error("transition_refused", row=one.decision.row, subject=one.decision.subject, error=one.why)
         news = self._recorded.news(changes)
+        noted = noted_together(news)
         if news:
             rows: dict[JobKey, int] = {
                 key: row for key in snapshot.jobs if (row := self._directory.row_of(key.job_id)) is not None
             }
-            self._stores.journal.record(news, now, rows)
+            self._stores.journal.record(noted, now, rows)
         self._recorded = self._recorded.after(decisions, news)
-        for decision in (one.decision for one in news):
+        for decision in (one.decision for one in noted if one.noted):
             self.pulse.meters.decisions.labels(decision.action.value, decision.because.value).inc()
             log.info(
                 "decision",

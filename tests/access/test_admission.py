@@ -25,7 +25,7 @@ from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import Engine, open_database
 from understudy_controlplane.store.tokens import TokenStore
 
-OPEN = {"/healthz", "/v1/challenge", "/v1/node-token"}
+OPEN = {"/healthz", "/readyz", "/v1/challenge", "/v1/node-token"}
 ENROL = "/v1/enrolment"
 REPORT = {"/v1/reports", "/v1/launchers", "/v1/restore-point"}
 

@@ -27,7 +27,7 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.ingest.answers import CODES, ErrorCode
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
-OPEN_TO_ALL = {"/healthz", "/v1/challenge"}
+OPEN_TO_ALL = {"/healthz", "/readyz", "/v1/challenge"}
 SHARE = 0.3
 """Of the examples of a profile: each role has its own."""
 ODD_TEXT = st.one_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -13,10 +14,13 @@ from fastapi.testclient import TestClient
 
 import understudy_client
 from tests import builders as b
+from tests.new_database import new_database
 from tests.recover.rehearsal import Rehearsal
-from tests.tokens import add_tokens, bearer
+from tests.tokens import add_tokens, bearer, with_tokens
 from understudy_agent.wire import CheckpointShard, Collective, FirstStep, RankStarted, RankWindow
+from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 
 @pytest.fixture(scope="module")
@@ -313,3 +317,40 @@ def test_healthz_turns_bad_when_the_loop_no_longer_ticks(tmp_path: Path) -> None
     answer = client.get("/healthz")
     assert answer.status_code == 503
     assert "has not ticked" in answer.json()["problems"][0]
+
+
+def test_readyz_needs_a_tick_and_slurm(tmp_path: Path) -> None:
+    server = {"database": new_database(tmp_path / "fleet.db")}
+    fake = VirtualSlurm([f"c{number}" for number in range(30)])
+    with closing(compose(b.config(mode="observe", server=server), Outside(fake, lambda _node: True))) as plane:
+        client = TestClient(plane.app)
+        assert (client.get("/readyz").status_code, "first tick" in client.get("/readyz").text) == (503, True)
+        plane.loop.tick()
+        assert client.get("/readyz").json() == {"ready": True, "problems": []}
+        plane.loop.pulse.slurm.error = "slurmctld does not answer"
+        assert client.get("/readyz").json()["problems"] == ["Slurm cannot be read: slurmctld does not answer"]
+
+
+def test_the_first_start_of_a_fleet_without_agents_writes_one_decision(tmp_path: Path) -> None:
+    server = {"database": with_tokens(new_database(tmp_path / "fleet.db"))}
+    fake = VirtualSlurm([f"c{number}" for number in range(30)])
+    clock = Ahead()
+    with closing(compose(b.config(mode="observe", server=server), Outside(fake, lambda _node: True, clock))) as plane:
+        plane.loop.tick()
+        clock.ahead = 60.0
+        plane.loop.tick()
+        plane.loop.tick()  # which sees the nodes as the one before has left them
+        client = TestClient(plane.app, headers=bearer(Role.VIEWER))
+        (decision,) = client.get("/v1/decisions?limit=1000").json()["items"]
+        assert (decision["subject"], len(decision["evidence"]["nodes"])) == ("fleet", 30)
+        assert client.get("/v1/status").json()["nodes"] == {"unknown": 30}
+
+
+class Ahead:
+    ahead = 0.0
+
+    def now(self) -> float:
+        return b.NOW + self.ahead
+
+    def monotonic(self) -> float:
+        return self.now()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests import builders as b
-from understudy_controlplane.decide.news import Recorded
+from understudy_controlplane.decide.news import NOTED_TOGETHER_MIN, Recorded, noted_together
 from understudy_controlplane.decide.transitions import follow
+from understudy_controlplane.detect.silence import NEVER_HEARD
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
@@ -67,3 +68,29 @@ def test_a_new_process_does_not_record_again_what_the_one_before_it_recorded() -
 def test_events_of_a_node_are_news_again_after_the_node_was_cleared_and_those_of_others_are_not() -> None:
     other = replace(NOTED, subject="n22")
     assert run(NEW, [NOTED, other], [LIFTED, NOTED, other], [NOTED, other]) == [[NOTED, other], [LIFTED], [NOTED]]
+
+
+def fallen(count: int, rule: str) -> list[Change]:
+    names = [f"c{number}" for number in range(1, count + 1)]
+    found = {name: Finding(Signal.SILENT, rule, name, b.NOW, "the agent is silent") for name in names}
+    silent = [
+        Decision(30, name, Action.NOTHING, Because.RULE, "silent", NodeState.UNKNOWN, one)
+        for name, one in found.items()
+    ]
+    return [follow(NodeRecord(one.subject), one, b.NOW) for one in silent]
+
+
+def test_a_fleet_that_never_had_an_agent_is_one_decision_and_every_node_is_unknown() -> None:
+    noted = noted_together(fallen(2000, NEVER_HEARD))
+    (decision,) = (one.decision for one in noted if one.noted)
+    assert (decision.subject, decision.row) == ("fleet", 30)
+    assert decision.reason == "2000 nodes (c1, c2, c3, c4, …): silent"
+    assert len(decision.evidence.shown()["nodes"]) == 2000  # type: ignore[arg-type]  # a list of names
+    changed = [one.after for one in noted if one.after is not None]
+    assert {record.state for record in changed} == {NodeState.UNKNOWN}
+    assert len(changed) == 2000
+
+
+def test_a_few_nodes_and_agents_that_fell_silent_have_a_decision_each() -> None:
+    for changes in (fallen(NOTED_TOGETHER_MIN - 1, NEVER_HEARD), fallen(100, "silence.agent")):
+        assert noted_together(changes) == changes

@@ -42,7 +42,22 @@ def health_router(deps: ReadDependencies) -> APIRouter:
         """
         return await deps.health.read(lambda: _health(deps))
 
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        """200 once the first tick is over, while Slurm can be read and the database answers: it can do its work."""
+        return await deps.health.read(lambda: _readiness(deps))
+
     return router
+
+
+def _readiness(deps: ReadDependencies) -> Response:
+    pulse, problems = deps.pulse, _problems(deps)
+    if not pulse.ticks_total:
+        problems.append("the first tick is not over")
+    if pulse.slurm.at is not None and pulse.slurm.error:
+        problems.append(f"Slurm cannot be read: {pulse.slurm.error}")
+    body = {"ready": not problems, "problems": problems}
+    return Response(msgspec.json.encode(body), 503 if problems else 200, media_type=JSON)
 
 
 def _health(deps: ReadDependencies) -> Response:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from understudy_controlplane.decide.spares import natural
+from understudy_controlplane.detect.silence import HEARD, NEVER_HEARD
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Decision, DecisionKey
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Signal
+
+NOTED_TOGETHER_MIN = 20
+NAMED_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,34 @@ class Recorded:
 
     def _has(self, decision: Decision) -> bool:
         return decision.key in (self.once if decision.once else self.last_round)
+
+
+def noted_together(news: Sequence[Change]) -> list[Change]:
+    """While agents are installed, thousands of nodes change alike in one round: they get one decision for the fleet,
+    with their names.
+    """
+    alike: dict[tuple[int, str], list[Change]] = {}
+    for change in news:
+        finding = change.decision.finding
+        if finding is not None and finding.rule in (NEVER_HEARD, HEARD):
+            alike.setdefault((change.decision.row, finding.rule), []).append(change)
+    many = [group for group in alike.values() if len(group) >= NOTED_TOGETHER_MIN]
+    together = {change.decision.subject for group in many for change in group}
+    single = [replace(one, noted=False) if one.decision.subject in together else one for one in news]
+    return [*single, *(Change(_for_the_fleet(group)) for group in many)]
+
+
+def _for_the_fleet(group: Sequence[Change]) -> Decision:
+    names = sorted((one.decision.subject for one in group), key=natural)
+    first = group[0].decision
+    return Decision(
+        row=first.row,
+        subject="fleet",
+        action=first.action,
+        because=first.because,
+        reason=f"{len(names)} nodes ({', '.join(names[:NAMED_MAX])}, …): {first.reason}",
+        evidence=Evidence({"nodes": list(names)}),
+    )
 
 
 def _always_news(change: Change) -> bool:

@@ -35,6 +35,10 @@ LAUNCHER_AGE_MAX_SECONDS = 12.0
 """A launcher is reported every five seconds."""
 
 
+NEVER_HEARD, HEARD = "silence.never_heard", "silence.heard"
+"""Rules that hold for a whole fleet at once while its agents are being installed."""
+
+
 def silent_since(node: NodeView, started_at: float) -> float | None:
     """Time of the node's last report, by the control plane's clock; None: it never had an agent.
 
@@ -86,7 +90,7 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
                 masses.append((name, at))
             yield _dead_or_silent(node, snapshot, policy, mass, advanced_at.get(name, 0.0), confirmed.get(name, ""))
         elif node.state is NodeState.UNKNOWN and node.heard_at is not None:
-            yield Finding(Signal.HEARD, "silence.heard", node.name, node.heard_at, "the agent reports again")
+            yield Finding(Signal.HEARD, HEARD, node.name, node.heard_at, "the agent reports again")
     yield from domain_faults(snapshot, "silence.mass", masses, "their agents fell silent together")
 
 
@@ -108,7 +112,7 @@ def _dead_or_silent(
         because = _why_not_confirmed(node, snapshot, policy, snapshot.now - at)
         confirmed_by = "no job holds it" if not snapshot.holders_of(node.name) else "neither has been heard for long"
     if because:
-        rule = "silence.mass" if mass else "silence.agent"
+        rule = "silence.mass" if mass else NEVER_HEARD if since is None else "silence.agent"
         words = f"the agent is silent; {because}"
         return Finding(Signal.SILENT, rule, node.name, at, words, Evidence(evidence), detail=SilenceDetail(mass=mass))
     return Finding(

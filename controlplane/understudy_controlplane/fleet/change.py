@@ -15,6 +15,7 @@ class Change:
     after: NodeRecord | None = None
     ends_incident: bool = False  # the node's open incident; its outcome is the decision's reason
     closes_ticket: bool = False  # the node's open tickets
+    noted: bool = True  # its decision is recorded by itself; if not, one decision for the fleet stands for many
 
     @property
     def changes_record(self) -> bool:

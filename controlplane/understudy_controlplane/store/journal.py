@@ -44,6 +44,8 @@ class Journal:
                 if decision.request is not None:
                     intent = tables.operator_intent
                     connection.execute(update(intent).where(intent.c.id == decision.request).values(answered_at=now))
+                if not change.noted:
+                    continue
                 entered = decision.to_state is not None and before is not None
                 rows.append(
                     {
