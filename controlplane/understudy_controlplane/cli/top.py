@@ -11,7 +11,7 @@ import click
 from understudy_controlplane.cli import decision, incident, recovery
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.listing import Chosen, Listing, rows_of
-from understudy_controlplane.cli.output import console, print_json, table_of
+from understudy_controlplane.cli.output import console, print_json, table_lines
 from understudy_controlplane.cli.status import lines
 
 if TYPE_CHECKING:
@@ -63,11 +63,12 @@ def frame(client: Client) -> Group:
 
     from understudy_client import Status
 
-    parts: list[RenderableType] = [Text("\n".join(lines(client.get("/v1/status", Status), time.time())))]
+    parts = [Text("\n".join(lines(client.get("/v1/status", Status), time.time())))]
     for title, listing, chosen in _lists():
         rows = rows_of(client, listing, ROWS, chosen)
         if rows:
-            parts += [Text(f"\n{title}", style="bold"), table_of(listing.columns, rows)]
+            table = "\n".join(table_lines(listing.columns, rows))
+            parts += [Text(f"\n{title}", style="bold"), Text(table, no_wrap=True, overflow="ellipsis")]
     return Group(*parts)
 
 
