@@ -82,3 +82,15 @@ def test_a_database_that_cannot_be_used_is_named_without_its_password(tmp_path: 
     assert done.exit_code == 1
     assert "correct-horse" not in done.output
     assert "cannot be used" in done.output
+
+
+def test_programs_get_json(config: Path, tmp_path: Path) -> None:
+    made = json.loads(run("create", "--role", "viewer", "--label", "x", "--json", "--config", config))
+    assert (made["role"], made["label"], len(made["token"]) > 43) == ("viewer", "x", True)
+    file = tmp_path / "a.token"
+    made = json.loads(run("create", "--role", "viewer", "--label", "y", "--file", file, "--json", "--config", config))
+    assert (made["file"], "token" in made) == (str(file), False)
+    assert json.loads(run("enroll", "n1", "--json", "--config", config))["node"] == "n1"
+    assert json.loads(run("revoke", "--label", "x", "--json", "--config", config)) == {"revoked": [1], "barred": None}
+    assert json.loads(run("revoke", "--node", "n1", "--json", "--config", config))["barred"] == "n1"
+    assert json.loads(run("allow", "n1", "--json", "--config", config)) == {"node": "n1", "was_barred": True}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -79,6 +80,28 @@ def test_every_module_of_commands_is_in_the_table() -> None:
     folder = REPOSITORY / "controlplane" / "understudy_controlplane" / "cli"
     with_commands = {path.stem for path in folder.glob("*.py") if "@click.command" in path.read_text()}
     assert with_commands - {one.target.partition(":")[0].split(".")[-1] for one in COMMANDS.values()} == set()
+
+
+def leaves(program: object) -> Iterator[click.Command]:
+    if isinstance(program, click.Group):
+        for one in program.commands.values():
+            yield from leaves(one)
+    elif isinstance(program, click.Command):
+        yield program
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, one in COMMANDS.items()
+        # They print a log, a script for a shell, lines of JSON, and what they do while they do it.
+        if one.is_of_control_plane and name not in ("serve", "completion", "audit", "simulate", "init", "leave-slurm")
+    ],
+)
+def test_every_command_prints_json_if_asked(name: str) -> None:
+    without = [one.name for one in leaves(COMMANDS[name].load()) if "as_json" not in {each.name for each in one.params}]
+    assert without == []
 
 
 def test_no_command_is_listed_twice() -> None:

@@ -66,7 +66,8 @@ def prune(dry_run: bool, config: Path, as_json: bool) -> None:
 @db.command("backup")
 @_target
 @config_option
-def backup(file: Path, config: Path) -> None:
+@json_option
+def backup(file: Path, config: Path, as_json: bool) -> None:
     """Copy the database to a new FILE, as it is at one moment. The control plane goes on meanwhile."""
     from understudy_controlplane.store.database import StoreError
     from understudy_controlplane.store.maintenance import CannotCopy, copy_sqlite
@@ -77,4 +78,7 @@ def backup(file: Path, config: Path) -> None:
         fail(f"no backup was written: {error}", Exit.FAILED)
     except (OSError, StoreError) as error:
         fail(f"{file}: no backup was written: {error}; name a file in a folder that you may write", Exit.FAILED)
-    note(f"{file}: {size} bytes")
+    if as_json:
+        print_json({"file": str(file), "bytes": size})
+    else:
+        note(f"{file}: {size} bytes")

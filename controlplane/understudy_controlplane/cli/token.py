@@ -46,7 +46,10 @@ def token() -> None:
 )
 @click.option("--file", type=click.Path(path_type=Path), help="New file for the token, for its owner alone.")
 @config_option
-def create(role: str, label: str, node: str, days: float, file: Path | None, config: Path) -> None:
+@json_option
+def create(  # noqa: PLR0913, PLR0917 - one parameter for each option
+    role: str, label: str, node: str, days: float, file: Path | None, config: Path, as_json: bool
+) -> None:
     """Make a token and print it. It is shown once: the database keeps only its digest."""
     from understudy_controlplane.access.secret import new_token
 
@@ -60,7 +63,10 @@ def create(role: str, label: str, node: str, days: float, file: Path | None, con
         _write(file, secret)
     with _store(config) as store:
         store.add([made], _entry("token create", made.label, {"role": role, "expires_at": made.expires_at}))
-    if file is None:
+    if as_json:
+        shown: dict[str, Json] = {"role": role, "label": made.label, "node": node, "expires_at": made.expires_at}
+        print_json(shown | ({"token": secret} if file is None else {"file": str(file)}))
+    elif file is None:
         click.echo(secret)
     note(f"role {role}, {made.label}, until {_date(made.expires_at)}; it is not shown again")
 
@@ -71,14 +77,18 @@ def create(role: str, label: str, node: str, days: float, file: Path | None, con
     "--hours", type=click.FloatRange(0.01, 168), default=24, show_default=True, help="Hours until the code expires."
 )
 @config_option
-def enroll(node: str, hours: float, config: Path) -> None:
+@json_option
+def enroll(node: str, hours: float, config: Path, as_json: bool) -> None:
     """Print a one-time code with which a node without MUNGE gets its token: `understudy agent --enroll` asks for it."""
     from understudy_controlplane.access.secret import new_token
 
     code, made = new_token(Role.ENROLMENT, node, _user(), time.time(), hours * HOUR_SECONDS, node)
     with _store(config) as store:
         store.add([made], _entry("token enroll", f"node {node}", {"expires_at": made.expires_at}))
-    click.echo(code)
+    if as_json:
+        print_json({"node": node, "code": code, "expires_at": made.expires_at})
+    else:
+        click.echo(code)
 
 
 @token.command("list")
@@ -114,7 +124,8 @@ def list_tokens(config: Path, as_json: bool) -> None:
 @click.option("--node", default="", help="Revoke all tokens of this node.")
 @click.option("--label", default="", help="Revoke all tokens with this label.")
 @config_option
-def revoke(number: int | None, node: str, label: str, config: Path) -> None:
+@json_option
+def revoke(number: int | None, node: str, label: str, config: Path, as_json: bool) -> None:
     """Revoke tokens: the one of this ID in `understudy token list`, or those of a node or label.
 
     Every control plane of the site refuses them within two seconds. With --node the node gets no new token either,
@@ -136,10 +147,13 @@ def revoke(number: int | None, node: str, label: str, config: Path) -> None:
             ids: list[Json] = [one.id for one in chosen]
             subject = label or f"token {number}"
             store.revoke([one.id for one in chosen], _user(), now, _entry("token revoke", subject, {"ids": ids}))
+    if not node and not chosen:
+        fail("no valid token has this id or label: `understudy token list` shows all", Exit.FAILED)
+    if as_json:
+        print_json({"revoked": [one.id for one in chosen], "barred": node or None})
+        return
     if node:
         click.echo(f"{node} gets no token until `understudy token allow {node}`")
-    elif not chosen:
-        fail("no valid token has this id or label: `understudy token list` shows all", Exit.FAILED)
     for one in chosen:
         click.echo(f"revoked: token {one.id}, role {one.role.value}, {one.label}")
 
@@ -147,11 +161,15 @@ def revoke(number: int | None, node: str, label: str, config: Path) -> None:
 @token.command("allow")
 @click.argument("node")
 @config_option
-def allow(node: str, config: Path) -> None:
+@json_option
+def allow(node: str, config: Path, as_json: bool) -> None:
     """Let a node whose tokens were revoked have new ones."""
     with _store(config) as store:
         was_barred = store.allow(node, _user(), time.time())
-    click.echo(f"{node} can get a token again" if was_barred else f"{node} was not barred")
+    if as_json:
+        print_json({"node": node, "was_barred": was_barred})
+    else:
+        click.echo(f"{node} can get a token again" if was_barred else f"{node} was not barred")
 
 
 @contextmanager
