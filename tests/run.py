@@ -4,6 +4,9 @@ A failed test of any stage but `unit` is run once more, alone, after all stages.
 it is listed at the end, and `build/flaky/` keeps the log of its stage and that of its second run. The exit status is 0
 where no test failed twice. `build/test/STAGE.log` is the output of each stage. The variable
 UNDERSTUDY_BUILD names another folder than `build`.
+
+A stage that gives way runs beside the next ones, with the lowest priority and its output in its log alone: clusters
+mostly wait, and leave it a third of the machine. It has ended before a stage begins that promises times.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +32,8 @@ FLAKY = BUILD / "flaky"
 RERUNS_MAX = 12
 """More failures than this in one stage have one cause, and it is not the machine's speed."""
 
+LOWEST_PRIORITY = ("nice", "-n", "19")
+
 PYTEST_RAN = (0, 1, 5)
 """Exit codes of pytest: all passed, some failed, none were selected. Others are errors of pytest or of its user."""
 
@@ -38,6 +44,8 @@ class Stage:
     options: tuple[str, ...] = ()
     needs_slurm_versions: bool = False
     depends_on_machine: bool = True
+    gives_way: bool = False
+    promises_times: bool = False
 
 
 SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
@@ -45,10 +53,10 @@ SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
 CLUSTERS = ("-n", "4", "--dist", "loadgroup")
 STAGES = {
     "unit": Stage("not integration and not timed and not cluster", SIDE_BY_SIDE, depends_on_machine=False),
-    "integration": Stage("integration and not timed and not cluster", SIDE_BY_SIDE),
-    "timed": Stage("timed and not cluster"),
+    "integration": Stage("integration and not timed and not cluster", SIDE_BY_SIDE, gives_way=True),
+    "timed": Stage("timed and not cluster", promises_times=True),
     "cluster": Stage("cluster and not timed", CLUSTERS, needs_slurm_versions=True),
-    "cluster-timed": Stage("cluster and timed", needs_slurm_versions=True),
+    "cluster-timed": Stage("cluster and timed", needs_slurm_versions=True, promises_times=True),
 }
 
 
@@ -64,12 +72,13 @@ class Outcome:
 
 def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
     stage = STAGES[name]
-    print(f"== {name}: {stage.marks}", flush=True)
+    beside = f" (gives way to the next stages; output: {LOGS / name}.log)" if stage.gives_way else ""
+    print(f"== {name}: {stage.marks}{beside}", flush=True)
     cache = LOGS / f"{name}.cache"
     shutil.rmtree(cache, ignore_errors=True)
     began = time.monotonic()
     options = ["-m", stage.marks, "-q", *stage.options, "--durations", "15", "-o", f"cache_dir={cache}", *arguments]
-    code = run_pytest(options, LOGS / f"{name}.log")
+    code = run_pytest(options, LOGS / f"{name}.log", gives_way=stage.gives_way)
     seconds = time.monotonic() - began
     remembered = cache / "v" / "cache" / "lastfailed"
     failed = tuple(map(without_group, json.loads(remembered.read_text()))) if remembered.exists() else ()
@@ -83,11 +92,11 @@ def without_group(test: str) -> str:
     return re.sub(r"@[\w.-]+$", "", test)
 
 
-def run_pytest(options: Sequence[str], log: Path) -> int:
-    """Its output goes to the terminal and to `log`."""
+def run_pytest(options: Sequence[str], log: Path, *, gives_way: bool = False) -> int:
+    """Its output goes to `log`, and to the terminal unless it gives way to another stage."""
     with log.open("w") as file:
         program = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options],
+            [*(LOWEST_PRIORITY if gives_way else ()), sys.executable, "-m", "pytest", *options],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -96,7 +105,8 @@ def run_pytest(options: Sequence[str], log: Path) -> int:
         )
         assert program.stdout is not None
         for line in program.stdout:
-            print(line, end="", flush=True)
+            if not gives_way:
+                print(line, end="", flush=True)
             file.write(line)
         return program.wait()
 
@@ -129,12 +139,31 @@ def main() -> int:
     shutil.rmtree(FLAKY, ignore_errors=True)
     LOGS.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
-    for name in names:
-        if STAGES[name].needs_slurm_versions and not make_slurm_versions():
-            print("test: the other versions of Slurm could not be set up; no test ran on a cluster", file=sys.stderr)
-            return 1
-        outcomes.append(run_stage(name, arguments))
+    with ThreadPoolExecutor() as threads:
+        beside: list[Future[Outcome]] = []
+        for name in names:
+            if STAGES[name].promises_times:
+                outcomes += finished(beside)
+            if STAGES[name].needs_slurm_versions and not make_slurm_versions():
+                print(
+                    "test: the other versions of Slurm could not be set up; no test ran on a cluster", file=sys.stderr
+                )
+                return 1
+            if STAGES[name].gives_way:
+                beside.append(threads.submit(run_stage, name, arguments))
+            else:
+                outcomes.append(run_stage(name, arguments))
+        outcomes += finished(beside)
     return report(outcomes)
+
+
+def finished(beside: list[Future[Outcome]]) -> list[Outcome]:
+    """Waits for the stages that gave way, and prints what the terminal has not seen of them."""
+    outcomes = [one.result() for one in beside]
+    beside.clear()
+    for outcome in outcomes:
+        print(f"== {outcome.stage} has ended", (LOGS / f"{outcome.stage}.log").read_text(), sep="\n", flush=True)
+    return outcomes
 
 
 def report(outcomes: Sequence[Outcome]) -> int:

@@ -82,3 +82,44 @@ def test_a_file_that_cannot_be_read_is_a_failure(folder: Path) -> None:
 def test_a_test_of_a_group_is_found_again() -> None:
     assert without_group("tests/a.py::test_it[22.05-cli]@22.05-cli") == "tests/a.py::test_it[22.05-cli]"
     assert without_group("tests/a.py::test_it[root@n1]") == "tests/a.py::test_it[root@n1]"
+
+
+BESIDE = """
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+NOTES = Path(__file__).parent
+
+@pytest.mark.integration
+def test_gives_way():
+    assert os.nice(0) == 19
+    while not (NOTES / "cluster ran").exists():
+        time.sleep(0.02)
+    time.sleep(0.2)
+    (NOTES / "ended").touch()
+
+@pytest.mark.cluster
+def test_runs_beside_it():
+    (NOTES / "cluster ran").touch()
+
+@pytest.mark.timed
+def test_waits_for_both():
+    assert (NOTES / "ended").exists()
+"""
+
+
+def test_a_stage_that_gives_way_runs_beside_the_next_ones_and_ends_before_times_are_promised(folder: Path) -> None:
+    (folder / "test_it.py").write_text(BESIDE)
+    program = (
+        "import sys, tests.run as run; run.make_slurm_versions = lambda: True;"
+        "sys.argv[1:] = ['integration', 'cluster', 'timed', '-n0', sys.argv[1]]; sys.exit(run.main())"
+    )
+    environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "UNDERSTUDY_BUILD": str(folder / "build")}
+    command = [sys.executable, "-c", program, str(folder / "test_it.py")]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout.splitlines()[-1] == "3 passed, 0 failed", done.stdout
