@@ -140,8 +140,8 @@ class Loop:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
             snapshot, findings, decisions = self._judge(0.0)
         self.pulse.last_error = ""
-        self._record(decisions, findings, snapshot)
-        recoveries = self._stores.recoveries.running()
+        recorded = self._record(decisions, findings, snapshot)
+        recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)
         # In mode observe a recovery begun before stays where it is, and is shown as running.
         acting = snapshot.mode is Mode.ACT and not snapshot.slurm_error
@@ -222,7 +222,8 @@ class Loop:
         findings = detect(snapshot, self._config)
         return snapshot, findings, decide(snapshot, findings, self._config)
 
-    def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> None:
+    def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> bool:
+        """Returns whether there was anything new: incidents and recoveries are then others than in the snapshot."""
         now = self._clock.now()
         records = {name: node.record for name, node in snapshot.nodes.items()}
         changes, refused = follow_all(records, decisions, now)
@@ -248,9 +249,8 @@ class Loop:
                 because=decision.because.value,
                 reason=decision.reason,
             )
-        self._note_incidents(findings, snapshot)
-
-    def _note_incidents(self, findings: list[Finding], snapshot: Snapshot) -> None:
-        news = incident_news(snapshot, findings, self._stores.incidents.open_incidents())
-        self._stores.incidents.add_evidence(news.evidence)
-        self._stores.incidents.close(news.over, snapshot.now)
+        incidents = self._stores.incidents.open_incidents() if news else snapshot.incidents
+        of_incidents = incident_news(snapshot, findings, incidents)
+        self._stores.incidents.add_evidence(of_incidents.evidence)
+        self._stores.incidents.close(of_incidents.over, snapshot.now)
+        return bool(news)

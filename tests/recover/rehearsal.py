@@ -18,6 +18,7 @@ from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import SlurmError
 
@@ -65,9 +66,9 @@ class Line:
         return over_the_line
 
 
-def _tick_seconds(waited_seconds: float) -> float:
+def _tick_seconds(waited_seconds: float, *, recovering: bool) -> float:
     if waited_seconds < 10:
-        return TICK_SECONDS
+        return TICK_SECONDS if recovering else IDLE_TICK_SECONDS
     return PATIENT_TICK_SECONDS if waited_seconds < 120 else HOURLY_TICK_SECONDS
 
 
@@ -101,6 +102,8 @@ class Rehearsal:
         self.fake = VirtualSlurm(NODES)
         self._loop_thread = threading.current_thread()
         self._loop_slept = False
+        self._recovering = False
+        self._known: set[str] = set()
         self.line = Line(self.fake)
         self._config = self._write(directory, config)
         self.silent: set[str] = set()
@@ -138,11 +141,11 @@ class Rehearsal:
         begun = self.clock.monotonic()
         while not predicate():
             assert self.clock.monotonic() < begun + seconds, f"not within {seconds} s; {self.describe()}"
-            self.fake.advance(_tick_seconds(self.clock.monotonic() - begun))
+            self.fake.advance(_tick_seconds(self.clock.monotonic() - begun, recovering=self._recovering))
             self._boot()
             self._report()
             self.each_tick()
-            self.control_plane.loop.tick()
+            self._recovering = self.control_plane.loop.tick()
             assert not self._loop_slept, "the loop slept: all other recoveries waited"
 
     def fail(self, node: str, xid: int = 79) -> None:
@@ -254,9 +257,10 @@ class Rehearsal:
         return node.name not in self.silent
 
     def _report(self) -> None:
-        known = self.control_plane.stores.fleet.nodes()
+        if len(self._known) < len(NODES):
+            self._known = {*self.control_plane.stores.fleet.nodes()}
         for name in NODES:
-            if name not in self.silent and name in known:
+            if name not in self.silent and name in self._known:
                 gpus: dict[str, Any] = {"gpus": self.gpus[name]} if name in self.gpus else {}
                 report = b.report(name, boot_id=self._boot_id(name), sent_at=self.fake.now, **gpus)
                 self.control_plane.telemetry.receive(report, self.clock.now())

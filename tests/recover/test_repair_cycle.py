@@ -671,7 +671,7 @@ class TestAFlood:
     """A rule goes wrong and accuses every node, again and again."""
 
     def flood(self, rehearsal: Rehearsal) -> list[str]:
-        for _ in range(20):
+        for _ in range(8):
             for name in ("n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"):
                 rehearsal.fail(name)
             rehearsal.run(5)
