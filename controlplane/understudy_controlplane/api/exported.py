@@ -39,6 +39,8 @@ SLOWED_SHARE = 0.05
 
 IN_SERVICE = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION})
 
+READY = frozenset({NodeState.IN_SERVICE, NodeState.PROBATION})
+
 SQLITE = "sqlite:///"
 
 
@@ -162,8 +164,7 @@ def _never_heard(source: Source) -> int:
 
 def _spares_ready(source: Source) -> int:
     return sum(
-        node.is_spare and node.state in IN_SERVICE and node.slurm is not None and node.slurm.usable
-        for node in source.nodes
+        node.is_spare and node.state in READY and node.slurm is not None and node.slurm.usable for node in source.nodes
     )
 
 

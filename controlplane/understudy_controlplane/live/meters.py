@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from understudy_controlplane.fleet.finding import FAULTS
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, StoredKernelEvent
 from understudy_controlplane.fleet.phases import phase_times
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.xid_policy import default_policy
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # one more series for each counter, unused
@@ -117,6 +119,10 @@ class Meters:
         for kind in RecoveryKind:
             for end in ENDS:
                 self.recoveries_ended.labels(kind.value, end.value)
+        for signal in FAULTS:
+            self.incidents_opened.labels(signal.value)
+        for subject in SubjectKind:
+            self.incident_seconds.labels(subject.value)
         for service in ("in", "out"):
             self.node_seconds.labels(service)
 

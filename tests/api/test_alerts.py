@@ -1,0 +1,292 @@
+"""`deploy/prometheus` and `deploy/grafana` with a real Prometheus and a real Alertmanager."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from sqlalchemy import Engine, insert, update
+
+from tests import REPOSITORY
+from tests import builders as b
+from tests.recover.rehearsal import Rehearsal, refuse
+from tests.testbed.prometheus import CLIENT, Prometheus, Receiver, alertmanager, prometheus, wait_for
+from tests.tokens import add_tokens, bearer, secret
+from understudy_agent.wire import Gpu, LauncherPhase, LauncherState, Port, RankWindow
+from understudy_controlplane.api.exported import METRIC_GROUPS
+from understudy_controlplane.cli.main import root
+from understudy_controlplane.fleet.gang import Gang
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.live.meters import Meters
+from understudy_controlplane.store import tables
+
+pytestmark = pytest.mark.integration  # starts Prometheus and Alertmanager
+
+RULES = REPOSITORY / "deploy/prometheus/rules.yml"
+DASHBOARDS = sorted((REPOSITORY / "deploy/grafana").glob("*.json"))
+DAY = 86_400.0
+
+VARIABLES = {"$__rate_interval": "1m", "$instance": ".*", "$job_id": "1", "$node": ".+"}
+
+
+def promtool(*arguments: str) -> None:
+    done = subprocess.run(["promtool", *arguments], cwd=RULES.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def alerts() -> list[str]:
+    return re.findall(r"alert: (\w+)", RULES.read_text())
+
+
+def test_promtool_accepts_the_rules_and_their_tests_which_leave_out_no_alert() -> None:
+    promtool("check", "rules", RULES.name)
+    promtool("test", "rules", "tests.yml")
+    tested = (RULES.parent / "tests.yml").read_text()
+    assert [name for name in alerts() if f"alertname: {name}\n" not in tested] == []
+
+
+def test_each_alert_has_a_runbook_with_what_failed_why_and_what_to_do() -> None:
+    sections = re.split(r"^## ", (REPOSITORY / "docs/runbooks.md").read_text(), flags=re.MULTILINE)
+    books = {section.partition("\n")[0]: section for section in sections[1:]}
+    assert list(books) == alerts()
+    for name, book in books.items():
+        assert all(part in book for part in ("**What failed.**", "**Why.**", "**What to do.**", "```")), name
+    links = re.findall(r"runbook_url: docs/runbooks\.md#(\w+)", RULES.read_text())
+    assert links == [name.lower() for name in alerts()]
+
+
+def commands() -> list[str]:
+    return re.findall(
+        r"^(?:ssh \w+ )?understudy (.+?)(?: \|.*)?$", (REPOSITORY / "docs/runbooks.md").read_text(), re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("line", sorted({line for line in commands() if line.split()[0] not in ("agent", "version")}))
+def test_a_command_of_the_runbooks_is_one_that_there_is(line: str) -> None:
+    program: click.Command | None = root
+    words = shlex.split(line)
+    while isinstance(program, click.Group):
+        program = program.get_command(click.Context(program), words.pop(0))
+    assert program is not None, line
+    program.make_context(line, words)  # raises UsageError
+
+
+def named(text: str) -> set[str]:
+    """Metrics that an expression names, and those of Prometheus itself."""
+    return set(re.findall(r"\b(?:understudy_\w+|up|scrape_\w+)\b", re.sub(r'"[^"]*"', "", text)))
+
+
+def defined() -> set[str]:
+    found = {metric.full_name for group in METRIC_GROUPS.values() for metric in group}
+    for meter in Meters().described:
+        parts = ("_bucket", "_sum", "_count") if meter.kind == "histogram" else ("",)
+        found |= {meter.name + part for part in parts}
+    return found
+
+
+def queries(dashboard: Path) -> list[str]:
+    board = json.loads(dashboard.read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    lists = [one["query"] for one in board["templating"]["list"] if one["type"] == "query"]
+    return asked + [re.sub(r"label_values\((.*), \w+\)", r"\1", one) for one in lists]
+
+
+def test_dashboards_and_rules_name_metrics_that_are_defined() -> None:
+    of_process = ("understudy_process_", "up", "scrape_")
+    assert len(DASHBOARDS) == 4
+    assert {name for name in all_named() if not name.startswith(of_process)} - defined() == set()
+
+
+# -- one control plane, one Prometheus, one Alertmanager -------------------------------------------------------------
+
+
+@contextmanager
+def serving(app: FastAPI, listening: socket.socket) -> Iterator[None]:
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="error", ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    wait_for(lambda: server.started, "the control plane serves")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def make_certificate(file: Path, days: int) -> None:
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "/dev/null"]
+    command = ["openssl", "req", "-x509", *key, "-subj", "/CN=head1", "-days", str(days), "-out", str(file)]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+
+
+def whole_gpu() -> Gpu:
+    """With all that NVML can report."""
+    numbers: dict[str, Any] = {one.name: 0 for one in msgspec.structs.fields(Gpu) if one.default is None}
+    return b.gpu(0, **numbers)
+
+
+def a_fleet(folder: Path) -> Rehearsal:
+    """A gang makes steps; n8 has never had an agent; n7 was quarantined three times, some days ago."""
+    make_certificate(folder / "cert.pem", 100)
+    rehearsal = Rehearsal(folder)
+    rehearsal.silent.add("n8")
+    rehearsal.set_config(server={"tls_certificate": folder / "cert.pem", "tls_key": folder / "key.pem"})
+    engine, now = rehearsal.engine, rehearsal.fake.now
+    add_tokens(engine, ["n1"])
+    with engine.begin() as connection:
+        connection.execute(update(tables.node).where(tables.node.c.name == "n8").values(agent_seen_at=None))
+    quarantined(engine, "n7", [now - days * DAY for days in (2, 3)])
+    rehearsal.gpus = {"n1": [whole_gpu()]}
+    rehearsal.restart_control_plane()
+    rehearsal.run(2)
+    return rehearsal
+
+
+def quarantined(engine: Engine, node: str, times: list[float]) -> None:
+    row = {"key": "k", "table_row": 10, "rule": "xid.79", "action": "quarantine", "because": "rule", "reason": ""}
+    rows = [row | {"subject": node, "evidence": {}, "at": at} for at in times]
+    with engine.begin() as connection:
+        connection.execute(insert(tables.decision), rows)
+
+
+def report_more(rehearsal: Rehearsal) -> None:
+    """Steps of a rank, a fabric port, and something that this release does not know."""
+    job = next(job for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
+    window = RankWindow(job.job_id, 0, 0, 4, 0, job.user_id, "", 5, [0.1] * 10, [0.1] * 10)
+    telemetry = rehearsal.control_plane.telemetry
+    report = b.report("n2", boot_id="boot of n2", sent_at=rehearsal.fake.now, ranks=[window], ports=[Port("mlx5_0", 1)])
+    telemetry.receive(report, rehearsal.clock.now())
+    telemetry.unknown.note(["field Report.new"])
+    rehearsal.control_plane.loop.tick()
+
+
+def note_launcher(rehearsal: Rehearsal) -> None:
+    job = next(job for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
+    state = LauncherState(job.job_id, job.restart_count, 0, LauncherPhase.RUNNING, job.nodes)
+    rehearsal.control_plane.launchers.note(Gang(state, job.nodes[0]))
+
+
+def impatient(rules: str) -> str:
+    """The same rules without their patience, and with disks that count as nearly full."""
+    for pattern, instead in ((r"for: \w+", "for: 0s"), (r"\[1[05]m\]", "[15s]"), (r"< 1e9\b", "< 1e18")):
+        rules, count = re.subn(pattern, instead, rules)
+        assert count, pattern
+    return rules
+
+
+def configuration(folder: Path, target: str, manager: str) -> str:
+    """That of `scrape.yml`, with its addresses and intervals changed."""
+    (folder / "understudy").mkdir()
+    (folder / "token").write_text(secret(Role.METRICS))
+    shutil.copy(REPOSITORY / "tests/data/certificates.pem", folder / "ca.pem")
+    sample = (RULES.parent / "scrape.yml").read_text()
+    for before, after in (
+        ("scheme: https", "scheme: http"),
+        ("/etc/prometheus/understudy.token", str(folder / "token")),
+        ("/etc/prometheus/understudy-ca.pem", str(folder / "ca.pem")),
+        ("scrape_interval: 15s", "scrape_interval: 500ms"),
+        ("scrape_timeout: 10s", "scrape_timeout: 500ms"),
+        ("head1:7117", target),
+    ):
+        assert before in sample, before
+        sample = sample.replace(before, after)
+    managers = f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{manager}']}}]}}]}}\n"
+    return "global: {evaluation_interval: 500ms}\n" + managers + sample
+
+
+def test_each_alert_fires_on_its_fault_and_dashboards_find_what_they_ask_for(tmp_path: Path) -> None:
+    rehearsal = a_fleet(tmp_path)
+    listening = socket.create_server(("127.0.0.1", 0))
+    target = f"127.0.0.1:{listening.getsockname()[1]}"
+    with alertmanager(tmp_path) as (manager, receiver):
+        text = configuration(tmp_path, target, manager)
+        (tmp_path / "understudy/rules.yml").write_text(impatient(RULES.read_text()))
+        with prometheus(tmp_path, text) as asked:
+            with serving(rehearsal.control_plane.app, listening):
+                wait_for(lambda: bool(asked.query("understudy_nodes")), "Prometheus has scraped")
+                report_more(rehearsal)
+                wait_for(lambda: bool(asked.query("understudy_job_step")), "it has scraped the steps")
+                find_what_dashboards_ask_for(asked)
+                fire(rehearsal, target, receiver, tmp_path)
+                assert all_named() - asked.names() == set()
+            expect(receiver, "UnderstudyControlPlaneDown")
+    assert set(receiver.fired) == set(alerts())
+    assert "pool" in receiver.fired["UnderstudyRecoveryFailed"]["summary"]
+    assert "n7" in receiver.fired["UnderstudyNodeFlapping"]["summary"]
+
+
+def all_named() -> set[str]:
+    texts = [query for dashboard in DASHBOARDS for query in queries(dashboard)]
+    return {name for text in (*texts, *re.findall(r"expr: (.+)", RULES.read_text())) for name in named(text)}
+
+
+def find_what_dashboards_ask_for(asked: Prometheus) -> None:
+    """Those that an event makes (a recovery, an Xid) are tested by the queries' own names above."""
+    for dashboard in DASHBOARDS:
+        for query in queries(dashboard):
+            asked.query(reduce(with_variable, VARIABLES, query))
+
+
+def with_variable(query: str, name: str) -> str:
+    return query.replace(f'="{name}"', f'=~"{VARIABLES[name]}"').replace(name, VARIABLES[name])
+
+
+def expect(receiver: Receiver, *names: str) -> None:
+    wait_for(lambda: set(names) <= receiver.fired.keys(), f"{names}; there are {sorted(receiver.fired)}", 20)
+
+
+def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) -> None:
+    stores, now = rehearsal.control_plane.stores, rehearsal.clock.now
+    expect(receiver, "UnderstudyAgentsNeverHeard", "UnderstudyDiskFullSoon")
+    assert len(receiver.fired) == 2, f"nothing else has happened yet: {sorted(receiver.fired)}"
+    make_certificate(folder / "cert.pem", 9)
+    for _ in range(8):
+        refused = CLIENT.post(
+            f"http://{target}/v1/reports",
+            content=msgspec.json.encode(b.report("n1", cluster="elsewhere")),
+            headers=bearer(Role.NODE, "n1"),
+        )
+        assert refused.status_code == 400
+    stores.repairs.open_ticket("n2-1", "n2", {}, now() - 4 * DAY)
+    rehearsal.line.before = refuse("create_reservation")
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 400)
+    rehearsal.line.before = lambda _: None
+    rehearsal.run(1)
+    expect(receiver, "UnderstudyCertificateEnds", "UnderstudyReportsRefused", "UnderstudyTicketOld")
+    expect(receiver, "UnderstudyRecoveryFailed")
+    rehearsal.fail("n7")
+    rehearsal.run(5)
+    for node in ("n6", "n1", "n2"):
+        rehearsal.fail(node)
+    rehearsal.run(10)
+    expect(receiver, "UnderstudyBreakerOpen", "UnderstudySparesShort", "UnderstudyNodeFlapping")
+    stores.fleet.add_intent(Verb.PAUSE, "maintenance", "an operator", now())
+    rehearsal.silent.add("n5")
+    note_launcher(rehearsal)
+    rehearsal.run(60)
+    expect(receiver, "UnderstudyPausedLong", "UnderstudyAgentsSilent")
+    rehearsal.line.before = unreadable
+    rehearsal.run(5)
+    expect(receiver, "UnderstudySlurmUnreadable")
+    rehearsal.fake.advance(60)  # the loop stands still
+    expect(receiver, "UnderstudyLoopStale")
+
+
+def unreadable(name: str) -> None:
+    refuse("nodes", "jobs", "reservations")(name)
