@@ -47,7 +47,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "decision": Command("list | show: decisions and their reasons", _cli("decision", "decision")),
         "recovery": Command("list | show | cancel", _cli("recovery", "recovery")),
         "ticket": Command("list | show: manual repairs", _cli("ticket", "ticket")),
-        "explain": Command("xid | sxid: what a code means and what follows", _cli("explain", "explain")),
+        "explain": Command("node | job | xid | sxid: what was done, and why", _cli("explain", "explain")),
     },
     "The control plane": {
         "mode": Command("whether the control plane acts or observes", _cli("mode", "mode")),

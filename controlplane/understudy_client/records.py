@@ -104,6 +104,7 @@ class Decision(msgspec.Struct, frozen=True):
     at: float
     subject: str
     action: str
+    because: str
     table_row: int
     reason: str
 

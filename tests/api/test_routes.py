@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import httpx
 import msgspec
 import pytest
 from fastapi.testclient import TestClient
@@ -19,6 +20,7 @@ from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer, with_tokens
 from understudy_agent.wire import CheckpointShard, Collective, FirstStep, RankStarted, RankWindow
 from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.cli.explained_subject import explain_job, explain_node, lines
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
@@ -118,6 +120,21 @@ def test_the_client_reads_every_record(get: Any, path: str, kind: type[msgspec.S
     answer = get(path)
     records = answer.get("items", [answer])
     assert len(msgspec.convert(records, list[kind])) == len(records) > 0  # type: ignore[valid-type]  # kind is a type
+
+
+def test_a_node_and_a_job_are_explained(rehearsal: Rehearsal) -> None:
+    app = client_of(rehearsal)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        found = app.get(request.url.raw_path.decode())
+        return httpx.Response(found.status_code, content=found.content)
+
+    with understudy_client.Client("http://control-plane", transport=httpx.MockTransport(answer)) as client:
+        node, job = list(lines(explain_node(client, "n3"))), list(lines(explain_job(client, 1)))
+    assert node[0].startswith("n3 is quarantined since "), node
+    assert " in Slurm IDLE DRAIN: understudy: xid.79" in node[0]
+    assert any(" quarantine (row 10): " in line for line in node), node
+    assert job[0].endswith("restarted 1 times, managed"), job
 
 
 def test_nodes_show_their_state_here_and_in_slurm(get: Any) -> None:

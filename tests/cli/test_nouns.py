@@ -111,3 +111,13 @@ def test_top_shows_counts_and_what_goes_on(acting: Served) -> None:
 
 def test_top_does_not_begin_where_no_control_plane_answers() -> None:
     run("top", url="http://127.0.0.1:1", status=4)
+
+
+def test_a_node_is_explained(observing: Served) -> None:
+    observing.run("node", "hold", "n4", "fan", status=5)
+    printed = observing.run("explain", "node", "n4")
+    assert printed.startswith("n4 is in_service since ")
+    assert "hold by admin: waiting: the control plane only observes" in printed
+    assert json.loads(observing.run("explain", "node", "n4", "--json"))["record"]["name"] == "n4"
+    assert "node n9 is not known" in observing.run("explain", "node", "n9", status=1)
+    assert "job 99 is not known" in observing.run("explain", "job", "99", status=1)

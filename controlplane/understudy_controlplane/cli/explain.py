@@ -1,20 +1,56 @@
-"""`understudy explain`: what a code means and what follows from it. Needs no control plane."""
+"""`understudy explain`: why something was done, or was not; and what a code means."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.options import config_option, config_or_defaults, driver_option, json_option
-from understudy_controlplane.cli.output import console, print_json
+from understudy_controlplane.cli.output import console, one_line, print_json
+
+if TYPE_CHECKING:
+    from understudy_client import Client
+    from understudy_controlplane.cli.explained_subject import Explained
 
 code_argument = click.argument("code", type=int)
 
 
 @click.group()
 def explain() -> None:
-    """Explain what a code means and what the control plane does about it."""
+    """Explain what the control plane did about a node or job, and why; or what a code means and what follows."""
+
+
+@explain.command("node")
+@click.argument("name", metavar="NODE")
+@connected
+def explain_one_node(client: Client, as_json: bool, name: str) -> None:
+    """What a node is now and why: open incidents, recoveries, requests, and decisions, with what guards held back."""
+    from understudy_controlplane.cli.explained_subject import explain_node
+
+    _print_explained(explain_node(client, name), as_json)
+
+
+@explain.command("job")
+@click.argument("number", metavar="JOB", type=click.IntRange(min=0))
+@connected
+def explain_one_job(client: Client, as_json: bool, number: int) -> None:
+    """The same of a job."""
+    from understudy_controlplane.cli.explained_subject import explain_job
+
+    _print_explained(explain_job(client, number), as_json)
+
+
+def _print_explained(explained: Explained, as_json: bool) -> None:
+    from understudy_controlplane.cli.explained_subject import lines
+
+    if as_json:
+        print_json(explained)
+    else:
+        for line in lines(explained):
+            click.echo(one_line(line))
 
 
 @explain.command("xid")

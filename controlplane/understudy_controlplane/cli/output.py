@@ -44,12 +44,12 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Non
 
 def table_lines(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
     """Cells below each other, for people and for `awk`: thousands of rows take milliseconds."""
-    cells = [list(columns), *(["" if cell is None else _line(str(cell)) for cell in row] for row in rows)]
+    cells = [list(columns), *(["" if cell is None else one_line(str(cell)) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """Text from nodes and users on one line, without characters that control a terminal."""
     return text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
 
@@ -63,7 +63,7 @@ def print_fields(record: dict[str, object]) -> None:
         shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         if (name == "at" or name.endswith(("_at", "since"))) and isinstance(value, int | float):
             shown = date(value)
-        click.echo(f"{name:{width}}{_line(shown)}")
+        click.echo(f"{name:{width}}{one_line(shown)}")
 
 
 def note(message: str) -> None:
