@@ -1,4 +1,4 @@
-"""Runs stages of the tests: `python -m tests.run unit integration cluster timed cluster-timed`.
+"""Runs stages of the tests: `python -m tests.run unit new-seeds integration cluster timed cluster-timed`.
 
 A failed test of any stage but `unit` is run once more, alone, after all stages. A test that passes only then is flaky:
 it is listed at the end, and `build/flaky/` keeps the log of its stage and that of its second run. The exit status is 0
@@ -45,6 +45,7 @@ class Stage:
     needs_slurm_versions: bool = False
     depends_on_machine: bool = True
     gives_way: bool = False
+    program: str = "pytest"
     promises_times: bool = False
 
 
@@ -54,6 +55,7 @@ CLUSTERS = ("-n", "4", "--dist", "loadgroup")
 STAGES = {
     "unit": Stage("not integration and not timed and not cluster", SIDE_BY_SIDE, depends_on_machine=False),
     "integration": Stage("integration and not timed and not cluster", SIDE_BY_SIDE, gives_way=True),
+    "new-seeds": Stage("simulations that no run has tried", gives_way=True, program="tests.simulate.new_seeds"),
     "timed": Stage("timed and not cluster", promises_times=True),
     "cluster": Stage("cluster and not timed", CLUSTERS, needs_slurm_versions=True),
     "cluster-timed": Stage("cluster and timed", needs_slurm_versions=True, promises_times=True),
@@ -77,8 +79,11 @@ def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
     cache = LOGS / f"{name}.cache"
     shutil.rmtree(cache, ignore_errors=True)
     began = time.monotonic()
+    if stage.program != "pytest":
+        code = run_program([stage.program], LOGS / f"{name}.log", gives_way=stage.gives_way)
+        return Outcome(name, Counter(), (), code != 0, time.monotonic() - began)
     options = ["-m", stage.marks, "-q", *stage.options, "--durations", "15", "-o", f"cache_dir={cache}", *arguments]
-    code = run_pytest(options, LOGS / f"{name}.log", gives_way=stage.gives_way)
+    code = run_program([stage.program, *options], LOGS / f"{name}.log", gives_way=stage.gives_way)
     seconds = time.monotonic() - began
     remembered = cache / "v" / "cache" / "lastfailed"
     failed = tuple(map(without_group, json.loads(remembered.read_text()))) if remembered.exists() else ()
@@ -92,11 +97,11 @@ def without_group(test: str) -> str:
     return re.sub(r"@[\w.-]+$", "", test)
 
 
-def run_pytest(options: Sequence[str], log: Path, *, gives_way: bool = False) -> int:
+def run_program(module: Sequence[str], log: Path, *, gives_way: bool = False) -> int:
     """Its output goes to `log`, and to the terminal unless it gives way to another stage."""
     with log.open("w") as file:
         program = subprocess.Popen(
-            [*(LOWEST_PRIORITY if gives_way else ()), sys.executable, "-m", "pytest", *options],
+            [*(LOWEST_PRIORITY if gives_way else ()), sys.executable, "-m", *module],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -124,7 +129,7 @@ def run_again(outcome: Outcome, test: str) -> bool:
     shutil.copy(LOGS / f"{outcome.stage}.log", FLAKY / f"{outcome.stage}.first.log")
     print(f"== once more, alone: {test}", flush=True)
     log = FLAKY / (re.sub(r"[^\w.-]+", "_", test) + ".second.log")
-    return run_pytest([test, "-m", STAGES[outcome.stage].marks, "-rA", "-p", "no:cacheprovider"], log) == 0
+    return run_program(["pytest", test, "-m", STAGES[outcome.stage].marks, "-rA", "-p", "no:cacheprovider"], log) == 0
 
 
 def make_slurm_versions() -> bool:
@@ -178,7 +183,7 @@ def report(outcomes: Sequence[Outcome]) -> int:
     broken = [outcome.stage for outcome in outcomes if outcome.broken]
     for outcome in outcomes:
         numbers = ", ".join(f"{number} {what}" for what, number in outcome.counts.items())
-        print(f"== {outcome.stage}: {numbers} in {outcome.seconds:.0f} s")
+        print(f"== {outcome.stage}: {numbers or 'over'} in {outcome.seconds:.0f} s")
     for test in flaky:
         print(f"flaky: {test} failed, and passed when run again alone; both logs are in {FLAKY}")
     for test in failed:

@@ -12,12 +12,13 @@ from understudy_controlplane.simulate.run import simulate
 from understudy_controlplane.simulate.scenario import draw
 
 SEEDS = 300
-SECONDS_MAX = 120.0
+PROCESSOR_SECONDS_MAX = 120.0
+"""Other stages run at the same time."""
 
 
 def main() -> None:
-    first, began, tried, failed = int(time.time()), time.monotonic(), 0, 0
-    while tried < SEEDS and time.monotonic() - began < SECONDS_MAX:
+    first, tried, failed = int(time.time()), 0, 0
+    while tried < SEEDS and time.process_time() < PROCESSOR_SECONDS_MAX:
         violation = simulate(draw(first + tried)).violation
         if violation is not None:
             failed += 1
