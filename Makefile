@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long bench bench-access bench-recovery bench-sim sim docs wheels packages setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long bench bench-access bench-operators bench-recovery bench-sim sim docs wheels packages setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -41,6 +41,10 @@ bench: setup
 # What readers cost the loop: build/bench/access.json.
 bench-access: setup
 	@$(RUN) -m tests.bench.access
+
+# What an operator waits for, at 12,500 nodes: build/bench/operators.json.
+bench-operators: setup
+	@$(RUN) -m tests.bench.operators
 
 # Faults under `understudy run` and under plain Slurm, torchrun and NVRx, side by side: about half an hour. Shorter:
 # make bench-recovery OPTIONS="--runs 1 --sides understudy,torchrun --faults xid"
