@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 import msgspec
-from prometheus_client import ProcessCollector
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from understudy_agent.commands import EXIT_CODES, GROUPS
 from understudy_agent.config import Config as AgentConfig
 from understudy_controlplane.api.exported import GPU_METRICS, GPU_SERIES_MAX, JOBS, JOBS_MAX, METRIC_GROUPS, NODES
+from understudy_controlplane.api.metrics import ProcessMetrics
 from understudy_controlplane.cli.explained_code import DECODED, ECHOES, FOLLOWS, REPAIRS
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.table import (
@@ -527,7 +527,7 @@ def _meter(meter: Meter) -> tuple[str, str, tuple[str, ...], str, str]:
 
 
 def _process_metrics() -> Iterator[tuple[str, str, tuple[str, ...], str, str, str]]:
-    for family in ProcessCollector(namespace="understudy", registry=None).collect():
+    for family in ProcessMetrics(namespace="understudy", registry=None).collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
         yield name, family.type, (), "1", family.documentation, ""
 

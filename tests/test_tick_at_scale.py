@@ -14,6 +14,8 @@ from sqlalchemy import Engine
 from tests import builders as b
 from tests.new_database import new_database
 from tests.stopwatch import best_seconds
+from understudy_agent.wire import Port
+from understudy_controlplane.api.exported import METRIC_GROUPS, Source
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.guards import breaker_limit
@@ -26,6 +28,8 @@ from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.live.pulse import Pulse
+from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.observe.slurmd_probe import PROBES_AT_ONCE
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import open_database
@@ -75,6 +79,22 @@ def test_many_broken_nodes_are_judged_quickly_and_few_of_them_quarantined() -> N
     decisions = decide(snapshot, findings, config)
     assert sum(one.action is Action.QUARANTINE for one in decisions) == breaker_limit(snapshot, config) == 25
     assert best_seconds(lambda: decide(snapshot, findings, config)) < 0.5
+
+
+def test_a_scrape_of_the_whole_fleet_takes_less_than_a_second() -> None:
+    """12,500 nodes with eight GPUs each, one in fifty of them with a GPU that is not well."""
+    well = tuple(b.gpu(i, temperature_celsius=60, power_watts=650.0) for i in range(8))
+    hot = (*well[1:], b.gpu(7, temperature_celsius=90, power_watts=650.0, slowed_share_recent=0.5))
+    nodes = [b.node(f"n{i}", gpus=hot if i % 50 == 0 else well, ports=(Port("mlx5_0", 1),)) for i in range(NODES)]
+    snapshot, config, made = large(*nodes), b.config(), list[str]()
+
+    def scrape() -> None:
+        source = Source(snapshot, config, Pulse(), Telemetry(), b.NOW)
+        made[:] = [piece for group in METRIC_GROUPS.values() for metric in group for piece in metric.text(source)]
+
+    assert best_seconds(scrape) < 1.0
+    series = [line for line in "".join(made).splitlines() if not line.startswith("#")]
+    assert 8 * NODES < len(series) < 8 * NODES + 10_000
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from understudy_controlplane.ingest.answers import refuse, refuse_denied
 from understudy_controlplane.ingest.launchers import launchers_router
 from understudy_controlplane.ingest.node_tokens import NodeTokenDependencies, node_tokens_router
 from understudy_controlplane.ingest.rates import Rates
+from understudy_controlplane.ingest.refusals import Refusals
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
@@ -146,6 +147,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         newest_checkpoint=restore_points.newest,
         rates=Rates(config.limits.reports_per_second_per_node),
         meters=loop.pulse.meters,
+        refusals=Refusals(loop.pulse.meters),
     )
     return Core(loop, telemetry, stores, launchers, reports)
 
@@ -166,7 +168,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         redoc_url=None,
         openapi_url=None,
     )
-    app.add_middleware(RequestLimits, limits=config.limits)
+    app.add_middleware(RequestLimits, limits=config.limits, refusals=core.reports.refusals)
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Denied, refuse_denied)
     app.add_exception_handler(HTTPException, _refuse_request)

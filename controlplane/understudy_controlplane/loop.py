@@ -185,7 +185,9 @@ class Loop:
     def _count_ended(self, running: Sequence[Recovery]) -> None:
         now_running = frozenset(recovery.id for recovery in running)
         for recovery_id in self._running - now_running:
-            self.pulse.meters.note_ended(self._stores.recoveries.get(recovery_id))
+            ended = self._stores.recoveries.find(recovery_id)
+            if ended is not None:
+                self.pulse.meters.note_ended(ended)
         self._running = now_running
 
     def _advance(self, recovery: Recovery, its_course: Course) -> bool:

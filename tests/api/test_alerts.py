@@ -223,12 +223,19 @@ def test_each_alert_fires_on_its_fault_and_dashboards_find_what_they_ask_for(tmp
                 report_more(rehearsal)
                 wait_for(lambda: bool(asked.query("understudy_job_step")), "it has scraped the steps")
                 find_what_dashboards_ask_for(asked)
+                lint(CLIENT.get(f"http://{target}/metrics", headers=bearer(Role.METRICS)).text)
                 fire(rehearsal, target, receiver, tmp_path)
                 assert all_named() - asked.names() == set()
             expect(receiver, "UnderstudyControlPlaneDown")
     assert set(receiver.fired) == set(alerts())
     assert "pool" in receiver.fired["UnderstudyRecoveryFailed"]["summary"]
     assert "n7" in receiver.fired["UnderstudyNodeFlapping"]["summary"]
+
+
+def lint(text: str) -> None:
+    """Names, units and help texts as Prometheus wants them."""
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def all_named() -> set[str]:

@@ -20,6 +20,8 @@ from understudy_controlplane.config import Limits
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.ingest.decode import decode_report
 from understudy_controlplane.ingest.rates import BURST_SECONDS, SENDERS_MAX, Rates
+from understudy_controlplane.ingest.refusals import Refusals
+from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 HOLD = "/v1/nodes/n1/hold"
@@ -88,10 +90,17 @@ def test_the_character_nul_is_refused_in_an_address(client: TestClient, path: st
 
 
 def test_an_address_that_sends_too_many_requests_is_refused() -> None:
-    client = TestClient(RequestLimits(Starlette(), Limits(requests_per_second_per_address=0.5)))
+    meters = Meters()
+    limits = Limits(requests_per_second_per_address=0.5)
+    client = TestClient(RequestLimits(Starlette(), limits, Refusals(meters)))
     answers = [client.get("/") for _ in range(int(0.5 * BURST_SECONDS) + 3)]
     assert [one.status_code for one in answers[:6]] == [404] * 6
     assert (answers[-1].status_code, answers[-1].headers["Retry-After"]) == (429, "1")
+
+    def counted() -> float | None:
+        return meters.registry.get_sample_value("understudy_reports_refused_total", {"cause": "rate"})
+
+    assert (counted(), client.post("/v1/reports").status_code, counted()) == (0, 429, 1)
 
 
 def test_a_node_that_sends_too_many_reports_is_refused_and_the_others_are_not(client: TestClient) -> None:

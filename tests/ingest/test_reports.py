@@ -39,7 +39,7 @@ from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import refuse_denied
 from understudy_controlplane.ingest.rates import Rates
-from understudy_controlplane.ingest.refusals import Cause
+from understudy_controlplane.ingest.refusals import Cause, Refusals
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.meters import Meters
@@ -111,6 +111,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
         lambda node, _now: unfit.get(node, ""),
         Rates(per_second=50),
         meters=meters,
+        refusals=Refusals(meters),
     )
     app = FastAPI()
     add_tokens(engine, ["n1", "n2", "n3", "n4", "n8", "n99"])

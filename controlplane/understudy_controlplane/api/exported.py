@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ SLOWED_SHARE = 0.05
 """Of the samples of ten minutes: hardware that asked for lower clocks more often is not well."""
 
 IN_SERVICE = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION})
+
+STARTED_AT = time.time()
 
 READY = frozenset({NodeState.IN_SERVICE, NodeState.PROBATION})
 
@@ -575,6 +578,9 @@ def _counter(name: str, documentation: str, value: Callable[[Source], float]) ->
 
 SELF: tuple[Metric[Source], ...] = (
     Metric("build_info", "1; the release that runs.", _build, ("version", "python", "database")),
+    Metric(
+        "process_start_time_seconds", "When the process started, in seconds since the epoch.", one(lambda _: STARTED_AT)
+    ),
     Metric("acting", "1 while the mode is act.", one(lambda s: s.snapshot.mode is Mode.ACT)),
     Metric("paused", "1 while an operator has paused the control plane.", one(lambda s: bool(s.snapshot.paused))),
     Metric("loop_age_seconds", "Time since the last tick ended.", one(lambda s: s.now - s.pulse.last_tick_at)),

@@ -12,13 +12,18 @@ from understudy_agent.wire import REPORT_BYTES_MAX
 from understudy_controlplane.config import Limits
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.ingest.rates import Rates
+from understudy_controlplane.ingest.refusals import Cause, Refusals
+
+REPORTS = "/v1/reports"
 
 
 class RequestLimits:
     """ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, refusals: Refusals) -> None:
+        """`refusals` takes note of reports."""
         self._app = app
+        self._refusals = refusals
         self._rates = Rates(limits.requests_per_second_per_address)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -30,8 +35,12 @@ class RequestLimits:
 
     def _refusal(self, scope: Scope) -> Response | None:
         address = scope["client"][0] if scope.get("client") else ""
-        if not self._rates.admits(address, time.monotonic()):
-            refusal = refuse(429, f"too many requests from {address}", "wait a second and send fewer requests")
+        now = time.monotonic()
+        if not self._rates.admits(address, now):
+            error = f"too many requests from {address}"
+            if scope["path"] == REPORTS:
+                self._refusals.note(Cause.RATE, address, error, now)
+            refusal = refuse(429, error, "wait a second and send fewer requests")
             refusal.headers["Retry-After"] = "1"
             return refusal
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:

@@ -8,6 +8,7 @@ import msgspec
 import structlog
 from fastapi import Response
 
+from understudy_agent.wire import Refusal
 from understudy_controlplane.access.admission import Denied
 from understudy_controlplane.live.meters import Meters
 
@@ -23,7 +24,7 @@ class Cause(StrEnum):
     """Why a report was refused."""
 
     TOKEN = "token"  # noqa: S105 - no secret; it is missing, unknown, expired, revoked, or of another role or node
-    RATE = "rate"  # the node sends too many
+    RATE = "rate"  # the node, or its address, sends too many
     TOO_LARGE = "too_large"
     UNREADABLE = "unreadable"
     VERSION = "version"  # of the wire
@@ -70,5 +71,4 @@ def error_of(refusal: Response | Denied) -> str:
     """What the refusal reports to its receiver."""
     if isinstance(refusal, Denied):
         return refusal.error
-    answer = msgspec.json.decode(bytes(refusal.body), type=dict[str, object])
-    return str(answer.get("detail") or answer.get("error") or "")
+    return msgspec.json.decode(bytes(refusal.body), type=Refusal).detail

@@ -88,11 +88,11 @@ class ReportDependencies:
     rates: Rates
     newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
     meters: Meters = field(default_factory=Meters)
+    refusals: Refusals = field(default_factory=lambda: Refusals(Meters()))
 
 
 def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
     router = APIRouter()
-    refusals = Refusals(deps.meters)
     node = Depends(admission.require(Permission.REPORT))
 
     @router.post("/v1/reports")
@@ -105,13 +105,13 @@ def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
             sender = identity.node
             cause, answered = await _receive(deps, request, identity)
         except Denied as denied:
-            refusals.note(BY_STATUS[denied.status], sender, denied.error, deps.clock.monotonic())
+            deps.refusals.note(BY_STATUS[denied.status], sender, denied.error, deps.clock.monotonic())
             raise
         except HTTPException as error:  # RequestLimits: the body is too large
-            refusals.note(Cause.TOO_LARGE, sender, str(error.detail), deps.clock.monotonic())
+            deps.refusals.note(Cause.TOO_LARGE, sender, str(error.detail), deps.clock.monotonic())
             raise
         if cause is not None:
-            refusals.note(cause, sender, error_of(answered), deps.clock.monotonic())
+            deps.refusals.note(cause, sender, error_of(answered), deps.clock.monotonic())
         deps.meters.ingest_seconds.observe(time.perf_counter() - begun)
         return answered
 
