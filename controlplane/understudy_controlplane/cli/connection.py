@@ -20,7 +20,7 @@ DEFAULT_URL = "http://127.0.0.1:7117"
 TOKEN_FILES = (Path("~/.config/understudy/token"), Path("/etc/understudy/operator.token"))
 """The first one that this user can read counts."""
 
-_path = click.Path(path_type=Path)
+_path = click.Path(path_type=Path, readable=False)  # the message of the command names a remedy
 _OPTIONS = (
     click.option("--url", envvar="UNDERSTUDY_URL", default=DEFAULT_URL, show_default=True, help="The control plane's."),
     click.option(
@@ -79,7 +79,7 @@ def _token(file: Path | None) -> str:
         try:
             return file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            fail(f"{file}: cannot be read: {error}; name the file of your token with --token-file", Exit.USAGE)
+            fail(f"{file}: cannot be read: {error}; name the file of your own token with --token-file", Exit.USAGE)
     for usual in TOKEN_FILES:
         with suppress(OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: this user has no home
             return usual.expanduser().read_text().strip()

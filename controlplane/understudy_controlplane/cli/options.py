@@ -16,7 +16,7 @@ DEFAULT_CONFIG = Path("/etc/understudy/controlplane.toml")
 
 config_option = click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),  # the message of the command names a remedy
     default=DEFAULT_CONFIG,
     show_default=True,
     help="The control plane's configuration file.",

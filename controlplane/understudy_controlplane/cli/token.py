@@ -184,7 +184,10 @@ def _write(path: Path, secret: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        fail(f"{path}: cannot be made: {error.strerror}; name a file that does not exist yet", Exit.USAGE)
+        remedy = "name a file that does not exist yet"
+        if isinstance(error, PermissionError):
+            remedy = "name a file in a folder that this user may write"
+        fail(f"{path}: cannot be made: {error.strerror}; {remedy}", Exit.USAGE)
     with os.fdopen(descriptor, "w") as file:
         file.write(f"{secret}\n")
 
