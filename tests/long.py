@@ -18,7 +18,7 @@ from tests import REPOSITORY
 
 REPORTS = REPOSITORY / "build" / "long"
 STAGES = ("unit", "integration", "cluster", "timed", "cluster-timed")
-BENCHMARKS = ("ingest", "slurm_read", "tick", "hook", "footprint", "straggler", "sim", "access")
+BENCHMARKS = ("ingest", "slurm_read", "tick", "hook", "footprint", "straggler", "sim", "access", "database")
 
 
 @dataclass(frozen=True, slots=True)

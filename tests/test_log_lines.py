@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import ast
+import errno
+import io
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from understudy_controlplane.serve import StandardError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCES = ("agents/understudy_agent", "controlplane/understudy_controlplane")
@@ -89,3 +96,14 @@ def test_events_are_named_alike() -> None:
 def test_keys_are_one_set() -> None:
     used = {where: keys(call) for where, call in log_calls()}
     assert {where: found - KEYS.keys() for where, found in used.items() if found - KEYS.keys()} == {}
+
+
+class FullDisk(io.StringIO):
+    def write(self, _text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_log_on_a_full_disk_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    assert StandardError().write("a line\n") == 0
+    StandardError().flush()

@@ -58,7 +58,8 @@ class Pruner:
                 log.exception("records_not_deleted", error=type(error).__name__)
                 continue
             if deleted:
-                log.info("records_deleted", **deleted)
+                shown = ", ".join(f"{table} {count}" for table, count in deleted.items())
+                log.info("records_deleted", count=deleted.total(), what=shown)
 
     def stop(self) -> None:
         self._stopped.set()

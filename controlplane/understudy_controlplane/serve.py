@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import logging
 import resource
 import socket
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from typing import TextIO, cast
 
 import structlog
 import uvicorn
@@ -38,6 +40,19 @@ times for each query.
 """
 
 
+class StandardError(io.TextIOBase):
+    """A line that cannot be written, as to a file on a full disk, is lost: the control plane goes on."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            return sys.stderr.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            sys.stderr.flush()
+
+
 def configure_logging() -> None:
     """One event, one line, to standard error: time, level, event, and its fields."""
     structlog.configure(
@@ -48,7 +63,7 @@ def configure_logging() -> None:
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, StandardError())),
         cache_logger_on_first_use=True,
     )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from sqlalchemy import Engine, event
 
 from understudy_controlplane.store import tables
@@ -16,8 +18,10 @@ BOUNDED = {"alembic_version", "barred_node", "holder", "node", "suspicion", "tok
 
 GROWING = {table.name for table in tables.metadata.sorted_tables} - BOUNDED
 
-Statements = dict[str, Any]
-"""Each text, and values that it was executed with."""
+Statements = dict[str, list[Any]]
+"""Each text, and some of the values that it was executed with."""
+
+VALUES_MAX = 12
 
 
 @contextmanager
@@ -26,7 +30,9 @@ def captured(*engines: Engine) -> Iterator[Statements]:
     made: Statements = {}
 
     def note(_connection: object, _cursor: object, text: str, values: object, _context: object, many: bool) -> None:
-        made.setdefault(text, values[0] if many and isinstance(values, list) else values)
+        known, new = made.setdefault(text, []), values[0] if many and isinstance(values, list) else values
+        if new not in known and len(known) < VALUES_MAX:
+            known.append(new)
 
     for engine in engines:
         event.listen(engine, "before_cursor_execute", note)
@@ -37,13 +43,47 @@ def captured(*engines: Engine) -> Iterator[Statements]:
             event.remove(engine, "before_cursor_execute", note)
 
 
+def read_all(app: FastAPI, client: TestClient, values: Mapping[str, Sequence[str]]) -> int:
+    """Reads each route without parameters, and with each of its parameters. `values` are those of parameters by name;
+    others take those of their type. Returns how many routes there are.
+    """
+    routes = 0
+    whole = app.openapi()
+    named = whole["components"]["schemas"]
+    for path, operations in whole["paths"].items():
+        if "get" not in operations or path.endswith("/events"):
+            continue
+        routes += 1
+        parameters = operations["get"].get("parameters", [])
+        inside = {one["name"]: _values(one, values, named)[0] for one in parameters if one["in"] == "path"}
+        client.get(path.format(**inside))
+        for one in parameters:
+            for value in _values(one, values, named) if one["in"] == "query" else ():
+                client.get(path.format(**inside), params={one["name"]: value})
+    return routes
+
+
+def _values(
+    parameter: Mapping[str, Any], values: Mapping[str, Sequence[str]], named: Mapping[str, Any]
+) -> Sequence[str]:
+    if parameter["name"] in values:
+        return values[parameter["name"]]
+    kinds = [parameter["schema"], *parameter["schema"].get("anyOf", ())]
+    kinds += [named[kind["$ref"].rpartition("/")[2]] for kind in kinds if "$ref" in kind]
+    listed = [str(value) for kind in kinds for value in kind.get("enum", ())]
+    if listed:
+        return listed
+    types = {kind.get("type") for kind in kinds}
+    return ("true", "false") if "boolean" in types else ("1",) if types & {"integer", "number"} else ("n3",)
+
+
 def whole_tables_read(engine: Engine, statements: Statements) -> dict[str, str]:
     """Statement → the tables that grow and that SQLite reads from end to end for it."""
     found = {}
     with engine.connect() as connection:
         for text, values in statements.items():
             if re.match(r"\s*(SELECT|UPDATE|DELETE|INSERT|WITH)", text, re.IGNORECASE):
-                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values).all()
+                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values[0]).all()
                 scanned = {name for row in plan if (name := _scanned(row.detail, text)) in GROWING}
                 if scanned:
                     found[text] = ", ".join(sorted(name for name in scanned if name))

@@ -86,17 +86,18 @@ KEY_BYTES_MAX = 2000
 REFUSALS_AT_ONCE = 1000
 
 
-def _new_events(table: Table) -> Select[Any]:
-    """Newer than the id `after`, received at or after `since`, in the order of arrival."""
-    return (
-        select(table)
-        .where(table.c.id > bindparam("after"), table.c.received_at >= bindparam("since"))
-        .order_by(table.c.id)
-    )
+def _received_since(table: Table) -> Select[Any]:
+    return select(table).where(table.c.received_at >= bindparam("since"))
 
 
-_NEW_KERNEL_EVENTS = _new_events(tables.kernel_event)
-_NEW_HARDWARE_EVENTS = _new_events(tables.hardware_event)
+def _newer(table: Table) -> Select[Any]:
+    return _received_since(table).where(table.c.id > bindparam("after")).order_by(table.c.id)
+
+
+_EVENTS = (tables.kernel_event, tables.hardware_event)
+_NEW_EVENTS = {table: _newer(table) for table in _EVENTS}
+_RECENT_EVENTS = {table: _received_since(table).order_by(table.c.received_at) for table in _EVENTS}
+"""For a process that has just started: in the order of their ids, SQLite would read events of months."""
 _REFUSALS = (
     select(tables.job_refusal)
     .where(tables.job_refusal.c.received_at >= bindparam("since"))
@@ -308,15 +309,17 @@ class FactStore:
 
     def kernel_events(self, after_id: int, since: float) -> list[StoredKernelEvent]:
         """Events newer than the one with this id received at or after `since`, in the order of arrival."""
-        with reading(self._engine) as connection:
-            rows = connection.execute(_NEW_KERNEL_EVENTS, {"after": after_id, "since": since})
-            return [_kernel_event(row) for row in rows]
+        return [_kernel_event(row) for row in self._events(tables.kernel_event, after_id, since)]
 
     def hardware_events(self, after_id: int, since: float) -> list[StoredHardwareEvent]:
         """As kernel_events."""
+        return [_hardware_event(row) for row in self._events(tables.hardware_event, after_id, since)]
+
+    def _events(self, table: Table, after_id: int, since: float) -> Sequence[Row[Any]]:
         with reading(self._engine) as connection:
-            rows = connection.execute(_NEW_HARDWARE_EVENTS, {"after": after_id, "since": since})
-            return [_hardware_event(row) for row in rows]
+            if after_id:
+                return connection.execute(_NEW_EVENTS[table], {"after": after_id, "since": since}).all()
+            return sorted(connection.execute(_RECENT_EVENTS[table], {"since": since}), key=lambda row: row.id)
 
     def refusals_since(self, since: float) -> tuple[Refusal, ...]:
         """Newest first, at most REFUSALS_AT_ONCE of them."""

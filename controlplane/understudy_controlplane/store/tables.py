@@ -82,7 +82,9 @@ job = Table(
     Column("seen_at", Double, nullable=False),  # when Slurm last showed it, to the day
     UniqueConstraint("cluster", "job_id", "submit_at"),
     Index("ix_job_job_id", "job_id"),
+    Index("ix_job_user", "user", "id"),
     Index("ix_job_state", "state", "seen_at"),
+    Index("ix_job_state_id", "state", "id"),
     Index("ix_job_seen_at", "seen_at"),
 )
 
@@ -335,7 +337,7 @@ incident = Table(
     Column("closed_at", Double),
     Column("outcome", Text, nullable=False, default=""),
     Index("ix_incident_subject", "subject_kind", "subject"),
-    Index("ix_incident_opened_at", "opened_at"),
+    Index("ix_incident_opened_at", "subject_kind", "opened_at"),
     Index("ix_incident_closed_at", "closed_at"),
 )
 
@@ -371,6 +373,7 @@ recovery = Table(
     Column("ends_as", String(32)),  # while it runs: the status with which it ends early
     Index("ix_recovery_status", "status"),
     Index("ix_recovery_kind", "kind", "decided_at"),
+    Index("ix_recovery_kind_id", "kind", "id"),
     Index("ix_recovery_decided_at", "decided_at"),
     Index("ix_recovery_job", "job"),
 )
@@ -409,6 +412,7 @@ decision = Table(
     Index("ix_decision_at", "at"),
     Index("ix_decision_request", "request"),
     Index("ix_decision_action", "action", "at"),
+    Index("ix_decision_action_id", "action", "id"),
     Index("ix_decision_subject", "subject", "id"),
     Index("ix_decision_to_state", "to_state", "at"),
     Index("ix_decision_incident", "incident"),
