@@ -211,7 +211,7 @@ def build_deb(package: Package, tree: Path, version: str, target: Path) -> None:
         write(tree / "DEBIAN/conffiles", "".join(configuration))
     for script in (DEPLOY / "packages/scripts").glob(f"{package.name}.*"):
         write(tree / "DEBIAN" / script.suffix[1:], script.read_text(), 0o755)
-    run("dpkg-deb", "--root-owner-group", "-Zzstd", "-z9", "--build", str(tree), str(target))
+    run("dpkg-deb", "--root-owner-group", "-Zzstd", "-z3", "--build", str(tree), str(target))
 
 
 def build_rpm(package: Package, tree: Path, version: str, target: Path) -> None:
@@ -244,7 +244,7 @@ def build_rpm(package: Package, tree: Path, version: str, target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         spec = Path(folder) / "understudy.spec"
         spec.write_text("\n".join(lines) + "\n")
-        define = ["--define", f"_topdir {folder}/rpm", "--define", "_binary_payload w9.zstdio"]
+        define = ["--define", f"_topdir {folder}/rpm", "--define", "_binary_payload w3.zstdio"]
         run("rpmbuild", "-bb", "--quiet", "--target", "x86_64", *define, str(spec))
         [built] = Path(folder).glob("rpm/RPMS/*/*.rpm")
         shutil.move(built, target)
@@ -274,8 +274,40 @@ def build(flavour: Flavour, release: str, directory: Path) -> list[Path]:
             tree = Path(folder) / "tree"
             tree.mkdir(mode=0o755)
             fill(package, tree, flavour, cache)
+            paths = files_below(tree)
             (build_deb if flavour.kind == "deb" else build_rpm)(package, tree, version, target)
+            check(target, paths, Path(folder) / "unpacked")
     return built
+
+
+def check(package: Path, paths: set[str], folder: Path) -> None:
+    """Unpacks the package: it must hold these files and no others."""
+    if package.suffix == ".deb":
+        run("dpkg-deb", "--extract", str(package), str(folder))
+    else:
+        folder.mkdir()
+        run(
+            "sh",
+            "-c",
+            'rpm2archive --nocompression - < "$0" | tar --extract --directory="$1"',
+            str(package),
+            str(folder),
+        )
+    difference = files_below(folder) ^ paths
+    if difference:
+        package.unlink()
+        raise SystemExit(f"{package}: is not what was to be packed: {sorted(difference)[:10]}")
+
+
+def files_below(folder: Path) -> set[str]:
+    return {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_symlink() or one.is_file()}
+
+
+def forget_old(directory: Path) -> None:
+    """Packages and unpacked wheels of earlier contents."""
+    for folder in (*directory.glob("*"), *(directory / "cache").glob("own-*")):
+        if folder.name != "cache" and not folder.name.endswith(source_digest()):
+            shutil.rmtree(folder)
 
 
 def source_digest() -> str:
@@ -332,6 +364,9 @@ def main() -> None:
     for flavour in FLAVOURS if options.all else (native,):
         for path in build(flavour, options.release, options.directory.absolute()):
             print(path)
+    forget_old(options.directory.absolute())
+    if options.all:
+        print("Tried on Debian 12 only. All other packages were built and unpacked, not installed.", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from tests.run import BUILD
 
 pytestmark = [pytest.mark.cluster, pytest.mark.machines]
 
+DOCUMENT = (REPOSITORY / "docs" / "install.md").read_text()
 SERVICES = ("understudy-controlplane", "understudy-agent")
 SLURM_CONF = """\
 ClusterName=mycluster
@@ -61,16 +63,28 @@ def newer(packages: list[Path], folder: Path) -> None:
         subprocess.run(["dpkg-deb", "-Zzstd", "-z1", "--build", tree, folder / package.name], check=True, stdout=-1)
 
 
+def documented(section: str) -> list[str]:
+    """The commands of each block in this section of docs/install.md."""
+    [found] = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", DOCUMENT, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```sh\n(.*?)^```", found, re.MULTILINE | re.DOTALL)
+    assert blocks, f"docs/install.md has no commands in the section {section}"
+    return blocks
+
+
+def follow(machine: Machine, section: str, *folders: str) -> str:
+    """Runs the commands of the document, each block in its folder."""
+    blocks = documented(section)
+    return "".join(machine.run(f"set -e; cd {folder}\n{block}") for folder, block in zip(folders, blocks, strict=True))
+
+
 def test_from_a_clean_debian_to_services_and_back(machine: Machine, built: list[Path]) -> None:
     copy_packages(machine, built)
     start_slurm(machine)
     before = traces(machine)
-    install(machine, "one")
-    initialise(machine)
+    machine.run("apt-get install -qq -y --no-install-recommends /shared/one/*.deb")
+    init_overwrites_nothing(machine)
     start_services(machine)
-    for service, most in SECURITY_MAX.items():
-        report = machine.run(f"systemd-analyze security --no-pager {service}")
-        assert float(re.findall(r"exposure level for \S+: ([\d.]+)", report)[0]) <= most, report
+    services_are_confined(machine)
     a_node_is_held_and_released(machine)
     hooks_are_checked(machine)
     refuse_another_cluster(machine)
@@ -97,23 +111,18 @@ def start_slurm(machine: Machine) -> None:
     machine.until("sinfo --noheader --format=%T", lambda state: state.strip() == "idle")
 
 
-def install(machine: Machine, folder: str) -> None:
-    machine.run(f"apt-get install -qq -y --no-install-recommends --allow-downgrades /shared/{folder}/*.deb")
-
-
-def initialise(machine: Machine) -> None:
+def init_overwrites_nothing(machine: Machine) -> None:
     assert "the cluster 'mycluster'" in machine.run("understudy init --cluster wrong", status=2)
-    first = machine.run("understudy init --cluster mycluster --address head1 --tls")
+    first = follow(machine, "The host of the control plane", "/shared/one")
     assert "systemctl enable --now understudy-controlplane.service" in first
+    assert "WRONG" not in first
     before = machine.run("sha256sum /etc/understudy/*.* /etc/understudy/nodes/*")
     again = machine.run("understudy init --cluster mycluster --address head1 --tls")
     assert again.count("kept: ") == first.count("written: ")
     assert "written: " not in again
     assert machine.run("sha256sum /etc/understudy/*.* /etc/understudy/nodes/*") == before
-    modes = machine.run(
-        "stat --format='%n %a %U' /etc/understudy/operator.token /etc/understudy/tls.key /var/lib/understudy"
-    )
-    assert modes.split("\n")[:3] == [
+    files = "/etc/understudy/operator.token /etc/understudy/tls.key /var/lib/understudy"
+    assert machine.run(f"stat --format='%n %a %U' {files}").splitlines() == [
         "/etc/understudy/operator.token 600 root",
         "/etc/understudy/tls.key 640 root",
         "/var/lib/understudy 700 slurm",
@@ -121,14 +130,27 @@ def initialise(machine: Machine) -> None:
 
 
 def start_services(machine: Machine) -> None:
-    machine.run("cp /etc/understudy/nodes/agent.toml /etc/understudy/nodes/ca.pem /etc/understudy/")
-    for service in SERVICES:
-        machine.run(f"systemctl enable --now {service}")
+    follow(machine, "Every node", "/shared/one", "/etc/understudy/nodes")
     machine.until("systemctl show -P StatusText understudy-agent", lambda text: "reports to https://head1:7117" in text)
     assert machine.run("systemctl show -P StatusText understudy-controlplane").strip() == "mode observe"
-    shown = understudy(machine, "status")
+    shown = follow(machine, "Look at it", "/")
     assert "mycluster" in shown
     assert "problem" not in shown
+
+
+def services_are_confined(machine: Machine) -> None:
+    """And do their whole work all the same: the agent reports no problem."""
+    for service, most in SECURITY_MAX.items():
+        report = machine.run(f"systemd-analyze security --no-pager {service}")
+        [exposure] = re.findall(r"exposure level for \S+: ([\d.]+)", report)
+        assert float(exposure) <= most, report
+        assert re.search(rf"^\| `{service}` \|[^|]*\| {exposure} \|", DOCUMENT, re.MULTILINE), (
+            "docs/install.md has another figure"
+        )
+    node = json.loads(understudy(machine, "node show head1 --json"))
+    problems = [one for one in node["agent_problems"] if not one.startswith("NVML cannot be used")]
+    assert problems == [], "but that there is no GPU"
+    assert "clock_synchronised" in node["host"], "adjtimex is not forbidden"
 
 
 def understudy(machine: Machine, arguments: str, status: int = 0) -> str:
@@ -136,8 +158,8 @@ def understudy(machine: Machine, arguments: str, status: int = 0) -> str:
 
 
 def a_node_is_held_and_released(machine: Machine) -> None:
-    machine.run('sed -i \'s/mode = "observe"/mode = "act"/\' /etc/understudy/controlplane.toml')
-    machine.run("systemctl restart understudy-controlplane")
+    """In mode act the service, within its sandbox, changes Slurm."""
+    follow(machine, "From observe to act", "/")
     understudy(machine, "node hold head1 'new cables'")
     machine.until("scontrol show node head1", lambda shown: "DRAIN" in shown and "understudy:" in shown)
     understudy(machine, "node release head1 'cables are new'")
@@ -146,8 +168,7 @@ def a_node_is_held_and_released(machine: Machine) -> None:
 
 def hooks_are_checked(machine: Machine) -> None:
     assert "prolog" in machine.run("understudy install-hooks --check", status=1)
-    machine.run("understudy install-hooks")
-    machine.run("cat /etc/understudy/nodes/slurm.conf >> /etc/slurm/slurm.conf && scontrol reconfigure")
+    follow(machine, "Hooks of Slurm", "/", "/")
     machine.run("understudy install-hooks --check")
     assert machine.run("srun --time=1 --immediate=30 hostname").strip() == "head1"
     assert "slurm.conf still names" in machine.run("understudy install-hooks --uninstall", status=1)
@@ -187,7 +208,7 @@ def restart_what_hangs(machine: Machine) -> None:
 
 def replace_packages(machine: Machine, folder: str, release: int) -> None:
     before = pids(machine)
-    install(machine, folder)
+    machine.run(f"apt-get install -qq -y --allow-downgrades /shared/{folder}/*.deb")
     version = machine.run("dpkg-query -W -f='${Version} ' understudy-agent understudy-controlplane understudy-hook")
     assert len(set(version.split())) == 1
     assert version.startswith(f"0.2.0-{release}~")
@@ -200,13 +221,14 @@ def pids(machine: Machine) -> list[str]:
 
 
 def remove(machine: Machine) -> None:
-    machine.run("scontrol create reservation ReservationName=understudy_spares Nodes=head1 Users=root StartTime=now "
-                "Duration=60 Flags=IGNORE_JOBS")  # fmt: skip
-    machine.run("apt-get remove -qq -y understudy-controlplane understudy-agent understudy-hook")
-    assert "No reservations" in machine.run("scontrol show reservations")
-    machine.run("srun --time=1 --immediate=30 true")  # slurm.conf names the hooks still
-    machine.run("cp /shared/slurm.conf /etc/slurm/ && scontrol reconfigure && rm -r /etc/slurm/understudy")
-    machine.run("dpkg --purge understudy-controlplane understudy-agent")
+    pool = "ReservationName=understudy_spares Nodes=head1 Users=root StartTime=now Duration=60 Flags=IGNORE_JOBS"
+    machine.run(f"scontrol create reservation {pool}")
+    blocks = documented("Remove")
+    assert "reservation understudy_spares: deleted" in machine.run(blocks[0])
+    machine.run("srun --time=1 --immediate=30 true")
+    machine.run("cp /shared/slurm.conf /etc/slurm/ && scontrol reconfigure")
+    machine.run(blocks[1])
+    machine.run("dpkg --purge understudy-controlplane && apt-get purge -qq -y understudy-hook")
 
 
 def traces(machine: Machine) -> str:
