@@ -88,14 +88,13 @@ class Source:
 
 
 def is_well(gpu: Gpu) -> bool:
-    return (
-        gpu.status is GpuStatus.OK
-        and not gpu.recovery_action
-        and not gpu.remapped_rows_pending
-        and not gpu.remapped_rows_failed
-        and not gpu.ecc_uncorrected
-        and not gpu.sram_threshold_exceeded
-        and (gpu.slowed_share_recent or 0.0) <= SLOWED_SHARE
+    return gpu.status is GpuStatus.OK and not (
+        gpu.recovery_action
+        or gpu.remapped_rows_pending
+        or gpu.remapped_rows_failed
+        or gpu.ecc_uncorrected
+        or gpu.sram_threshold_exceeded
+        or (gpu.slowed_share_recent or 0.0) > SLOWED_SHARE
     )
 
 
@@ -111,14 +110,15 @@ class GpuSum:
 
 def gpu_sum(node: NodeView) -> GpuSum:
     """In one pass: a large fleet has 100,000 GPUs."""
-    found = GpuSum(node, [gpu for gpu in node.gpus if not is_well(gpu)])
-    temperatures = [gpu.temperature_celsius for gpu in node.gpus if gpu.temperature_celsius is not None]
-    powers = [gpu.power_watts for gpu in node.gpus if gpu.power_watts is not None]
-    if temperatures:
-        found.temperature_max_celsius = max(temperatures)
-    if powers:
-        found.power_watts = sum(powers)
-    return found
+    unwell, hottest, power = list[Gpu](), -1.0, -1.0
+    for gpu in node.gpus:
+        if not is_well(gpu):
+            unwell.append(gpu)
+        if gpu.temperature_celsius is not None:
+            hottest = max(hottest, gpu.temperature_celsius)
+        if gpu.power_watts is not None:
+            power = max(power, 0.0) + gpu.power_watts
+    return GpuSum(node, unwell, hottest if hottest >= 0 else None, power if power >= 0 else None)
 
 
 # -- the fleet ---------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ FLEET: tuple[Metric[Source], ...] = (
     Metric(
         "nodes",
         "Nodes by state.",
-        counted("state", [s.value for s in NodeState], lambda s: Counter(node.state.value for node in s.nodes)),
+        counted("state", [s.value for s in NodeState], lambda s: Counter(node.state for node in s.nodes)),
         ("state",),
         str(len(NodeState)),
     ),
@@ -428,6 +428,18 @@ GPU_METRICS: tuple[Metric[Source], ...] = (
         "gpu_slowed_share",
         "Share of the samples of ten minutes with a slowdown that hardware asked for.",
         lambda g: g.slowed_share_recent,
+    ),
+    _gpu(
+        "gpu_power_violation_seconds",
+        "How long clocks were held down by the power limit.",
+        lambda g: g.power_violation_seconds,
+        "DCGM_FI_DEV_POWER_VIOLATION, in microseconds",
+    ),
+    _gpu(
+        "gpu_thermal_violation_seconds",
+        "How long clocks were held down by temperature.",
+        lambda g: g.thermal_violation_seconds,
+        "DCGM_FI_DEV_THERMAL_VIOLATION, in microseconds",
     ),
     _gpu(
         "gpu_ecc_uncorrected",
