@@ -306,10 +306,12 @@ def files_below(folder: Path) -> set[str]:
 
 
 def forget_old(directory: Path) -> None:
-    """Packages and unpacked wheels of earlier contents."""
+    """Deletes packages and unpacked wheels of earlier contents; `current` is the folder of the newest packages."""
     for folder in (*directory.glob("*"), *(directory / "cache").glob("own-*")):
-        if folder.name != "cache" and not folder.name.endswith(source_digest()):
+        if folder.name not in ("cache", "current") and not folder.name.endswith(source_digest()):
             shutil.rmtree(folder)
+    (directory / "current").unlink(missing_ok=True)
+    (directory / "current").symlink_to(source_digest())
 
 
 def source_digest() -> str:

@@ -1,0 +1,46 @@
+"""The recipes in `deploy/` name commands, services and files that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import REPOSITORY
+from understudy_agent.commands import COMMANDS
+from understudy_agent.config import parse_config as parse_agent_config
+from understudy_controlplane.config import parse_config
+
+DEPLOY = REPOSITORY / "deploy"
+RECIPES = [DEPLOY / "cloud-init.yaml", *sorted((DEPLOY / "ansible").rglob("*.yml"))]
+WITH_COMMANDS = [*RECIPES, *sorted((DEPLOY / "packages" / "scripts").iterdir()), REPOSITORY / "docs" / "install.md"]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=name)
+def test_a_recipe_is_yaml(recipe: Path) -> None:
+    assert yaml.safe_load(recipe.read_text())
+
+
+@pytest.mark.parametrize("recipe", WITH_COMMANDS, ids=name)
+def test_its_commands_and_services_exist(recipe: Path) -> None:
+    text = recipe.read_text()
+    used = set(re.findall(r"(?:^|[`/\s])understudy ([a-z][a-z-]+)", text)) - {"account"}  # sacctmgr's word
+    assert used <= set(COMMANDS), used - set(COMMANDS)
+    services = set(re.findall(r"systemctl [a-z -]*(understudy-[a-z]+)", text))
+    assert services <= {path.stem for path in (DEPLOY / "systemd").glob("*.service")}
+
+
+def test_the_sample_configurations_are_valid() -> None:
+    assert (
+        parse_config((DEPLOY / "examples" / "controlplane.toml").read_text(), "controlplane.toml").mode.value
+        == "observe"
+    )
+    assert parse_agent_config((DEPLOY / "examples" / "agent.toml").read_text(), "agent.toml").cluster == "mycluster"
+    files = yaml.safe_load((DEPLOY / "cloud-init.yaml").read_text())["write_files"]
+    assert parse_agent_config(files[0]["content"], "agent.toml").ca_file == Path(files[1]["path"])
