@@ -14,7 +14,6 @@ from pydantic_core import PydanticUndefined
 from understudy_agent.commands import EXIT_CODES, GROUPS
 from understudy_agent.config import Config as AgentConfig
 from understudy_controlplane.api.exported import GPU_METRICS, GPU_SERIES_MAX, JOBS, JOBS_MAX, METRIC_GROUPS, NODES
-from understudy_controlplane.api.metrics import ProcessMetrics
 from understudy_controlplane.cli.explained_code import DECODED, ECHOES, FOLLOWS, REPAIRS
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.table import (
@@ -480,7 +479,6 @@ def metrics() -> str:
             for group, of_group in METRIC_GROUPS.items()
         ),
         ("Counters and histograms of the process", [(*_meter(m), "") for m in Meters().described]),
-        ("The process", list(_process_metrics())),
     ]
     per_node = len(NODES)
     lines = [
@@ -525,12 +523,6 @@ def metrics() -> str:
 
 def _meter(meter: Meter) -> tuple[str, str, tuple[str, ...], str, str]:
     return meter.name, meter.kind, meter.labels, meter.series, meter.help
-
-
-def _process_metrics() -> Iterator[tuple[str, str, tuple[str, ...], str, str, str]]:
-    for family in ProcessMetrics(namespace="understudy", registry=None).collect():
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        yield name, family.type, (), "1", family.documentation, ""
 
 
 DOCUMENTS = {

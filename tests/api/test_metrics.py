@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -163,6 +164,14 @@ def test_in_a_fleet_with_too_many_gpus_only_those_that_are_not_well_have_series(
     assert len([name for name, *_ in shown_of(*nodes) if name == "understudy_gpu_ok"]) == 6
     monkeypatch.setattr(exported, "GPU_SERIES_MAX", 6 * len(exported.GPU_METRICS) - 1)
     assert [key for key in shown_of(*nodes) if key[0] == "understudy_gpu_ok"] == [("understudy_gpu_ok", "n2", "1")]
+
+
+def test_the_process_is_shown_without_proc_stat_which_the_service_does_not_see() -> None:
+    shown = shown_of()
+    assert shown["understudy_process_cpu_seconds_total",] > 0
+    assert shown["understudy_process_resident_memory_bytes",] > 10_000_000
+    assert 0 < shown["understudy_process_open_fds",] < shown["understudy_process_max_fds",]
+    assert b.NOW < shown["understudy_process_start_time_seconds",] <= time.time()
 
 
 def test_only_the_largest_managed_jobs_have_series(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -39,6 +41,8 @@ SLOWED_SHARE = 0.05
 """Of the samples of ten minutes: hardware that asked for lower clocks more often is not well."""
 
 IN_SERVICE = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION})
+
+PROC = Path("/proc/self")
 
 STARTED_AT = time.time()
 
@@ -590,9 +594,6 @@ def _counter(name: str, documentation: str, value: Callable[[Source], float]) ->
 
 SELF: tuple[Metric[Source], ...] = (
     Metric("build_info", "1; the release that runs.", _build, ("version", "python", "database")),
-    Metric(
-        "process_start_time_seconds", "When the process started, in seconds since the epoch.", one(lambda _: STARTED_AT)
-    ),
     Metric("acting", "1 while the mode is act.", one(lambda s: s.snapshot.mode is Mode.ACT)),
     Metric("paused", "1 while an operator has paused the control plane.", one(lambda s: bool(s.snapshot.paused))),
     Metric("loop_age_seconds", "Time since the last tick ended.", one(lambda s: s.now - s.pulse.last_tick_at)),
@@ -644,10 +645,40 @@ SELF: tuple[Metric[Source], ...] = (
     ),
 )
 
+
+def _resident_bytes(_: Source) -> float:
+    pages = PROC.joinpath("statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+def _open_files(_: Source) -> float:
+    with os.scandir(PROC / "fd") as files:
+        return sum(1 for _ in files)
+
+
+# Not prometheus_client's collector: it needs /proc/stat, which the service does not see (ProcSubset=pid).
+PROCESS: tuple[Metric[Source], ...] = (
+    _counter("process_cpu_seconds_total", "Processor time of the process.", lambda _: time.process_time()),
+    Metric("process_resident_memory_bytes", "Resident memory of the process.", one(_resident_bytes)),
+    Metric("process_open_fds", "Open files of the process.", one(_open_files)),
+    Metric(
+        "process_max_fds",
+        "Files that the process may open.",
+        one(lambda _: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+    ),
+    Metric("process_threads", "Threads of the process.", one(lambda _: threading.active_count())),
+    Metric(
+        "process_start_time_seconds",
+        "When the process started, in seconds since the epoch.",
+        one(lambda _: STARTED_AT),
+    ),
+)
+
 METRIC_GROUPS: dict[str, tuple[Metric[Source], ...]] = {
     "Fleet": FLEET,
     "Nodes": NODES,
     "GPUs": GPU_METRICS,
     "Jobs": JOBS,
     "The control plane itself": SELF,
+    "The process": PROCESS,
 }

@@ -8,10 +8,10 @@ tenth of one processor at most.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from fastapi import APIRouter, Depends, Response
-from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
+from prometheus_client import generate_latest
 
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.exported import METRIC_GROUPS, Source
@@ -35,20 +35,11 @@ def metrics_router(deps: ReadDependencies) -> APIRouter:
     return router
 
 
-class ProcessMetrics(ProcessCollector):
-    """Without the time of the start: it would be computed from /proc/stat, which systemd hides from the service."""
-
-    def collect(self) -> Iterable[Metric]:
-        return [one for one in super().collect() if not one.name.endswith("_start_time_seconds")]
-
-
 class MetricsPage:
     """For one thread."""
 
     def __init__(self, deps: ReadDependencies) -> None:
         self._deps = deps
-        self._process = CollectorRegistry()
-        self._process.register(ProcessMetrics(namespace="understudy", registry=None))
         self._text = b""
         self._kept_until = 0.0
 
@@ -63,7 +54,6 @@ class MetricsPage:
     def _pieces(self) -> Iterator[str]:
         deps = self._deps
         pulse, snapshot = deps.pulse, deps.pulse.snapshot
-        yield generate_latest(self._process).decode()
         yield generate_latest(pulse.meters.registry).decode()
         if snapshot is None:
             return
