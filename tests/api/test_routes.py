@@ -135,6 +135,7 @@ def test_a_node_and_a_job_are_explained(rehearsal: Rehearsal) -> None:
     assert " in Slurm IDLE DRAIN: understudy: xid.79" in node[0]
     assert any(" quarantine (row 10): " in line for line in node), node
     assert job[0].endswith("restarted 1 times, managed"), job
+    assert any(" pool n3 to n6: succeeded in " in line for line in job), job
 
 
 def test_nodes_show_their_state_here_and_in_slurm(get: Any) -> None:

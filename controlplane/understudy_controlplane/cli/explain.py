@@ -27,7 +27,7 @@ def explain() -> None:
 @click.argument("name", metavar="NODE")
 @connected
 def explain_one_node(client: Client, as_json: bool, name: str) -> None:
-    """What a node is now and why: open incidents, recoveries, requests, and decisions, with what guards held back."""
+    """What a node is now, and why: incidents, recoveries, requests, and decisions, with what guards held back."""
     from understudy_controlplane.cli.explained_subject import explain_node
 
     _print_explained(explain_node(client, name), as_json)

@@ -37,7 +37,7 @@ def explain_node(client: Client, name: str) -> Explained:
         f"{name} is {state} since {date(record['since'])}, {there}{reason}",
         record,
         client.items("/v1/incidents", Incident, NEWEST, subject=name, open=True),
-        client.items("/v1/recoveries", Recovery, NEWEST, node=name, status="running"),
+        client.items("/v1/recoveries", Recovery, NEWEST, node=name),
         client.items("/v1/requests", RequestState, NEWEST, node=name),
         client.items("/v1/decisions", Decision, NEWEST, subject=name),
     )
@@ -53,7 +53,7 @@ def explain_job(client: Client, number: int) -> Explained:
         f"job {number} of {record['user']} is {record['state']}, restarted {record['restart_count']} times, {managed}",
         record,
         incidents,
-        client.items("/v1/recoveries", Recovery, NEWEST, job=number, status="running"),
+        client.items("/v1/recoveries", Recovery, NEWEST, job=number),
         [],
         client.items("/v1/decisions", Decision, NEWEST, subject=f"job {number}"),
     )
@@ -67,10 +67,18 @@ def _gang(job: Record) -> str:
 def lines(explained: Explained) -> Iterator[str]:
     yield explained.is_now
     yield from _section("open incidents", [f"{one.id} {one.rule}: {one.summary}" for one in explained.incidents])
-    yield from _section("recoveries under way", [f"{one.id} {one.kind}" for one in explained.recoveries])
+    yield from _section("newest recoveries", [_recovery(one) for one in explained.recoveries])
     requests = [f"{one.id} {one.verb} by {one.by}: {one.status}: {one.why}" for one in explained.requests]
     yield from _section("requests", requests)
     yield from _section("newest decisions", [_decision(one) for one in explained.decisions])
+
+
+def _recovery(one: Recovery) -> str:
+    moved = f" to {' '.join(one.spares)}" if one.nodes and one.spares else ""
+    about = " ".join(one.nodes or one.spares)
+    took = "" if one.milliseconds is None else f" in {one.milliseconds / 1000:.1f} s"
+    outcome = f": {one.outcome}" if one.outcome else ""
+    return f"{one.id} {date(one.detected_at)} {one.kind} {about}{moved}: {one.status}{took}{outcome}"
 
 
 def _decision(one: Decision) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, NoReturn
@@ -54,16 +54,35 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
 
 
-def print_fields(record: dict[str, object]) -> None:
-    """One record, a field on each line; what is nested as JSON."""
-    import msgspec
+def print_fields(record: Mapping[str, object]) -> None:
+    click.echo("\n".join(field_lines(record)))
 
+
+def field_lines(record: Mapping[str, object]) -> list[str]:
+    """One record, a field on each line; a list of records as a table below its name."""
     width = max(map(len, record), default=0) + 2
+    lines = []
     for name, value in record.items():
-        shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        if (name == "at" or name.endswith(("_at", "since"))) and isinstance(value, int | float):
-            shown = date(value)
-        click.echo(f"{name:{width}}{one_line(shown)}")
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            columns = list(dict.fromkeys(key for one in value for key in one))
+            rows = [[_shown(key, one.get(key)) for key in columns] for one in value]
+            lines += [name, *(f"  {line}" for line in table_lines(columns, rows))]
+        else:
+            lines.append(f"{name:{width}}{one_line(_shown(name, value))}".rstrip())
+    return lines
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, dict):
+        filled = ((key, one) for key, one in value.items() if one not in (None, "", [], {}))
+        return ", ".join(f"{key}={_shown(key, one)}" for key, one in filled)
+    if isinstance(value, list):
+        return " ".join(f"({_shown(name, one)})" if isinstance(one, dict) else _shown(name, one) for one in value)
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "yes", False: "no"}[value]
+    if isinstance(value, int | float) and (name in ("at", "since", "until") or name.endswith("_at")):
+        return date(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def note(message: str) -> None:
