@@ -131,7 +131,7 @@ class Loop:
         self._wake.set()
 
     def tick(self, recovering: bool = False) -> bool:
-        """Returns whether recoveries are under way, so that the next tick should come soon."""
+        """Returns whether a recovery has to be looked at again soon."""
         self._look_at_clock()
         begun = self._clock.now()
         self._look_at_tickets(begun)
@@ -154,7 +154,7 @@ class Loop:
         self.pulse.tick_seconds = self.pulse.last_tick_at - begun
         self.pulse.meters.tick_seconds.observe(self.pulse.tick_seconds)
         self.pulse.ticks_total += 1
-        return acting and bool(recoveries)
+        return acting and self._runner.hurries(recoveries)
 
     def _age_max_seconds(self) -> float:
         """Of the newest reading of Slurm. A reading that was asked for comes sooner, but any user can ask."""

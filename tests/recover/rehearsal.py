@@ -143,7 +143,7 @@ class Rehearsal:
             assert self.clock.monotonic() < begun + seconds, f"not within {seconds} s; {self.describe()}"
             self.fake.advance(_tick_seconds(self.clock.monotonic() - begun, recovering=self._recovering))
             self._boot()
-            self._report()
+            self.report()
             self.each_tick()
             self._recovering = self.control_plane.loop.tick()
             assert not self._loop_slept, "the loop slept: all other recoveries waited"
@@ -256,7 +256,7 @@ class Rehearsal:
     def _probe(self, node: SlurmNode) -> bool:
         return node.name not in self.silent
 
-    def _report(self) -> None:
+    def report(self) -> None:
         if len(self._known) < len(NODES):
             self._known = {*self.control_plane.stores.fleet.nodes()}
         for name in NODES:

@@ -8,6 +8,8 @@ import pytest
 
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import Verb
 
 pytestmark = pytest.mark.integration
 
@@ -31,6 +33,28 @@ def test_a_process_that_waits_for_its_job_to_be_shown_gets_a_reading_soon(tmp_pa
     assert not read_after(0.5), "once"
     loop.read_soon()
     assert not read_after(0.1), "not for each of those who ask"
+
+
+def test_a_step_that_waits_for_hours_reads_slurm_no_more_often_than_the_loop_does_anyway(tmp_path: Path) -> None:
+    validation = {"enabled": True, "burn_in_hours": 4}
+    rehearsal = Rehearsal(tmp_path, validation=validation)
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.fake.job_seconds = 400.0
+    rehearsal.control_plane.stores.repairs.ask(Verb.BURN_IN, "n5", "new", "alice", rehearsal.clock.now())
+    rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.VALIDATING)
+    rehearsal.run(300)
+
+    readings: list[str] = []
+    rehearsal.line.before = lambda call: readings.append(call) if call == "jobs" else None
+    recovering = False
+    for _ in range(100):
+        rehearsal.fake.advance(0.1 if recovering else 0.5)
+        rehearsal.report()
+        recovering = rehearsal.control_plane.loop.tick(recovering)
+    assert rehearsal.state_of("n5") is NodeState.VALIDATING
+    each_second, each_rest = 50, 50 / 15
+    assert len(readings) <= each_second + each_rest + 2
+    rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.PROBATION, 100 + 400 / 20)
 
 
 def test_a_job_that_stays_as_it_is_is_written_once_a_day(tmp_path: Path) -> None:

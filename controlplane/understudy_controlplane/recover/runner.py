@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -28,8 +28,8 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.recover.effect import Effect
-from understudy_controlplane.recover.patience import Patience
-from understudy_controlplane.recover.step import Done, Failed, GangFacts, Observation, Todo, Wait, World
+from understudy_controlplane.recover.patience import Patience, rest_seconds
+from understudy_controlplane.recover.step import Done, Failed, GangFacts, Todo, Wait, World
 from understudy_controlplane.recover.steps import STEPS
 from understudy_controlplane.recover.tickets import Tickets, WebhookSender
 from understudy_controlplane.recover.timeouts import timeout_seconds
@@ -123,6 +123,8 @@ class Runner:
         """
         if not self._is_free(recovery):
             return True
+        if self._patience.rests(recovery.id, self._clock.monotonic()) and course.ending is None:
+            return True
         for _ in range(OBSERVATIONS_PER_ADVANCE_MAX):
             if course.ending is not None and recovery.ends_as is None:
                 recovery = self._end_early(recovery, course.ending)
@@ -140,6 +142,10 @@ class Runner:
                 return True
             recovery = self._reload(recovery)
         return True
+
+    def hurries(self, recoveries: Iterable[Recovery]) -> bool:
+        """Whether one of them has to be looked at again before the loop's usual tick."""
+        return self._patience.hurries((one.id for one in recoveries), self._clock.monotonic())
 
     def unreadable(self) -> None:
         """Slurm could not be read, or nothing was advanced: that time does not count against any step."""
@@ -171,20 +177,27 @@ class Runner:
                 self._fail(recovery, step, why, never_began=never_began)
             case Todo() if not course.may_act:
                 return False
-            case Todo(why) | Wait(why) if self._is_late(recovery, step, observation, world):
-                refusal = self._refusals.get((recovery.id, step.position), "")
-                timeout = timeout_seconds(step.name, observation, recovery.plan, self._config)
-                self._fail(recovery, step, f"not done after {timeout:.0f} s: {why}{refusal and f' ({refusal})'}")
-            case Todo() if self._may_act(step):
-                return self._try(recovery, step, world, course)
-            case _:
-                return False
+            case Todo() | Wait():
+                return self._wait_or_try(recovery, step, observation, world, course)
         return True
 
-    def _is_late(self, recovery: Recovery, step: RecoveryStep, observation: Observation, world: World) -> bool:
+    def _wait_or_try(
+        self, recovery: Recovery, step: RecoveryStep, observation: Todo | Wait, world: World, course: Course
+    ) -> bool:
         takes_long = isinstance(observation, Wait) and observation.may_take_long
         waited = self._patience.look(recovery.id, step.position, world.now, long=takes_long)
-        return waited > timeout_seconds(step.name, observation, recovery.plan, self._config)
+        timeout = timeout_seconds(step.name, observation, recovery.plan, self._config)
+        if waited > timeout:
+            refusal = self._refusals.get((recovery.id, step.position), "")
+            self._fail(
+                recovery, step, f"not done after {timeout:.0f} s: {observation.why}{refusal and f' ({refusal})'}"
+            )
+            return True
+        if isinstance(observation, Todo) and self._may_act(step):
+            return self._try(recovery, step, world, course)
+        if isinstance(observation, Wait):
+            self._patience.rest(recovery.id, self._clock.monotonic() + rest_seconds(waited, timeout))
+        return False
 
     def _try(self, recovery: Recovery, step: RecoveryStep, world: World, course: Course) -> bool:
         """Act, where what is needed for it stands and it has not been tried too often."""
