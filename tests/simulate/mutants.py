@@ -46,7 +46,7 @@ MUTANTS: dict[str, tuple[str, Mutant]] = {
         "never-over-a-budget",
         lambda: patch.object(guards, "quarantine_limit", lambda _snapshot, _config: 99),
     ),
-    "a pause is ignored": ("a-pause-begins-nothing", lambda: patch.object(FleetStore, "pause", lambda _: Pause())),
+    "a pause is ignored": ("a-pause-begins-nothing", lambda: patch.object(FleetStore, "pause", lambda *_: Pause())),
     "drains of administrators are overwritten": (
         "nothing-of-others-touched",
         lambda: patch.object(nodes, "_open", lambda node: not node.reason.startswith("understudy:")),
