@@ -45,7 +45,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "spare": Command("list", _cli("spare", "spare")),
         "incident": Command("list | show", _cli("incident", "incident")),
         "decision": Command("list | show: decisions and their reasons", _cli("decision", "decision")),
-        "recovery": Command("list | show | cancel", _cli("recovery", "recovery")),
+        "recovery": Command("list | show | cancel | approve", _cli("recovery", "recovery")),
         "ticket": Command("list | show: manual repairs", _cli("ticket", "ticket")),
         "explain": Command("node | job | xid | sxid: what was done, and why", _cli("explain", "explain")),
     },

@@ -15,6 +15,7 @@ import structlog
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.clock import Clock, ClockWatch
 from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.approvals import endings
 from understudy_controlplane.decide.course import Course, course
 from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.guards import HOUR_SECONDS
@@ -144,7 +145,7 @@ class Loop:
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)
         # In mode observe a recovery begun before stays where it is, and is shown as running.
-        acting = snapshot.mode is Mode.ACT and not snapshot.slurm_error
+        acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm_error
         if acting:
             self._runner.begin_round({recovery.id for recovery in recoveries})
             all(self._advance(recovery, course(recovery, snapshot, findings)) for recovery in recoveries)
@@ -251,6 +252,7 @@ class Loop:
                 because=decision.because.value,
                 reason=decision.reason,
             )
+        self._stores.recoveries.end_proposals(list(endings(snapshot)), now)
         incidents = self._stores.incidents.open_incidents() if news else snapshot.incidents
         of_incidents = incident_news(snapshot, findings, incidents)
         self._stores.incidents.add_evidence(of_incidents.evidence)

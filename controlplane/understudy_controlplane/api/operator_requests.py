@@ -28,7 +28,7 @@ from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb, cancel_subject
 from understudy_controlplane.fleet.operator import Request as AskedFor
-from understudy_controlplane.fleet.recovery import RecoveryStatus
+from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus
 from understudy_controlplane.ingest.answers import ErrorCode, answer, refuse
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.fleet import FleetStore
@@ -119,6 +119,11 @@ def operator_router(deps: OperatorDependencies) -> APIRouter:
         """Cancel a recovery under way: what was begun is undone, or reported as left in its outcome."""
         return await _cancel(deps, request, recovery)
 
+    @router.post("/v1/recoveries/{recovery}/approve", status_code=202)
+    async def approve(recovery: RecoveryId, request: Request) -> Response:
+        """Approve a recovery that waits for it, in mode approve. The next round plans it from the newest facts."""
+        return await _approve(deps, request, recovery)
+
     _add_node_requests(router, deps)
     return router
 
@@ -195,6 +200,8 @@ async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> 
     recovery = await asyncio.to_thread(deps.recoveries.find, number)
     if recovery is None:
         return refuse(404, f"there is no recovery {number}", "GET /v1/recoveries lists the recoveries")
+    if recovery.status is RecoveryStatus.AWAITS_APPROVAL:
+        return await _answer_proposal(deps, operator_request, recovery, Verb.CANCEL)
     if recovery.status is not RecoveryStatus.RUNNING or recovery.ends_as is not None:
         status = recovery.ends_as or recovery.status
         detail = f"recovery {number} is {status.value}: there is nothing to cancel"
@@ -205,6 +212,49 @@ async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> 
     before: dict[str, Json] = {"status": recovery.status.value}
     asked = await _ask(deps, operator_request, Verb.CANCEL, cancel_subject(number), before)
     return accepted(asked, cancel_subject(number), Verb.CANCEL, prospects.of_cancel(snapshot))
+
+
+async def _approve(deps: OperatorDependencies, request: Request, number: int) -> Response:
+    identity = await deps.admission.admit(request, Permission.OPERATE)
+    operator_request = await read_request(request, identity)
+    if isinstance(operator_request, Response):
+        return operator_request
+    recovery = await asyncio.to_thread(deps.recoveries.find, number)
+    if recovery is None:
+        return refuse(404, f"there is no recovery {number}", "GET /v1/recoveries lists the recoveries")
+    if recovery.status is not RecoveryStatus.AWAITS_APPROVAL:
+        return _waits_no_more(recovery)
+    return await _answer_proposal(deps, operator_request, recovery, Verb.APPROVE)
+
+
+ANSWERS = {
+    Verb.APPROVE: "it is planned from the newest facts and begins within seconds, while its fault stands",
+    Verb.CANCEL: "it is not proposed again before the time until which it could have been approved",
+}
+"""What comes of the answer to a proposal."""
+
+
+async def _answer_proposal(
+    deps: OperatorDependencies, operator_request: OperatorRequest, recovery: Recovery, verb: Verb
+) -> Response:
+    subject, prospect = cancel_subject(recovery.id), Prospect(Outcome.WILL_ACT, ANSWERS[verb])
+    if operator_request.dry_run:
+        return accepted(None, subject, verb, prospect)
+    now, why = deps.clock.now(), operator_request.reason
+    entry = AuditEntry.of_request(operator_request.identity, now, verb.value, subject, why)
+    entry = replace(entry, before={"status": recovery.status.value}, after={"requested": verb.value})
+    store = deps.recoveries.approve if verb is Verb.APPROVE else deps.recoveries.reject
+    number = await asyncio.to_thread(store, recovery.id, entry)
+    if number is None:  # another operator, or the loop, was faster
+        return _waits_no_more(await asyncio.to_thread(deps.recoveries.get, recovery.id))
+    log_audited(entry)
+    deps.wake_loop()
+    return accepted(number, subject, verb, prospect)
+
+
+def _waits_no_more(recovery: Recovery) -> Response:
+    detail = f"recovery {recovery.id} is {recovery.status.value}: it does not wait for approval"
+    return refuse(409, detail, f"see GET /v1/recoveries/{recovery.id}", ErrorCode.RECOVERY_STATUS)
 
 
 async def _request_for_node(deps: OperatorDependencies, request: Request, verb: Verb, node: str) -> Response:

@@ -150,6 +150,8 @@ def _recovery(deps: ReadDependencies, recovery: Recovery) -> Record:
         "detected_at": recovery.detected_at,
         "decided_at": recovery.decided_at,
         "ended_at": recovery.ended_at,
+        "approve_by": recovery.approve_by,
+        "approved_by": recovery.approved_by,
         "phases_ms": phases_ms(recovery, recovery.fault_at),
         "steps": recovery.steps,
     }

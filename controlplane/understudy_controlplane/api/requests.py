@@ -56,6 +56,9 @@ def _shown(deps: ReadDependencies, row: Record) -> Record:
     if verb is Verb.CANCEL:
         row["recovery"] = recovery_of(row["subject"])
         status, why = _of_cancel(deps, row)
+    elif verb is Verb.APPROVE:
+        row["recovery"] = recovery_of(row["subject"])
+        status, why = _of_approval(deps, row)
     elif verb in NODE_VERBS:
         status, why = _of_node(deps, row, verb)
     else:
@@ -102,3 +105,14 @@ def _of_cancel(deps: ReadDependencies, row: Record) -> tuple[RequestStatus, str]
     if status is RecoveryStatus.RUNNING:
         return RequestStatus.WAITING, "the recovery still runs"
     return RequestStatus.GIVEN_UP, f"the recovery is {status.value}: {recovery.outcome}"
+
+
+def _of_approval(deps: ReadDependencies, row: Record) -> tuple[RequestStatus, str]:
+    proposal = deps.stores.recoveries.find(row["recovery"])
+    if proposal is None:
+        return RequestStatus.GIVEN_UP, "there is no such recovery any more"
+    if proposal.status is RecoveryStatus.APPROVED:
+        return RequestStatus.WAITING, "the next round plans it from the newest facts"
+    if proposal.status is RecoveryStatus.SUPERSEDED:
+        return RequestStatus.DONE, f"it is carried out: {proposal.outcome}"
+    return RequestStatus.GIVEN_UP, proposal.outcome

@@ -63,5 +63,14 @@ def show(client: Client, as_json: bool, number: int) -> None:
 @request_options
 @connected
 def cancel(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
-    """Cancel a recovery under way. What it began is undone; what stays is named in its outcome."""
+    """Cancel a recovery: what it began is undone, or named in its outcome. One that waits for approval is rejected."""
     send(client, as_json, Requests([f"/v1/recoveries/{number}/cancel"], **options))
+
+
+@recovery.command("approve")
+@number_argument
+@request_options
+@connected
+def approve(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
+    """Approve a recovery that waits for it in mode approve. It is planned again, from the newest facts."""
+    send(client, as_json, Requests([f"/v1/recoveries/{number}/approve"], **options))

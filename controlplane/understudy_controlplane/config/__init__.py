@@ -73,6 +73,7 @@ class ConfigError(Exception):
 
 class Mode(StrEnum):
     OBSERVE = "observe"
+    APPROVE = "approve"
     ACT = "act"
 
 
@@ -80,7 +81,8 @@ class Config(Section):
     cluster: str = Field(min_length=1, description="Name of the Slurm cluster (ClusterName).")
     mode: Mode = Field(
         Mode.OBSERVE,
-        description="`observe` (decides and records what it would do; changes nothing) or `act`.",
+        description="`observe` (decides and records what it would do; changes nothing), `approve` (an operator "
+        "approves each recovery) or `act`.",
     )
     server: Server = Server()
     limits: Limits = Limits()
@@ -109,7 +111,7 @@ class Config(Section):
 
     @property
     def probes_suspects(self) -> bool:
-        return self.mode is Mode.ACT and self.validation.enabled and self.validation.test_suspects
+        return self.mode is not Mode.OBSERVE and self.validation.enabled and self.validation.test_suspects
 
 
 def parse_config(text: str, origin: str) -> Config:

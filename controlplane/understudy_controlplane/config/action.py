@@ -149,6 +149,12 @@ class Recovery(Section):
         "allocation cost, work since its last checkpoint included. 0: never; raising a limit delays what "
         "Slurm has planned for others.",
     )
+    approval_seconds: float = Field(
+        3600.0,
+        gt=0,
+        description='Time for an operator to approve a recovery in `mode = "approve"`; after that it is given up, and '
+        "proposed again while its fault stands.",
+    )
     repeat_after_seconds: float = Field(
         2.0, gt=0, description="Time after which a step without a visible effect in Slurm is tried again."
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import repair_actions, repair_cycle
+from understudy_controlplane.decide.approvals import await_approval
 from understudy_controlplane.decide.condemnation import condemnations
 from understudy_controlplane.decide.pages import held_back, page
 from understudy_controlplane.decide.pool import fill_pool, pool_short
@@ -38,6 +39,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         decisions += carry_out(current, [one for one in entered if CARRIED_OUT_BY[one.row.action] is carry_out])
         acting = any(one.plan and one.action is not Action.RELEASE_JOB for one in decisions)
         current = replace(current, acting=acting)
+    decisions = await_approval(snapshot, decisions, config)
     return decisions + page(current, [*_of_no_node(held_back(current, decisions))])
 
 

@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 def launcher_orders(snapshot: Snapshot) -> dict[int, LauncherOrders]:
     """By job id. In mode observe no launcher gets any."""
-    if snapshot.mode is not Mode.ACT:
+    if snapshot.mode is Mode.OBSERVE:
         return {}
     return {key.job_id: _orders(snapshot, key, gang) for key, gang in snapshot.gangs.items()}
 

@@ -77,7 +77,8 @@ def _for_the_fleet(group: Sequence[Change]) -> Decision:
 
 def _always_news(change: Change) -> bool:
     decision = change.decision
-    return change.changes_record or decision.plan is not None or decision.to_state is not None
+    planned = decision.plan or decision.proposed
+    return change.changes_record or planned is not None or decision.to_state is not None
 
 
 def _clears(decision: Decision) -> bool:

@@ -62,6 +62,7 @@ class Because(StrEnum):
     MASS_SILENCE = "mass_silence"
     MASS_HANG = "mass_hang"
     MOVE_BUDGET = "move_budget"
+    AWAITS_APPROVAL = "awaits_approval"  # in mode approve
     CANCELLED = "cancelled"  # an operator cancelled the recovery that this would repeat
 
 
@@ -90,6 +91,9 @@ class Decision:
     suspects: SuspicionCause | None = None  # a suspicion that the node gets, if it is a suspect now
     ends_suspicion: SuspicionCause | None = None
     origin: ValidationOrigin | None = None  # with VALIDATING
+    proposed: Plan | None = None  # that waits for approval from now on
+    approve_by: float | None = None  # with `proposed`
+    proposal: int | None = None  # the recovery as which the plan was proposed and approved
 
     @property
     def key(self) -> DecisionKey:

@@ -17,6 +17,7 @@ class Verb(StrEnum):
     BURN_IN = "burn-in"  # the same validation, repeated for some hours
     RESET_BREAKER = "reset-breaker"
     CANCEL = "cancel"  # a recovery under way
+    APPROVE = "approve"  # a recovery that waits for it
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 

@@ -99,6 +99,9 @@ class RecoveryStatus(StrEnum):
     SUPERSEDED = "superseded"  # a newer plan for the same job goes on from here
     OVERTAKEN = "overtaken"  # what it was planned for is no longer so
     CANCELLED = "cancelled"  # by an operator
+    AWAITS_APPROVAL = "awaits_approval"  # in mode approve: proposed, and nothing is done yet
+    APPROVED = "approved"  # the next round plans it again, from the newest facts, and supersedes this
+    EXPIRED = "expired"  # it was not approved in time
 
 
 class PlanBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -276,6 +279,9 @@ class Recovery:
     outcome: str = ""
     ends_as: RecoveryStatus | None = None  # while it runs: it ends early, once what was begun is undone
     never_began: bool = False  # it failed, and its job never ran on the node: that says nothing about the node
+    approve_by: float | None = None  # of a proposal: until then it may be approved; None: it was none
+    approved_at: float | None = None
+    approved_by: str = ""
 
     @property
     def swap(self) -> PoolSwapPlan | AllocationSwapPlan | None:

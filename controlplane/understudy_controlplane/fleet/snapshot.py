@@ -48,6 +48,7 @@ class Snapshot:
     reservations: Mapping[str, SlurmReservation]
     halted: bool = False  # paused, and what is under way stops as well
     recoveries: tuple[Recovery, ...] = ()  # the open ones
+    proposals: tuple[Recovery, ...] = ()  # that wait for approval, are approved, or were rejected a short time ago
     cancels: Mapping[int, Request] = field(default_factory=dict)  # recovery → an operator's request to cancel it
     cancelled: tuple[Recovery, ...] = ()  # by operators, within the last week
     swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job

@@ -122,6 +122,7 @@ class Observer:
             jobs={job.key: job for job in jobs},
             reservations=dict(view.reservations) if view else {},
             recoveries=past.running(),
+            proposals=tuple(stores.recoveries.proposals(now)),
             cancels=stores.repairs.cancels(),
             cancelled=past.cancelled_since(week_ago),
             swaps=past.swaps_since(now - HOUR_SECONDS),

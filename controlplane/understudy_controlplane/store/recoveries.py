@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, Select, bindparam, insert, select, union_all, update
+from sqlalchemy import Connection, Engine, Row, Select, bindparam, insert, or_, select, union_all, update
 
+from understudy_controlplane.decide.approvals import ProposalEnding
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
@@ -23,22 +25,34 @@ from understudy_controlplane.fleet.recovery import (
     job_of,
 )
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import ID_MAX, reading
 
 _RECOVERY, _STEP = tables.recovery, tables.recovery_step
 _IS_RUNNING = _RECOVERY.c.status == RecoveryStatus.RUNNING.value
 _RUNNING = select(_RECOVERY).where(_IS_RUNNING).order_by(_RECOVERY.c.id)
 _NEW = select(_RECOVERY.c.id).where(_RECOVERY.c.id > bindparam("after"))
+_PROPOSED = (RecoveryStatus.AWAITS_APPROVAL.value, RecoveryStatus.APPROVED.value)
+_PROPOSALS = (
+    select(_RECOVERY)
+    .where(
+        _RECOVERY.c.status.in_([*_PROPOSED, RecoveryStatus.CANCELLED.value]),
+        or_(_RECOVERY.c.status.in_(_PROPOSED), _RECOVERY.c.approve_by > bindparam("now")),
+        _RECOVERY.c.approve_by.is_not(None),
+    )
+    .order_by(_RECOVERY.c.id)
+)
 _CHANGED = (
     select(_RECOVERY)
     .where(
+        _RECOVERY.c.approve_by.is_(None),
         _RECOVERY.c.id.in_(
             union_all(
                 _NEW.where(_RECOVERY.c.decided_at >= bindparam("since")),
                 _NEW.where(_IS_RUNNING),
                 select(_RECOVERY.c.id).where(_RECOVERY.c.id.in_(bindparam("known", expanding=True))),
             )
-        )
+        ),
     )
     .order_by(_RECOVERY.c.id)
 )
@@ -69,6 +83,44 @@ class RecoveryStore:
     def running(self) -> list[Recovery]:
         """All of them, oldest first: one that is left out would be neither seen by the guards nor carried on."""
         return self._read(_RUNNING)
+
+    def proposals(self, now: float) -> list[Recovery]:
+        """Those that wait for approval, those that are approved, and those that were rejected and are not proposed
+        again yet; oldest first.
+        """
+        return self._read(_PROPOSALS, {"now": now})
+
+    def approve(self, recovery: int, entry: AuditEntry) -> int | None:
+        """The number of the request; None: it does not wait for approval any more."""
+        values = {"status": RecoveryStatus.APPROVED.value, "approved_at": entry.at, "approved_by": entry.who}
+        return self._answer_proposal(recovery, entry, values)
+
+    def reject(self, recovery: int, entry: AuditEntry) -> int | None:
+        """It is not proposed again before the time until which it could have been approved. See `approve`."""
+        outcome = f"rejected by {entry.who}: {entry.reason}"
+        values = {"status": RecoveryStatus.CANCELLED.value, "ended_at": entry.at, "outcome": outcome}
+        return self._answer_proposal(recovery, entry, values)
+
+    def _answer_proposal(self, recovery: int, entry: AuditEntry, values: Mapping[str, Any]) -> int | None:
+        table, intent = tables.recovery, tables.operator_intent
+        waits = (table.c.id == recovery, table.c.status == RecoveryStatus.AWAITS_APPROVAL.value)
+        request = {"at": entry.at, "verb": entry.action, "reason": entry.reason, "by": entry.who}
+        with self._engine.begin() as connection:
+            if not connection.execute(update(table).where(*waits).values(**values)).rowcount:
+                return None
+            answered = insert(intent).values(**request, subject=cancel_subject(recovery), answered_at=entry.at)
+            number: int = connection.execute(answered.returning(intent.c.id)).scalar_one()
+            append(connection, entry)
+        return number
+
+    def end_proposals(self, over: Sequence[ProposalEnding], now: float) -> None:
+        table = tables.recovery
+        if over:
+            with self._engine.begin() as connection:
+                for one in over:
+                    values = {"status": one.status.value, "outcome": one.why, "ended_at": now}
+                    is_open = (table.c.id == one.proposal, table.c.status.in_(_PROPOSED))
+                    connection.execute(update(table).where(*is_open).values(**values))
 
     def newest(self, limit: int, before: int = ID_MAX, only: RecoveryFilter = ALL_RECOVERIES) -> list[Recovery]:
         """Newest first."""
@@ -171,7 +223,7 @@ def plan_recovery(
 
     `planned`: those of this round so far; several decisions may share a plan.
     """
-    plan = decision.plan
+    plan = decision.plan or decision.proposed
     if plan is None:
         return None
     if plan in planned:
@@ -184,7 +236,8 @@ def plan_recovery(
         "kind": plan.kind.value,
         "job": job_rows.get(job) if job is not None else None,
         "plan": msgspec.to_builtins(plan),
-        "status": RecoveryStatus.RUNNING.value,
+        "status": (RecoveryStatus.RUNNING if decision.plan else RecoveryStatus.AWAITS_APPROVAL).value,
+        "approve_by": decision.approve_by,
         "fault_at": decision.finding.at if decision.finding else now,
         "detected_at": now,
         "decided_at": now,
@@ -193,6 +246,10 @@ def plan_recovery(
     recovery: int = connection.execute(insert(table).values(**values).returning(table.c.id)).scalar_one()
     connection.execute(insert(tables.recovery_step), _planned(recovery, range(len(plan.steps)), plan.steps))
     planned[plan] = recovery
+    if decision.proposal is not None:
+        of_proposal = (table.c.id == decision.proposal, table.c.status == RecoveryStatus.APPROVED.value)
+        taken_up = {"status": RecoveryStatus.SUPERSEDED.value, "outcome": f"recovery {recovery}", "ended_at": now}
+        connection.execute(update(table).where(*of_proposal).values(**taken_up))
     return recovery
 
 
@@ -264,4 +321,7 @@ def _recovery(row: Row[Any], steps: tuple[RecoveryStep, ...]) -> Recovery:
         outcome=row.outcome,
         ends_as=RecoveryStatus(row.ends_as) if row.ends_as else None,
         never_began=row.never_began,
+        approve_by=row.approve_by,
+        approved_at=row.approved_at,
+        approved_by=row.approved_by,
     )

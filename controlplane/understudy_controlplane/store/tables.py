@@ -371,6 +371,9 @@ recovery = Table(
     Column("outcome", Text, nullable=False, default=""),
     Column("never_began", Boolean, nullable=False, server_default=false()),  # its job on the node never ran
     Column("ends_as", String(32)),  # while it runs: the status with which it ends early
+    Column("approve_by", Double),  # of a proposal: until when; NULL: it was none
+    Column("approved_at", Double),
+    Column("approved_by", String(255), nullable=False, server_default=""),
     Index("ix_recovery_status", "status"),
     Index("ix_recovery_kind", "kind", "decided_at"),
     Index("ix_recovery_kind_id", "kind", "id"),

@@ -1,0 +1,123 @@
+"""Mode approve: what is planned waits for an operator's approval. Pure.
+
+Detection, table, guards and plans are those of mode act. A plan that no person asked for becomes a proposal instead,
+and nothing changes until it is approved: the fault is found, and decided about, again in each round. So an approved
+recovery follows from the newest facts, not from those of the time when it was proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
+from understudy_controlplane.fleet.recovery import (
+    AllocationSwapPlan,
+    ManualRepairPlan,
+    PagePlan,
+    Plan,
+    Recovery,
+    RecoveryStatus,
+    ReleaseJobPlan,
+    SwapPlan,
+)
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+APPROVAL_HOLDS_SECONDS = 300.0
+"""What was approved, and is not planned again within this time, is no longer so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalKey:
+    """Two plans with the same key are about the same fault: one approval is for both."""
+
+    kind: str
+    nodes: frozenset[str]
+    attempt: tuple[int, int, int, int]  # job, its submit time, restart count and launch; zeros: the plan is about none
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalEnding:
+    proposal: int
+    status: RecoveryStatus
+    why: str
+
+
+def key_of(plan: Plan) -> ProposalKey:
+    attempt = (0, 0, 0, 0)
+    if isinstance(plan, SwapPlan | ReleaseJobPlan):
+        launch = plan.launch if isinstance(plan, AllocationSwapPlan) else 0
+        attempt = (plan.job.job_id, plan.job.submit_at, plan.restart_count, launch)
+    return ProposalKey(plan.kind.value, frozenset(plan.nodes), attempt)
+
+
+def await_approval(snapshot: Snapshot, decisions: Sequence[Decision], config: Config) -> list[Decision]:
+    """The same decisions, with a proposal in the place of each plan that is not approved."""
+    if snapshot.mode is not Mode.APPROVE:
+        return list(decisions)
+    known = {key_of(one.plan): one for one in snapshot.proposals}  # the newest of each
+    return [_await(snapshot, one, known, config) for one in decisions]
+
+
+def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
+    """Of proposals that no one approved in time, and of those that were approved and are no longer planned."""
+    for one in snapshot.proposals:
+        if one.status is RecoveryStatus.AWAITS_APPROVAL and snapshot.now >= (one.approve_by or 0.0):
+            yield ProposalEnding(one.id, RecoveryStatus.EXPIRED, "no operator approved it in time")
+        approved_at = one.approved_at or 0.0
+        if one.status is RecoveryStatus.APPROVED and snapshot.now >= approved_at + APPROVAL_HOLDS_SECONDS:
+            yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, "it was approved, and is not needed any more")
+
+
+def _await(snapshot: Snapshot, decision: Decision, known: dict[ProposalKey, Recovery], config: Config) -> Decision:
+    plan = decision.plan
+    if plan is None or not _needs_approval(snapshot, decision, plan):
+        return decision
+    proposal = known.get(key_of(plan))
+    if proposal is not None and proposal.status is RecoveryStatus.APPROVED:
+        reason = f"{decision.reason}; approved by {proposal.approved_by}"
+        return replace(decision, proposal=proposal.id, reason=reason)
+    if proposal is not None and proposal.status is RecoveryStatus.CANCELLED:
+        words = f"an operator rejected it as recovery {proposal.id}"
+        return _nothing(decision, Because.CANCELLED, words)
+    waiting = proposal is not None and snapshot.now < (proposal.approve_by or 0.0)
+    held = _nothing(decision, Because.AWAITS_APPROVAL, "it waits for an operator's approval")
+    if waiting:
+        return held
+    return replace(held, proposed=plan, approve_by=snapshot.now + config.recovery.approval_seconds)
+
+
+def _needs_approval(snapshot: Snapshot, decision: Decision, plan: Plan) -> bool:
+    """Not a ticket, which changes nothing in Slurm; what a person asked for; and what goes on from a recovery that was
+    approved: a gang on its way does not wait between two attempts.
+    """
+    if isinstance(plan, PagePlan | ManualRepairPlan) or plan.supersedes is not None:
+        return False
+    return not plan.requested or _asked_by_control_plane(snapshot, decision)
+
+
+def _asked_by_control_plane(snapshot: Snapshot, decision: Decision) -> bool:
+    """Such as the validation of a new node. That a hold ends was asked for by a person."""
+    request = snapshot.requests.get(decision.subject)
+    if request is None or request.id != decision.request:
+        return False
+    return request.by == BY_CONTROL_PLANE and request.verb is not Verb.RELEASE
+
+
+def _nothing(decision: Decision, because: Because, words: str) -> Decision:
+    return replace(
+        decision,
+        action=Action.NOTHING,
+        because=because,
+        reason=f"{decision.reason}; but nothing is done yet, because {words}",
+        to_state=None,
+        plan=None,
+        clears=False,
+        past_boot_id="",
+        request=None,
+        suspects=None,
+        ends_suspicion=None,
+        origin=None,
+    )

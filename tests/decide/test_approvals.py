@@ -1,0 +1,115 @@
+"""Which plans wait for an operator in mode approve, and when a proposal ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.config import Mode
+from understudy_controlplane.decide.approvals import APPROVAL_HOLDS_SECONDS, await_approval, endings
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Request, Verb
+from understudy_controlplane.fleet.recovery import (
+    PagePlan,
+    Plan,
+    QuarantinePlan,
+    Recovery,
+    RecoveryStatus,
+    StepName,
+    ValidationPlan,
+)
+
+CONFIG = b.config(mode="approve")
+DRAIN = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n1",), drain_reason="understudy: broken")
+TESTED = ValidationPlan(steps=(StepName.RUN_VALIDATION,), nodes=("n1",), label="n1-1", requested=True)
+
+
+def decision(plan: Plan, request: int | None = None) -> Decision:
+    return Decision(
+        10, "n1", Action.QUARANTINE, Because.RULE, "broken", NodeState.QUARANTINED, plan=plan, request=request
+    )
+
+
+def proposal(status: RecoveryStatus, plan: Plan = DRAIN, approved_at: float | None = None) -> Recovery:
+    by = "alice" if approved_at else ""
+    return Recovery(7, plan, status, b.NOW - 60, (), approve_by=b.NOW + 60, approved_at=approved_at, approved_by=by)
+
+
+def after(one: Decision, *proposals: Recovery, mode: Mode = Mode.APPROVE, **values: Any) -> Decision:
+    (found,) = await_approval(b.snapshot(mode=mode, proposals=proposals, **values), [one], CONFIG)
+    return found
+
+
+def test_a_plan_becomes_a_proposal_and_changes_nothing() -> None:
+    found = after(decision(DRAIN))
+    assert (found.action, found.because, found.plan, found.to_state) == (
+        Action.NOTHING,
+        Because.AWAITS_APPROVAL,
+        None,
+        None,
+    )
+    assert (found.proposed, found.approve_by) == (DRAIN, b.NOW + CONFIG.recovery.approval_seconds)
+
+
+def test_a_proposal_that_waits_is_not_made_twice_although_the_words_of_its_plan_differ() -> None:
+    worse = msgspec.structs.replace(DRAIN, drain_reason="understudy: broken twice")
+    found = after(decision(worse), proposal(RecoveryStatus.AWAITS_APPROVAL))
+    assert (found.because, found.proposed) == (Because.AWAITS_APPROVAL, None)
+
+
+def test_what_is_approved_is_done_as_it_is_planned_now() -> None:
+    worse = msgspec.structs.replace(DRAIN, drain_reason="understudy: broken twice")
+    found = after(decision(worse), proposal(RecoveryStatus.APPROVED, approved_at=b.NOW - 1))
+    assert (found.plan, found.proposal, found.to_state) == (worse, 7, NodeState.QUARANTINED)
+    assert found.reason == "broken; approved by alice"
+
+
+def test_what_is_rejected_is_not_proposed() -> None:
+    found = after(decision(DRAIN), proposal(RecoveryStatus.CANCELLED))
+    assert (found.because, found.proposed, found.plan) == (Because.CANCELLED, None, None)
+
+
+def test_an_approval_is_for_these_nodes_alone() -> None:
+    other = msgspec.structs.replace(DRAIN, nodes=("n2",))
+    assert after(decision(DRAIN), proposal(RecoveryStatus.APPROVED, other, b.NOW - 1)).proposed == DRAIN
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PagePlan(steps=(StepName.OPEN_TICKET,), about=("n1",), reason="x", label="held-n1-1"),
+        msgspec.structs.replace(DRAIN, supersedes=3),
+        msgspec.structs.replace(DRAIN, requested=True),
+    ],
+)
+def test_a_ticket_what_goes_on_and_what_a_person_asked_for_wait_for_no_one(plan: Plan) -> None:
+    assert after(decision(plan)).plan == plan
+    assert after(decision(DRAIN), mode=Mode.ACT).plan == DRAIN
+
+
+def test_what_the_control_plane_asks_for_itself_waits() -> None:
+    for by, waits in ((BY_CONTROL_PLANE, True), ("alice", False)):
+        request = Request(5, "n1", Verb.BURN_IN, "new in Slurm", by, b.NOW)
+        found = after(decision(TESTED, request=5), requests={"n1": request})
+        assert (found.proposed is not None) == waits
+        assert found.request == (None if waits else 5)
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds", "ends_as"),
+    [
+        (RecoveryStatus.AWAITS_APPROVAL, 59.0, None),
+        (RecoveryStatus.AWAITS_APPROVAL, 60.0, RecoveryStatus.EXPIRED),
+        (RecoveryStatus.APPROVED, APPROVAL_HOLDS_SECONDS - 1, None),
+        (RecoveryStatus.APPROVED, APPROVAL_HOLDS_SECONDS, RecoveryStatus.OVERTAKEN),
+        (RecoveryStatus.CANCELLED, 1000.0, None),
+    ],
+)
+def test_a_proposal_ends(status: RecoveryStatus, seconds: float, ends_as: RecoveryStatus | None) -> None:
+    one = proposal(status, approved_at=b.NOW if status is RecoveryStatus.APPROVED else None)
+    over = list(endings(b.snapshot(now=b.NOW + seconds, proposals=(one,))))
+    assert [ending.status for ending in over] == ([ends_as] if ends_as else [])
