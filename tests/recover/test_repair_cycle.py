@@ -33,7 +33,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
-from understudy_controlplane.recover.step import GangFacts, Tickets, World
+from understudy_controlplane.recover.step import GangFacts, StepContext, Tickets
 from understudy_controlplane.recover.steps import repair
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
@@ -386,7 +386,7 @@ def test_a_job_on_the_node_asks_for_all_partitions_of_its_node_and_then_for_each
 
     plan = plans.validation_plan(b.node("n5"), None, "x", 0.0)
     view = SlurmView(b.NOW, {"n5": replace(b.slurm_node("n5"), partitions=partitions)}, {}, {})
-    world = World(
+    context = StepContext(
         plan=plan,
         slurm=view,
         records={},
@@ -400,7 +400,7 @@ def test_a_job_on_the_node_asks_for_all_partitions_of_its_node_and_then_for_each
         worked_until=lambda: 0.0,
     )
     with contextlib.nullcontext() if taken else pytest.raises(SlurmError):
-        repair.validate(world, Line(("n5",)))
+        repair.validate(context, Line(("n5",)))
     assert asked == tried
 
 

@@ -8,7 +8,7 @@ from tests import builders as b
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import QuarantinePlan, StepName
 from understudy_controlplane.fleet.slurm import SlurmView
-from understudy_controlplane.recover.step import Done, GangFacts, Todo, World
+from understudy_controlplane.recover.step import Done, GangFacts, StepContext, Todo
 from understudy_controlplane.recover.steps.nodes import LIFT_DRAIN
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import read_view
@@ -28,9 +28,9 @@ class NoTickets:
         raise AssertionError(path)
 
 
-def world(slurm: VirtualSlurm, state: NodeState) -> World:
+def context(slurm: VirtualSlurm, state: NodeState) -> StepContext:
     view: SlurmView = read_view(slurm, slurm.now)
-    return World(
+    return StepContext(
         plan=PLAN,
         slurm=view,
         records={"n1": b.record("n1", state)},
@@ -49,9 +49,9 @@ def world(slurm: VirtualSlurm, state: NodeState) -> World:
 def test_a_drain_on_a_node_in_service_is_lifted(state: NodeState) -> None:
     slurm = VirtualSlurm(["n1", "n2"])
     slurm.drain_node("n1", REASON)
-    assert LIFT_DRAIN.observe(world(slurm, state)) == Todo("n1 is drained, and in service otherwise")
-    LIFT_DRAIN.act(world(slurm, state), slurm)
-    assert LIFT_DRAIN.observe(world(slurm, state)) == Done()
+    assert LIFT_DRAIN.observe(context(slurm, state)) == Todo("n1 is drained, and in service otherwise")
+    LIFT_DRAIN.act(context(slurm, state), slurm)
+    assert LIFT_DRAIN.observe(context(slurm, state)) == Done()
     assert not any(node.draining for node in slurm.nodes())
 
 
@@ -59,12 +59,12 @@ def test_a_drain_on_a_node_in_service_is_lifted(state: NodeState) -> None:
 def test_a_drain_on_a_node_out_of_service_stays_and_is_named(state: NodeState) -> None:
     slurm = VirtualSlurm(["n1", "n2"])
     slurm.drain_node("n1", REASON)
-    assert LIFT_DRAIN.observe(world(slurm, state)) == Done(f"n1 stays drained ({state.value})")
+    assert LIFT_DRAIN.observe(context(slurm, state)) == Done(f"n1 stays drained ({state.value})")
 
 
 def test_the_drain_of_a_person_is_not_lifted() -> None:
     slurm = VirtualSlurm(["n1", "n2"])
     slurm.drain_by("alice", "n1", "new cable")
-    assert LIFT_DRAIN.observe(world(slurm, NodeState.IN_SERVICE)) == Done()
-    LIFT_DRAIN.act(world(slurm, NodeState.IN_SERVICE), slurm)
+    assert LIFT_DRAIN.observe(context(slurm, NodeState.IN_SERVICE)) == Done()
+    LIFT_DRAIN.act(context(slurm, NodeState.IN_SERVICE), slurm)
     assert slurm.nodes()[0].draining

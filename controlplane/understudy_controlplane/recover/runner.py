@@ -29,7 +29,7 @@ from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.patience import Patience, rest_seconds
-from understudy_controlplane.recover.step import Done, Failed, GangFacts, Todo, Wait, World
+from understudy_controlplane.recover.step import Done, Failed, GangFacts, StepContext, Todo, Wait
 from understudy_controlplane.recover.steps import STEPS
 from understudy_controlplane.recover.tickets import Tickets, WebhookSender
 from understudy_controlplane.recover.timeouts import timeout_seconds
@@ -164,28 +164,28 @@ class Runner:
 
     def _advance_step(self, recovery: Recovery, step: RecoveryStep, course: Course) -> bool:
         """Returns whether the step moved on, so that it is worth looking again at once."""
-        world = self._world(recovery)
-        ending = None if recovery.ends_as or step.name in BEFORE_THE_JOB else ended_by_its_owner(recovery, world.job)
+        context = self._context(recovery)
+        ending = None if recovery.ends_as or step.name in BEFORE_THE_JOB else ended_by_its_owner(recovery, context.job)
         if ending is not None:
             self._end_early(recovery, ending)
             return True
-        observation = STEPS[step.name].observe(world)
+        observation = STEPS[step.name].observe(context)
         match observation:
             case Done():
-                self._done(recovery, step, observation, world)
+                self._done(recovery, step, observation, context)
             case Failed(why, never_began):
                 self._fail(recovery, step, why, never_began=never_began)
             case Todo() if not course.may_act:
                 return False
             case Todo() | Wait():
-                return self._wait_or_try(recovery, step, observation, world, course)
+                return self._wait_or_try(recovery, step, observation, context, course)
         return True
 
     def _wait_or_try(
-        self, recovery: Recovery, step: RecoveryStep, observation: Todo | Wait, world: World, course: Course
+        self, recovery: Recovery, step: RecoveryStep, observation: Todo | Wait, context: StepContext, course: Course
     ) -> bool:
         takes_long = isinstance(observation, Wait) and observation.may_take_long
-        waited = self._patience.look(recovery.id, step.position, world.now, long=takes_long)
+        waited = self._patience.look(recovery.id, step.position, context.now, long=takes_long)
         timeout = timeout_seconds(step.name, observation, recovery.plan, self._config)
         if waited > timeout:
             refusal = self._refusals.get((recovery.id, step.position), "")
@@ -194,17 +194,17 @@ class Runner:
             )
             return True
         if isinstance(observation, Todo) and self._may_act(step):
-            return self._try(recovery, step, world, course)
+            return self._try(recovery, step, context, course)
         if isinstance(observation, Wait):
             self._patience.rest(recovery.id, self._clock.monotonic() + rest_seconds(waited, timeout))
         return False
 
-    def _try(self, recovery: Recovery, step: RecoveryStep, world: World, course: Course) -> bool:
+    def _try(self, recovery: Recovery, step: RecoveryStep, context: StepContext, course: Course) -> bool:
         """Act, where what is needed for it stands and it has not been tried too often."""
         if self._clock.now() - self._read_at > FRESH_SECONDS:
             self._reading = None
             return True
-        undone = _undone(recovery, step, world)
+        undone = _undone(recovery, step, context)
         if undone is not None and undone.name is StepName.DRAIN_NODES and not course.drain_forgotten:
             return False  # a person may have lifted it: what follows from that is decided in the next round
         if undone is not None:
@@ -216,13 +216,13 @@ class Runner:
             why = f"tried {step.attempts} times: {reason}"
             self._fail(recovery, step, why, never_began=step.name in JOBS_ON_A_NODE)
             return True
-        return self._act(recovery, step, world)
+        return self._act(recovery, step, context)
 
-    def _act(self, recovery: Recovery, step: RecoveryStep, world: World) -> bool:
+    def _act(self, recovery: Recovery, step: RecoveryStep, context: StepContext) -> bool:
         self._stores.recoveries.intend(recovery.id, step, self._clock.now())
         log.info("step_begun", recovery=recovery.id, step=step.name.value, tries=step.attempts + 1)
         self._reading = None
-        effect = self._begin_effect(lambda: STEPS[step.name].act(world, self._slurm))
+        effect = self._begin_effect(lambda: STEPS[step.name].act(context, self._slurm))
         self._under_way[recovery.id] = step, effect
         return effect.is_over(EFFECT_SECONDS) and self._settle(recovery, step)
 
@@ -254,10 +254,10 @@ class Runner:
         pause = max(pause, self._config.recovery.repeat_after_seconds)
         return not 0.0 <= self._clock.now() - step.intended_at < pause  # negative: the clock was set back
 
-    def _done(self, recovery: Recovery, step: RecoveryStep, outcome: Done, world: World) -> None:
+    def _done(self, recovery: Recovery, step: RecoveryStep, outcome: Done, context: StepContext) -> None:
         now = self._clock.now()
         if step.name in WRITE_REASONS:
-            for node in (world.slurm.nodes.get(name) for name in recovery.plan.nodes):
+            for node in (context.slurm.nodes.get(name) for name in recovery.plan.nodes):
                 if node is not None and (_wrote(recovery, step, node) or step.name is StepName.REBOOT_NODE):
                     self._stores.fleet.owned(node, now)
                 elif node is not None:
@@ -275,14 +275,14 @@ class Runner:
         self._stores.recoveries.end(recovery.id, status, outcome, self._clock.now())
         log.info("recovery_ended", recovery=recovery.id, status=status.value, outcome=outcome)
 
-    def _world(self, recovery: Recovery) -> World:
+    def _context(self, recovery: Recovery) -> StepContext:
         now = self._clock.now()
         if self._reading is None:
             self._reading = read_view(self._slurm, now)
             self._read_at = self._clock.now()  # after it: Slurm may take longer to answer than a reading stays fresh
         job = job_of(recovery.plan)
         answers = self._asker()
-        return World(
+        return StepContext(
             plan=recovery.plan,
             slurm=self._reading,
             records=self._stores.fleet.nodes_named(_looked_at(recovery.plan)),
@@ -342,11 +342,11 @@ class Runner:
         return self._stores.recoveries.get(recovery.id)
 
 
-def _undone(recovery: Recovery, step: RecoveryStep, world: World) -> RecoveryStep | None:
+def _undone(recovery: Recovery, step: RecoveryStep, context: StepContext) -> RecoveryStep | None:
     """The first of the steps that this one needs whose effect is no longer there."""
     needed = (recovery.step(name) for name in STEPS[step.name].needs)
     return next(
-        (one for one in needed if one is not None and not isinstance(STEPS[one.name].observe(world), Done)), None
+        (one for one in needed if one is not None and not isinstance(STEPS[one.name].observe(context), Done)), None
     )
 
 

@@ -55,7 +55,7 @@ class Tickets(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class StepContext:
     """What a step may look at: Slurm as just read, and the reports of the gang."""
 
     plan: Plan
@@ -170,14 +170,14 @@ class Step:
     """`observe` changes nothing; `act` makes Slurm calls and may raise SlurmError or SlurmUnavailable."""
 
     name: StepName
-    observe: Callable[[World], Observation]
-    act: Callable[[World, Slurm], None]
+    observe: Callable[[StepContext], Observation]
+    act: Callable[[StepContext, Slurm], None]
     needs: tuple[StepName, ...] = ()
     """Earlier steps whose effect has to stand when this one acts. A slurmctld that crashed may have forgotten it, a
     person may have undone it: then that step is taken up again first.
     """
 
 
-def nothing_to_do(world: World, slurm: Slurm) -> None:
+def nothing_to_do(context: StepContext, slurm: Slurm) -> None:
     """The act of a step that only waits. Never called: such a step never observes Todo."""
-    raise AssertionError(f"nothing to do for {world.plan} on {slurm}")
+    raise AssertionError(f"nothing to do for {context.plan} on {slurm}")

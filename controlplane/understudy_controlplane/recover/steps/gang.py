@@ -3,47 +3,47 @@
 from __future__ import annotations
 
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
-from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Wait, World, nothing_to_do
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Wait, nothing_to_do
 
 
-def _no_word_expected(world: World) -> Done | Failed | None:
+def _no_word_expected(context: StepContext) -> Done | Failed | None:
     """The result where no report of the ranks is to come: the job is over, or its ranks do not report."""
-    job = world.job
+    job = context.job
     if job is None or job.state == "COMPLETED":
         return Done("the job has completed")
     if job.ended:
         return Failed(f"the job is over: {job.state}")
-    if isinstance(world.plan, AllocationSwapPlan) and _stays(world):
+    if isinstance(context.plan, AllocationSwapPlan) and _stays(context):
         return Failed("the launcher starts nothing any more, and leaves the gang to the control plane")
-    if not world.gang(job.restart_count).hook_was_used:
+    if not context.gang(job.restart_count).hook_was_used:
         return Done("the job does not use the training hook: Slurm's word must do")
     return None
 
 
-def _stays(world: World) -> bool:
+def _stays(context: StepContext) -> bool:
     """Its launcher waits to be requeued, or is ending."""
-    job, launcher = world.job, world.launcher
+    job, launcher = context.job, context.launcher
     same = job is not None and launcher is not None and job.restart_count == launcher.attempt.restart_count
     return same and launcher is not None and launcher.leaving
 
 
-def observe_processes(world: World) -> Observation:
-    job = world.job
+def observe_processes(context: StepContext) -> Observation:
+    job = context.job
     if job is not None:
-        gang = world.gang(job.restart_count)
+        gang = context.gang(job.restart_count)
         if gang.world_size and gang.ranks_started >= gang.world_size:
             return Done(f"{gang.ranks_started} ranks", at=gang.last_started_at)
-    expected = _no_word_expected(world)
+    expected = _no_word_expected(context)
     return expected or Wait("not all ranks have connected")
 
 
-def observe_first_step(world: World) -> Observation:
-    job = world.job
+def observe_first_step(context: StepContext) -> Observation:
+    job = context.job
     if job is not None:
-        first = world.gang(job.restart_count).first_step
+        first = context.gang(job.restart_count).first_step
         if first is not None:
             return Done(f"step {first[0]}", at=first[1])
-    expected = _no_word_expected(world)
+    expected = _no_word_expected(context)
     return expected or Wait("the first step after the restore is not finished")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, ReleaseJobPlan, StepName
 from understudy_controlplane.fleet.slurm import SlurmJob
-from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait
 from understudy_controlplane.recover.steps.seats import SEATED
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError
 
@@ -29,9 +29,9 @@ def _over(job: SlurmJob | None) -> Failed | None:
     return Failed(job.end_in_words) if job.ended else None
 
 
-def observe_requeued(world: World) -> Observation:
+def observe_requeued(context: StepContext) -> Observation:
     """The restart count goes up the moment Slurm accepts the requeue. Slurm's own requeue will do as well."""
-    job, plan = world.job, world.plan_as(PoolSwapPlan)
+    job, plan = context.job, context.plan_as(PoolSwapPlan)
     if job is not None and job.restart_count > plan.restart_count:
         return Done(f"restart {job.restart_count}")
     over = _over(job)
@@ -39,14 +39,14 @@ def observe_requeued(world: World) -> Observation:
         return over or Failed("Slurm no longer knows the job")
     if job.failed_by_itself:
         return Todo(f"{job.end_in_words}: its failure is taken for a result of the fault")
-    return _obstacle(world, job) or Todo(f"attempt {plan.restart_count} still holds its nodes")
+    return _obstacle(context, job) or Todo(f"attempt {plan.restart_count} still holds its nodes")
 
 
-def _obstacle(world: World, job: SlurmJob) -> Wait | None:
+def _obstacle(context: StepContext, job: SlurmJob) -> Wait | None:
     """What has to happen before the job can be requeued."""
-    plan = world.plan_as(PoolSwapPlan)
+    plan = context.plan_as(PoolSwapPlan)
     dead = sorted(set(job.nodes) & set(plan.dead_nodes))
-    held = _held_by_others(world, dead)
+    held = _held_by_others(context, dead)
     if held:
         return Wait(
             f"{held}: declaring the node down, which requeues the job, is left to them, or to Slurm's own timeout",
@@ -54,37 +54,37 @@ def _obstacle(world: World, job: SlurmJob) -> Wait | None:
         )
     if dead:
         return Wait(f"Slurm is about to requeue it by itself: {', '.join(dead)} went down")
-    silent = world.mute(name for name in job.nodes if name not in plan.nodes)
+    silent = context.mute(name for name in job.nodes if name not in plan.nodes)
     if silent:
         return Wait(f"{', '.join(silent)} does not answer: a requeue now would spoil the job's record")
     return None
 
 
-def _held_by_others(world: World, names: Iterable[str]) -> str:
+def _held_by_others(context: StepContext, names: Iterable[str]) -> str:
     """Which of these dead nodes was drained by whom, in words; empty: none."""
-    nodes = [node for name in names if (node := world.slurm.nodes.get(name)) is not None and not node.down]
+    nodes = [node for name in names if (node := context.slurm.nodes.get(name)) is not None and not node.down]
     return next(
         (
             f"{node.name} does not answer and was drained by {node.reason_user} ({node.reason})"
             for node in nodes
-            if world.others_hold(node)
+            if context.others_hold(node)
         ),
         "",
     )
 
 
-def requeue(world: World, slurm: Slurm) -> None:
+def requeue(context: StepContext, slurm: Slurm) -> None:
     """Where a failed node has died since, it is declared down instead, which requeues the job properly."""
-    plan = world.plan_as(PoolSwapPlan)
-    assert world.job is not None
-    if world.job.failed_by_itself:
+    plan = context.plan_as(PoolSwapPlan)
+    assert context.job is not None
+    if context.job.failed_by_itself:
         slurm.requeue_failed_job(plan.job.job_id)
         return
-    dead = world.gone(name for name in world.job.nodes if name in plan.nodes)
-    held = _held_by_others(world, dead)
+    dead = context.gone(name for name in context.job.nodes if name in plan.nodes)
+    held = _held_by_others(context, dead)
     if held:
         raise SlurmError(f"{held}: left to their administrator")
-    others = world.shared(dead)
+    others = context.shared(dead)
     if others:
         raise SlurmError(
             f"{', '.join(dead)} does not answer and job {others[0]}, which is not managed, is on it as well"
@@ -95,14 +95,14 @@ def requeue(world: World, slurm: Slurm) -> None:
         slurm.requeue_job(plan.job.job_id)
 
 
-def _to_exclude(world: World) -> list[str]:
-    job, plan = world.job, world.plan_as(PoolSwapPlan)
+def _to_exclude(context: StepContext) -> list[str]:
+    job, plan = context.job, context.plan_as(PoolSwapPlan)
     return [name for name in plan.excluded if job is not None and name not in job.excluded_nodes]
 
 
-def observe_excluded(world: World) -> Observation:
+def observe_excluded(context: StepContext) -> Observation:
     """Also while the job still completes: Slurm takes this for a pending job only."""
-    job, todo = world.job, _to_exclude(world)
+    job, todo = context.job, _to_exclude(context)
     over = _over(job)
     if over or job is None:
         return over or Failed("Slurm no longer knows the job")
@@ -113,14 +113,14 @@ def observe_excluded(world: World) -> Observation:
     return Todo(f"the job may start on {', '.join(todo)}")
 
 
-def exclude(world: World, slurm: Slurm) -> None:
+def exclude(context: StepContext, slurm: Slurm) -> None:
     """Besides the nodes that its user excludes."""
-    assert world.job is not None
-    slurm.set_excluded_nodes(world.job.job_id, [*world.job.excluded_nodes, *_to_exclude(world)])
+    assert context.job is not None
+    slurm.set_excluded_nodes(context.job.job_id, [*context.job.excluded_nodes, *_to_exclude(context)])
 
 
-def observe_started(world: World) -> Observation:
-    job, plan = world.job, world.plan_as(PoolSwapPlan)
+def observe_started(context: StepContext) -> Observation:
+    job, plan = context.job, context.plan_as(PoolSwapPlan)
     if job is None:
         return Failed("Slurm no longer knows the job")
     if job.state == "COMPLETED":
@@ -134,7 +134,7 @@ def observe_started(world: World) -> Observation:
         elsewhere = sorted(set(job.nodes) - set(plan.seats))
         note = f", of which {', '.join(elsewhere)} were not held for it" if elsewhere else ""
         return Done(f"on {', '.join(job.nodes)}{note}")
-    return _over(job) or _on_its_way(job, world.now)
+    return _over(job) or _on_its_way(job, context.now)
 
 
 def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait | Failed:
@@ -167,41 +167,41 @@ def _begins_later(job: SlurmJob, now: float) -> bool:
     return delayed or job.start_at > now + BEGIN_TIME_SLACK_SECONDS
 
 
-def start(world: World, slurm: Slurm) -> None:
-    slurm.start_job_now(world.plan_as(PoolSwapPlan).job.job_id)
+def start(context: StepContext, slurm: Slurm) -> None:
+    slurm.start_job_now(context.plan_as(PoolSwapPlan).job.job_id)
 
 
-def observe_released(world: World) -> Observation:
+def observe_released(context: StepContext) -> Observation:
     """Free, and not made to wait. Whether it finds nodes is between the job and Slurm's scheduler."""
-    job, plan = world.job, world.plan_as(ReleaseJobPlan)
+    job, plan = context.job, context.plan_as(ReleaseJobPlan)
     if job is None:
         return Done("Slurm no longer knows the job")
     if job.ended or job.restart_count > plan.restart_count or not job.pending:
         return Done(f"the job is {job.state}")
-    if _requeued_within_this_second(job, world.now):
+    if _requeued_within_this_second(job, context.now):
         return Wait("requeued within this second")
     if job.held_after_failed_launch:
         return Todo("Slurm holds the job since its launch failed")
-    if job.reason == "BeginTime" and _begins_later(job, world.now):
+    if job.reason == "BeginTime" and _begins_later(job, context.now):
         return Todo("Slurm delays its start (BeginTime)")
     return Done(f"pending: {job.reason or 'free'}")
 
 
-def release(world: World, slurm: Slurm) -> None:
+def release(context: StepContext, slurm: Slurm) -> None:
     """Only Slurm's own hold: one that a person has set meanwhile has another reason and is left alone."""
-    assert world.job is not None
-    if world.job.held_after_failed_launch:
-        slurm.release_job(world.job.job_id)
-    slurm.start_job_now(world.job.job_id)
+    assert context.job is not None
+    if context.job.held_after_failed_launch:
+        slurm.release_job(context.job.job_id)
+    slurm.start_job_now(context.job.job_id)
 
 
-def _to_allow(world: World) -> list[str]:
-    job, plan = world.job, world.plan_as(ReleaseJobPlan)
+def _to_allow(context: StepContext) -> list[str]:
+    job, plan = context.job, context.plan_as(ReleaseJobPlan)
     return [name for name in plan.allowed if job is not None and name in job.excluded_nodes]
 
 
-def observe_allowed(world: World) -> Observation:
-    job, todo = world.job, _to_allow(world)
+def observe_allowed(context: StepContext) -> Observation:
+    job, todo = context.job, _to_allow(context)
     if job is None:
         return Done("Slurm no longer knows the job")
     if todo and job.pending:
@@ -209,11 +209,11 @@ def observe_allowed(world: World) -> Observation:
     return Done(f"excluded: {', '.join(job.excluded_nodes) or 'none'}; the job is {job.state}")
 
 
-def allow(world: World, slurm: Slurm) -> None:
+def allow(context: StepContext, slurm: Slurm) -> None:
     """The nodes that its user excludes stay excluded."""
-    assert world.job is not None
-    todo = _to_allow(world)
-    slurm.set_excluded_nodes(world.job.job_id, [name for name in world.job.excluded_nodes if name not in todo])
+    assert context.job is not None
+    todo = _to_allow(context)
+    slurm.set_excluded_nodes(context.job.job_id, [name for name in context.job.excluded_nodes if name not in todo])
 
 
 REQUEUE_JOB = Step(StepName.REQUEUE_JOB, observe_requeued, requeue, needs=SEATED)

@@ -6,13 +6,13 @@ from understudy_agent.wire import LauncherPhase
 from understudy_controlplane.decide.launcher_orders import orders_of
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
-from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait
 from understudy_controlplane.slurm.protocol import Slurm
 
 
-def observe_launcher(world: World) -> Observation:
+def observe_launcher(context: StepContext) -> Observation:
     """Done when the launcher itself reports it: another launch, on other nodes."""
-    plan, job, gang = world.plan_as(AllocationSwapPlan), world.job, world.launcher
+    plan, job, gang = context.plan_as(AllocationSwapPlan), context.job, context.launcher
     if job is None or job.ended:
         return Done(f"the job is over: {job.state if job else 'unknown to Slurm'}")
     if job.restart_count > plan.restart_count:
@@ -36,8 +36,8 @@ def _relaunched(plan: AllocationSwapPlan, gang: Gang) -> Observation:
     return Done(f"launch {gang.attempt.launch} on {', '.join(gang.seats)}")
 
 
-def send_orders(world: World, _slurm: Slurm) -> None:
-    world.send_orders(orders_of(world.plan_as(AllocationSwapPlan)))
+def send_orders(context: StepContext, _slurm: Slurm) -> None:
+    context.send_orders(orders_of(context.plan_as(AllocationSwapPlan)))
 
 
 ORDER_RESTART = Step(StepName.ORDER_RESTART, observe_launcher, send_orders, needs=(StepName.DRAIN_NODES,))

@@ -5,19 +5,19 @@ from __future__ import annotations
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, REASON_PREFIX
 from understudy_controlplane.fleet.recovery import DrainPlan, PoolSwapPlan, QuarantinePlan, StepName, TakeBackPlan
 from understudy_controlplane.fleet.slurm import PROLOG_ERROR, SlurmNode
-from understudy_controlplane.recover.step import Done, Observation, Step, Todo, Wait, World
+from understudy_controlplane.recover.step import Done, Observation, Step, StepContext, Todo, Wait
 from understudy_controlplane.recover.steps.seats import SEATED
 from understudy_controlplane.slurm.protocol import Slurm
 
 
-def _open_for_work(world: World) -> list[SlurmNode]:
-    nodes = [world.slurm.nodes.get(name) for name in world.plan.nodes if not _stays_in_service(world, name)]
-    return [node for node in nodes if node is not None and (_open(node) or _misnamed(node, world))]
+def _open_for_work(context: StepContext) -> list[SlurmNode]:
+    nodes = [context.slurm.nodes.get(name) for name in context.plan.nodes if not _stays_in_service(context, name)]
+    return [node for node in nodes if node is not None and (_open(node) or _misnamed(node, context))]
 
 
-def _stays_in_service(world: World, name: str) -> bool:
+def _stays_in_service(context: StepContext, name: str) -> bool:
     """The fault of this node was gone before the drain began, while other nodes of the plan are still at fault."""
-    record = world.records.get(name)
+    record = context.records.get(name)
     return record is not None and record.state not in OUT_OF_SERVICE
 
 
@@ -25,62 +25,62 @@ def _open(node: SlurmNode) -> bool:
     return not node.draining and not node.taken_down(REASON_PREFIX)
 
 
-def _misnamed(node: SlurmNode, world: World) -> bool:
+def _misnamed(node: SlurmNode, context: StepContext) -> bool:
     """Drained by Slurm, because Understudy's Prolog refused a job or because of an error during the repair: it becomes
     Understudy's drain, which still has Slurm's reason.
     """
     by_slurm = (node.draining and node.reason == PROLOG_ERROR) or node.out_by_slurm
-    renamed = world.plan.renamed_nodes if isinstance(world.plan, QuarantinePlan | TakeBackPlan) else ()
+    renamed = context.plan.renamed_nodes if isinstance(context.plan, QuarantinePlan | TakeBackPlan) else ()
     return node.name in renamed and by_slurm
 
 
-def observe_drained(world: World) -> Observation:
+def observe_drained(context: StepContext) -> Observation:
     """A node that an administrator drained or set down meanwhile is out of service as well: that reason stays."""
-    todo = _open_for_work(world)
+    todo = _open_for_work(context)
     if todo:
         return Todo(f"{', '.join(node.name for node in todo)} without Understudy's drain")
-    reasons = [f"{name}: {node.reason}" for name in world.plan.nodes if (node := world.slurm.nodes.get(name))]
+    reasons = [f"{name}: {node.reason}" for name in context.plan.nodes if (node := context.slurm.nodes.get(name))]
     return Done("; ".join(reasons))
 
 
-def drain(world: World, slurm: Slurm) -> None:
-    for node in _open_for_work(world):
-        slurm.drain_node(node.name, world.plan_as(DrainPlan).drain_reason)
+def drain(context: StepContext, slurm: Slurm) -> None:
+    for node in _open_for_work(context):
+        slurm.drain_node(node.name, context.plan_as(DrainPlan).drain_reason)
 
 
-def _not_down(world: World) -> list[str]:
-    nodes = [world.slurm.nodes.get(name) for name in world.plan_as(PoolSwapPlan).dead_nodes]
-    return [node.name for node in nodes if node is not None and not node.down and not world.others_hold(node)]
+def _not_down(context: StepContext) -> list[str]:
+    nodes = [context.slurm.nodes.get(name) for name in context.plan_as(PoolSwapPlan).dead_nodes]
+    return [node.name for node in nodes if node is not None and not node.down and not context.others_hold(node)]
 
 
-def _shared(world: World) -> list[int]:
-    return world.shared(_not_down(world))
+def _shared(context: StepContext) -> list[int]:
+    return context.shared(_not_down(context))
 
 
-def observe_down(world: World) -> Observation:
+def observe_down(context: StepContext) -> Observation:
     """Slurm waits SlurmdTimeout for a dead node unless it is set down, which kills and requeues the job on it at once.
 
     A node that an administrator drained meanwhile is left alone: setting it down would overwrite that reason.
     """
-    todo, others = _not_down(world), _shared(world)
+    todo, others = _not_down(context), _shared(context)
     if others:
         words = f"job {others[0]}, which is not managed, is on {', '.join(todo)} as well: left to Slurm's own timeout"
         return Wait(words, may_take_long=True)
     if todo:
         return Todo(f"{', '.join(todo)} not down in Slurm")
-    return Done(", ".join(world.plan_as(PoolSwapPlan).dead_nodes))
+    return Done(", ".join(context.plan_as(PoolSwapPlan).dead_nodes))
 
 
-def down(world: World, slurm: Slurm) -> None:
-    for name in _not_down(world):
-        slurm.down_node(name, world.plan_as(PoolSwapPlan).drain_reason)
+def down(context: StepContext, slurm: Slurm) -> None:
+    for name in _not_down(context):
+        slurm.down_node(name, context.plan_as(PoolSwapPlan).drain_reason)
 
 
-def observe_lifted(world: World) -> Observation:
+def observe_lifted(context: StepContext) -> Observation:
     """Lifted is only a drain that nothing else answers for: a node that is out of service keeps it."""
-    plan, left = world.plan_as(DrainPlan), []
+    plan, left = context.plan_as(DrainPlan), []
     for name in plan.nodes:
-        node, record = world.slurm.nodes.get(name), world.records.get(name)
+        node, record = context.slurm.nodes.get(name), context.records.get(name)
         if node is None or not node.draining or node.reason != plan.drain_reason:
             continue
         if record is None or record.state not in OUT_OF_SERVICE:
@@ -89,10 +89,10 @@ def observe_lifted(world: World) -> Observation:
     return Done("; ".join(left))
 
 
-def lift(world: World, slurm: Slurm) -> None:
-    plan = world.plan_as(DrainPlan)
+def lift(context: StepContext, slurm: Slurm) -> None:
+    plan = context.plan_as(DrainPlan)
     for name in plan.nodes:
-        node, record = world.slurm.nodes.get(name), world.records.get(name)
+        node, record = context.slurm.nodes.get(name), context.records.get(name)
         drained = node is not None and node.draining and node.reason == plan.drain_reason
         if drained and (record is None or record.state not in OUT_OF_SERVICE):
             slurm.resume_node(name)

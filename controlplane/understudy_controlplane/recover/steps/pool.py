@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from understudy_controlplane.fleet.recovery import FillPoolPlan, PoolSwapPlan, ReturnPlan, StepName
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
-from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo
 from understudy_controlplane.slurm.protocol import Slurm
 
 POOL_MINUTES = 365 * 24 * 60
 
 
-def _pool(world: World) -> SlurmReservation | None:
-    return world.slurm.reservations.get(world.config.spares.reservation)
+def _pool(context: StepContext) -> SlurmReservation | None:
+    return context.slurm.reservations.get(context.config.spares.reservation)
 
 
-def _foreign(world: World) -> Failed | None:
+def _foreign(context: StepContext) -> Failed | None:
     """A reservation with the pool's name that another user created: it is not changed."""
-    pool = _pool(world)
+    pool = _pool(context)
     if pool is None or pool.made_for(POOL_USER):
         return None
     return Failed(
@@ -24,54 +24,54 @@ def _foreign(world: World) -> Failed | None:
     )
 
 
-def _to_take(world: World) -> set[str]:
-    pool = _pool(world)
-    return set(pool.nodes) & set(world.plan.claimed) if pool else set()
+def _to_take(context: StepContext) -> set[str]:
+    pool = _pool(context)
+    return set(pool.nodes) & set(context.plan.claimed) if pool else set()
 
 
-def observe_taken(world: World) -> Observation:
-    todo = _to_take(world)
+def observe_taken(context: StepContext) -> Observation:
+    todo = _to_take(context)
     if not todo:
-        spares = world.plan.spares if isinstance(world.plan, PoolSwapPlan) else world.plan.nodes
+        spares = context.plan.spares if isinstance(context.plan, PoolSwapPlan) else context.plan.nodes
         return Done(", ".join(spares))
-    return _foreign(world) or Todo(f"{', '.join(sorted(todo))} still in the spare pool")
+    return _foreign(context) or Todo(f"{', '.join(sorted(todo))} still in the spare pool")
 
 
-def take(world: World, slurm: Slurm) -> None:
-    name = world.config.spares.reservation
-    leaving = _to_take(world)
-    rest = [node for node in world.slurm.reservations[name].nodes if node not in leaving]
+def take(context: StepContext, slurm: Slurm) -> None:
+    name = context.config.spares.reservation
+    leaving = _to_take(context)
+    rest = [node for node in context.slurm.reservations[name].nodes if node not in leaving]
     if rest:
         slurm.set_reservation_nodes(name, rest)
     else:
         slurm.delete_reservation(name)  # an empty node list is not a reservation
 
 
-def _joining(world: World) -> tuple[str, ...]:
-    if isinstance(world.plan, PoolSwapPlan):  # back: those that are still free, and the seats still keep them so
-        free = (node for name in world.plan.spares if (node := world.slurm.nodes.get(name)) and node.usable)
+def _joining(context: StepContext) -> tuple[str, ...]:
+    if isinstance(context.plan, PoolSwapPlan):  # back: those that are still free, and the seats still keep them so
+        free = (node for name in context.plan.spares if (node := context.slurm.nodes.get(name)) and node.usable)
         return tuple(node.name for node in free if node.base_state == "IDLE")
-    return world.plan.spares if isinstance(world.plan, FillPoolPlan) else world.plan_as(ReturnPlan).nodes
+    return context.plan.spares if isinstance(context.plan, FillPoolPlan) else context.plan_as(ReturnPlan).nodes
 
 
-def _to_join(world: World) -> set[str]:
-    pool = _pool(world)
-    return set(_joining(world)) - set(pool.nodes if pool else ())
+def _to_join(context: StepContext) -> set[str]:
+    pool = _pool(context)
+    return set(_joining(context)) - set(pool.nodes if pool else ())
 
 
-def observe_filled(world: World) -> Observation:
-    missing = _to_join(world)
+def observe_filled(context: StepContext) -> Observation:
+    missing = _to_join(context)
     if not missing:
-        return Done(", ".join(_joining(world)))
-    return _foreign(world) or Todo(f"{', '.join(sorted(missing))} not in the spare pool")
+        return Done(", ".join(_joining(context)))
+    return _foreign(context) or Todo(f"{', '.join(sorted(missing))} not in the spare pool")
 
 
-def fill(world: World, slurm: Slurm) -> None:
-    pool = _pool(world)
+def fill(context: StepContext, slurm: Slurm) -> None:
+    pool = _pool(context)
     if pool is not None:
-        slurm.set_reservation_nodes(pool.name, sorted({*pool.nodes, *_joining(world)}))
+        slurm.set_reservation_nodes(pool.name, sorted({*pool.nodes, *_joining(context)}))
     else:
-        slurm.create_reservation(world.config.spares.reservation, _joining(world), POOL_USER, POOL_MINUTES)
+        slurm.create_reservation(context.config.spares.reservation, _joining(context), POOL_USER, POOL_MINUTES)
 
 
 RETURN_SPARES = Step(StepName.RETURN_SPARES, observe_filled, fill)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from understudy_controlplane.fleet.node import REASON_PREFIX
 from understudy_controlplane.fleet.recovery import ManualRepairPlan, PagePlan, RepairPlan, StepName, ValidationPlan
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
-from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, Wait, World
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait
 from understudy_controlplane.recover.steps.pool import POOL_MINUTES
 from understudy_controlplane.recover.steps.script import last_output, reset_script, validation_script, with_last_output
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable
@@ -20,50 +20,50 @@ then cannot run there, or waits for another job: that is no verdict on the node.
 PARTITIONS_TRIED_MAX = 4
 
 
-def _node(world: World) -> SlurmNode | None:
-    return world.slurm.nodes.get(world.node_name)
+def _node(context: StepContext) -> SlurmNode | None:
+    return context.slurm.nodes.get(context.node_name)
 
 
 # -- reserved -------------------------------------------------------------------------------------------------------
 
 
-def observe_held(world: World) -> Observation:
-    held = world.slurm.reservations.get(world.hold_name)
+def observe_held(context: StepContext) -> Observation:
+    held = context.slurm.reservations.get(context.hold_name)
     if held is None:
-        return Todo(f"{world.node_name} is not reserved")
-    if not held.made_for(world.config.validation.user):
+        return Todo(f"{context.node_name} is not reserved")
+    if not held.made_for(context.config.validation.user):
         return Failed(f"reservation {held.name} was created for users {', '.join(held.users)}")
-    if held.nodes != (world.node_name,):
+    if held.nodes != (context.node_name,):
         return Failed(f"reservation {held.name} was changed: it has {', '.join(held.nodes)}")
     return Done(held.name)
 
 
-def hold(world: World, slurm: Slurm) -> None:
+def hold(context: StepContext, slurm: Slurm) -> None:
     """Without an end: if the control plane is gone, no job gets a node that was not validated."""
-    slurm.create_reservation(world.hold_name, [world.node_name], world.config.validation.user, POOL_MINUTES)
+    slurm.create_reservation(context.hold_name, [context.node_name], context.config.validation.user, POOL_MINUTES)
 
 
-def observe_released(world: World) -> Observation:
-    held = world.slurm.reservations.get(world.hold_name)
-    if held is None or not held.made_for(world.config.validation.user):
+def observe_released(context: StepContext) -> Observation:
+    held = context.slurm.reservations.get(context.hold_name)
+    if held is None or not held.made_for(context.config.validation.user):
         return Done()
-    return Todo(f"{world.node_name} is still reserved")
+    return Todo(f"{context.node_name} is still reserved")
 
 
-def release(world: World, slurm: Slurm) -> None:
+def release(context: StepContext, slurm: Slurm) -> None:
     """Slurm deletes no reservation that a job uses, and only the control plane's jobs can use it."""
-    left = [job for job in world.slurm.jobs.values() if job.reservation == world.hold_name and not job.ended]
+    left = [job for job in context.slurm.jobs.values() if job.reservation == context.hold_name and not job.ended]
     for job in left:
         slurm.cancel_job(job.job_id)
     if not left:
-        slurm.delete_reservation(world.hold_name)
+        slurm.delete_reservation(context.hold_name)
 
 
 # -- resumed ---------------------------------------------------------------------------------------------------------
 
 
-def observe_resumed(world: World) -> Observation:
-    node = _node(world)
+def observe_resumed(context: StepContext) -> Observation:
+    node = _node(context)
     if node is None:
         return Failed("Slurm no longer knows the node")
     if not node.draining and not node.down and not node.on_leave:
@@ -74,22 +74,22 @@ def observe_resumed(world: World) -> Observation:
     return Todo(f"{node.name} is drained by the control plane")
 
 
-def resume(world: World, slurm: Slurm) -> None:
-    slurm.resume_node(world.node_name)
+def resume(context: StepContext, slurm: Slurm) -> None:
+    slurm.resume_node(context.node_name)
 
 
 # -- rebooted --------------------------------------------------------------------------------------------------------
 
 
-def observe_rebooted(world: World) -> Observation:
+def observe_rebooted(context: StepContext) -> Observation:
     """According to Slurm: the node's slurmd registered again, with an uptime that is shorter than the wait for it."""
-    node, reason = _node(world), world.plan_as(RepairPlan).drain_reason
+    node, reason = _node(context), context.plan_as(RepairPlan).drain_reason
     if node is not None and node.on_leave:
         return Wait("the reboot is under way")
     if node is not None and node.reason.startswith(reason) and "reboot complete" in node.reason:
         return Done(node.reason)
     if node is not None and node.reboot_given_up:  # its ResumeTimeout may be shorter than the control plane's limit
-        back = node.responding and world.answers(node)  # Slurm takes a while to notice that it does not
+        back = node.responding and context.answers(node)  # Slurm takes a while to notice that it does not
         return Done(f"it answers; {node.reason}") if back else Wait(f"not back yet: {node.reason}")
     words = _not_to_be_rebooted(node)
     return Failed(words) if words else Todo("not rebooted")
@@ -105,8 +105,8 @@ def _not_to_be_rebooted(node: SlurmNode | None) -> str:
     return ""
 
 
-def reboot(world: World, slurm: Slurm) -> None:
-    slurm.reboot_node(world.node_name, world.plan_as(RepairPlan).drain_reason)
+def reboot(context: StepContext, slurm: Slurm) -> None:
+    slurm.reboot_node(context.node_name, context.plan_as(RepairPlan).drain_reason)
 
 
 # -- jobs on the node --------------------------------------------------------------------------------------------------
@@ -120,44 +120,44 @@ def _validation_job(plan: ValidationPlan) -> str:
     return f"understudy-validate-{plan.label}"
 
 
-def _job(world: World, name: str) -> SlurmJob | None:
+def _job(context: StepContext, name: str) -> SlurmJob | None:
     """By name and reservation, which only the control plane can use. Of several, when an answer was lost, the first."""
-    jobs = [job for job in world.slurm.jobs.values() if job.name == name and job.reservation == world.hold_name]
+    jobs = [job for job in context.slurm.jobs.values() if job.name == name and job.reservation == context.hold_name]
     return min(jobs, key=lambda job: job.job_id, default=None)
 
 
-def _output(world: World, name: str) -> str:
-    directory = world.config.validation.output_directory
+def _output(context: StepContext, name: str) -> str:
+    directory = context.config.validation.output_directory
     return f"{directory}/{name}.out" if directory else "/dev/null"
 
 
-def _observe_job(world: World, name: str) -> Observation:
-    job = _job(world, name)
+def _observe_job(context: StepContext, name: str) -> Observation:
+    job = _job(context, name)
     if job is None:
         return Todo(f"there is no job {name}")
-    if job.pending and world.now - job.submit_at > START_SECONDS:  # it is cancelled when the node is given up
+    if job.pending and context.now - job.submit_at > START_SECONDS:  # it is cancelled when the node is given up
         return Failed(f"did not start: {job.reason or job.state}", never_began=True)
     if not job.ended:
         return Wait(f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}")
-    kept = world.config.validation.output_directory
-    end = world.tickets.read_end(_output(world, name)) if kept else last_output(job.comment)
+    kept = context.config.validation.output_directory
+    end = context.tickets.read_end(_output(context, name)) if kept else last_output(job.comment)
     words = f"job {job.job_id} {job.state}{f': {end}' if end else ''}"
     return Done(words) if job.state == "COMPLETED" else Failed(words)
 
 
-def _submit(world: World, slurm: Slurm, name: str, script: str, timeout_seconds: float) -> None:
-    node = _node(world)
+def _submit(context: StepContext, slurm: Slurm, name: str, script: str, timeout_seconds: float) -> None:
+    node = _node(context)
     assert node is not None
     request = JobRequest(
         name=name,
         node=node.name,
         partition="",
-        reservation=world.hold_name,
-        user=world.config.validation.user,
+        reservation=context.hold_name,
+        user=context.config.validation.user,
         gres=re.sub(r"\([^)]*\)", "", node.gres),
-        script=script if world.config.validation.output_directory else with_last_output(script),
+        script=script if context.config.validation.output_directory else with_last_output(script),
         time_limit_minutes=max(1, int(-(-timeout_seconds // 60))),
-        output=_output(world, name),
+        output=_output(context, name),
     )
     refused = SlurmError(f"{node.name} is in no partition")
     for partition in _choices(node.partitions):
@@ -179,41 +179,41 @@ def _choices(partitions: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys((",".join(partitions), *partitions[:PARTITIONS_TRIED_MAX]))) if partitions else []
 
 
-def observe_reset(world: World) -> Observation:
-    return _observe_job(world, _reset_job(world.plan_as(RepairPlan)))
+def observe_reset(context: StepContext) -> Observation:
+    return _observe_job(context, _reset_job(context.plan_as(RepairPlan)))
 
 
-def reset(world: World, slurm: Slurm) -> None:
-    policy, plan = world.config.repair, world.plan_as(RepairPlan)
-    script = reset_script(policy, world.node_name, plan.gpus)
-    _submit(world, slurm, _reset_job(plan), script, policy.reset_timeout_seconds)
+def reset(context: StepContext, slurm: Slurm) -> None:
+    policy, plan = context.config.repair, context.plan_as(RepairPlan)
+    script = reset_script(policy, context.node_name, plan.gpus)
+    _submit(context, slurm, _reset_job(plan), script, policy.reset_timeout_seconds)
 
 
-def observe_validated(world: World) -> Observation:
-    return _observe_job(world, _validation_job(world.plan_as(ValidationPlan)))
+def observe_validated(context: StepContext) -> Observation:
+    return _observe_job(context, _validation_job(context.plan_as(ValidationPlan)))
 
 
-def validate(world: World, slurm: Slurm) -> None:
-    node = _node(world)
-    plan, policy = world.plan_as(ValidationPlan), world.config.validation
+def validate(context: StepContext, slurm: Slurm) -> None:
+    node = _node(context)
+    plan, policy = context.plan_as(ValidationPlan), context.config.validation
     script = validation_script(policy, node.gres if node else "", plan.hours, plan.suspect)
-    _submit(world, slurm, _validation_job(plan), script, policy.timeout_seconds + plan.hours * 3600)
+    _submit(context, slurm, _validation_job(plan), script, policy.timeout_seconds + plan.hours * 3600)
 
 
 # -- people ----------------------------------------------------------------------------------------------------------
 
 
-def _with_ticket(world: World) -> ManualRepairPlan | PagePlan:
-    return world.plan if isinstance(world.plan, PagePlan) else world.plan_as(ManualRepairPlan)
+def _with_ticket(context: StepContext) -> ManualRepairPlan | PagePlan:
+    return context.plan if isinstance(context.plan, PagePlan) else context.plan_as(ManualRepairPlan)
 
 
-def observe_ticket(world: World) -> Observation:
-    sent = world.tickets.is_sent(_with_ticket(world).label)
+def observe_ticket(context: StepContext) -> Observation:
+    sent = context.tickets.is_sent(_with_ticket(context).label)
     return Done() if sent else Todo("the webhook has not accepted the ticket")
 
 
-def send_ticket(world: World, slurm: Slurm) -> None:  # noqa: ARG001 - Slurm has no part in it
-    world.tickets.send(_with_ticket(world))
+def send_ticket(context: StepContext, slurm: Slurm) -> None:  # noqa: ARG001 - Slurm has no part in it
+    context.tickets.send(_with_ticket(context))
 
 
 HOLD_NODE = Step(StepName.HOLD_NODE, observe_held, hold)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, StepName
-from understudy_controlplane.recover.step import Done, Failed, Observation, Step, Todo, World
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo
 from understudy_controlplane.slurm.protocol import Slurm
 
 
-def observe_held(world: World) -> Observation:
-    held, plan = world.slurm.reservations.get(world.seats_name), world.plan_as(PoolSwapPlan)
+def observe_held(context: StepContext) -> Observation:
+    held, plan = context.slurm.reservations.get(context.seats_name), context.plan_as(PoolSwapPlan)
     if held is not None and not held.made_for(plan.user):
         return Failed(f"reservation {held.name} was created for users {', '.join(held.users)}")
-    taken = _taken(world)
+    taken = _taken(context)
     if taken:
         return Failed(taken)
     if held is not None and set(held.nodes) == set(plan.seats):
@@ -19,65 +19,65 @@ def observe_held(world: World) -> Observation:
     return Todo(f"seats not held: {', '.join(plan.seats)}")
 
 
-def _taken(world: World) -> str:
+def _taken(context: StepContext) -> str:
     """A spare that was idle, and on which Slurm has started another job since. The gang still runs, and stays."""
-    plan = world.plan_as(PoolSwapPlan)
+    plan = context.plan_as(PoolSwapPlan)
     taken = [
         f"{name} by job {job.job_id}"
-        for job in world.slurm.jobs.values()
+        for job in context.slurm.jobs.values()
         if job.holds_nodes and job.job_id != plan.job.job_id
         for name in sorted(set(job.nodes) & set(plan.spares))
     ]
     return f"taken meanwhile: {', '.join(taken)}" if taken else ""
 
 
-def hold(world: World, slurm: Slurm) -> None:
-    plan = world.plan_as(PoolSwapPlan)
-    if world.seats_name in world.slurm.reservations:
-        slurm.set_reservation_nodes(world.seats_name, plan.seats)
+def hold(context: StepContext, slurm: Slurm) -> None:
+    plan = context.plan_as(PoolSwapPlan)
+    if context.seats_name in context.slurm.reservations:
+        slurm.set_reservation_nodes(context.seats_name, plan.seats)
     else:
-        minutes = world.config.recovery.seats_minutes
-        slurm.create_reservation(world.seats_name, plan.seats, plan.user, minutes)
+        minutes = context.config.recovery.seats_minutes
+        slurm.create_reservation(context.seats_name, plan.seats, plan.user, minutes)
 
 
-def observe_bound(world: World) -> Observation:
-    job = world.job
+def observe_bound(context: StepContext) -> Observation:
+    job = context.job
     if job is None or job.ended:
         return Failed(f"the job is over ({job.state if job else 'unknown to Slurm'})")
-    return Done() if job.reservation == world.seats_name else Todo("the job is not bound to its seats")
+    return Done() if job.reservation == context.seats_name else Todo("the job is not bound to its seats")
 
 
-def bind(world: World, slurm: Slurm) -> None:
-    slurm.set_job_reservation(world.plan_as(PoolSwapPlan).job.job_id, world.seats_name)
+def bind(context: StepContext, slurm: Slurm) -> None:
+    slurm.set_job_reservation(context.plan_as(PoolSwapPlan).job.job_id, context.seats_name)
 
 
-def observe_released(world: World) -> Observation:
-    job = world.job
-    held = world.slurm.reservations.get(world.seats_name)
-    if (held is not None and held.made_for(world.plan_as(PoolSwapPlan).user)) or (
-        job and job.reservation == world.seats_name and not job.ended
+def observe_released(context: StepContext) -> Observation:
+    job = context.job
+    held = context.slurm.reservations.get(context.seats_name)
+    if (held is not None and held.made_for(context.plan_as(PoolSwapPlan).user)) or (
+        job and job.reservation == context.seats_name and not job.ended
     ):
         return Todo("seats still held")
     if job is not None and job.pending:
         return Done(f"job {job.job_id} waits in Slurm's queue")
-    return Done(_not_given_back(world))
+    return Done(_not_given_back(context))
 
 
-def _not_given_back(world: World) -> str:
+def _not_given_back(context: StepContext) -> str:
     """A job may be submitted with several reservations, and Slurm lets it be bound to one of them again."""
-    job, before = world.job, world.plan_as(PoolSwapPlan).reservation.split(",")
+    job, before = context.job, context.plan_as(PoolSwapPlan).reservation.split(",")
     lost = [] if job is None or job.ended else [name for name in before if name not in job.reservation.split(",")]
     return f"the job is no longer bound to reservation {', '.join(lost)}" if job and job.reservation and lost else ""
 
 
-def release(world: World, slurm: Slurm) -> None:
+def release(context: StepContext, slurm: Slurm) -> None:
     """Unbind first: Slurm refuses to delete a reservation that a job uses. The job gets back the one it had before."""
-    job = world.job
-    plan = world.plan_as(PoolSwapPlan)
-    before = ",".join(name for name in plan.reservation.split(",") if name in world.slurm.reservations)
-    if job and job.reservation == world.seats_name and not job.ended:
+    job = context.job
+    plan = context.plan_as(PoolSwapPlan)
+    before = ",".join(name for name in plan.reservation.split(",") if name in context.slurm.reservations)
+    if job and job.reservation == context.seats_name and not job.ended:
         slurm.set_job_reservation(job.job_id, before)
-    held = world.slurm.reservations.get(world.seats_name)
+    held = context.slurm.reservations.get(context.seats_name)
     if held is not None and held.made_for(plan.user):
         slurm.delete_reservation(held.name)
 

@@ -7,12 +7,12 @@ it still is the raised one: a weight that an administrator sets meanwhile stays.
 from __future__ import annotations
 
 from understudy_controlplane.fleet.recovery import RestoreWeightPlan, ReturnPlan, StepName
-from understudy_controlplane.recover.step import Done, Observation, Step, Todo, World
+from understudy_controlplane.recover.step import Done, Observation, Step, StepContext, Todo
 from understudy_controlplane.slurm.protocol import Slurm
 
 
-def _observe(world: World, from_weight: int | None, to_weight: int | None) -> Observation:
-    node = world.slurm.nodes.get(world.node_name)
+def _observe(context: StepContext, from_weight: int | None, to_weight: int | None) -> Observation:
+    node = context.slurm.nodes.get(context.node_name)
     if node is None:
         return Done("Slurm no longer knows the node")
     if node.weight == to_weight:
@@ -22,24 +22,24 @@ def _observe(world: World, from_weight: int | None, to_weight: int | None) -> Ob
     return Todo(f"weight {node.weight}, not {to_weight}")
 
 
-def observe_raised(world: World) -> Observation:
-    plan = world.plan_as(ReturnPlan)
-    return _observe(world, plan.weight_before, plan.weight)
+def observe_raised(context: StepContext) -> Observation:
+    plan = context.plan_as(ReturnPlan)
+    return _observe(context, plan.weight_before, plan.weight)
 
 
-def raise_weight(world: World, slurm: Slurm) -> None:
-    weight = world.plan_as(ReturnPlan).weight
+def raise_weight(context: StepContext, slurm: Slurm) -> None:
+    weight = context.plan_as(ReturnPlan).weight
     assert weight is not None
-    slurm.set_weight(world.node_name, weight)
+    slurm.set_weight(context.node_name, weight)
 
 
-def observe_restored(world: World) -> Observation:
-    plan = world.plan_as(RestoreWeightPlan)
-    return _observe(world, plan.weight, plan.weight_before)
+def observe_restored(context: StepContext) -> Observation:
+    plan = context.plan_as(RestoreWeightPlan)
+    return _observe(context, plan.weight, plan.weight_before)
 
 
-def restore_weight(world: World, slurm: Slurm) -> None:
-    slurm.set_weight(world.node_name, world.plan_as(RestoreWeightPlan).weight_before)
+def restore_weight(context: StepContext, slurm: Slurm) -> None:
+    slurm.set_weight(context.node_name, context.plan_as(RestoreWeightPlan).weight_before)
 
 
 RAISE_WEIGHT = Step(StepName.RAISE_WEIGHT, observe_raised, raise_weight)
