@@ -13,9 +13,13 @@ from pydantic_core import PydanticUndefined
 
 from understudy_agent.commands import EXIT_CODES, GROUPS
 from understudy_agent.config import Config as AgentConfig
-from understudy_controlplane.api.exported import GPU_METRICS, GPU_SERIES_MAX, JOBS, JOBS_MAX, METRIC_GROUPS, NODES
+from understudy_controlplane.api.exported import METRIC_GROUPS
+from understudy_controlplane.api.exported.gpus import GPUS
+from understudy_controlplane.api.exported.jobs import JOBS
+from understudy_controlplane.api.exported.nodes import NODES
+from understudy_controlplane.api.exported.source import JOBS_MAX
 from understudy_controlplane.cli.explained_code import DECODED, ECHOES, FOLLOWS, REPAIRS
-from understudy_controlplane.config import Config
+from understudy_controlplane.config import Config, Limits
 from understudy_controlplane.decide.table import (
     TABLE,
     Condition,
@@ -481,7 +485,7 @@ def metrics() -> str:
         ),
         ("Counters and histograms of the process", [(*_meter(m), "") for m in Meters().described]),
     ]
-    per_node = len(NODES)
+    per_node, gpus_max = len(NODES), Limits().gpus_in_metrics_max
     lines = [
         "# Metrics",
         "",
@@ -500,12 +504,12 @@ def metrics() -> str:
         "| of | series |",
         "|---|---|",
         f"| a node | {per_node} |",
-        f"| a GPU | {len(GPU_METRICS)}, while all GPUs together have no more than {GPU_SERIES_MAX:,}; above that "
-        "only GPUs that are not well have series |",
+        f"| a GPU | {len(GPUS)}; where there are more than `limits.gpus_in_metrics_max` ({gpus_max:,}) only GPUs that "
+        "are not well have series |",
         f"| a managed job that runs | {len(JOBS)}, of {JOBS_MAX} jobs at most |",
         "| the rest | some 600 |",
         "",
-        f"12,500 nodes have {12_500 * per_node:,} series, at most {GPU_SERIES_MAX:,} of GPUs and",
+        f"12,500 nodes have {12_500 * per_node:,} series, at most {gpus_max * len(GPUS):,} of GPUs and",
         f"{JOBS_MAX * len(JOBS):,} of jobs. A label that changes, as a node's state, begins a new series.",
         "",
     ]

@@ -15,7 +15,8 @@ from tests import builders as b
 from tests.new_database import new_database
 from tests.stopwatch import best_seconds
 from understudy_agent.wire import Port
-from understudy_controlplane.api.exported import METRIC_GROUPS, Source
+from understudy_controlplane.api.exported import METRIC_GROUPS
+from understudy_controlplane.api.exported.source import Source
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.guards import breaker_limit

@@ -18,10 +18,12 @@ from tests import REPOSITORY
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 from understudy_agent.wire import Gpu, GpuStatus, Port
-from understudy_controlplane.api import exported
 from understudy_controlplane.api.certificate import ends_at
-from understudy_controlplane.api.exported import METRIC_GROUPS, SELF, Source
+from understudy_controlplane.api.exported import METRIC_GROUPS, source
+from understudy_controlplane.api.exported.control_plane import CONTROL_PLANE
+from understudy_controlplane.api.exported.source import Source
 from understudy_controlplane.api.metrics import MetricsPage
+from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.live.meters import Meters
@@ -135,8 +137,10 @@ def test_the_text_is_made_once_for_scrapes_that_come_together(rehearsal: Rehears
     assert page.text() is page.text()
 
 
-def shown_of(*nodes: NodeView, jobs: tuple[Job, ...] = ()) -> dict[tuple[str, ...], float]:
-    source = Source(b.snapshot(*nodes, jobs=jobs), b.config(), Pulse(), Telemetry(), b.NOW)
+def shown_of(
+    *nodes: NodeView, jobs: tuple[Job, ...] = (), config: Config | None = None
+) -> dict[tuple[str, ...], float]:
+    source = Source(b.snapshot(*nodes, jobs=jobs), config or b.config(), Pulse(), Telemetry(), b.NOW)
     return values(
         "".join(piece for group in METRIC_GROUPS.values() for metric in group for piece in metric.text(source))
     )
@@ -157,13 +161,13 @@ def test_a_gpu_is_shown_with_what_dcgm_exporter_shows_of_it() -> None:
     assert shown["understudy_node_gpu_temperature_max_celsius", "n1"] == 84
 
 
-def test_in_a_fleet_with_too_many_gpus_only_those_that_are_not_well_have_series(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_a_fleet_with_too_many_gpus_only_those_that_are_not_well_have_series() -> None:
     nodes = [b.node(f"n{n}", gpus=(b.gpu(0), b.gpu(1, recovery_action=int(n == 2)))) for n in range(1, 4)]
     assert len([name for name, *_ in shown_of(*nodes) if name == "understudy_gpu_ok"]) == 6
-    monkeypatch.setattr(exported, "GPU_SERIES_MAX", 6 * len(exported.GPU_METRICS) - 1)
-    assert [key for key in shown_of(*nodes) if key[0] == "understudy_gpu_ok"] == [("understudy_gpu_ok", "n2", "1")]
+    few = b.config(limits={"gpus_in_metrics_max": 5})
+    assert [key for key in shown_of(*nodes, config=few) if key[0] == "understudy_gpu_ok"] == [
+        ("understudy_gpu_ok", "n2", "1")
+    ]
 
 
 def test_the_process_is_shown_without_proc_stat_which_the_service_does_not_see() -> None:
@@ -175,7 +179,7 @@ def test_the_process_is_shown_without_proc_stat_which_the_service_does_not_see()
 
 
 def test_only_the_largest_managed_jobs_have_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exported, "JOBS_MAX", 2)
+    monkeypatch.setattr(source, "JOBS_MAX", 2)
     jobs = tuple(b.job(job_id=n, nodes=[f"n{i}" for i in range(n)], managed=n != 5) for n in (1, 2, 3, 5))
     shown = shown_of(jobs=jobs)
     assert {key[1] for key in shown if key[0] == "understudy_job_nodes"} == {"2", "3"}
@@ -245,7 +249,7 @@ def test_the_free_space_is_that_of_the_database_file(tmp_path: Path) -> None:
     (tmp_path / "u.db").write_bytes(b"x" * 4096)
     config = b.config(server={"database": f"sqlite:///{tmp_path}/u.db"})
     source = Source(b.snapshot(), config, Pulse(), Telemetry(), b.NOW)
-    shown = values("".join(piece for metric in SELF for piece in metric.text(source)))
+    shown = values("".join(piece for metric in CONTROL_PLANE for piece in metric.text(source)))
     assert shown["understudy_database_bytes",] == 4096
     assert shown["understudy_database_free_bytes",] > 0
     assert ("understudy_certificate_end_timestamp_seconds",) not in shown

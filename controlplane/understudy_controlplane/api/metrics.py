@@ -1,6 +1,6 @@
 """`/metrics` for Prometheus, from memory: no query, and no wait for the loop or for readers.
 
-Names: prefix `understudy_`, base units, `_total` for counters (`exported.py`, `live/meters.py`). The text is made on a
+Names: prefix `understudy_`, base units, `_total` for counters (`exported/`, `live/meters.py`). The text is made on a
 thread of its own, and the same text answers every request of the next moments: however many scrape, the work takes a
 tenth of one processor at most.
 """
@@ -14,7 +14,8 @@ from fastapi import APIRouter, Depends, Response
 from prometheus_client import generate_latest
 
 from understudy_controlplane.api.dependencies import ReadDependencies
-from understudy_controlplane.api.exported import METRIC_GROUPS, Source
+from understudy_controlplane.api.exported import METRIC_GROUPS
+from understudy_controlplane.api.exported.source import Source
 from understudy_controlplane.api.pages import known_parameters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -29,6 +29,12 @@ class Limits(Section):
     reports_per_second_per_node: float = Field(
         50.0, gt=0, description="Reports of one node that are taken (others: HTTP 429); ten times as many at once."
     )
+    gpus_in_metrics_max: int = Field(
+        5000,
+        ge=0,
+        description="Each GPU has about 20 series in `/metrics` while there are no more GPUs than this; above it, only "
+        "GPUs that are not well.",
+    )
     connections_max: int = Field(
         50_000,
         ge=16,

@@ -1,0 +1,151 @@
+"""Metrics of the control plane itself and of its process."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from understudy_agent.wire import RELEASE
+from understudy_controlplane.api.certificate import ends_at
+from understudy_controlplane.api.exported.metric import Kind, Metric, Sample, labels_text
+from understudy_controlplane.api.exported.source import Source, one
+from understudy_controlplane.config import Mode
+
+PROC = Path("/proc/self")
+
+STARTED_AT = time.time()
+
+SQLITE = "sqlite:///"
+
+
+def _slurm_read_age(source: Source) -> float | None:
+    return source.now - source.pulse.slurm.at if source.pulse.slurm.at is not None else None
+
+
+def _wire_unknown(source: Source) -> Iterator[Sample]:
+    for what, count in source.telemetry.unknown.totals().items():
+        yield labels_text(what=what), float(count)
+
+
+def _build(source: Source) -> Iterator[Sample]:
+    database = source.config.server.database.partition(":")[0].partition("+")[0]
+    yield labels_text(version=RELEASE, python=platform.python_version(), database=database), 1.0
+
+
+def _database_file(source: Source) -> Path | None:
+    url = source.config.server.database
+    return Path(url.removeprefix(SQLITE)) if url.startswith(SQLITE) else None
+
+
+def _database_bytes(source: Source) -> float | None:
+    file = _database_file(source)
+    try:
+        return file.stat().st_size if file is not None else None
+    except OSError:
+        return None  # the metric is absent: docs/metrics.md
+
+
+def _database_free(source: Source) -> float | None:
+    file = _database_file(source)
+    try:
+        found = os.statvfs(file.parent) if file is not None else None
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize if found is not None else None
+
+
+def _certificate_ends_at(source: Source) -> float | None:
+    file = source.config.server.tls_certificate
+    return ends_at(file) if file is not None else None
+
+
+def _counter(name: str, documentation: str, value: Callable[[Source], float]) -> Metric[Source]:
+    return Metric(name, documentation, one(value), kind=Kind.COUNTER)
+
+
+CONTROL_PLANE: tuple[Metric[Source], ...] = (
+    Metric("build_info", "1; the release that runs.", _build, ("version", "python", "database")),
+    Metric("acting", "1 while the mode is act.", one(lambda s: s.snapshot.mode is Mode.ACT)),
+    Metric("paused", "1 while an operator has paused the control plane.", one(lambda s: bool(s.snapshot.paused))),
+    Metric("loop_age_seconds", "Time since the last tick ended.", one(lambda s: s.now - s.pulse.last_tick_at)),
+    _counter("loop_ticks_total", "Ticks that ended.", lambda s: s.pulse.ticks_total),
+    _counter("loop_errors_total", "Ticks, recoveries and transitions that failed.", lambda s: s.pulse.errors_total),
+    _counter(
+        "clock_jumps_total",
+        "Times that the clock of the control plane's machine was set by two seconds or more.",
+        lambda s: s.pulse.clock_jumps_total,
+    ),
+    Metric(
+        "slurm_readable",
+        "1 where the last reading of Slurm succeeded.",
+        one(lambda s: s.pulse.slurm.at is not None and not s.pulse.slurm.error),
+    ),
+    Metric("slurm_read_age_seconds", "Time since Slurm was last read.", one(_slurm_read_age)),
+    _counter("slurm_read_errors_total", "Readings of Slurm that failed.", lambda s: s.pulse.slurm.errors_total),
+    _counter("reports_total", "Reports of agents that were accepted.", lambda s: s.telemetry.reports_total),
+    Metric(
+        "wire_unknown_total",
+        "Fields, enum values and kinds of facts in agents' reports that this release does not know and ignored.",
+        _wire_unknown,
+        ("what",),
+        "3 at most",
+        Kind.COUNTER,
+    ),
+    _counter(
+        "step_windows_dropped_total",
+        "Step times of ranks that were rejected.",
+        lambda s: s.telemetry.windows_dropped_total,
+    ),
+    _counter(
+        "facts_dropped_total",
+        "Facts of agents that were not believed, or that no database stores.",
+        lambda s: s.telemetry.facts_dropped_total,
+    ),
+    Metric(
+        "database_bytes", "Size of the database file; absent where the database is not SQLite.", one(_database_bytes)
+    ),
+    Metric(
+        "database_free_bytes",
+        "Free space of the file system of the database; absent where the database is not SQLite.",
+        one(_database_free),
+    ),
+    Metric(
+        "certificate_end_timestamp_seconds",
+        "When the certificate ends, in seconds since the epoch; absent without TLS.",
+        one(_certificate_ends_at),
+    ),
+)
+
+
+def _resident_bytes(_: Source) -> float:
+    pages = PROC.joinpath("statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+def _open_files(_: Source) -> float:
+    with os.scandir(PROC / "fd") as files:
+        return sum(1 for _ in files)
+
+
+# Not prometheus_client's collector: it needs /proc/stat, which the service does not see (ProcSubset=pid).
+PROCESS: tuple[Metric[Source], ...] = (
+    _counter("process_cpu_seconds_total", "Processor time of the process.", lambda _: time.process_time()),
+    Metric("process_resident_memory_bytes", "Resident memory of the process.", one(_resident_bytes)),
+    Metric("process_open_fds", "Open files of the process.", one(_open_files)),
+    Metric(
+        "process_max_fds",
+        "Files that the process may open.",
+        one(lambda _: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+    ),
+    Metric("process_threads", "Threads of the process.", one(lambda _: threading.active_count())),
+    Metric(
+        "process_start_time_seconds",
+        "When the process started, in seconds since the epoch.",
+        one(lambda _: STARTED_AT),
+    ),
+)

@@ -1,0 +1,155 @@
+"""Metrics of the fleet: few series, however many nodes there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from understudy_agent.wire import GpuStatus
+from understudy_controlplane.api.exported.metric import Metric, Sample, labels_text
+from understudy_controlplane.api.exported.source import Source, counted, one
+from understudy_controlplane.decide.guards import breaker_limit, lately_quarantined, quarantine_limit
+from understudy_controlplane.detect.lemon import lemons
+from understudy_controlplane.detect.silence import fallen_silent
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import RecoveryKind
+from understudy_controlplane.fleet.subject import SubjectKind
+
+IN_SERVICE = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION})
+
+READY = frozenset({NodeState.IN_SERVICE, NodeState.PROBATION})
+
+
+def _out_of_service(source: Source) -> Iterator[Sample]:
+    for node in source.nodes:
+        if node.state not in IN_SERVICE:
+            incident = source.snapshot.incident_of(node.name)
+            labels = labels_text(node=node.name, state=node.state.value, rule=incident.rule if incident else "")
+            yield labels, max(source.now - node.record.since, 0.0)
+
+
+def _quarantines(source: Source) -> Iterator[Sample]:
+    for name, times in source.snapshot.quarantined_at.items():
+        yield labels_text(node=name), float(len(times))
+
+
+def _never_heard(source: Source) -> int:
+    return sum(node.slurm is not None and not node.slurm.on_leave and not node.has_agent for node in source.nodes)
+
+
+def _spares_ready(source: Source) -> int:
+    return sum(
+        node.is_spare and node.state in READY and node.slurm is not None and node.slurm.usable for node in source.nodes
+    )
+
+
+def _running_jobs(source: Source) -> Counter[str]:
+    return Counter("yes" if job.managed else "no" for job in source.snapshot.jobs.values() if job.running)
+
+
+def _oldest(source: Source, times: Iterable[float]) -> float:
+    return max((source.now - at for at in times), default=0.0)
+
+
+def _statuses(source: Source) -> Counter[str]:
+    ok = sum(len(one.node.gpus) - len(one.unwell) for one in source.gpu_sums)
+    return Counter({GpuStatus.OK.value: ok}) + Counter(
+        gpu.status.value for one in source.gpu_sums for gpu in one.unwell
+    )
+
+
+FLEET: tuple[Metric[Source], ...] = (
+    Metric(
+        "nodes",
+        "Nodes by state.",
+        counted("state", [s.value for s in NodeState], lambda s: Counter(node.state for node in s.nodes)),
+        ("state",),
+        str(len(NodeState)),
+    ),
+    Metric("nodes_never_heard", "Nodes of Slurm whose agent has never reported.", one(_never_heard)),
+    Metric(
+        "nodes_silent",
+        "Nodes whose agent reported once and has been silent for silence.silent_after_seconds.",
+        one(lambda s: len(fallen_silent(s.snapshot, s.config.silence)[0])),
+    ),
+    Metric(
+        "node_out_of_service_seconds",
+        "Time for which a node has been in a state in which it does not work; rule: that opened its incident.",
+        _out_of_service,
+        ("node", "state", "rule"),
+        "nodes out of service",
+    ),
+    Metric(
+        "node_quarantines_last_week",
+        "Quarantines of a node within seven days.",
+        _quarantines,
+        ("node",),
+        "nodes quarantined within a week",
+    ),
+    Metric(
+        "lemons", "Nodes whose lemon score is over the limit.", one(lambda s: len(lemons(s.snapshot, s.config.lemon)))
+    ),
+    Metric("spares_wanted", "Spares that the configuration asks for.", one(lambda s: s.config.spares.count)),
+    Metric("spares_held", "Nodes in the spare pool.", one(lambda s: sum(node.is_spare for node in s.nodes))),
+    Metric("spares_ready", "Nodes in the spare pool that a gang could move to now.", one(_spares_ready)),
+    Metric(
+        "gpus",
+        "GPUs that agents reported, by what NVML answered.",
+        counted("status", [s.value for s in GpuStatus], _statuses),
+        ("status",),
+        str(len(GpuStatus)),
+    ),
+    Metric(
+        "jobs_running",
+        "Running jobs; managed: they asked for Understudy.",
+        counted("managed", ("yes", "no"), _running_jobs),
+        ("managed",),
+        "2",
+    ),
+    Metric(
+        "recoveries",
+        "Recoveries under way.",
+        counted(
+            "kind", [k.value for k in RecoveryKind], lambda s: Counter(r.plan.kind.value for r in s.snapshot.recoveries)
+        ),
+        ("kind",),
+        str(len(RecoveryKind)),
+    ),
+    Metric(
+        "recovery_age_seconds",
+        "Time since the oldest recovery under way was decided.",
+        one(lambda s: _oldest(s, (r.decided_at for r in s.snapshot.recoveries))),
+    ),
+    Metric(
+        "incidents_open",
+        "Incidents that are not closed, by their subject.",
+        counted(
+            "subject", [k.value for k in SubjectKind], lambda s: Counter(i.kind.value for i in s.snapshot.incidents)
+        ),
+        ("subject",),
+        str(len(SubjectKind)),
+    ),
+    Metric("tickets_open", "Open tickets: work for an administrator.", one(lambda s: len(s.pulse.tickets_opened_at))),
+    Metric(
+        "ticket_age_seconds",
+        "Time since the oldest open ticket was opened.",
+        one(lambda s: _oldest(s, s.pulse.tickets_opened_at)),
+    ),
+    Metric("breaker_open", "1 while the circuit breaker is open.", one(lambda s: bool(s.snapshot.breaker))),
+    Metric(
+        "breaker_nodes",
+        "Nodes quarantined within the circuit breaker's window.",
+        one(lambda s: len(lately_quarantined(s.snapshot, s.config))),
+    ),
+    Metric(
+        "breaker_limit_nodes",
+        "Nodes quarantined within the window above which the circuit breaker opens.",
+        one(lambda s: breaker_limit(s.snapshot, s.config)),
+    ),
+    Metric("nodes_quarantined", "Nodes at fault that count against the limit.", one(lambda s: s.snapshot.quarantined)),
+    Metric(
+        "quarantine_limit_nodes",
+        "Nodes that may be quarantined at once.",
+        one(lambda s: quarantine_limit(s.snapshot, s.config)),
+    ),
+)
