@@ -18,7 +18,18 @@ from tests import REPOSITORY
 
 REPORTS = REPOSITORY / "build" / "long"
 STAGES = ("unit", "integration", "cluster", "timed", "cluster-timed")
-BENCHMARKS = ("ingest", "slurm_read", "tick", "hook", "footprint", "straggler", "sim", "access", "database")
+BENCHMARKS = (
+    "ingest",
+    "slurm_read",
+    "tick",
+    "hook",
+    "footprint",
+    "straggler",
+    "sim",
+    "access",
+    "database",
+    "operators",
+)
 
 
 @dataclass(frozen=True, slots=True)

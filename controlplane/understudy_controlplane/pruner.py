@@ -53,7 +53,7 @@ class Pruner:
                 continue
             due = self._clock.monotonic() + INTERVAL_SECONDS
             try:
-                deleted = self.prune(self._wait)
+                deleted = self.prune(self.wait)
             except StoreError as error:
                 log.exception("records_not_deleted", error=type(error).__name__)
                 continue
@@ -99,5 +99,6 @@ class Pruner:
     def _limits(self) -> Limits:
         return limits(self._policy, self._clock.now(), self._store.jobs_seen_at(), self._store.repairs_since())
 
-    def _wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
+        """No longer than until `stop`."""
         self._stopped.wait(seconds)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 
 from understudy_controlplane.store import tables
 
@@ -77,14 +77,19 @@ def _values(
     return ("true", "false") if "boolean" in types else ("1",) if types & {"integer", "number"} else ("n3",)
 
 
+def plan_of(connection: Connection, query: str, values: Any) -> list[str]:
+    """SQLite's steps, the outermost first."""
+    return [row.detail for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", values)]
+
+
 def whole_tables_read(engine: Engine, statements: Statements) -> dict[str, str]:
     """Statement → the tables that grow and that SQLite reads from end to end for it."""
     found = {}
     with engine.connect() as connection:
         for text, values in statements.items():
             if re.match(r"\s*(SELECT|UPDATE|DELETE|INSERT|WITH)", text, re.IGNORECASE):
-                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values[0]).all()
-                scanned = {name for row in plan if (name := _scanned(row.detail, text)) in GROWING}
+                plan = plan_of(connection, text, values[0])
+                scanned = {name for step in plan if (name := _scanned(step, text)) in GROWING}
                 if scanned:
                     found[text] = ", ".join(sorted(name for name in scanned if name))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from sqlalchemy import Engine, event, func, insert, select, update
 
 from tests import builders as b
 from tests.new_database import new_database
-from tests.store.query_plans import captured, whole_tables_read
+from tests.store.query_plans import captured, plan_of, whole_tables_read
 from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted
 from understudy_controlplane.config import Retention
 from understudy_controlplane.decide.retention import DAY_SECONDS, limits
@@ -25,7 +26,7 @@ from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.repairs import RepairStore
-from understudy_controlplane.store.retention import RetentionStore
+from understudy_controlplane.store.retention import RULES, RetentionStore, Rule
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
 DAY = DAY_SECONDS
@@ -45,6 +46,11 @@ class StoodClock:
     def monotonic(self) -> float:
         self.readings += 1
         return self.readings * 0.003
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return new_database(tmp_path / "fleet.db")
 
 
 @pytest.fixture
@@ -326,9 +332,7 @@ class TestAPass:
         assert store.delete(rule, before, [1]) == 0
 
 
-def _rules_of(table: str) -> list[Any]:
-    from understudy_controlplane.store.retention import RULES
-
+def _rules_of(table: str) -> list[Rule]:
     return [rule for rule in RULES if rule.table.name == table]
 
 
@@ -344,3 +348,32 @@ def test_no_pass_reads_a_whole_table_that_grows(tmp_path: Path) -> None:
     found = {query: names for query, names in whole_tables_read(engine, asked).items() if names != requests}
     engine.dispose()
     assert not found, "\n".join(f"{names}: {query}" for query, names in found.items())
+
+
+def test_a_transaction_looks_at_the_rows_that_it_deletes_and_at_no_others(engine: Engine) -> None:
+    """A list of all jobs that are over, made within each transaction, held ticks up for a second."""
+    store = RetentionStore(engine)
+    for rule in RULES:
+        with captured(engine) as asked:
+            store.delete(rule, limits(Retention(), NOW), [1, 2])
+        (query,) = [query for query in asked if query.startswith("SELECT")]
+        with engine.connect() as connection:
+            first, *others = plan_of(connection, query, asked[query][0])
+        assert first.startswith(f"SEARCH {rule.table.name} USING")
+        assert "(rowid=?" in first or " id=?" in first, first
+        assert not [step for step in others if "_at<?" in step or "_at>?" in step], query
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        TestDecisions().test_that_act_stay_with_their_incident_and_their_recovery,
+        TestJobs().test_go_with_what_they_reported_when_slurm_has_not_shown_them_for_long,
+        test_events_gpus_tickets_and_tokens_go_when_they_are_old,
+    ],
+)
+def test_it_is_the_same_on_postgresql(scenario: Callable[[Engine, Pruner], None], postgres_url: str) -> None:
+    engine = open_database(postgres_url)
+    scenario(engine, Pruner(RetentionStore(engine), Retention(), StoodClock()))
+    engine.dispose()

@@ -31,24 +31,28 @@ _DETAILS = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`expired` names the rows of the table that may go; `parts` refer to them and go with them."""
+    """`expired` names the rows of the table that may go; `parts` refer to them and go with them. `found` is the query
+    that finds them, where a better one is known: it may take its time, while `expired` is asked of few rows within a
+    transaction.
+    """
 
     table: Table
     expired: ColumnElement[bool]
     parts: tuple[Column[Any], ...] = ()
+    found: Select[Any] | None = None
 
 
 def _before(kept: RecordClass) -> ColumnElement[float]:
     return bindparam(kept.value)
 
 
-def _is_over(job: ColumnElement[Any], before: ColumnElement[float]) -> ColumnElement[bool]:
-    """The job was not shown since then, does not run, and no recovery works on it."""
+def _is_over(before: ColumnElement[float]) -> ColumnElement[bool]:
+    """Of the table `job`: Slurm has not shown it since then, it does not run, and no recovery works on it."""
     runs = exists().where(
         _ATTEMPT.c.job == _JOB.c.id, _ATTEMPT.c.running_at.is_not(None), _ATTEMPT.c.ended_at.is_(None)
     )
     recovers = exists().where(_RECOVERY.c.job == _JOB.c.id, _RECOVERY.c.status == RecoveryStatus.RUNNING.value)
-    return job.in_(select(_JOB.c.id).where(_JOB.c.seen_at < before, ~runs, ~recovers))
+    return and_(_JOB.c.seen_at < before, ~runs, ~recovers)
 
 
 def _rules() -> Iterator[Rule]:
@@ -115,12 +119,15 @@ def _rules() -> Iterator[Rule]:
             exists().where(*same, whole.c.shards >= whole.c.world_size),
         ),
     )
+    is_over = _is_over(_before(RecordClass.JOB_DETAILS))
     for table in _DETAILS:
-        yield Rule(table, _is_over(table.c.job, _before(RecordClass.JOB_DETAILS)))
+        # From job to job: most of them have no details any more, and those that have are the youngest.
+        found = select(table.c.id).join(_JOB, _JOB.c.id == table.c.job).where(is_over).order_by(_JOB.c.seen_at.desc())
+        yield Rule(table, exists().where(_JOB.c.id == table.c.job, is_over), found=found)
     yield Rule(
         _JOB,
         and_(
-            _is_over(_JOB.c.id, _before(RecordClass.JOBS)),
+            _is_over(_before(RecordClass.JOBS)),
             *(~exists().where(table.c.job == _JOB.c.id) for table in (*_DETAILS, _RECOVERY)),
         ),
         (_ATTEMPT.c.job, tables.launch_start.c.job, tables.launch_end.c.job),
@@ -152,12 +159,12 @@ class RetentionStore:
 
     def expired(self, rule: Rule, limits: Limits, at_most: int) -> list[int]:
         with reading(self._engine) as connection:
-            return list(connection.execute(_expired(rule).limit(at_most), _values(limits)).scalars())
+            return list(connection.execute(_found(rule).limit(at_most), _values(limits)).scalars())
 
     def count(self, rule: Rule, limits: Limits) -> int:
         with reading(self._engine) as connection:
             return connection.execute(
-                select(func.count()).select_from(_expired(rule).subquery()), _values(limits)
+                select(func.count()).select_from(_found(rule).order_by(None).subquery()), _values(limits)
             ).scalar_one()
 
     def delete(self, rule: Rule, limits: Limits, ids: Sequence[int]) -> int:
@@ -171,11 +178,18 @@ class RetentionStore:
         return len(over)
 
 
+def _found(rule: Rule) -> Select[Any]:
+    return _expired(rule) if rule.found is None else rule.found.where(_is_not_newest(rule.table))
+
+
 def _expired(rule: Rule) -> Select[Any]:
-    """Without the newest row: SQLite would give its id to the next one, and those who read on after an id miss that."""
-    other = rule.table.alias()
-    newest = select(func.max(other.c.id)).scalar_subquery()
-    return select(rule.table.c.id).where(rule.expired, rule.table.c.id < newest)
+    return select(rule.table.c.id).where(rule.expired, _is_not_newest(rule.table))
+
+
+def _is_not_newest(table: Table) -> ColumnElement[bool]:
+    """SQLite would give the id of the newest row to the next one, and those who read on after an id miss that one."""
+    other = table.alias()
+    return table.c.id < select(func.max(other.c.id)).scalar_subquery()
 
 
 def _values(limits: Limits) -> dict[str, float]:
