@@ -34,7 +34,7 @@ def simulate(scenario: Scenario, *, trace: bool = False) -> Outcome:
         try:
             world.run()
         except Violation as violation:
-            world.tell(f"VIOLATED {violation}")
+            world.narrate(f"VIOLATED {violation}")
             return Outcome(world, violation)
     return Outcome(world, None)
 
@@ -89,16 +89,16 @@ def _logs(world: World | None) -> Iterator[None]:
     """The control plane's log lines become part of the story, or are not even made."""
     before = structlog.get_config()
 
-    def tell(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> NoReturn:
+    def narrate(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> NoReturn:
         assert world is not None
         event = line.pop("event")
         line.pop("exc_info", None)
-        world.tell(f"{event}: " + ", ".join(f"{key} {value}" for key, value in line.items()))
+        world.narrate(f"{event}: " + ", ".join(f"{key} {value}" for key, value in line.items()))
         raise structlog.DropEvent
 
     level = logging.CRITICAL if world is None else logging.DEBUG
     structlog.configure(
-        processors=[tell],
+        processors=[narrate],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=False,
     )

@@ -163,7 +163,7 @@ class World:
     def now(self) -> float:
         return self.clock.monotonic()
 
-    def tell(self, words: str) -> None:
+    def narrate(self, words: str) -> None:
         self.story.append((self.now - BEGIN, words))
 
     # -- the course of time --------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class World:
                 self._pass_until(BEGIN + event.at - SLURM_SAVES_SECONDS)
                 self.saved = self.slurm.saved_state()
             self._pass_until(BEGIN + event.at)
-            self.tell(f"-- {event}")
+            self.narrate(f"-- {event}")
             happen(self, event)
             self.slurm.changes += 1
             self._wake()
@@ -263,7 +263,7 @@ class World:
                 raise
             self.die(RESTART_SECONDS)
             return
-        self.tell("control plane starts")
+        self.narrate("control plane starts")
         self._recovering = False
         self.invariants.started()
         self._wake()
@@ -278,7 +278,7 @@ class World:
         return Stores(engine=engine, **own)
 
     def die(self, seconds: float) -> None:
-        self.tell("control plane is killed")
+        self.narrate("control plane is killed")
         if self.core is not None:
             with self.from_outside():
                 for recovery in self.core.stores.recoveries.running():
@@ -323,7 +323,7 @@ class World:
     def send(self, url: str, body: Mapping[str, Json]) -> None:
         """A ticket: a person repairs the node."""
         node, label = str(body["node"]), str(body["id"])
-        self.tell(f"ticket for {node} at {url}")
+        self.narrate(f"ticket for {node} at {url}")
         self._tickets[label] = ""
         if "about" in body:
             self.invariants.notified_of.update(cast(list[str], body["about"]))
@@ -376,7 +376,7 @@ class World:
 
     def _boot(self, machine: Machine) -> None:
         if not machine.alive:
-            self.tell(f"{machine.name} boots")
+            self.narrate(f"{machine.name} boots")
             machine.boot()
             if machine.name in self.slurm.rebooting():
                 self.slurm.start_node(machine.name)
@@ -388,7 +388,7 @@ class World:
     def _repaired(self, machine: Machine) -> None:
         machine.repair()
         self._boot(machine)
-        self.tell(f"a person has repaired {machine.name}")
+        self.narrate(f"a person has repaired {machine.name}")
         self.ask(Verb.RELEASE, machine.name)
 
     def ask(self, verb: Verb, node: str) -> None:
@@ -410,7 +410,7 @@ class World:
         self._commits_left, self._kill_at_commit = commits, seconds
 
     def set_clock(self, seconds: float) -> None:
-        self.tell(f"the control plane's clock is set by {seconds:+.0f} s")
+        self.narrate(f"the control plane's clock is set by {seconds:+.0f} s")
         self.clock.set_by(seconds)
         self.slurm.changes += 1
         self._tables.epoch += 1
@@ -482,7 +482,7 @@ class SlurmLine:
         effect = Effect(name, arguments)
         if kill is not None and kill.kind is Kind.KILLED_BEFORE_EFFECT:
             self.kill = None
-            world.tell(f"the last that it wanted to do: {effect}")
+            world.narrate(f"the last that it wanted to do: {effect}")
             raise Killed(kill.seconds)
         with world.from_outside():
             world.invariants.before_effect(effect)
@@ -490,9 +490,9 @@ class SlurmLine:
             self._prepare(arguments[0])
         try:
             getattr(self._slurm, name)(*arguments)
-            world.tell(f"Slurm: {effect}")
+            world.narrate(f"Slurm: {effect}")
         except SlurmError as error:
-            world.tell(f"Slurm refuses {effect}: {error}")
+            world.narrate(f"Slurm refuses {effect}: {error}")
             raise
         finally:
             self._slurm.changes += 1
