@@ -62,6 +62,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "doctor": Command("check Slurm and its settings", _cli("doctor", "doctor")),
         "token": Command("create | enroll | list | revoke | allow", _cli("token", "token")),
         "db": Command("check | prune | backup: the database", _cli("db", "db")),
+        "support-bundle": Command("logs, decisions, settings of a time", _cli("support_bundle", "support_bundle")),
         "leave-slurm": Command("end what is kept in Slurm", _cli("leave_slurm", "leave_slurm")),
         "audit": Command("export: who changed what", _cli("audit", "audit")),
     },

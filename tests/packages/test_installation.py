@@ -204,6 +204,10 @@ def restart_what_hangs(machine: Machine) -> None:
         assert "Watchdog timeout" in machine.run(f"journalctl --no-pager --unit={service}")
         machine.run(f"rm -r /run/systemd/system/{service}.service.d")
     machine.run("systemctl daemon-reload")
+    machine.run("understudy support-bundle --since 1h /root/bundle.tar.gz")
+    collected = machine.run("tar --extract --to-stdout --file /root/bundle.tar.gz && rm /root/bundle.tar.gz")
+    assert "Watchdog timeout" in collected, "the journal"
+    assert "cannot be had" not in collected
 
 
 def replace_packages(machine: Machine, folder: str, release: int) -> None:
