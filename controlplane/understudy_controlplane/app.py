@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -24,6 +25,7 @@ from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.jobs import jobs_router
 from understudy_controlplane.api.metrics import metrics_router
 from understudy_controlplane.api.nodes import nodes_router
+from understudy_controlplane.api.openapi import describe
 from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.recoveries import recoveries_router
@@ -60,6 +62,8 @@ from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.retention import RetentionStore
 from understudy_controlplane.store.stores import Stores
 from understudy_controlplane.store.tokens import TokenStore
+
+REFERENCE = Path(__file__).with_name("api") / "reference.html"
 
 LOOP_END_SECONDS = 30.0
 
@@ -192,7 +196,13 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
 
     @app.get("/openapi.json", dependencies=readers, include_in_schema=False)
     async def openapi() -> dict[str, Any]:
-        return app.openapi()
+        return describe(app.openapi())
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        """A page that shows the document above: it has no data itself, and loads nothing from elsewhere."""
+        policy = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+        return Response(REFERENCE.read_text(), media_type="text/html", headers={"Content-Security-Policy": policy})
 
     return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine, reads, admission)
 

@@ -94,7 +94,9 @@ def test_every_route_asks_for_a_token_but_the_health_check_and_those_that_give_o
         if not all(client.request(method, path, headers=one).status_code == 401 for one in headers)
     }
     assert open_to_all == OPEN
-    assert client.get("/docs").status_code == 404
+    page = client.get("/docs")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "http" not in page.text.replace("https://", "http://"), "nothing is loaded from elsewhere"
 
 
 @pytest.mark.parametrize("role", [*PEOPLE, Role.NODE])

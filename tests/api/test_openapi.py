@@ -4,6 +4,8 @@ is no error of the server, and a refusal names its cause.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -134,3 +136,24 @@ def test_the_documents_name_every_code_of_a_refusal_with_its_status() -> None:
     for status, code in CODES.items():
         assert status_of.get(code) == str(status), code
     assert set(ErrorCode) <= status_of.keys()
+
+
+def test_the_document_has_models_for_bodies_and_answers_groups_and_who_may_ask(plane: Plane) -> None:
+    described = plane.client.get("/openapi.json", headers=bearer(Role.VIEWER)).json()
+    models, groups = described["components"]["schemas"], {group["name"] for group in described["tags"]}
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            assert set(operation["tags"]) <= groups
+            assert operation["responses"]["default"]["content"]["application/problem+json"]["schema"] == {
+                "$ref": "#/components/schemas/Refusal"
+            }
+            assert bool(operation["security"]) == (path not in {*OPEN_TO_ALL, "/v1/node-token"}), path
+            if method == "post" and path != "/v1/enrolment":
+                assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"], path
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(described)))
+    assert named <= models.keys()
+    hold = described["paths"]["/v1/nodes/{node}/hold"]["post"]
+    assert hold["responses"]["202"]["content"]["application/json"]["schema"]["$ref"].endswith("/Accepted")
+    assert models["HoldBody"]["examples"] == [
+        {"reason": "new cables", "dry_run": False, "by": "", "for_seconds": 14400.0}
+    ]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field, field_validator
 
@@ -43,6 +44,21 @@ class NodesQuery(NamedQuery):
 
 class GpusQuery(TimedQuery):
     node: Name | None = None
+
+
+class NodeSummary(msgspec.Struct, frozen=True):
+    """A node in a list. `slurm` is its state and flags there, as `IDLE+DRAIN`; null: Slurm does not show it."""
+
+    name: str
+    state: NodeState
+    since: float
+    reason: str
+    slurm: str | None
+    spare: bool
+    jobs: list[int]
+    gpus: int
+    gpus_ok: int
+    heard_at: float | None
 
 
 def nodes_router(deps: ReadDependencies) -> APIRouter:
@@ -88,13 +104,13 @@ def _nodes(deps: ReadDependencies, order: NodeOrder, query: NodesQuery) -> Respo
     if snapshot is None:
         return page([], None)
     heard, wanted = deps.telemetry.heard(), frozenset(expand(query.names or "")) if query.names is not None else None
-    items: list[Record] = []
+    items: list[NodeSummary] = []
     for name in order.after(snapshot.nodes, query.cursor):
         node = snapshot.nodes.get(name)
         if node is None or not _wanted(snapshot, node, query, wanted):
             continue
         if len(items) == query.limit:
-            return page(items, items[-1]["name"])
+            return page(items, items[-1].name)
         items.append(_summary(snapshot, node, heard.get(name)))
     return page(items, None)
 
@@ -108,21 +124,21 @@ def _wanted(snapshot: Snapshot, node: NodeView, query: NodesQuery, names: frozen
     )
 
 
-def _summary(snapshot: Snapshot, node: NodeView, heard: Heard | None) -> Record:
+def _summary(snapshot: Snapshot, node: NodeView, heard: Heard | None) -> NodeSummary:
     slurm = node.slurm
     suspected = ", ".join(one.cause.value for one in node.record.suspicions)
-    return {
-        "name": node.name,
-        "state": node.state.value,
-        "since": node.record.since,
-        "reason": slurm.reason if slurm and slurm.reason else f"suspected: {suspected}" if suspected else "",
-        "slurm": "+".join([slurm.base_state, *sorted(slurm.flags)]) if slurm else None,
-        "spare": node.is_spare,
-        "jobs": [job.key.job_id for job in snapshot.job_on(node.name)],
-        "gpus": len(node.gpus),
-        "gpus_ok": sum(gpu.status is GpuStatus.OK for gpu in node.gpus),
-        "heard_at": heard.at if heard else None,
-    }
+    return NodeSummary(
+        name=node.name,
+        state=node.state,
+        since=node.record.since,
+        reason=slurm.reason if slurm and slurm.reason else f"suspected: {suspected}" if suspected else "",
+        slurm="+".join([slurm.base_state, *sorted(slurm.flags)]) if slurm else None,
+        spare=node.is_spare,
+        jobs=[job.key.job_id for job in snapshot.job_on(node.name)],
+        gpus=len(node.gpus),
+        gpus_ok=sum(gpu.status is GpuStatus.OK for gpu in node.gpus),
+        heard_at=heard.at if heard else None,
+    )
 
 
 def _gpus(deps: ReadDependencies, query: GpusQuery) -> Response:

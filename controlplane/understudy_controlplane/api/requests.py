@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import Field
 
 from understudy_controlplane.api.dependencies import ReadDependencies
-from understudy_controlplane.api.pages import Name, NumberedQuery, known_parameters, numbered_page
+from understudy_controlplane.api.pages import Name, NumberedQuery, known_parameters, page
 from understudy_controlplane.decide import prospects
 from understudy_controlplane.fleet.operator import NODE_VERBS, Request, RequestStatus, Verb, recovery_of
 from understudy_controlplane.fleet.recovery import RecoveryStatus
@@ -17,6 +18,22 @@ from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import Record, RequestFilter
 
 RequestId = Annotated[int, Path(ge=1, le=ID_MAX, description="As the answer to the request shows it.")]
+
+
+class RequestState(msgspec.Struct, frozen=True):
+    """A request, and what became of it; `decision` and `recovery` answered it."""
+
+    id: int
+    verb: Verb
+    subject: str
+    by: str
+    reason: str
+    at: float
+    until: float | None
+    status: RequestStatus
+    why: str
+    decision: int | None
+    recovery: int | None
 
 
 class RequestsQuery(NumberedQuery):
@@ -30,9 +47,7 @@ def requests_router(deps: ReadDependencies) -> APIRouter:
     async def requests(query: Annotated[RequestsQuery, Query()]) -> Response:
         """Operators' requests, and what became of each."""
         only = RequestFilter(node=query.node)
-        return await deps.readers.read(
-            lambda: numbered_page(_requests(deps, query.limit, query.before, only), query.limit)
-        )
+        return await deps.readers.read(lambda: _page(deps, query, only))
 
     @router.get("/requests/{request}")
     async def request(request: RequestId) -> Response:
@@ -42,16 +57,21 @@ def requests_router(deps: ReadDependencies) -> APIRouter:
     return router
 
 
-def _request(deps: ReadDependencies, number: int) -> Record | Response:
+def _page(deps: ReadDependencies, query: RequestsQuery, only: RequestFilter) -> Response:
+    found = _requests(deps, query.limit, query.before, only)
+    return page(found, found[-1].id if len(found) == query.limit else None)
+
+
+def _request(deps: ReadDependencies, number: int) -> RequestState | Response:
     found = _requests(deps, 1, ID_MAX, RequestFilter(id=number))
     return found[0] if found else refuse(404, f"there is no request {number}", "GET /v1/requests lists the requests")
 
 
-def _requests(deps: ReadDependencies, limit: int, before: int, only: RequestFilter) -> list[Record]:
+def _requests(deps: ReadDependencies, limit: int, before: int, only: RequestFilter) -> list[RequestState]:
     return [_shown(deps, row) for row in deps.queries.requests(limit, before, only)]
 
 
-def _shown(deps: ReadDependencies, row: Record) -> Record:
+def _shown(deps: ReadDependencies, row: Record) -> RequestState:
     verb = Verb(row["verb"])
     if verb is Verb.CANCEL:
         row["recovery"] = recovery_of(row["subject"])
@@ -63,8 +83,8 @@ def _shown(deps: ReadDependencies, row: Record) -> Record:
         status, why = _of_node(deps, row, verb)
     else:
         status, why = RequestStatus.DONE, "it took effect at once"
-    names = ("id", "verb", "subject", "by", "reason", "at", "until", "decision", "recovery")
-    return {name: row[name] for name in names} | {"status": status, "why": why}
+    names = ("id", "subject", "by", "reason", "at", "until", "decision", "recovery")
+    return RequestState(verb=verb, status=status, why=why, **{name: row[name] for name in names})
 
 
 def _of_node(deps: ReadDependencies, row: Record, verb: Verb) -> tuple[RequestStatus, str]:

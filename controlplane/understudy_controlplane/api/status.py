@@ -9,16 +9,61 @@ from fastapi import APIRouter, Depends, Response
 
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import known_parameters
+from understudy_controlplane.config import Mode
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.silence import silent_since
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.ingest.answers import JSON
 from understudy_controlplane.store.database import StoreError
-from understudy_controlplane.store.queries import Record
 
 TICK_AGE_MAX_SECONDS = 15.0
 NAMED_MAX = 10
 """Nodes that a problem names."""
+
+
+class SlurmState(msgspec.Struct, frozen=True):
+    read_at: float | None
+    error: str
+
+
+class LoopState(msgspec.Struct, frozen=True):
+    last_tick_at: float
+    tick_seconds: float
+    error: str
+
+
+class SparePool(msgspec.Struct, frozen=True):
+    held: int
+    wanted: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    """`nodes` counts them by state; `problems` needs a person. Nothing here is as long as the fleet."""
+
+    cluster: str
+    mode: Mode
+    paused: str
+    paused_until: float | None
+    breaker: str
+    slurm: SlurmState
+    loop: LoopState
+    nodes: dict[str, int]
+    spares: SparePool
+    incidents_open: int
+    recoveries_running: int
+    problems: list[str]
+
+
+class Health(msgspec.Struct, frozen=True):
+    ok: bool
+    problems: list[str]
+    slurm_error: str
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    ready: bool
+    problems: list[str]
 
 
 def status_router(deps: ReadDependencies) -> APIRouter:
@@ -56,41 +101,34 @@ def _readiness(deps: ReadDependencies) -> Response:
         problems.append("the first tick is not over")
     if pulse.slurm.at is not None and pulse.slurm.error:
         problems.append(f"Slurm cannot be read: {pulse.slurm.error}")
-    body = {"ready": not problems, "problems": problems}
+    body = Readiness(not problems, problems)
     return Response(msgspec.json.encode(body), 503 if problems else 200, media_type=JSON)
 
 
 def _health(deps: ReadDependencies) -> Response:
     problems = _problems(deps)
-    body = {"ok": not problems, "problems": problems, "slurm_error": deps.pulse.slurm.error}
+    body = Health(not problems, problems, deps.pulse.slurm.error)
     return Response(msgspec.json.encode(body), 503 if problems else 200, media_type=JSON)
 
 
-def _summary(deps: ReadDependencies) -> Record:
+def _summary(deps: ReadDependencies) -> Status:
     snapshot, pulse = deps.pulse.snapshot, deps.pulse
     nodes = list(snapshot.nodes.values()) if snapshot else []
     pause = deps.stores.fleet.pause(deps.clock.now())
-    return {
-        "cluster": deps.config.cluster,
-        "mode": deps.config.mode.value,
-        "paused": pause.reason,
-        "paused_until": pause.until,
-        "breaker": deps.stores.repairs.breaker().reason,
-        "slurm": {"read_at": pulse.slurm.at, "error": pulse.slurm.error},
-        "loop": {
-            "last_tick_at": pulse.last_tick_at,
-            "tick_seconds": pulse.tick_seconds,
-            "error": pulse.last_error,
-        },
-        "nodes": dict(Counter(node.state.value for node in nodes)),
-        "spares": {
-            "held": sum(node.is_spare for node in nodes),
-            "wanted": deps.config.spares.count,
-        },
-        "incidents_open": len(deps.stores.incidents.open_incidents()),
-        "recoveries_running": len(deps.stores.recoveries.running()),
-        "problems": _problems(deps) + _warnings(deps),
-    }
+    return Status(
+        cluster=deps.config.cluster,
+        mode=deps.config.mode,
+        paused=pause.reason,
+        paused_until=pause.until,
+        breaker=deps.stores.repairs.breaker().reason,
+        slurm=SlurmState(pulse.slurm.at, pulse.slurm.error),
+        loop=LoopState(pulse.last_tick_at, pulse.tick_seconds, pulse.last_error),
+        nodes=dict(Counter(node.state.value for node in nodes)),
+        spares=SparePool(sum(node.is_spare for node in nodes), deps.config.spares.count),
+        incidents_open=len(deps.stores.incidents.open_incidents()),
+        recoveries_running=len(deps.stores.recoveries.running()),
+        problems=_problems(deps) + _warnings(deps),
+    )
 
 
 def _problems(deps: ReadDependencies) -> list[str]:
@@ -117,6 +155,9 @@ def _warnings(deps: ReadDependencies) -> list[str]:
     limit = deps.config.silence.silent_after_seconds
     views = list(snapshot.nodes.values())
     warnings = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
+    waiting = [one.id for one in snapshot.proposals if one.status is RecoveryStatus.AWAITS_APPROVAL]
+    if waiting:
+        warnings.append(f"{len(waiting)} recoveries wait for approval: see /v1/recoveries?status=awaits_approval")
     with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
     if with_people:
         named = ", ".join(with_people[:NAMED_MAX])

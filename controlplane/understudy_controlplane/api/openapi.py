@@ -1,0 +1,146 @@
+"""The OpenAPI document: what FastAPI knows of the routes, with models of the bodies and answers that msgspec encodes,
+refusals, groups, and the token.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+
+from understudy_agent.wire import (
+    Acknowledgement,
+    Challenge,
+    LauncherAnswer,
+    LauncherReport,
+    NodeToken,
+    NodeTokenRequest,
+    Refusal,
+    Report,
+    RestorePoint,
+)
+from understudy_controlplane.api.nodes import NodeSummary
+from understudy_controlplane.api.operator_requests import Accepted, HoldBody, PauseBody, RequestBody
+from understudy_controlplane.api.requests import RequestState
+from understudy_controlplane.api.status import Health, Readiness, Status
+from understudy_controlplane.ingest.answers import JSON, PROBLEM
+
+Document = dict[str, Any]
+
+OPEN_TO_ALL = ("/healthz", "/readyz", "/v1/challenge", "/v1/node-token")
+
+GROUPS = {
+    "operators": "Requests of operators, and what became of them.",
+    "fleet": "The state of the fleet, of nodes and of jobs.",
+    "record": "What was found, decided and done.",
+    "nodes": "Agents and launchers.",
+    "service": "The control plane itself.",
+}
+RECORD = ("incidents", "decisions", "recoveries", "tickets", "explain")
+AGENTS = ("reports", "launchers", "restore-point", "challenge", "node-token", "enrolment")
+
+SENT: dict[str, type[msgspec.Struct]] = {
+    "/v1/reports": Report,
+    "/v1/launchers": LauncherReport,
+    "/v1/node-token": NodeTokenRequest,
+    "/v1/pause": PauseBody,
+    "/v1/nodes/{node}/hold": HoldBody,
+}
+"""Bodies; of the other requests of operators it is `RequestBody`."""
+
+ANSWERED: dict[str, type[msgspec.Struct]] = {
+    "/healthz": Health,
+    "/readyz": Readiness,
+    "/v1/status": Status,
+    "/v1/requests/{request}": RequestState,
+    "/v1/reports": Acknowledgement,
+    "/v1/launchers": LauncherAnswer,
+    "/v1/restore-point": RestorePoint,
+    "/v1/challenge": Challenge,
+    "/v1/node-token": NodeToken,
+    "/v1/enrolment": NodeToken,
+}
+LISTED: dict[str, type[msgspec.Struct]] = {"/v1/nodes": NodeSummary, "/v1/requests": RequestState}
+"""Records of lists with a model of their own."""
+
+EXAMPLES: dict[type[msgspec.Struct], msgspec.Struct] = {
+    Refusal: Refusal(
+        "Conflict",
+        409,
+        "node_state",
+        "c2 is retired: hold would change nothing",
+        "docs/repair-cycle.md shows which request fits which state",
+    ),
+    RequestBody: RequestBody("the fan is loud", dry_run=True),
+    HoldBody: HoldBody("new cables", for_seconds=14400.0),
+    PauseBody: PauseBody("maintenance of the network", for_seconds=7200.0),
+}
+
+_MODELS = {*SENT.values(), *ANSWERED.values(), *LISTED.values(), *EXAMPLES, Accepted}
+
+
+def describe(document: Document) -> Document:
+    """Of FastAPI's document, which is left as it is."""
+    described = deepcopy(document)
+    _, models = msgspec.json.schema_components(_MODELS, ref_template="#/components/schemas/{name}")
+    for kind, example in EXAMPLES.items():
+        models[kind.__name__]["examples"] = [msgspec.to_builtins(example)]
+    components = described.setdefault("components", {})
+    components["schemas"] = {**components.get("schemas", {}), **models}
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    described["tags"] = [{"name": name, "description": text} for name, text in GROUPS.items()]
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            _describe(operation, method, path)
+    return described
+
+
+def _describe(operation: Document, method: str, path: str) -> None:
+    operation["tags"] = [_group(method, path)]
+    operation["security"] = [] if path in OPEN_TO_ALL else [{"token": []}]
+    answers = operation["responses"]
+    answers.pop("422", None)
+    answers["default"] = _content("A refusal, by RFC 9457.", Refusal, PROBLEM)
+    by_operator = _group(method, path) == "operators" and method == "post"
+    if method == "post" and (by_operator or path in SENT):
+        body = _content("", SENT.get(path, RequestBody))["content"]
+        operation["requestBody"] = {"required": True, "content": body}
+    if by_operator:
+        answers["202"] = _content("What will come of it.", Accepted)
+        answers["200"] = _content("The same, of a dry run: nothing is stored.", Accepted)
+    elif path in ANSWERED:
+        answers["200"] = _content("The answer.", ANSWERED[path])
+    elif path in LISTED or any(one["name"] == "cursor" for one in operation.get("parameters", ())):
+        answers["200"] = {"description": "A page.", "content": {JSON: {"schema": _page(LISTED.get(path))}}}
+
+
+def _group(method: str, path: str) -> str:
+    parts = path.strip("/").split("/")
+    if parts[0] != "v1":
+        return "service"
+    if parts[1] in AGENTS:
+        return "nodes"
+    if method == "post" or parts[1] == "requests":
+        return "operators"
+    return "record" if parts[1] in RECORD else "fleet"
+
+
+def _content(text: str, kind: type[msgspec.Struct], media_type: str = JSON) -> Document:
+    return {"description": text, "content": {media_type: {"schema": _reference(kind)}}}
+
+
+def _reference(kind: type[msgspec.Struct]) -> Document:
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def _page(kind: type[msgspec.Struct] | None) -> Document:
+    record = _reference(kind) if kind else {"type": "object"}
+    return {
+        "type": "object",
+        "required": ["items", "next"],
+        "properties": {
+            "items": {"type": "array", "items": record},
+            "next": {"type": ["string", "integer", "null"], "description": "`cursor` of the next page; null: none."},
+        },
+    }
