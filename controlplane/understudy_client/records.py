@@ -28,6 +28,7 @@ class Status(msgspec.Struct, frozen=True):
     cluster: str
     mode: str
     paused: str
+    paused_until: float | None
     breaker: str
     slurm: SlurmReading
     loop: LoopState

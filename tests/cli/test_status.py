@@ -22,6 +22,7 @@ def status(**changes: Any) -> Status:
         "cluster": "c",
         "mode": "act",
         "paused": "",
+        "paused_until": None,
         "breaker": "",
         "slurm": SlurmReading(NOW - 1, ""),
         "loop": LoopState(NOW - 2, 0.25, ""),
@@ -40,6 +41,12 @@ def test_it_counts() -> None:
     assert "spares      7 of 8" in shown
     assert "Slurm       read 1 s ago" in shown
     assert shown[-1] == "nothing needs a person"
+
+
+def test_it_shows_until_when_it_is_paused_and_what_the_mode_means() -> None:
+    shown = lines(status(mode="approve", paused="moving (alice)", paused_until=NOW), NOW)
+    assert "paused      moving (alice), until 1970-01-12 13:46:40" in shown
+    assert "mode        approve: each recovery waits for an operator" in shown
 
 
 def test_it_names_what_needs_a_person() -> None:

@@ -19,7 +19,7 @@ from understudy_controlplane.store.database import StoreError
 
 TICK_AGE_MAX_SECONDS = 15.0
 NAMED_MAX = 10
-"""Nodes that a problem names."""
+"""Nodes or recoveries that a problem names."""
 
 
 class SlurmState(msgspec.Struct, frozen=True):
@@ -155,15 +155,18 @@ def _warnings(deps: ReadDependencies) -> list[str]:
     limit = deps.config.silence.silent_after_seconds
     views = list(snapshot.nodes.values())
     warnings = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
-    waiting = [one.id for one in snapshot.proposals if one.status is RecoveryStatus.AWAITS_APPROVAL]
+    waiting = [str(one.id) for one in snapshot.proposals if one.status is RecoveryStatus.AWAITS_APPROVAL]
     if waiting:
-        warnings.append(f"{len(waiting)} recoveries wait for approval: see /v1/recoveries?status=awaits_approval")
+        warnings.append(f"recoveries await approval (`understudy recovery approve NUMBER`): {_named(waiting)}")
     with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
     if with_people:
-        named = ", ".join(with_people[:NAMED_MAX])
-        more = f" and {len(with_people) - NAMED_MAX} more" if len(with_people) > NAMED_MAX else ""
-        warnings.append(f"manual repair is needed on {named}{more}: see /v1/tickets")
+        warnings.append(f"manual repair is needed on {_named(with_people)}: see /v1/tickets")
     unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
     if unheard > len(views) / 2:
         warnings.append(f"{unheard} of {len(views)} nodes do not report: check that their agents run")
     return warnings
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"{', '.join(names[:NAMED_MAX])}{more}"

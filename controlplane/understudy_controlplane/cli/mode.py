@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @connected
 def mode(client: Client, as_json: bool) -> None:
-    """Print the mode: observe (decides and records, changes nothing) or act."""
+    """Print the mode: observe (changes nothing), approve (recoveries wait for an operator) or act."""
     from understudy_client import Status
 
     found = client.get("/v1/status", Status).mode

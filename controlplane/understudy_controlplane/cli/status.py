@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.output import print_json
+from understudy_controlplane.cli.output import date, print_json
 
 if TYPE_CHECKING:
     from understudy_client import Client, Status
 
 PROBLEMS_MAX = 10
+MODES = {
+    "observe": ": decides and records, changes nothing",
+    "approve": ": each recovery waits for an operator",
+}
 
 
 @click.command()
@@ -40,8 +44,8 @@ def lines(status: Status, now: float) -> list[str]:
     read = f"read {now - slurm.read_at:.0f} s ago" if slurm.read_at else "not read yet"
     shown = [
         f"cluster     {status.cluster}",
-        f"mode        {status.mode}{': decides and records, changes nothing' if status.mode == 'observe' else ''}",
-        f"paused      {status.paused or 'no'}",
+        f"mode        {status.mode}{MODES.get(status.mode, '')}",
+        f"paused      {status.paused or 'no'}{f', until {date(status.paused_until)}' if status.paused_until else ''}",
         f"breaker     {f'open: {status.breaker}' if status.breaker else 'closed'}",
         f"nodes       {sum(status.nodes.values()):,}{f': {nodes}' if nodes else ''}",
         f"spares      {status.spares.held} of {status.spares.wanted}",

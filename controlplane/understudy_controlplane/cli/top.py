@@ -35,8 +35,7 @@ def top(client: Client, as_json: bool, every: float) -> None:
     if as_json:
         status = client.get("/v1/status", dict)
         lists = {
-            listing.path.removeprefix("/v1/"): client.items(listing.path, dict, ROWS, **chosen)
-            for _, listing, chosen in _lists()
+            title: client.items(listing.path, dict, ROWS, **chosen) for title, (listing, chosen) in _lists().items()
         }
         print_json({"status": status, **lists})
         return
@@ -48,12 +47,21 @@ def top(client: Client, as_json: bool, every: float) -> None:
             time.sleep(every)
 
 
-def _lists() -> list[tuple[str, Listing[Any], dict[str, Chosen]]]:
-    return [
-        ("Recoveries under way", recovery.listing(), {"status": "running"}),
-        ("Open incidents", incident.listing(), {"open": True}),
-        ("Newest decisions", decision.listing(), {}),
-    ]
+def _lists() -> dict[str, tuple[Listing[Any], dict[str, Chosen]]]:
+    return {
+        "awaiting_approval": (recovery.listing(), {"status": "awaits_approval"}),
+        "running": (recovery.listing(), {"status": "running"}),
+        "incidents": (incident.listing(), {"open": True}),
+        "decisions": (decision.listing(), {}),
+    }
+
+
+TITLES = {
+    "awaiting_approval": "Recoveries that await approval",
+    "running": "Recoveries under way",
+    "incidents": "Open incidents",
+    "decisions": "Newest decisions",
+}
 
 
 def frame(client: Client) -> Group:
@@ -64,11 +72,11 @@ def frame(client: Client) -> Group:
     from understudy_client import Status
 
     parts = [Text("\n".join(lines(client.get("/v1/status", Status), time.time())))]
-    for title, listing, chosen in _lists():
+    for title, (listing, chosen) in _lists().items():
         rows = rows_of(client, listing, ROWS, chosen)
         if rows:
             table = "\n".join(table_lines(listing.columns, rows))
-            parts += [Text(f"\n{title}", style="bold"), Text(table, no_wrap=True, overflow="ellipsis")]
+            parts += [Text(f"\n{TITLES[title]}", style="bold"), Text(table, no_wrap=True, overflow="ellipsis")]
     return Group(*parts)
 
 
