@@ -189,7 +189,16 @@ def impatient(rules: str) -> str:
     return rules
 
 
-def configuration(folder: Path, target: str, manager: str) -> str:
+def one_that_waits_for_approval(folder: Path) -> Rehearsal:
+    folder.mkdir()
+    rehearsal = Rehearsal(folder)
+    rehearsal.restart_control_plane("approve")
+    add_tokens(rehearsal.engine)
+    rehearsal.run(2)
+    return rehearsal
+
+
+def configuration(folder: Path, targets: str, manager: str) -> str:
     """That of `scrape.yml`, with its addresses and intervals changed."""
     (folder / "understudy").mkdir()
     (folder / "token").write_text(secret(Role.METRICS))
@@ -201,7 +210,7 @@ def configuration(folder: Path, target: str, manager: str) -> str:
         ("/etc/prometheus/understudy-ca.pem", str(folder / "ca.pem")),
         ("scrape_interval: 15s", "scrape_interval: 500ms"),
         ("scrape_timeout: 10s", "scrape_timeout: 500ms"),
-        ("head1:7117", target),
+        ('"head1:7117"', targets),
     ):
         assert before in sample, before
         sample = sample.replace(before, after)
@@ -210,11 +219,11 @@ def configuration(folder: Path, target: str, manager: str) -> str:
 
 
 def test_each_alert_fires_on_its_fault_and_dashboards_find_what_they_ask_for(tmp_path: Path) -> None:
-    rehearsal = a_fleet(tmp_path)
-    listening = socket.create_server(("127.0.0.1", 0))
-    target = f"127.0.0.1:{listening.getsockname()[1]}"
-    with alertmanager(tmp_path) as (manager, receiver):
-        text = configuration(tmp_path, target, manager)
+    rehearsal, other = a_fleet(tmp_path), one_that_waits_for_approval(tmp_path / "other")
+    listening, others = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
+    target, second = (f"127.0.0.1:{one.getsockname()[1]}" for one in (listening, others))
+    with alertmanager(tmp_path) as (manager, receiver), serving(other.control_plane.app, others):
+        text = configuration(tmp_path, f'"{target}", "{second}"', manager)
         (tmp_path / "understudy/rules.yml").write_text(impatient(RULES.read_text()))
         with prometheus(tmp_path, text) as asked:
             with serving(rehearsal.control_plane.app, listening):
@@ -224,6 +233,9 @@ def test_each_alert_fires_on_its_fault_and_dashboards_find_what_they_ask_for(tmp
                 find_what_dashboards_ask_for(asked)
                 lint(CLIENT.get(f"http://{target}/metrics", headers=bearer(Role.METRICS)).text)
                 fire(rehearsal, target, receiver, tmp_path)
+                other.fail("n3")
+                other.run(2)
+                expect(receiver, "UnderstudyApprovalWaits")
                 assert all_named() - asked.names() == set()
             expect(receiver, "UnderstudyControlPlaneDown")
     assert set(receiver.fired) == set(alerts())

@@ -32,8 +32,8 @@ from understudy_controlplane.live.telemetry import Telemetry
 
 LABELS = {
     "action", "because", "cause", "database", "driver_version", "gpu", "gpu_model", "job_id", "kind", "le", "managed",
-    "model", "node", "outcome", "partition", "partitions", "pci_bus_id", "phase", "python", "rule", "service", "signal",
-    "state", "status", "subject", "user", "uuid", "version", "what", "xid",
+    "mode", "model", "node", "outcome", "partition", "partitions", "pci_bus_id", "phase", "python", "rule", "service",
+    "signal", "state", "status", "subject", "user", "uuid", "version", "what", "xid",
 }  # fmt: skip
 """No reason texts, no names of jobs."""
 

@@ -28,7 +28,14 @@ OTHER_XID = "other"
 GAP_SECONDS_MAX = 60.0
 """Between two ticks that count as time in service: after a longer one, or a clock that was set, it is not known."""
 
-ENDS = tuple(status for status in RecoveryStatus if status is not RecoveryStatus.RUNNING)
+ENDS = (
+    RecoveryStatus.SUCCEEDED,
+    RecoveryStatus.FAILED,
+    RecoveryStatus.SUPERSEDED,
+    RecoveryStatus.OVERTAKEN,
+    RecoveryStatus.CANCELLED,
+)
+"""Of a recovery that has begun; a proposal begins nothing."""
 
 SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OF_A_RECOVERY = (0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)

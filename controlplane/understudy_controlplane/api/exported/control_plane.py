@@ -7,13 +7,14 @@ import platform
 import resource
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from understudy_agent.wire import RELEASE
 from understudy_controlplane.api.certificate import ends_at
 from understudy_controlplane.api.exported.metric import Kind, Metric, Sample, labels_text
-from understudy_controlplane.api.exported.source import Source, one
+from understudy_controlplane.api.exported.source import Source, counted, one
 from understudy_controlplane.config import Mode
 
 PROC = Path("/proc/self")
@@ -70,7 +71,13 @@ def _counter(name: str, documentation: str, value: Callable[[Source], float]) ->
 
 CONTROL_PLANE: tuple[Metric[Source], ...] = (
     Metric("build_info", "1; the release that runs.", _build, ("version", "python", "database")),
-    Metric("acting", "1 while the mode is act.", one(lambda s: s.snapshot.mode is Mode.ACT)),
+    Metric(
+        "mode",
+        "1 for the mode.",
+        counted("mode", [mode.value for mode in Mode], lambda s: Counter([s.snapshot.mode])),
+        ("mode",),
+        "3",
+    ),
     Metric("paused", "1 while an operator has paused the control plane.", one(lambda s: bool(s.snapshot.paused))),
     Metric("loop_age_seconds", "Time since the last tick ended.", one(lambda s: s.now - s.pulse.last_tick_at)),
     _counter("loop_ticks_total", "Ticks that ended.", lambda s: s.pulse.ticks_total),

@@ -12,7 +12,7 @@ from understudy_controlplane.decide.guards import breaker_limit, lately_quaranti
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.detect.silence import fallen_silent
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import RecoveryKind
+from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.subject import SubjectKind
 
 IN_SERVICE = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION})
@@ -45,6 +45,10 @@ def _spares_ready(source: Source) -> int:
 
 def _running_jobs(source: Source) -> Counter[str]:
     return Counter("yes" if job.managed else "no" for job in source.snapshot.jobs.values() if job.running)
+
+
+def _proposals(source: Source) -> int:
+    return sum(one.status is RecoveryStatus.AWAITS_APPROVAL for one in source.snapshot.proposals)
 
 
 def _oldest(source: Source, times: Iterable[float]) -> float:
@@ -115,6 +119,7 @@ FLEET: tuple[Metric[Source], ...] = (
         ("kind",),
         str(len(RecoveryKind)),
     ),
+    Metric("proposals_waiting", "Recoveries that wait for an operator's approval.", one(_proposals)),
     Metric(
         "recovery_age_seconds",
         "Time since the oldest recovery under way was decided.",
