@@ -15,8 +15,11 @@ from understudy_controlplane.fleet.recovery import (
     PoolSwapPlan,
     Recovery,
     RecoveryStatus,
+    RecoveryStep,
     ReleaseJobPlan,
     Rung,
+    StepName,
+    StepStatus,
 )
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 
@@ -70,11 +73,13 @@ def test_one_that_has_ended_is_read_once() -> None:
     assert history.swaps_since(b.NOW + 1) == ((b.NOW + 1, KEY),)
 
 
-def test_what_a_job_may_not_start_on_is_known_with_the_last_time_it_was_decided() -> None:
+def test_what_the_control_plane_has_excluded_for_a_job_is_known_with_the_last_time_it_was_decided() -> None:
     recoveries = Recoveries()
     history = RecoveryHistory(recoveries)
-    for at, names in ((b.NOW, ("n2", "n3")), (b.NOW + 9, ("n3",))):
+    for at, names, attempts in ((b.NOW, ("n2", "n3"), 1), (b.NOW + 9, ("n3",), 2), (b.NOW + 20, ("n2", "n4"), 0)):
         recoveries.add(at, msgspec.structs.replace(HUNG, excluded=names))
+        step = RecoveryStep(0, StepName.EXCLUDE_NODES, StepStatus.DONE, attempts)
+        recoveries.rows[-1] = replace(recoveries.rows[-1], steps=(step,))
     history.refresh(b.NOW)
     assert history.exclusions_since(b.NOW) == {KEY: {"n2": b.NOW, "n3": b.NOW + 9}}
     assert history.exclusions_since(b.NOW + 1) == {KEY: {"n3": b.NOW + 9}}

@@ -18,6 +18,7 @@ from understudy_controlplane.fleet.recovery import (
     RepairAttempt,
     RepairPlan,
     Rung,
+    StepName,
     ValidationPlan,
 )
 from understudy_controlplane.observe.sources import RecoveryReads
@@ -87,10 +88,11 @@ class RecoveryHistory:
         )
 
     def exclusions_since(self, since: float) -> dict[JobKey, dict[str, float]]:
-        """Nodes that a job was to start on no more, and when that was decided last."""
+        """Nodes that the control plane has excluded for a job, and when that was decided last."""
         found: dict[JobKey, dict[str, float]] = {}
         for one in self._since(since):
-            if isinstance(one.plan, PoolSwapPlan) and one.plan.excluded:
+            step = one.step(StepName.EXCLUDE_NODES)
+            if isinstance(one.plan, PoolSwapPlan) and step is not None and step.attempts > 0:
                 found.setdefault(one.plan.job, {}).update(dict.fromkeys(one.plan.excluded, one.decided_at))
         return found
 
