@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.recover.rehearsal import Rehearsal
+from tests.store.query_plans import captured, whole_tables_read_by_postgresql
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 
@@ -28,11 +29,17 @@ def rehearsal(postgres: Postgres, tmp_path: Path) -> Iterator[Rehearsal]:
 
 
 def test_a_gang_leaves_a_broken_node_for_a_spare(rehearsal: Rehearsal) -> None:
-    rehearsal.fail("n2")
-    rehearsal.run_until(lambda: rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"], 60)
-    rehearsal.run(10)
+    engine = rehearsal.control_plane.engine
+    with captured(engine) as statements:
+        rehearsal.fail("n2")
+        rehearsal.run_until(lambda: rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"], 60)
+        rehearsal.run(10)
     assert rehearsal.state_of("n2") is NodeState.QUARANTINED
     assert {one.status for one in rehearsal.recoveries()} == {RecoveryStatus.SUCCEEDED}
+    no_index = "SELECT id FROM decision WHERE reason = 'x'"
+    assert whole_tables_read_by_postgresql(engine, {no_index: [()]}) == {no_index: "decision"}
+    found = whole_tables_read_by_postgresql(engine, statements)
+    assert not found, "\n".join(f"{names}: {query}" for query, names in found.items())
 
 
 def test_a_control_plane_that_is_killed_in_the_middle_goes_on(rehearsal: Rehearsal) -> None:

@@ -95,6 +95,29 @@ def whole_tables_read(engine: Engine, statements: Statements) -> dict[str, str]:
     return found
 
 
+def whole_tables_read_by_postgresql(engine: Engine, statements: Statements) -> dict[str, str]:
+    """The same by PostgreSQL's plans, where it may read a whole table only if no index helps."""
+    found = {}
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SET enable_seqscan = off")
+        for text, values in statements.items():
+            if re.match(r"\s*(SELECT|UPDATE|DELETE)", text):
+                query = f"EXPLAIN (FORMAT JSON) {text}"
+                (plan,) = connection.exec_driver_sql(query, values[0]).scalar_one()
+                scanned = {table for table in _read_whole(plan["Plan"]) if table in GROWING}
+                if scanned:
+                    found[text] = ", ".join(sorted(scanned))
+    return found
+
+
+def _read_whole(step: Mapping[str, Any]) -> Iterator[str]:
+    is_scan = step["Node Type"] in ("Seq Scan", "Index Scan", "Index Only Scan")
+    if is_scan and "Index Cond" not in step:
+        yield step["Relation Name"]
+    for below in step.get("Plans", ()):
+        yield from _read_whole(below)
+
+
 def _scanned(step: str, text: str) -> str | None:
     """The table of a step such as "SCAN d USING INDEX x"; an alias is resolved."""
     match = re.match(r"SCAN (\S+)", step)

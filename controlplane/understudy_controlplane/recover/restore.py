@@ -15,6 +15,10 @@ from understudy_controlplane.store.fleet import FleetStore
 log = structlog.get_logger()
 
 
+KEPT_MAX = 10_000
+"""Restore points in memory."""
+
+
 class RestorePoints:
     def __init__(self, checkpoints: CheckpointStore, fleet: FleetStore, clock: Clock) -> None:
         self._checkpoints = checkpoints
@@ -34,6 +38,8 @@ class RestorePoints:
             self._looked_at, changed = self._checkpoints.checkpoint_news(self._looked_at)
             for row in changed:
                 self._newest.pop(row, None)
+            if len(self._newest) > KEPT_MAX:
+                self._newest.clear()  # most of these jobs have ended
             if job.row not in self._newest:
                 chosen = restore_point.choose(
                     self._checkpoints.complete_checkpoints(job.key), self._checkpoints.anomalies([job.key])
