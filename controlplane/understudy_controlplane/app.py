@@ -25,6 +25,7 @@ from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.jobs import jobs_router
 from understudy_controlplane.api.metrics import metrics_router
 from understudy_controlplane.api.nodes import nodes_router
+from understudy_controlplane.api.observed import observed_router
 from understudy_controlplane.api.openapi import describe
 from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
 from understudy_controlplane.api.readers import Readers
@@ -181,7 +182,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.include_router(node_tokens_router(_node_tokens(config, outside, loop, tokens, admission)))
     app.include_router(launchers_router(core.reports, core.launchers, admission))
     readers = [Depends(admission.require(Permission.READ))]
-    for router in (status_router, nodes_router, jobs_router, recoveries_router, requests_router):
+    for router in (status_router, nodes_router, jobs_router, recoveries_router, requests_router, observed_router):
         app.include_router(router(reads), dependencies=readers)
     app.include_router(metrics_router(reads), dependencies=[Depends(admission.require(Permission.METRICS))])
     app.include_router(health_router(reads))

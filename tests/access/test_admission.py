@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -62,10 +63,7 @@ def plane(tmp_path: Path, clock: SetClock) -> Iterator[ControlPlane]:
 def routes(app: FastAPI) -> list[tuple[str, str]]:
     """Method and path of every route, with something in place of its parameters."""
     described = [
-        (
-            method.upper(),
-            path.replace("{node}", "n1").replace("{job_id}", "7").replace("{recovery}", "1").replace("{request}", "1"),
-        )
+        (method.upper(), re.sub(r"\{\w+\}", "1", path.replace("{node}", "n1").replace("{job_id}", "7")))
         for path, methods in app.openapi()["paths"].items()
         for method in methods
     ]

@@ -16,6 +16,7 @@ from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import QuarantinePlan, RecoveryStatus, StepName
@@ -151,3 +152,19 @@ def test_routes_show_tickets_gpus_and_the_breaker(plane: tuple[TestClient, Store
     metrics = client.get("/metrics").text
     assert "understudy_breaker_open 0.0" in metrics
     assert 'understudy_nodes{state="operator_hold"} 0.0' in metrics
+
+
+def test_an_operator_agrees_with_what_was_only_observed(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
+    client, stores = plane
+    found = Finding(Signal.HARDWARE_FAULT, "xid.79", "n1", b.NOW, "fell off the bus")
+    held = Decision(10, "n1", Action.NOTHING, Because.DRY_RUN, "broken", finding=found)
+    stores.journal.record([Change(held)], b.NOW, {})
+    number = client.get("/v1/decisions").json()["items"][0]["id"]
+    rule = {"rule": "xid.79", "cases": 1, "agreed": 0, "disagreed": 0, "precision": None, "ready": False}
+    assert client.get("/v1/observed?since=0").json() == {"since": 0.0, "rules": [rule], "ready": []}
+    assert ask(f"/v1/decisions/{number}/disagree").status_code == 202
+    assert client.get("/v1/observed?since=0").json()["rules"] == [rule | {"disagreed": 1, "precision": 0.0}]
+    assert ask(f"/v1/decisions/{number}/agree").json()["subject"] == f"decision {number}"
+    assert client.get("/v1/observed?since=0").json()["rules"] == [rule | {"agreed": 1, "precision": 1.0}]
+    assert client.get("/v1/requests").json()["items"][0]["status"] == "done"
+    assert ask("/v1/decisions/999/agree").status_code == 404

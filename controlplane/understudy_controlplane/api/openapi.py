@@ -21,6 +21,7 @@ from understudy_agent.wire import (
     RestorePoint,
 )
 from understudy_controlplane.api.nodes import NodeSummary
+from understudy_controlplane.api.observed import Observed
 from understudy_controlplane.api.operator_requests import Accepted, HoldBody, PauseBody, RequestBody
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.status import Health, Readiness, Status
@@ -37,7 +38,7 @@ GROUPS = {
     "nodes": "Agents and launchers.",
     "service": "The control plane itself.",
 }
-RECORD = ("incidents", "decisions", "recoveries", "tickets", "explain")
+RECORD = ("observed", "incidents", "decisions", "recoveries", "tickets", "explain")
 AGENTS = ("reports", "launchers", "restore-point", "challenge", "node-token", "enrolment")
 
 SENT: dict[str, type[msgspec.Struct]] = {
@@ -53,6 +54,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/healthz": Health,
     "/readyz": Readiness,
     "/v1/status": Status,
+    "/v1/observed": Observed,
     "/v1/requests/{request}": RequestState,
     "/v1/reports": Acknowledgement,
     "/v1/launchers": LauncherAnswer,

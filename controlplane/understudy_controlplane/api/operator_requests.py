@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.access.admission import Admission
-from understudy_controlplane.api.dependencies import NodeName, RecoveryId
+from understudy_controlplane.api.dependencies import DecisionId, NodeName, RecoveryId
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config
@@ -26,7 +26,7 @@ from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb, cancel_subject
+from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb, cancel_subject, decision_subject
 from understudy_controlplane.fleet.operator import Request as AskedFor
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus
 from understudy_controlplane.ingest.answers import ErrorCode, answer, refuse
@@ -123,6 +123,16 @@ def operator_router(deps: OperatorDependencies) -> APIRouter:
     async def approve(recovery: RecoveryId, request: Request) -> Response:
         """Approve a recovery that waits for it, in mode approve. The next round plans it from the newest facts."""
         return await _approve(deps, request, recovery)
+
+    @router.post("/v1/decisions/{decision}/agree", status_code=202)
+    async def agree(decision: DecisionId, request: Request) -> Response:
+        """Agree with a decision that the control plane only observed: the record of its rule shows it."""
+        return await _judge(deps, request, decision, Verb.AGREE)
+
+    @router.post("/v1/decisions/{decision}/disagree", status_code=202)
+    async def disagree(decision: DecisionId, request: Request) -> Response:
+        """Disagree with a decision that the control plane only observed."""
+        return await _judge(deps, request, decision, Verb.DISAGREE)
 
     _add_node_requests(router, deps)
     return router
@@ -255,6 +265,18 @@ async def _answer_proposal(
 def _waits_no_more(recovery: Recovery) -> Response:
     detail = f"recovery {recovery.id} is {recovery.status.value}: it does not wait for approval"
     return refuse(409, detail, f"see GET /v1/recoveries/{recovery.id}", ErrorCode.RECOVERY_STATUS)
+
+
+async def _judge(deps: OperatorDependencies, request: Request, decision: int, verb: Verb) -> Response:
+    identity = await deps.admission.admit(request, Permission.OPERATE)
+    operator_request = await read_request(request, identity)
+    if isinstance(operator_request, Response):
+        return operator_request
+    if not await asyncio.to_thread(deps.repairs.is_decision, decision):
+        return refuse(404, f"there is no decision {decision}", "GET /v1/decisions lists the decisions")
+    subject = decision_subject(decision)
+    number = await _ask(deps, operator_request, verb, subject, {})
+    return accepted(number, subject, verb, Prospect(Outcome.WILL_ACT, "GET /v1/observed counts it for its rule"))
 
 
 async def _request_for_node(deps: OperatorDependencies, request: Request, verb: Verb, node: str) -> Response:

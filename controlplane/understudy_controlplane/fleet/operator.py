@@ -18,6 +18,8 @@ class Verb(StrEnum):
     RESET_BREAKER = "reset-breaker"
     CANCEL = "cancel"  # a recovery under way
     APPROVE = "approve"  # a recovery that waits for it
+    AGREE = "agree"  # with a decision that the control plane only observed
+    DISAGREE = "disagree"
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 
@@ -64,6 +66,19 @@ def cancel_subject(recovery: int) -> str:
 def recovery_of(subject: str) -> int:
     """The recovery that `cancel_subject` names."""
     return int(subject.removeprefix(_RECOVERY))
+
+
+_DECISION = "decision "
+
+
+def decision_subject(decision: int) -> str:
+    """What an answer to a decision is about."""
+    return f"{_DECISION}{decision}"
+
+
+def decision_of(subject: str) -> int:
+    """The decision that `decision_subject` names."""
+    return int(subject.removeprefix(_DECISION))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,29 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, func, select, tuple_
 
+from understudy_controlplane.decide.observed import HeldDecision
 from understudy_controlplane.decide.restore_point import suspicion
+from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import Verb, decision_of
+from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.plan.ettr import AttemptProgress
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore, is_complete
 from understudy_controlplane.store.database import ID_MAX, reading
 
 Record = dict[str, Any]
+
+HELD_FOR_PEOPLE = (Because.DRY_RUN, Because.RULE_DRY_RUN, Because.AWAITS_APPROVAL)
+
+ANSWERED_AS = {
+    RecoveryStatus.APPROVED.value: True,
+    RecoveryStatus.SUPERSEDED.value: True,
+    RecoveryStatus.OVERTAKEN.value: True,
+    RecoveryStatus.CANCELLED.value: False,
+}
+"""Whether a proposal was approved, by its status. One that expired was not answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +162,46 @@ class Queries:
         with reading(self._engine) as connection:
             rows = connection.execute(_page(query, table.c.id, limit, before)).mappings()
             return [{key: value for key, value in row.items() if key != "key"} for row in rows]
+
+    def held_decisions(self, since: float) -> list[HeldDecision]:
+        """Those that would have acted: held back by the mode, by `observe_rules`, or until they are approved."""
+        decision, recovery = tables.decision, tables.recovery
+        query = (
+            select(decision.c.id, decision.c.at, decision.c.subject, decision.c.rule, recovery.c.status)
+            .select_from(decision.outerjoin(recovery, recovery.c.id == decision.c.recovery))
+            .where(
+                decision.c.action == Action.NOTHING.value,
+                decision.c.at >= since,
+                decision.c.because.in_([one.value for one in HELD_FOR_PEOPLE]),
+            )
+            .order_by(decision.c.at, decision.c.id)
+        )
+        with reading(self._engine) as connection:
+            return [
+                HeldDecision(row.id, row.at, row.subject, row.rule, ANSWERED_AS.get(row.status))
+                for row in connection.execute(query)
+            ]
+
+    def verdicts(self, since: float) -> dict[int, bool]:
+        """Decision → whether an operator agreed with it; the last answer counts."""
+        intent = tables.operator_intent
+        query = select(intent.c.subject, intent.c.verb).where(
+            intent.c.verb.in_([Verb.AGREE.value, Verb.DISAGREE.value]), intent.c.at >= since
+        )
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(intent.c.id))
+            return {decision_of(row.subject): row.verb == Verb.AGREE.value for row in rows}
+
+    def administrators_drains(self, since: float) -> dict[str, list[float]]:
+        """Node → when an administrator took it out of service in Slurm."""
+        decision, found = tables.decision, dict[str, list[float]]()
+        query = select(decision.c.subject, decision.c.at).where(
+            decision.c.to_state == NodeState.FOREIGN_DRAIN.value, decision.c.at >= since
+        )
+        with reading(self._engine) as connection:
+            for row in connection.execute(query):
+                found.setdefault(row.subject, []).append(row.at)
+        return found
 
     def requests(self, limit: int, before: int, only: RequestFilter) -> list[Record]:
         """Newest first, each with the decision that answered it and its recovery."""

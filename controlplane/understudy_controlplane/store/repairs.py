@@ -86,6 +86,10 @@ class RepairStore:
             append(connection, entry)
         return number
 
+    def is_decision(self, number: int) -> bool:
+        with reading(self._engine) as connection:
+            return connection.execute(select(_DECISION.c.id).where(_DECISION.c.id == number)).first() is not None
+
     def ended_holds(self, now: float) -> dict[str, Request]:
         """Node → the latest request about it, where that is a hold whose time is over."""
         newer = _INTENT.alias()
