@@ -34,6 +34,9 @@ OTHER_FILES = 256
 
 HEARTBEAT_SECONDS = 1
 
+OPEN_SECONDS = 1800.0
+"""For the database: after an upgrade a large one may need many minutes for its new schema."""
+
 SWITCH_SECONDS = 0.001
 """After this time a thread of Python lets another one run. The loop waits that long for each busy thread, and several
 times for each query.
@@ -204,6 +207,7 @@ def serve(config: Config, outside: Outside | None = None) -> None:
     manager = ServiceManager()
     outside = outside or real_outside(config)
     check_slurm(config, outside.slurm)
+    manager.starting("opens the database", OPEN_SECONDS)
     control_plane = compose_alone(config, replace(outside, stopping=manager.stopping))
     try:
         sockets = listen(config.server)

@@ -143,6 +143,8 @@ def install(names: set[str], flavour: Flavour, cache: Path) -> Path:
     wanted = ["--only-binary=:all:", "--require-hashes", f"--python-version={flavour.python}", *platforms]
     run(*pip, *wanted, f"--target={unfinished / 'files'}", f"--requirement={unfinished / 'lock'}")
     shutil.rmtree(unfinished / "files" / "bin", ignore_errors=True)
+    for tests in [one for one in (unfinished / "files").rglob("tests") if one.is_dir()]:
+        shutil.rmtree(tests)
     (unfinished / "files").rename(folder)
     shutil.rmtree(unfinished)
     return folder
