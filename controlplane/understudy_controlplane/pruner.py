@@ -41,25 +41,29 @@ class Pruner:
         self._clock = clock
         self._stopped = threading.Event()
         self._rows = ROWS_MIN
+        self._watch = ClockWatch(clock)
+        self._due = clock.monotonic() + INTERVAL_SECONDS
 
     def run(self) -> None:
-        """A pass every hour until `stop`. A pass that fails is logged; the next one begins where it ended."""
-        watch = ClockWatch(self._clock)
-        due = self._clock.monotonic() + INTERVAL_SECONDS
+        """A pass every hour until `stop`."""
         while not self._stopped.wait(LOOK_SECONDS):
-            if watch.jump_seconds():
-                due = self._clock.monotonic() + AFTER_JUMP_SECONDS
-            if self._clock.monotonic() < due:
-                continue
-            due = self._clock.monotonic() + INTERVAL_SECONDS
-            try:
-                deleted = self.prune(self.wait)
-            except StoreError as error:
-                log.exception("records_not_deleted", error=type(error).__name__)
-                continue
-            if deleted:
-                shown = ", ".join(f"{table} {count}" for table, count in deleted.items())
-                log.info("records_deleted", count=deleted.total(), what=shown)
+            self.look()
+
+    def look(self) -> None:
+        """Makes a pass if it is time for one. A pass that fails is logged; the next one begins where it ended."""
+        if self._watch.jump_seconds():
+            self._due = self._clock.monotonic() + AFTER_JUMP_SECONDS
+        if self._clock.monotonic() < self._due:
+            return
+        self._due = self._clock.monotonic() + INTERVAL_SECONDS
+        try:
+            deleted = self.prune(self.wait)
+        except StoreError as error:
+            log.exception("records_not_deleted", error=type(error).__name__)
+            return
+        if deleted:
+            shown = ", ".join(f"{table} {count}" for table, count in deleted.items())
+            log.info("records_deleted", count=deleted.total(), what=shown)
 
     def stop(self) -> None:
         self._stopped.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, func, insert, select, update
+from sqlalchemy.exc import OperationalError
+from structlog.testing import capture_logs
 
 from tests import builders as b
 from tests.new_database import new_database
@@ -22,7 +25,7 @@ from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.pruner import Pruner
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_controlplane.store.database import open_database
+from understudy_controlplane.store.database import DatabaseInMemory, open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.repairs import RepairStore
@@ -48,9 +51,15 @@ class StoodClock:
         return self.readings * 0.003
 
 
+@pytest.fixture(scope="module")
+def memory() -> DatabaseInMemory:
+    return DatabaseInMemory()
+
+
 @pytest.fixture
-def database(tmp_path: Path) -> str:
-    return new_database(tmp_path / "fleet.db")
+def engine(memory: DatabaseInMemory) -> Engine:
+    memory.clear()
+    return memory.engine
 
 
 @pytest.fixture
@@ -330,6 +339,77 @@ class TestAPass:
         (rule,) = [one for one in _rules_of("job") if store.expired(one, before, 10) == [1]]
         see(engine, 0, job)
         assert store.delete(rule, before, [1]) == 0
+
+
+class SetClock:
+    def __init__(self) -> None:
+        self.at, self.set_by = NOW, 0.0
+
+    def now(self) -> float:
+        return self.at + self.set_by
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def pass_hours(self, hours: float) -> None:
+        self.at += hours * 3600
+
+
+class TestPasses:
+    def looked(self, engine: Engine, *steps: Callable[[SetClock], None]) -> list[int]:
+        """How many old decisions there are after a look, before and after each step; each look finds a new one."""
+        clock = SetClock()
+        pruner, left = Pruner(RetentionStore(engine), Retention(), clock), list[int]()
+        for step in (lambda _: None, *steps):
+            step(clock)
+            decision(engine, 8)
+            newest(engine)
+            pruner.look()
+            left.append(sum(at < NOW - DAY for at in _times(engine)))
+        return left
+
+    def test_come_every_hour_and_none_comes_in_the_first(self, engine: Engine) -> None:
+        hour = lambda clock: clock.pass_hours(1)  # noqa: E731 - the same step again and again
+        assert self.looked(engine, lambda clock: clock.pass_hours(0.9), hour, lambda _: None, hour) == [1, 2, 0, 1, 0]
+
+    def test_do_not_come_for_a_day_after_the_clock_was_set(self, engine: Engine) -> None:
+        """With a clock that is wrong all records are old."""
+
+        def set_ahead(clock: SetClock) -> None:
+            clock.set_by = 3 * 365 * DAY
+            clock.pass_hours(2)
+
+        def set_back(clock: SetClock) -> None:
+            clock.set_by = 0.0
+            clock.pass_hours(1)
+
+        assert self.looked(engine, set_ahead, set_back, lambda clock: clock.pass_hours(23.5)) == [1, 2, 3, 4]
+        assert rows(engine, tables.recovery) == 4
+
+    def test_that_fail_are_logged_and_the_next_one_works(self, engine: Engine) -> None:
+        def fail(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
+            if failing and statement.startswith("DELETE"):
+                raise OperationalError(statement, None, sqlite3.OperationalError("database or disk is full"))
+
+        failing, clock = True, SetClock()
+        pruner = Pruner(RetentionStore(engine), Retention(), clock)
+        decision(engine, 8)
+        newest(engine)
+        event.listen(engine, "before_cursor_execute", fail)
+        clock.pass_hours(1)
+        with capture_logs() as logged:
+            pruner.look()
+        assert [one["event"] for one in logged] == ["records_not_deleted"]
+        assert rows(engine, tables.decision) == 2
+        failing = False
+        clock.pass_hours(1)
+        pruner.look()
+        assert rows(engine, tables.decision) == 1
+
+
+def _times(engine: Engine) -> list[float]:
+    with engine.connect() as connection:
+        return list(connection.execute(select(tables.decision.c.at)).scalars())
 
 
 def _rules_of(table: str) -> list[Rule]:
