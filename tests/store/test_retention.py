@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from tests import builders as b
 from tests.new_database import new_database
-from tests.store.query_plans import captured, plan_of, whole_tables_read
+from tests.store.query_plans import GROWING, captured, plan_of, whole_tables_read
 from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted
 from understudy_controlplane.config import Retention
 from understudy_controlplane.decide.retention import DAY_SECONDS, limits
@@ -287,6 +287,11 @@ def test_the_newest_row_stays_and_its_number_is_not_given_again(engine: Engine, 
     pruner.prune()
     facts.record("n1", [b.xid_event("n1", 79, sequence=3).event], NOW, lambda _: None)
     assert [one.event.sequence for one in facts.kernel_events(last, 0.0)] == [3]
+
+
+def test_every_table_that_grows_has_a_rule() -> None:
+    forgotten = {rule.table.name for rule in RULES} | {part.table.name for rule in RULES for part in rule.parts}
+    assert GROWING - forgotten == {"audit"}
 
 
 def test_the_audit_is_kept_for_ever(engine: Engine, pruner: Pruner) -> None:
