@@ -14,6 +14,7 @@ from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, RecoveryStatus, RepairAttempt, StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
@@ -86,3 +87,33 @@ def test_a_gang_that_hangs_and_may_not_be_restarted_pages_too() -> None:
 def test_a_gang_without_a_spare_pages_at_once_where_the_site_wants_that(policy: str, count: int) -> None:
     snapshot = broken("n2", for_seconds=1.0, jobs=[b.job()])
     assert len(pages(snapshot, b.config(spares={"no_spare": policy}))) == count
+
+
+def away(
+    *names: str, reason: str = "Node unexpectedly rebooted", user: str = "slurm", for_seconds: float = 3700.0
+) -> list[NodeView]:
+    nodes = []
+    for name in names:
+        slurm = replace(b.slurm_node(name, "DOWN"), reason=reason, reason_user=user)
+        record = b.record(name, NodeState.FOREIGN_DRAIN, since=b.NOW - for_seconds)
+        nodes.append(b.node(name, NodeState.FOREIGN_DRAIN, slurm=slurm, record=record))
+    return nodes
+
+
+def test_nodes_that_slurm_keeps_out_page_a_person_once_and_together() -> None:
+    (page,) = pages(b.snapshot(*away("n2", "n3")))
+    plan = b.plan_as(PagePlan, page.plan)
+    assert (page.row, plan.about) == (93, ("n2", "n3"))
+    assert "Node unexpectedly rebooted" in plan.reason
+    assert "scontrol update nodename=NAME state=resume" in plan.reason
+    sent = [
+        RepairAttempt(1, name, RecoveryKind.PAGE, None, b.NOW - 10, RecoveryStatus.SUCCEEDED) for name in ("n2", "n3")
+    ]
+    assert pages(b.snapshot(*away("n2", "n3"), attempts=tuple(sent))) == []
+
+
+@pytest.mark.parametrize(
+    "changes", [{"reason": "replacing its fan", "user": "alice"}, {"user": "alice"}, {"for_seconds": 3500.0}]
+)
+def test_what_an_administrator_took_or_slurm_took_just_now_pages_no_person(changes: dict[str, Any]) -> None:
+    assert pages(b.snapshot(*away("n2", **changes))) == []

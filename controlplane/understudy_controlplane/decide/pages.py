@@ -1,4 +1,4 @@
-"""A person is notified of what a guard has held back for long: a fault that nothing is done about is not forgotten."""
+"""A person is notified of what waits for long: faults that a guard holds back, and nodes that Slurm keeps out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
+from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -45,11 +46,35 @@ def held_back(current: Round, decisions: Sequence[Decision]) -> Iterator[Finding
     due = [one for one in decisions if _is_due(snapshot, one, current.config)]
     if due:
         about = tuple(dict.fromkeys(one.subject for one in due))
-        names = ", ".join(about[:SHOWN_MAX]) + (", …" if len(about) > SHOWN_MAX else "")
         causes = sorted({one.because.value for one in due})
-        words = f"{len(about)} held back ({names}) by {', '.join(causes)}: {due[0].reason}"
+        words = f"{len(about)} held back ({_shown(about)}) by {', '.join(causes)}: {due[0].reason}"
         evidence = Evidence({"held_back": [*about], "because": [*causes]})
         yield Finding(Signal.HELD_BACK, "guards.held_back", "", snapshot.now, words, evidence, nodes=about)
+
+
+def left_by_slurm(current: Round) -> Iterator[Finding]:
+    """One for all nodes that are due, such as a rack that has lost its power for a moment."""
+    snapshot = current.snapshot
+    if guards.object_to_operator(snapshot) is not None:
+        return
+    long_ago = snapshot.now - current.config.guards.page_after_seconds
+    due = {
+        node.name: node.slurm.reason
+        for node in snapshot.nodes.values()
+        if node.state is NodeState.FOREIGN_DRAIN
+        and node.slurm is not None
+        and node.slurm.left_by_slurm
+        and node.record.since <= long_ago
+        and not _is_paged(snapshot, node.name, node.record.since)
+    }
+    if due:
+        reasons = sorted(set(due.values()))
+        words = (
+            f"Slurm has taken {_shown([*due])} out of service ({'; '.join(reasons[:SHOWN_MAX])}) and keeps them out: "
+            "find the cause, then return each with `scontrol update nodename=NAME state=resume`"
+        )
+        evidence = Evidence({"nodes": [*due], "reasons": [*reasons]})
+        yield Finding(Signal.LEFT_BY_SLURM, "slurm.left", "", snapshot.now, words, evidence, nodes=tuple(due))
 
 
 def page(current: Round, entered: Sequence[Entered]) -> list[Decision]:
@@ -57,7 +82,8 @@ def page(current: Round, entered: Sequence[Entered]) -> list[Decision]:
 
 
 def _page(snapshot: Snapshot, row: Row, finding: Finding) -> Decision:
-    label = f"held-{finding.nodes[0]}-{int(snapshot.now)}"
+    what = "held" if finding.signal is Signal.HELD_BACK else "left"
+    label = f"{what}-{finding.nodes[0]}-{int(snapshot.now)}"
     return Decision(
         row=row.number,
         subject=finding.label,
@@ -80,5 +106,13 @@ def _is_due(snapshot: Snapshot, decision: Decision, config: Config) -> bool:
     at_once = decision.because is Because.NO_SPARE and config.spares.no_spare is NoSpare.PAGE
     if snapshot.now - since < (0.0 if at_once else config.guards.page_after_seconds):
         return False
-    sent = (one for one in snapshot.attempts if one.kind is RecoveryKind.PAGE and one.node == decision.subject)
-    return not any(one.at >= since - SAME_ROUND_SECONDS for one in sent)
+    return not _is_paged(snapshot, decision.subject, since)
+
+
+def _is_paged(snapshot: Snapshot, subject: str, since: float) -> bool:
+    sent = (one for one in snapshot.attempts if one.kind is RecoveryKind.PAGE and one.node == subject)
+    return any(one.at >= since - SAME_ROUND_SECONDS for one in sent)
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN_MAX]) + (f", … ({len(names)} in all)" if len(names) > SHOWN_MAX else "")

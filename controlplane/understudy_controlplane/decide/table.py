@@ -116,6 +116,8 @@ TABLE: tuple[Row, ...] = (
         "the control plane excluded it while it was at fault, so the control plane allows it again"),
     Row(92, (), (Signal.HELD_BACK,), None, Action.PAGE,
         "a guard has held it back for the time after which a person has to look"),
+    Row(93, (), (Signal.LEFT_BY_SLURM,), None, Action.PAGE,
+        "the control plane returns only nodes that it took out of service itself: a person has to look at these"),
     Row(100, (IN_SERVICE, UNKNOWN, PROBATION), (Signal.GANG_HUNG,), SUSPECT, Action.RESTART_GANG,
         "the gang hangs and waits for this node: the gang is restarted, and the node is only a suspect",
         suspects=SuspicionCause.HANG),

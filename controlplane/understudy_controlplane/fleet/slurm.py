@@ -58,6 +58,9 @@ OWN_REASONS = (
 )
 """Beginnings of the reasons with which Slurm itself takes a node out of service."""
 
+REBOOTED = "Node unexpectedly rebooted"
+"""Slurm keeps such a node DOWN, unless ReturnToService is 2."""
+
 OWN_USERS = ("slurm", "root")
 """The user of such reasons: SlurmUser."""
 
@@ -111,6 +114,12 @@ class SlurmNode:
         """Drained, or set down, by Slurm itself: not by a person."""
         out = self.draining or (self.down and not self.lost)
         return out and self.reason_user in OWN_USERS and self.reason.startswith(OWN_REASONS)
+
+    @property
+    def left_by_slurm(self) -> bool:
+        """Slurm itself took the node out of service, and waits for a person to resume it."""
+        rebooted = self.down and self.reason_user in OWN_USERS and self.reason.startswith(REBOOTED)
+        return self.out_by_slurm or rebooted
 
     def taken_down(self, own_prefix: str) -> bool:
         """An administrator or Slurm set it DOWN for another reason than Understudy's."""
