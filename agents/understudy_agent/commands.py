@@ -46,7 +46,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "incident": Command("list | show", _cli("incident", "incident")),
         "decision": Command("list | show: decisions and their reasons", _cli("decision", "decision")),
         "recovery": Command("list | show | cancel | approve", _cli("recovery", "recovery")),
-        "ticket": Command("list | show: manual repairs", _cli("ticket", "ticket")),
+        "ticket": Command("list | show | ack | close: manual repairs", _cli("ticket", "ticket")),
         "explain": Command("node | job | xid | sxid: what was done, and why", _cli("explain", "explain")),
     },
     "The control plane": {

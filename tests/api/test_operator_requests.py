@@ -168,3 +168,17 @@ def test_an_operator_agrees_with_what_was_only_observed(ask: Ask, plane: tuple[T
     assert client.get("/v1/observed?since=0").json()["rules"] == [rule | {"agreed": 1, "precision": 1.0}]
     assert client.get("/v1/requests").json()["items"][0]["status"] == "done"
     assert ask("/v1/decisions/999/agree").status_code == 404
+
+
+def test_a_ticket_is_acknowledged_and_closed_once(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
+    client, stores = plane
+    stores.repairs.open_ticket("n1-17", "n1", {"why": "broken"}, b.NOW)
+    assert ask("/v1/tickets/1/ack", role=Role.OPERATOR).json()["subject"] == "ticket 1"
+    shown = client.get("/v1/tickets/1").json()
+    assert (shown["acknowledged_by"], shown["closed_at"]) == ("operator", None)
+    assert ask("/v1/tickets/1/close", {"reason": "x", "dry_run": True}).json()["request"] is None
+    assert ask("/v1/tickets/1/close").status_code == 202
+    assert client.get("/v1/tickets?open=true").json()["items"] == []
+    again = ask("/v1/tickets/1/ack")
+    assert (again.status_code, again.json()["code"]) == (409, "conflict")
+    assert ask("/v1/tickets/2/ack").status_code == 404

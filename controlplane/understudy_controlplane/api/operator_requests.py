@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.access.admission import Admission
-from understudy_controlplane.api.dependencies import DecisionId, NodeName, RecoveryId
+from understudy_controlplane.api.dependencies import DecisionId, NodeName, RecoveryId, TicketId
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config
@@ -135,7 +135,20 @@ def operator_router(deps: OperatorDependencies) -> APIRouter:
         return await _judge(deps, request, decision, Verb.DISAGREE)
 
     _add_node_requests(router, deps)
+    _add_tickets(router, deps)
     return router
+
+
+def _add_tickets(router: APIRouter, deps: OperatorDependencies) -> None:
+    @router.post("/v1/tickets/{ticket}/ack", status_code=202)
+    async def acknowledge(ticket: TicketId, request: Request) -> Response:
+        """Acknowledge a ticket: others see who deals with it."""
+        return await _answer_ticket(deps, request, ticket, Verb.ACKNOWLEDGE_TICKET)
+
+    @router.post("/v1/tickets/{ticket}/close", status_code=202)
+    async def close(ticket: TicketId, request: Request) -> Response:
+        """Close a ticket. Its node stays in manual repair until it is released."""
+        return await _answer_ticket(deps, request, ticket, Verb.CLOSE_TICKET)
 
 
 def _add_node_requests(router: APIRouter, deps: OperatorDependencies) -> None:
@@ -265,6 +278,36 @@ async def _answer_proposal(
 def _waits_no_more(recovery: Recovery) -> Response:
     detail = f"recovery {recovery.id} is {recovery.status.value}: it does not wait for approval"
     return refuse(409, detail, f"see GET /v1/recoveries/{recovery.id}", ErrorCode.RECOVERY_STATUS)
+
+
+TICKETS = {
+    Verb.ACKNOWLEDGE_TICKET: "GET /v1/tickets shows who deals with it",
+    Verb.CLOSE_TICKET: "it is closed; its node stays in manual repair until it is released",
+}
+"""What comes of the answer to a ticket."""
+
+
+async def _answer_ticket(deps: OperatorDependencies, request: Request, ticket: int, verb: Verb) -> Response:
+    identity = await deps.admission.admit(request, Permission.OPERATE)
+    operator_request = await read_request(request, identity)
+    if isinstance(operator_request, Response):
+        return operator_request
+    found = await asyncio.to_thread(deps.repairs.tickets, 1, number=ticket)
+    if not found:
+        return refuse(404, f"there is no ticket {ticket}", "GET /v1/tickets lists the tickets")
+    closed = refuse(409, f"ticket {ticket} is closed already", f"see GET /v1/tickets/{ticket}")
+    if found[0]["closed_at"] is not None:
+        return closed
+    subject, prospect = f"ticket {ticket}", Prospect(Outcome.WILL_ACT, TICKETS[verb])
+    if operator_request.dry_run:
+        return accepted(None, subject, verb, prospect)
+    entry = AuditEntry.of_request(identity, deps.clock.now(), verb.value, subject, operator_request.reason)
+    store = deps.repairs.acknowledge_ticket if verb is Verb.ACKNOWLEDGE_TICKET else deps.repairs.close_ticket
+    number = await asyncio.to_thread(store, ticket, entry)
+    if number is None:  # another operator was faster
+        return closed
+    log_audited(entry)
+    return accepted(number, subject, verb, prospect)
 
 
 async def _judge(deps: OperatorDependencies, request: Request, decision: int, verb: Verb) -> Response:

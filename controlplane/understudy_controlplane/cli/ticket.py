@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, number_argument, print_item, print_items
 from understudy_controlplane.cli.output import date
+from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
     from understudy_client import Client, Ticket
@@ -47,3 +48,21 @@ def listing() -> Listing[Ticket]:
 def show(client: Client, as_json: bool, number: int) -> None:
     """One ticket, with its evidence."""
     print_item(client, f"/v1/tickets/{number}", as_json)
+
+
+@ticket.command("ack")
+@number_argument
+@request_options
+@connected
+def acknowledge(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
+    """Acknowledge a ticket: others see who deals with it."""
+    send(client, as_json, Requests([f"/v1/tickets/{number}/ack"], **options))
+
+
+@ticket.command("close")
+@number_argument
+@request_options
+@connected
+def close(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
+    """Close a ticket. Its node stays in manual repair until it is released."""
+    send(client, as_json, Requests([f"/v1/tickets/{number}/close"], **options))

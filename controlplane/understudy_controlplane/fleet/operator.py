@@ -20,6 +20,8 @@ class Verb(StrEnum):
     APPROVE = "approve"  # a recovery that waits for it
     AGREE = "agree"  # with a decision that the control plane only observed
     DISAGREE = "disagree"
+    ACKNOWLEDGE_TICKET = "acknowledge-ticket"
+    CLOSE_TICKET = "close-ticket"
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 

@@ -117,6 +117,25 @@ class RepairStore:
         with self._engine.begin() as connection:
             insert_new(connection, tables.ticket, [row])
 
+    def acknowledge_ticket(self, number: int, entry: AuditEntry) -> int | None:
+        """The number of the request; None: there is no such open ticket."""
+        return self._answer_ticket(number, entry, {"acknowledged_at": entry.at, "acknowledged_by": entry.who})
+
+    def close_ticket(self, number: int, entry: AuditEntry) -> int | None:
+        """Its node stays what it is. See `acknowledge_ticket`."""
+        return self._answer_ticket(number, entry, {"closed_at": entry.at})
+
+    def _answer_ticket(self, number: int, entry: AuditEntry, values: Mapping[str, Any]) -> int | None:
+        table = tables.ticket
+        is_open = (table.c.id == number, table.c.closed_at.is_(None))
+        request = {"at": entry.at, "verb": entry.action, "reason": entry.reason, "by": entry.who}
+        with self._engine.begin() as connection:
+            if not connection.execute(update(table).where(*is_open).values(**values)).rowcount:
+                return None
+            asked = _ask(connection, {**request, "subject": entry.subject, "answered_at": entry.at})
+            append(connection, entry)
+        return asked
+
     def ticket_sent(self, label: str, now: float) -> None:
         table = tables.ticket
         with self._engine.begin() as connection:

@@ -448,7 +448,9 @@ ticket = Table(
     Column("node", String(255), nullable=False),
     Column("opened_at", Double, nullable=False),
     Column("sent_at", Double),  # when the webhook took it, or at once where there is none
-    Column("closed_at", Double),  # when the node left manual repair
+    Column("closed_at", Double),  # when the node left manual repair, or an operator closed it
+    Column("acknowledged_at", Double),  # when an operator took it over
+    Column("acknowledged_by", String(255), nullable=False, server_default=""),
     Column("body", JSON, nullable=False),
     UniqueConstraint("label"),
     Index("ix_ticket_node", "node"),
