@@ -110,6 +110,23 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
+class RuleRecord(msgspec.Struct, frozen=True):
+    """What a rule would have done while the control plane observed, and how often people agreed."""
+
+    rule: str
+    cases: int
+    agreed: int
+    disagreed: int
+    precision: float | None
+    ready: bool
+
+
+class Observed(msgspec.Struct, frozen=True):
+    since: float
+    rules: tuple[RuleRecord, ...]
+    ready: tuple[str, ...]
+
+
 class Ticket(msgspec.Struct, frozen=True):
     id: int
     node: str

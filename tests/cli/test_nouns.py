@@ -9,7 +9,8 @@ from rich.console import Console
 
 from tests.cli.conftest import Served, run
 from tests.tokens import secret
-from understudy_client import Client
+from understudy_client import Client, RuleRecord
+from understudy_controlplane.cli.observed import record_lines
 from understudy_controlplane.cli.top import frame
 from understudy_controlplane.fleet.identity import Role
 
@@ -122,3 +123,18 @@ def test_a_node_is_explained(observing: Served) -> None:
     assert json.loads(observing.run("explain", "node", "n4", "--json"))["record"]["name"] == "n4"
     assert "node n9 is not known" in observing.run("explain", "node", "n9", status=1)
     assert "job 99 is not known" in observing.run("explain", "job", "99", status=1)
+
+
+def test_the_record_of_each_rule_can_be_read_and_answered(observing: Served) -> None:
+    assert observing.run("observed", "--since", "7d") == "no rule would have acted\n"
+    assert json.loads(observing.run("observed", "--json"))["rules"] == []
+    assert "there is no decision 99" in observing.run("decision", "agree", "99", "the fan is broken", status=1)
+
+
+def test_the_record_of_a_rule_names_how_often_people_agreed() -> None:
+    rules = (RuleRecord("xid.79", 4, 3, 0, 1.0, ready=True), RuleRecord("node.dead", 2, 0, 0, None, ready=False))
+    assert record_lines(rules) == [
+        "rule       cases  agreed  disagreed  precision  ready for act",
+        "xid.79     4      3       0          100%       yes",
+        "node.dead  2      0       0                     no",
+    ]

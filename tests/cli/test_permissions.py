@@ -75,6 +75,9 @@ REQUESTS = [
     ("pause", "x"),
     ("resume", "x"),
     ("recovery", "cancel", "1", "x"),
+    ("recovery", "approve", "1", "x"),
+    ("decision", "agree", "1", "x"),
+    ("decision", "disagree", "1", "x"),
     ("job", "trust-checkpoints", "1", "x"),
     ("breaker", "reset", "x"),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
@@ -11,6 +11,7 @@ from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.durations import PAST
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, number_argument, print_item, print_items
 from understudy_controlplane.cli.output import date
+from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
     from understudy_client import Client, Decision
@@ -53,3 +54,21 @@ def listing() -> Listing[Decision]:
 def show(client: Client, as_json: bool, number: int) -> None:
     """One decision, with its evidence."""
     print_item(client, f"/v1/decisions/{number}", as_json)
+
+
+@decision.command("agree")
+@number_argument
+@request_options
+@connected
+def agree(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
+    """Agree with a decision that was only observed: `understudy observed` counts it for its rule."""
+    send(client, as_json, Requests([f"/v1/decisions/{number}/agree"], **options))
+
+
+@decision.command("disagree")
+@number_argument
+@request_options
+@connected
+def disagree(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
+    """Disagree with a decision that was only observed."""
+    send(client, as_json, Requests([f"/v1/decisions/{number}/disagree"], **options))
