@@ -74,7 +74,7 @@ def add(engine: Engine, table: Any, **values: Any) -> int:
 
 def decision(engine: Engine, age_days: float, action: str = "nothing", **values: Any) -> int:
     fixed = {"key": "k", "table_row": 1, "rule": "", "subject": "n1", "because": "rule", "reason": "", "evidence": {}}
-    return add(engine, tables.decision, at=NOW - age_days * DAY, action=action, **fixed, **values)
+    return add(engine, tables.decision, **fixed | {"at": NOW - age_days * DAY, "action": action} | values)
 
 
 def incident(engine: Engine, opened_days: float, closed_days: float | None = None) -> int:
@@ -124,6 +124,14 @@ class TestDecisions:
         newest(engine)
         assert pruner.prune() == {"decision": 1}
         assert (old in ids(engine, tables.decision), young in ids(engine, tables.decision)) == (False, True)
+
+    def test_that_would_have_acted_stay_as_long_as_events(self, engine: Engine, pruner: Pruner) -> None:
+        """The record of mode observe: how often people agreed with a rule."""
+        decision(engine, 91, because="dry_run")
+        stay = [decision(engine, 89, because=because) for because in ("dry_run", "rule_dry_run", "awaits_approval")]
+        newest(engine)
+        assert pruner.prune() == {"decision": 1}
+        assert ids(engine, tables.decision)[:3] == stay
 
     def test_of_an_incident_to_do_nothing_stay_as_long_as_events_and_always_while_it_is_open(
         self, engine: Engine, pruner: Pruner

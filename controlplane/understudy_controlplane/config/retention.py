@@ -20,7 +20,10 @@ class Retention(Section):
         "tickets, and requests of operators. Older ones are deleted.",
     )
     idle_decisions_days: float = Field(
-        7.0, ge=7, description="The same for decisions to do nothing. Those of an incident stay for `events_days`."
+        7.0,
+        ge=7,
+        description="The same for decisions to do nothing. Those of an incident, and those that would "
+        "have acted in mode `act`, stay for `events_days`.",
     )
     events_days: float = Field(
         90.0, ge=HISTORY_DAYS, description="The same for kernel events, hardware events and refusals of the Prolog."

@@ -66,6 +66,10 @@ class Because(StrEnum):
     CANCELLED = "cancelled"  # an operator cancelled the recovery that this would repeat
 
 
+HELD_FOR_PEOPLE = (Because.DRY_RUN, Because.RULE_DRY_RUN, Because.AWAITS_APPROVAL)
+"""Why decisions do nothing that would have acted: the mode, `observe_rules`, an approval that is awaited."""
+
+
 class DecisionKey(NamedTuple):
     """Two decisions with the same key say the same."""
 

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, func, se
 
 from understudy_controlplane.decide.observed import HeldDecision
 from understudy_controlplane.decide.restore_point import suspicion
-from understudy_controlplane.fleet.decision import Action, Because
+from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action
 from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb, decision_of
@@ -21,8 +21,6 @@ from understudy_controlplane.store.checkpoints import CheckpointStore, is_comple
 from understudy_controlplane.store.database import ID_MAX, reading
 
 Record = dict[str, Any]
-
-HELD_FOR_PEOPLE = (Because.DRY_RUN, Because.RULE_DRY_RUN, Because.AWAITS_APPROVAL)
 
 ANSWERED_AS = {
     RecoveryStatus.APPROVED.value: True,

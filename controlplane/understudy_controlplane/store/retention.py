@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Engine, Select, Table, and_, bindparam, delete, exists, func, or_, select
 
 from understudy_controlplane.decide.retention import Limits, RecordClass
-from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action
 from understudy_controlplane.fleet.node import IN_REPAIR
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.store import tables
@@ -72,6 +72,7 @@ def _rules() -> Iterator[Rule]:
         and_(
             is_idle,
             _DECISION.c.at < _before(RecordClass.IDLE_DECISIONS),
+            _DECISION.c.because.not_in([one.value for one in HELD_FOR_PEOPLE]),  # the record of their rules
             _DECISION.c.incident.is_(None),
             _DECISION.c.recovery.is_(None),
         ),
