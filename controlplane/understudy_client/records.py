@@ -131,6 +131,7 @@ class Ticket(msgspec.Struct, frozen=True):
     id: int
     node: str
     opened_at: float
+    acknowledged_by: str
     closed_at: float | None
 
 

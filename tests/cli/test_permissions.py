@@ -76,6 +76,8 @@ REQUESTS = [
     ("resume", "x"),
     ("recovery", "cancel", "1", "x"),
     ("recovery", "approve", "1", "x"),
+    ("ticket", "ack", "1", "x"),
+    ("ticket", "close", "1", "x"),
     ("decision", "agree", "1", "x"),
     ("decision", "disagree", "1", "x"),
     ("job", "trust-checkpoints", "1", "x"),

@@ -37,6 +37,7 @@ def listing() -> Listing[Ticket]:
         "ticket": lambda one: one.id,
         "node": lambda one: one.node,
         "opened": lambda one: date(one.opened_at),
+        "acknowledged by": lambda one: one.acknowledged_by,
         "closed": lambda one: date(one.closed_at),
     }
     return Listing("/v1/tickets", Ticket, columns)
