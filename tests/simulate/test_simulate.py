@@ -88,3 +88,13 @@ def test_a_failing_scenario_is_shrunk_to_the_events_that_it_needs() -> None:
         violation = simulate(longer).violation
         assert violation is not None
         assert len(shrink(longer, violation).events) <= len(needed.events)
+
+
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_in_mode_approve_everything_holds_that_holds_in_mode_act(seed: int) -> None:
+    drawn = draw(seed)
+    settings = msgspec.structs.replace(drawn.settings, observes=False, approves=True)
+    outcome = simulate(msgspec.structs.replace(drawn, settings=settings))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.world.core is not None
+    assert any(one.approved_at for one in outcome.world.core.stores.recoveries.newest(1000)), "nothing was approved"

@@ -116,6 +116,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
 
     spares: int = 2
     observes: bool = False
+    approves: bool = False  # a person approves each recovery, some seconds after it was proposed
     repairs: bool = True
     validates: bool = True
     no_spare: NoSpare = NoSpare.IDLE

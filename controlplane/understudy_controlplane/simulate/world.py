@@ -15,6 +15,7 @@ import msgspec
 from understudy_controlplane.app import Core, Outside, assemble
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import prospects
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, RecoveryStatus, StepStatus
@@ -53,6 +54,9 @@ PERSON_SECONDS = (20.0, 90.0)
 """How long a person takes from a ticket to the repaired node."""
 
 
+APPROVES_SECONDS = 3.0
+
+
 class Killed(BaseException):
     """The control plane's process ends here. It is started again after `seconds`."""
 
@@ -66,7 +70,7 @@ def configuration(scenario: Scenario) -> Config:
     return Config.model_validate(
         {
             "cluster": CLUSTER,
-            "mode": "observe" if settings.observes else "act",
+            "mode": "observe" if settings.observes else "approve" if settings.approves else "act",
             "guards": {
                 "quarantined_nodes_max": 3 * size,
                 "waiting_share": 0,
@@ -219,6 +223,8 @@ class World:
         assert core is not None
         self.ticks += 1
         before = self.invariants.activity()
+        if self.scenario.settings.approves:
+            self._approve(core)
         try:
             if core.loop.pulse.ticks_total:  # the first round comes before any report
                 self.cluster.deliver(core, self.now)
@@ -422,6 +428,15 @@ class World:
         with self.from_outside(), suppress(Killed):
             self.core.stores.fleet.add_intent(verb.value, "a person asks for it", "alice", self.clock.now())
             self.invariants.switched(verb)
+
+    def _approve(self, core: Core) -> None:
+        now = self.clock.now()
+        with self.from_outside(), suppress(Killed):
+            for one in core.stores.recoveries.proposals(now):
+                if one.status is RecoveryStatus.AWAITS_APPROVAL and now - one.decided_at >= APPROVES_SECONDS:
+                    subject, why = cancel_subject(one.id), "a person approves it"
+                    entry = AuditEntry.on_host("alice", now, Verb.APPROVE.value, subject, why)
+                    core.stores.recoveries.approve(one.id, entry)
 
     def cancel_recovery(self) -> None:
         if self.core is None:
