@@ -104,7 +104,7 @@ class Client:
         given = {name: value for name, value in parameters.items() if value is not None}
         try:
             response = self._http.request(method, address, params=given or None, json=body)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a host such as "a..b"
             raise UnreachableError(
                 f"{self.url}: no answer: {error}; check that `understudy serve` runs there, or name another URL with "
                 "--url or UNDERSTUDY_URL"

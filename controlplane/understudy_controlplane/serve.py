@@ -162,6 +162,8 @@ def listen(server: Server) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 sockets[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sockets[-1].bind(address)
+    except UnicodeError as error:
+        raise ConfigError(f"server.host: {server.host!r} is no host name; set an address of this host") from error
     except OSError as error:
         for one in sockets:
             one.close()

@@ -112,6 +112,12 @@ def test_a_port_that_is_taken_is_named(usable: dict[str, Any]) -> None:
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use; `ss -ltnp" in detail
 
 
+def test_a_host_that_can_have_no_address_is_named(usable: dict[str, Any]) -> None:
+    found = problems(b.config(server=usable | {"host": "no..name"}, repair={"webhook": "http://no..name/x"}))
+    assert "'no..name' is no host name; set an address of this host" in found["server.host, server.port"]
+    assert "no..name" in found["repair.webhook"]
+
+
 def test_the_control_plane_itself_may_have_the_port(usable: dict[str, Any], observing: Served) -> None:
     port = int(observing.url.rpartition(":")[2])
     assert problems(b.config(server=usable | {"port": port})) == {}
@@ -127,7 +133,7 @@ def test_slurm_is_read(usable: dict[str, Any]) -> None:
     ("addresses", "cause"),
     [
         ({"n9": ["127.0.0.1"]}, "Slurm has no node 'n9'"),
-        ({"n1": ["understudy.invalid"]}, "'understudy.invalid' of n1 has no address; write an IP address"),
+        ({"n1": ["no..name"]}, "'no..name' of n1 has no address; write an IP address"),
     ],
 )
 def test_addresses_of_nodes_are_looked_up(usable: dict[str, Any], addresses: dict[str, list[str]], cause: str) -> None:

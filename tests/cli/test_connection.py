@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "none: cannot be used" in printed
 
 
-@pytest.mark.parametrize("address", [NO_ONE_LISTENS, "http://[", "nothing", "http://understudy.invalid:7117"])
+@pytest.mark.parametrize("address", [NO_ONE_LISTENS, "http://[", "nothing", "http://no..name:7117"])
 def test_a_control_plane_that_does_not_answer_is_named(address: str, tmp_path: Path) -> None:
     assert f"{address}: no answer" in run("status", "--url", address, home=tmp_path, status=4)
 

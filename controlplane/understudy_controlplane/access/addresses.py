@@ -72,5 +72,5 @@ def addresses_of_host(host: str) -> list[str]:
     """Empty where the name has none."""
     try:
         return [str(one[4][0]) for one in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-    except OSError:
+    except (OSError, UnicodeError):  # UnicodeError: it can be no host's name, such as "a..b"
         return []

@@ -188,6 +188,6 @@ def _webhook(url: str) -> str:
     port = parsed.port or (443 if parsed.scheme == "https" else 80)
     try:
         socket.create_connection((parsed.host, port), CONNECT_SECONDS).close()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host such as "a..b"
         raise Wrong(f"cannot connect to {parsed.host} port {port}: {error}; set the URL of a receiver") from error
     return f"{parsed.host} port {port} accepts connections"
