@@ -183,7 +183,7 @@ def refuse_another_cluster(machine: Machine) -> None:
         "failed",
     ]
     assert "this host's Slurm is the cluster 'mycluster', not 'other'" in machine.run(
-        "journalctl --no-pager --lines=5 --unit=understudy-controlplane"
+        "journalctl --no-pager --lines=50 --unit=understudy-controlplane"
     )
     machine.run(change.format("other", "mycluster"))
     machine.run("systemctl start understudy-controlplane")
