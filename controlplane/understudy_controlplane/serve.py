@@ -18,6 +18,7 @@ import uvicorn
 
 from understudy_agent.systemd import ServiceManager
 from understudy_controlplane.api.connections import limited_http
+from understudy_controlplane.api.server import Server as HttpServer
 from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config, ConfigError, Limits, Server
@@ -198,7 +199,8 @@ def server_of(
         ssl_certfile=certificate.certificate if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    return TlsServer(settings, certificate) if certificate else uvicorn.Server(settings)
+    stopping = control_plane.launchers.end_polls
+    return TlsServer(settings, certificate, stopping) if certificate else HttpServer(settings, stopping)
 
 
 def serve(config: Config, outside: Outside | None = None) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -154,3 +156,19 @@ def test_certificate_and_key_belong_together() -> None:
 )
 def test_a_control_plane_knows_whether_others_can_connect(host: str, local: bool) -> None:
     assert parse_config(f'cluster = "c"\n[server]\nhost = "{host}"', "site.toml").server.is_local is local
+
+
+def test_a_client_that_keeps_an_idle_connection_does_not_delay_the_stop(
+    server: TlsServer, certificates: tuple[CertificateFiles, CertificateFiles]
+) -> None:
+    """As agents do: nothing reads such a connection, so nothing answers that it ends."""
+    address = ("127.0.0.1", server.servers[0].sockets[0].getsockname()[1])
+    context = ssl.create_default_context(cafile=certificates[0].certificate)
+    with socket.create_connection(address) as plain, context.wrap_socket(plain, server_hostname=address[0]) as idle:
+        idle.sendall(b"GET / HTTP/1.1\r\nhost: it\r\n\r\n")
+        assert idle.recv(65_536).startswith(b"HTTP/1.1 200")
+        server.should_exit = True
+        began = time.monotonic()
+        while server.server_state.connections:
+            assert time.monotonic() - began < 3
+            time.sleep(0.02)

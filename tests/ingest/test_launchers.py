@@ -171,6 +171,15 @@ def test_a_poll_is_answered_after_its_wait_seconds(route: Route) -> None:
     assert 0.15 < time.monotonic() - begun < 2.0
 
 
+def test_polls_end_when_the_control_plane_stops(route: Route) -> None:
+    timer = threading.Timer(0.3, route.launchers.end_polls)
+    timer.start()
+    begun = time.monotonic()
+    assert "orders" not in route.post(wait_seconds=10.0).json()
+    assert "orders" not in route.post(wait_seconds=10.0).json(), "nor does another one wait"
+    assert time.monotonic() - begun < 5.0
+
+
 def test_unknown_fields_of_a_newer_launcher_are_ignored(route: Route) -> None:
     body = msgspec.to_builtins(report())
     body |= {"colour": "red", "state": body["state"] | {"mood": "good"}}

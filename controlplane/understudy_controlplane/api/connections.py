@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from understudy_agent.wire import REPORT_BYTES_MAX
 from understudy_controlplane.config import Limits
 
+CLOSE_SECONDS = 0.5
 HEAD_BYTES_MAX = 65_536
 HEADERS_MAX = 128
 REQUEST_BYTES_MAX = HEAD_BYTES_MAX + 4 * REPORT_BYTES_MAX
@@ -59,6 +60,12 @@ class LimitedHttp(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         elif self._bytes > REQUEST_BYTES_MAX:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+    def shutdown(self) -> None:
+        """With TLS the client has to answer that the connection ends, and one that keeps it idle does not read it."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
     def on_message_begin(self) -> None:
         self._in_head = True

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 import uvicorn
+
+from understudy_controlplane.api.server import Server
 
 log = structlog.get_logger()
 
@@ -45,11 +48,13 @@ class CertificateFiles:
         context.load_cert_chain(self.certificate, self.key, password=_no_passphrase)
 
 
-class TlsServer(uvicorn.Server):
+class TlsServer(Server):
     """New connections get the certificate that is in the files; open ones keep the one that they have."""
 
-    def __init__(self, config: uvicorn.Config, files: CertificateFiles) -> None:
-        super().__init__(config)
+    def __init__(
+        self, config: uvicorn.Config, files: CertificateFiles, stopping: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(config, stopping)
         self._files = files
         self._loaded = files.changed_at()
 

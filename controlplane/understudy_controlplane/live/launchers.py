@@ -39,6 +39,7 @@ class Launchers:
         self._orders: dict[int, LauncherOrders] = {}
         self._earlier: dict[tuple[int, int], EarlierAllocations] = {}
         self._waiters: dict[int, _Waiter] = {}
+        self._stops = False
 
     def note(self, gang: Gang) -> bool:
         """Returns whether its state is new. A report of an earlier attempt that comes late is ignored."""
@@ -105,6 +106,14 @@ class Launchers:
         with self._lock:
             return self._orders.get(job_id)
 
+    def end_polls(self) -> None:
+        """The control plane stops: launchers get their answers now, and ask its successor."""
+        with self._lock:
+            self._stops = True
+            waiters = list(self._waiters.values())
+        for waiter in waiters:
+            waiter.wake()
+
     async def wait_for_orders(self, job_id: int, known: str, seconds: float) -> LauncherOrders | None:
         """The orders, once their version is not the `known` one. None: there are none, or not within this time."""
         orders = self._orders_after(job_id, known)
@@ -112,7 +121,7 @@ class Launchers:
             return orders
         waiter = _Waiter(asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
-            if len(self._waiters) >= WAITING_MAX:
+            if self._stops or len(self._waiters) >= WAITING_MAX:
                 return None
             before = self._waiters.pop(job_id, None)
             self._waiters[job_id] = waiter
