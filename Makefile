@@ -24,7 +24,7 @@ check: lint unit
 
 # Stages that promise times come last: nothing is set up in the background any more.
 test: setup versions-begun lint
-	@$(RUN) -m tests.run unit new-seeds integration cluster timed cluster-timed
+	@$(RUN) -m tests.run unit new-seeds patient integration cluster timed cluster-timed
 
 # Hours. The report is build/long/DATE.md.
 long: setup versions

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests import REPOSITORY
 
 REPORTS = REPOSITORY / "build" / "long"
-STAGES = ("unit", "integration", "cluster", "timed", "cluster-timed")
+STAGES = ("unit", "patient", "integration", "cluster", "timed", "cluster-timed")
 BENCHMARKS = (
     "ingest",
     "slurm_read",

@@ -1,12 +1,13 @@
-"""Runs stages of the tests: `python -m tests.run unit new-seeds integration cluster timed cluster-timed`.
+"""Runs stages of the tests: `python -m tests.run unit patient cluster`.
 
 A failed test of any stage but `unit` is run once more, alone, after all stages. A test that passes only then is flaky:
 it is listed at the end, and `build/flaky/` keeps the log of its stage and that of its second run. The exit status is 0
 where no test failed twice. `build/test/STAGE.log` is the output of each stage. The variable
 UNDERSTUDY_BUILD names another folder than `build`.
 
-A stage that gives way runs beside the next ones, with the lowest priority and its output in its log alone: clusters
-mostly wait, and leave it a third of the machine. It has ended before a stage begins that promises times.
+A stage that gives way runs beside the next ones, with the lowest priority and its output in its log alone: tests with
+processes and clusters wait much, and leave it a third of the machine. It has ended before a stage begins that promises
+times.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
 CLUSTERS = ("-n", "4", "--dist", "loadgroup")
 STAGES = {
     "unit": Stage("not integration and not timed and not cluster", SIDE_BY_SIDE, depends_on_machine=False),
-    "integration": Stage("integration and not timed and not cluster", SIDE_BY_SIDE, gives_way=True),
+    "patient": Stage("patient", SIDE_BY_SIDE, gives_way=True),
+    "integration": Stage("integration and not patient and not timed and not cluster", SIDE_BY_SIDE),
     "new-seeds": Stage("simulations that no run has tried", gives_way=True, program="tests.simulate.new_seeds"),
     "timed": Stage("timed and not cluster", promises_times=True),
     "cluster": Stage("cluster and not timed", CLUSTERS, needs_slurm_versions=True),
@@ -99,7 +101,7 @@ def without_group(test: str) -> str:
 
 def run_program(module: Sequence[str], log: Path, *, gives_way: bool = False) -> int:
     """Its output goes to `log`, and to the terminal unless it gives way to another stage."""
-    with log.open("w") as file:
+    with log.open("w", buffering=1) as file:
         program = subprocess.Popen(
             [*(LOWEST_PRIORITY if gives_way else ()), sys.executable, "-m", *module],
             cwd=REPOSITORY,

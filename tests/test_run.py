@@ -93,7 +93,7 @@ import pytest
 
 NOTES = Path(__file__).parent
 
-@pytest.mark.integration
+@pytest.mark.patient
 def test_gives_way():
     assert os.nice(0) == 19
     while not (NOTES / "cluster ran").exists():
@@ -115,7 +115,7 @@ def test_a_stage_that_gives_way_runs_beside_the_next_ones_and_ends_before_times_
     (folder / "test_it.py").write_text(BESIDE)
     program = (
         "import sys, tests.run as run; run.make_slurm_versions = lambda: True;"
-        "sys.argv[1:] = ['integration', 'cluster', 'timed', '-n0', sys.argv[1]]; sys.exit(run.main())"
+        "sys.argv[1:] = ['patient', 'cluster', 'timed', '-n0', sys.argv[1]]; sys.exit(run.main())"
     )
     environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "UNDERSTUDY_BUILD": str(folder / "build")}
     command = [sys.executable, "-c", program, str(folder / "test_it.py")]

@@ -15,7 +15,7 @@ from understudy_controlplane.decide.approvals import APPROVAL_HOLDS_SECONDS
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 SECONDS = 300
 

@@ -10,7 +10,7 @@ from tests.recover.rehearsal import NODES, Rehearsal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 SETS = ((-3600.0, True), (-200.0, False), (200.0, False), (3600.0, True))
 """Seconds, and whether slurmctld runs on the same machine. MUNGE refuses another one whose clock is minutes away."""

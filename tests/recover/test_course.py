@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.operator import Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, StepName
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.store.database import StoreError
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 
 @contextmanager

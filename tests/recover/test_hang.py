@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import SubjectKind
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 Hang = Callable[[str | None], None]
 

@@ -28,7 +28,7 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, RecoveryKind, RecoveryStatus, StepName
 from understudy_controlplane.store import tables
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 
 class ObedientLauncher:

@@ -16,7 +16,7 @@ from understudy_controlplane.fleet.recovery import RecoveryStatus
 if TYPE_CHECKING:
     from tests.testbed.postgres import Postgres
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 
 @pytest.fixture

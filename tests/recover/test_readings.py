@@ -11,7 +11,7 @@ from tests.recover.rehearsal import Rehearsal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 
 def test_a_process_that_waits_for_its_job_to_be_shown_gets_a_reading_soon(tmp_path: Path) -> None:

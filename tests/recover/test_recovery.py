@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 
 @pytest.fixture

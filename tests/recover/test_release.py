@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, Recov
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 
 @pytest.fixture

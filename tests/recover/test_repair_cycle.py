@@ -40,7 +40,7 @@ from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.recoveries import RecoveryStore
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 REPAIR = {"repair": {"enabled": True, "cooldown_seconds": 5, "webhook": "http://tickets/"}}
 VALIDATION = {"validation": {"enabled": True, "probation_hours": 1}}

@@ -19,7 +19,7 @@ from understudy_controlplane.recover.steps.script import (
     with_last_output,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 
 @pytest.fixture

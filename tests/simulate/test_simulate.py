@@ -15,7 +15,7 @@ from tests.simulate.mutants import MUTANTS
 from understudy_controlplane.simulate.run import shrink, simulate
 from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, draw
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 CORPUS = REPOSITORY / "tests" / "data" / "simulator"
 

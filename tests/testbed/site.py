@@ -247,10 +247,17 @@ class Site:
         self.cluster.kill_node(name)
         self.nodes[name].boot()
         self.cluster.start_node(name, rebooted=True)
-        self.wait_for(lambda: "REBOOT_ISSUED" not in self.node(name)["slurm"]["flags"], 60, f"{name} has rebooted")
-        # Started so, a slurmd claims a reboot with every registration: the next one would be an unexpected one.
-        self.cluster.kill_node(name)
-        self.cluster.start_node(name)
+        self.cluster.wait_until(
+            lambda: "REBOOT_ISSUED" not in self.cluster.run("scontrol", "show", "node", name).stdout,
+            60,
+            f"{name} has rebooted",
+            interval_seconds=0.05,
+        )
+        # Started so, a slurmd claims a reboot with every registration: the next one would be an unexpected one. No job
+        # may start in between, for it would end with this slurmd.
+        with self.cluster.controller_paused():
+            self.cluster.kill_node(name)
+            self.cluster.start_node(name)
         self.start_agent(name)
 
     def submit(self, script: Path, *arguments: str, user: str = RESEARCHER, options: Sequence[str] = ()) -> int:
