@@ -87,6 +87,7 @@ class Loop:
         self._clock = clock
         self._clock_watch = ClockWatch(clock)
         self._recorded = Recorded.from_journal(stores.journal.keys_since(clock.now() - RECORDED_SECONDS))
+        self._set_back_by = 0.0  # seconds by which the clock was set back, and the times in the database were not
         self._wake = threading.Event()
         self._read_soon = False
         self._stop = threading.Event()
@@ -165,6 +166,10 @@ class Loop:
     def _look_at_clock(self) -> None:
         """A clock that was set makes every age in memory wrong: all nodes have to be heard again, as after a start."""
         jump = self._clock_watch.jump_seconds()
+        self._set_back_by += max(-jump, 0.0)
+        if self._set_back_by:
+            self._stores.set_times_back(self._clock.now(), self._set_back_by)
+            self._set_back_by = 0.0
         if jump == 0.0:
             return
         self.pulse.clock_jumps_total += 1

@@ -65,6 +65,24 @@ def test_what_was_done_still_counts_when_it_was_set_forward_and_back(rehearsal: 
     assert loop.look(0.0).swaps == swaps
 
 
+@pytest.mark.parametrize("with_slurm", [False, True])
+def test_a_fault_counts_on_a_node_that_was_cleared_before_it_was_set_back(
+    rehearsal: Rehearsal, with_slurm: bool
+) -> None:
+    """A node is judged by what was found after it was cleared."""
+    rehearsal.fail("n5")
+    rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.QUARANTINED)
+    rehearsal.run(2)
+    rehearsal.fake.resume_node("n5")
+    rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.IN_SERVICE)
+    rehearsal.run(2)
+    rehearsal.clock.set_by(-3600, with_slurm=with_slurm)
+    rehearsal.run(5)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE, "nor does the fault from before count again"
+    rehearsal.fail("n5")
+    rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.QUARANTINED, 20)
+
+
 def test_a_node_that_dies_just_before_it_is_still_noticed(rehearsal: Rehearsal) -> None:
     rehearsal.kill_node("n2")
     rehearsal.run(1)

@@ -20,6 +20,11 @@ class EventCache:
     def __init__(self, facts: FactReads, burst_silence_seconds: float) -> None:
         self._facts = facts
         self._burst_silence_seconds = burst_silence_seconds
+        self._returned_id = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """The next `refresh` reads all of them again: their times were changed."""
         self._last_kernel_id = 0
         self._logs: dict[str, NodeLog] = {}
         self._last_hardware_id = 0
@@ -35,7 +40,9 @@ class EventCache:
             if log is None:
                 log = self._logs[kernel_event.node] = NodeLog(self._burst_silence_seconds)
             log.add(kernel_event)
-            new.append(kernel_event)
+            if kernel_event.id > self._returned_id:
+                self._returned_id = kernel_event.id
+                new.append(kernel_event)
         for event in self._facts.hardware_events(self._last_hardware_id, since):
             self._last_hardware_id = event.id
             self._hardware.setdefault(event.node, deque(maxlen=HARDWARE_EVENTS_MAX)).append(event)

@@ -69,6 +69,7 @@ class Observer:
         silent_after_seconds = self._sources.config.silence.silent_after_seconds
         self._probe = SlurmdProbe(self._sources.probe, silent_after_seconds, self._started_at)
         self._recoveries = RecoveryHistory(self._sources.stores.recoveries)  # a clock ahead made it forget too much
+        self._events.forget()  # a clock that was set back changed their times
 
     @property
     def reading(self) -> SlurmReading:

@@ -145,6 +145,13 @@ class VirtualSlurm:
         """As if the job had been submitted with several reservations."""
         self._job(job_id).reservation = reservations
 
+    def set_clock(self, seconds: float) -> None:
+        """Processes take as long as they take, whatever the clock shows."""
+        self.now += seconds
+        for job in self._jobs.values():
+            if job.state == "RUNNING" and job.runs_seconds is not None:
+                job.runs_seconds += seconds
+
     def kill_node(self, name: str) -> None:
         """The node stops answering. Slurm does not know it yet."""
         self._node(name).dead_since = self.now

@@ -119,7 +119,7 @@ class VirtualClock:
         """By many minutes only where slurmctld runs on the same machine: MUNGE refuses another one."""
         if abs(seconds) > MUNGE_SECONDS:
             self._slurm_ahead += seconds
-            self._slurm.now += seconds
+            self._slurm.set_clock(seconds)
         else:
             self._ahead += seconds
 

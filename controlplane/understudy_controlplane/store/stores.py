@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.clock_set_back import set_times_back
 from understudy_controlplane.store.database import one_view
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
@@ -46,6 +47,10 @@ class Stores:
             recoveries=RecoveryStore(engine),
             repairs=RepairStore(engine),
         )
+
+    def set_times_back(self, now: float, seconds: float) -> None:
+        """The clock was set back. Raises StoreError."""
+        set_times_back(self.engine, now, seconds)
 
     def one_view(self) -> AbstractContextManager[None]:
         """What this thread reads from any store within it shows the database at the same moment."""
