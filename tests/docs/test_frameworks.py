@@ -15,7 +15,7 @@ from tests.hook.training_site import JOB, TrainingSite, shards, steps, windows
 from understudy_agent.config import Config
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard
 
-pytestmark = [pytest.mark.integration, pytest.mark.patient]
+pytestmark = pytest.mark.integration
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "frameworks"
 

@@ -27,7 +27,7 @@ STAMPS = (
 """Times of the control plane's own clock that are compared with each other or with now."""
 
 SQUEEZE = 1e-4
-"""An hour to come becomes the last 0.4 seconds: in their order, as far as a double tells them apart."""
+"""An hour to come becomes the last 0.4 seconds: in their order, as far as a double distinguishes them."""
 
 
 def set_times_back(engine: Engine, now: float, seconds: float) -> None:
