@@ -11,17 +11,23 @@ REFERENCE_SECONDS = 0.0147
 
 
 def best_seconds(call: Callable[[], object], rounds: int = 3) -> float:
-    return min(_seconds(call, time.perf_counter) for _ in range(rounds))
+    """By the clock: for work that other programs do too. Seconds of the reference machine."""
+    return _best(call, rounds, time.perf_counter)
 
 
 def best_processor_seconds(call: Callable[[], object], rounds: int = 3) -> float:
-    """Of this thread, on a machine as fast as the one that the bounds of tests are for: a fixed piece of work is timed
-    beside each round. Processors differ by a factor of two, and one that is shared has less cache.
+    """Of this thread, in seconds of the reference machine."""
+    return _best(call, rounds, time.thread_time)
+
+
+def _best(call: Callable[[], object], rounds: int, clock: Callable[[], float]) -> float:
+    """A fixed piece of work is timed beside each round: processors differ by a factor of two, and one that is shared
+    has less cache.
     """
     best = float("inf")
     for _ in range(rounds):
         before = _seconds(reference, time.thread_time)
-        taken = _seconds(call, time.thread_time)
+        taken = _seconds(call, clock)
         best = min(best, taken / min(before, _seconds(reference, time.thread_time)))
     return best * REFERENCE_SECONDS
 

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -29,6 +31,16 @@ def leftovers() -> list[str]:
         for process in all_processes().values()
         if environment_of(process.pid).get(MARK) == str(DIRECTORY)
     ]
+
+
+@contextmanager
+def ended(demo: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """However the test ends, the next one finds no demo that runs."""
+    with demo:
+        try:
+            yield demo
+        finally:
+            demo.kill()
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +111,25 @@ def test_the_demo_leaves_no_process(result: dict[str, Any]) -> None:
 @pytest.mark.timed
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process(how: signal.Signals) -> None:
-    demo = subprocess.Popen(DEMO, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert demo.stdout is not None
-    for line in demo.stdout:
-        if "spares held" in line:
-            break
-    assert leftovers()
-    os.kill(demo.pid, how)
-    code = demo.wait(30)
+    with ended(
+        subprocess.Popen(
+            DEMO,
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            # A shell starts what runs in the background with SIGINT ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+    ) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "spares held" in line:
+                break
+        assert leftovers()
+        os.kill(demo.pid, how)
+        code = demo.wait(30)
     assert code == (-signal.SIGKILL if how is signal.SIGKILL else 130)
-    demo.stdout.close()
     deadline = time.monotonic() + 10
     while leftovers() and time.monotonic() < deadline:
         time.sleep(0.1)
