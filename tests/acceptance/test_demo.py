@@ -111,16 +111,10 @@ def test_the_demo_leaves_no_process(result: dict[str, Any]) -> None:
 @pytest.mark.timed
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process(how: signal.Signals) -> None:
+    # A shell starts what runs in the background with SIGINT ignored, and children inherit that.
+    command = ["env", "--default-signal=INT", *DEMO]
     with ended(
-        subprocess.Popen(
-            DEMO,
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            # A shell starts what runs in the background with SIGINT ignored, and children inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True)
     ) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
