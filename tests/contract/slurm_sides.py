@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from tests.testbed.cluster import SlurmCluster
+from tests.testbed.cluster import PATIENCE, SlurmCluster
 from tests.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
 from understudy_controlplane.config import Gateway
 from understudy_controlplane.config import Slurm as Policy
@@ -196,8 +196,10 @@ class RealSide:
     def another_partition(self, name: str, *settings: str) -> Iterator[None]:
         """Of all nodes."""
         self._cluster.run("scontrol", "create", f"PartitionName={name}", "Nodes=ALL", "State=UP", *settings)
-        yield
-        self._cluster.run("scontrol", "delete", f"PartitionName={name}")
+        try:
+            yield
+        finally:
+            self._cluster.run("scontrol", "delete", f"PartitionName={name}")
 
     def clear(self) -> None:
         """Make the cluster what `Side` promises."""
@@ -253,9 +255,9 @@ def node_of(side: Side, name: str) -> SlurmNode:
 
 
 def until(side: Side, predicate: Callable[[], bool], what: str, timeout_seconds: float = 60.0) -> None:
-    deadline = side.now() + timeout_seconds
+    deadline = side.now() + timeout_seconds * PATIENCE
     while not predicate():
-        assert side.now() < deadline, f"not within {timeout_seconds} s: {what}; jobs: {side.slurm.jobs()}"
+        assert side.now() < deadline, f"not within {timeout_seconds * PATIENCE} s: {what}; jobs: {side.slurm.jobs()}"
         side.wait(LOOK_AGAIN_SECONDS)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.testbed.cluster import PATIENCE
 from tests.testbed.processes import all_processes, environment_of
 from tests.testbed.site import RESEARCHER, Site
 
@@ -61,10 +62,10 @@ class Gang:
     # -- waiting -----------------------------------------------------------------------------------------------
 
     def wait_for(self, predicate: Any, seconds: float, what: str) -> None:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while not predicate():
             if time.monotonic() > deadline:
-                raise AssertionError(f"not within {seconds} s: {what}\n{self.output}")
+                raise AssertionError(f"not within {seconds * PATIENCE} s: {what}\n{self.output}")
             time.sleep(0.02)
 
     def wait_for_launch(self, launch: int, ranks: int, seconds: float = 60) -> None:
