@@ -173,7 +173,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         redoc_url=None,
         openapi_url=None,
     )
-    app.add_middleware(RequestLimits, limits=config.limits, refusals=core.reports.refusals)
+    app.add_middleware(RequestLimits, limits=config.limits, refusals=core.reports.refusals, sender_of=admission.sender)
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Denied, refuse_denied)
     app.add_exception_handler(HTTPException, _refuse_request)
@@ -243,9 +243,9 @@ def _reads(config: Config, core: Core, clock: Clock) -> ReadDependencies:
         Stores.of(engine),
         Queries(engine),
         core.loop.pulse,
-        Readers(limits.reads_at_once, limits.reads_waiting_max),
-        Readers(health_threads, limits.reads_waiting_max),
-        Readers(1, limits.reads_waiting_max),
+        Readers(limits.reads_at_once, limits),
+        Readers(health_threads, limits),
+        Readers(1, limits),
         engine,
     )
 

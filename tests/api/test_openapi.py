@@ -78,7 +78,12 @@ class Plane:
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     server = {"database": new_database(tmp_path_factory.mktemp("openapi") / "fleet.db")}
-    limits = {"requests_per_second_per_address": 1e9, "reports_per_second_per_node": 1e9}
+    limits = {
+        "requests_per_second_per_address": 1e9,
+        "reports_per_second_per_node": 1e9,
+        "reads_per_second_per_token": 1e9,
+        "writes_per_second_per_token": 1e9,
+    }
     config = b.config(mode="observe", server=server, limits=limits)
     with closing(compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, Still()))) as made:
         made.loop.tick()

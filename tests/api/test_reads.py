@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,10 @@ from sqlalchemy.exc import OperationalError
 
 from tests import builders as b
 from tests.new_database import new_database
+from understudy_controlplane.api.readers import Readers
+from understudy_controlplane.api.readers import reader as reader_of_task
 from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.config import Limits
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import open_reader, reading
 
@@ -92,3 +95,46 @@ def test_a_read_that_takes_too_long_is_ended_and_the_next_one_has_its_own_time(r
 def test_a_reader_cannot_write(reader: Engine) -> None:
     with reader.connect() as connection, pytest.raises(OperationalError, match="readonly"):
         connection.execute(text("DELETE FROM decision"))
+
+
+def test_a_sender_that_reads_much_delays_only_itself() -> None:
+    """Its reads wait, up to a share; those of another one come next, however many wait."""
+    limits = Limits(reads_waiting_max=4, reads_waiting_per_token_max=3)
+    readers, begin = Readers(1, limits), threading.Event()
+    carried_out: list[str] = []
+
+    async def read(sender: str) -> int:
+        def content() -> None:
+            begin.wait(10)
+            carried_out.append(sender)
+
+        reader_of_task.set(sender)
+        return (await readers.read(content)).status_code
+
+    async def flood() -> list[int]:
+        reads = [asyncio.create_task(read(sender)) for sender in (*["hard"] * 6, *["other"] * 2, "third")]
+        await asyncio.sleep(0)
+        begin.set()
+        return list(await asyncio.gather(*reads))
+
+    answers = asyncio.run(flood())
+    readers.close()
+    assert answers == [200] * 4 + [503] * 2 + [200] + [503] + [200], "four are in all, but each has one"
+    assert carried_out == ["hard", "hard", "other", "third", "hard", "hard"]
+
+
+def test_a_read_that_is_given_up_leaves_its_turn_to_the_next_one() -> None:
+    readers, begin = Readers(1, Limits()), threading.Event()
+
+    async def read(content: Callable[[], object]) -> int:
+        return (await readers.read(content)).status_code
+
+    async def give_up() -> int:
+        reads = [asyncio.create_task(read(lambda: begin.wait(10))) for _ in range(3)]
+        await asyncio.sleep(0)
+        reads[1].cancel()
+        begin.set()
+        return await asyncio.wait_for(reads[2], 2) + await asyncio.wait_for(read(lambda: None), 2)
+
+    assert asyncio.run(give_up()) == 400
+    readers.close()

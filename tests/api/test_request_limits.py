@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 
 from tests import builders as b
 from tests.new_database import new_database
-from tests.tokens import add_tokens, bearer
+from tests.tokens import add_tokens, bearer, with_tokens
 from understudy_agent.wire import NOT_UNDERSTOOD, REPORT_BYTES_MAX
+from understudy_controlplane.access.admission import Sender
 from understudy_controlplane.api.request_limits import RequestLimits
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import Limits
@@ -89,18 +92,65 @@ def test_the_character_nul_is_refused_in_an_address(client: TestClient, path: st
     assert client.get(path, headers=bearer(Role.VIEWER)).status_code == 400
 
 
+def limited(limits: Limits, meters: Meters) -> TestClient:
+    """A token is what follows its scheme; "wrong" is none."""
+
+    def sender_of(authorization: str | None, address: str) -> Sender:
+        name = (authorization or "wrong").removeprefix("Bearer ")
+        return Sender(address, has_token=False) if name == "wrong" else Sender(name, has_token=True)
+
+    return TestClient(RequestLimits(Starlette(), limits, Refusals(meters), sender_of))
+
+
+def status(client: TestClient, method: str, bearer: str = "wrong") -> int:
+    return client.request(method, "/", headers={"Authorization": f"Bearer {bearer}"}).status_code
+
+
 def test_an_address_that_sends_too_many_requests_is_refused() -> None:
     meters = Meters()
-    limits = Limits(requests_per_second_per_address=0.5)
-    client = TestClient(RequestLimits(Starlette(), limits, Refusals(meters)))
+    client = limited(Limits(requests_per_second_per_address=0.5), meters)
     answers = [client.get("/") for _ in range(int(0.5 * BURST_SECONDS) + 3)]
     assert [one.status_code for one in answers[:6]] == [404] * 6
-    assert (answers[-1].status_code, answers[-1].headers["Retry-After"]) == (429, "1")
+    assert (answers[-1].status_code, answers[-1].headers["Retry-After"]) == (429, "2")
+    assert answers[-1].headers["Content-Type"] == "application/problem+json"
 
     def counted() -> float | None:
         return meters.registry.get_sample_value("understudy_reports_refused_total", {"cause": "rate"})
 
     assert (counted(), client.post("/v1/reports").status_code, counted()) == (0, 429, 1)
+
+
+def test_a_flood_is_refused_and_nothing_else_of_the_same_address_is() -> None:
+    once = {"reads_per_second_per_token": 1e-9, "writes_per_second_per_token": 1e-9}
+    client = limited(Limits(requests_per_second_per_address=1e-9, **once), Meters())
+    assert [status(client, "POST") for _ in range(2)] == [404, 429], "without a token"
+    assert [status(client, "GET", "a") for _ in range(2)] == [404, 429], "reads of a token"
+    assert [status(client, "POST", "a") for _ in range(2)] == [404, 429], "and what it writes, apart from those"
+    assert status(client, "POST", "b") == status(client, "GET", "b") == 404
+
+
+def test_a_flood_of_others_from_its_address_refuses_no_facts_of_an_agent(tmp_path: Path) -> None:
+    once = {"reads_per_second_per_token": 1e-9, "requests_per_second_per_address": 1e-9}
+    config = b.config(mode="observe", server={"database": with_tokens(new_database(tmp_path / "a.db"), ["n1"])})
+    config = config.model_copy(update={"limits": Limits(**once)})
+    with closing(compose(config, Outside(VirtualSlurm(["n1"]), lambda _node: True, Still()))) as made:
+        made.loop.tick()
+        client = TestClient(made.app)
+        assert [client.get("/v1/status", headers=bearer(Role.VIEWER)).status_code for _ in range(2)] == [200, 429]
+        unknown = {"Authorization": "Bearer unknown"}
+        assert [client.post("/v1/reports", headers=unknown).status_code for _ in range(2)] == [401, 429]
+        report = msgspec.json.encode(b.report("n1", facts=[b.xid_event("n1", 79).event]))
+        assert client.post("/v1/reports", content=report, headers=bearer(Role.NODE, "n1")).status_code == 200
+
+
+def test_the_defaults_refuse_nothing_that_a_fleet_sends() -> None:
+    """12,500 agents that report three times a second; each has just asked for a restore point for 256 ranks."""
+    limits = Limits()
+    writes, reads = Rates(limits.writes_per_second_per_token), Rates(limits.reads_per_second_per_token)
+    for second in range(3):
+        for node in range(12_500):
+            assert all(writes.admits(f"node n{node}", float(second)) for _ in range(3))
+    assert all(reads.admits("node n1", 0.0) for _ in range(256))
 
 
 def test_a_node_that_sends_too_many_reports_is_refused_and_the_others_are_not(client: TestClient) -> None:

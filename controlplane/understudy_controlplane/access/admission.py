@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 
 from fastapi import Request
 
@@ -22,6 +23,14 @@ class Denied(Exception):
         self.status = status
         self.error = error
         self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sends a request, as far as that is known before any query: limits count by it."""
+
+    name: str
+    has_token: bool
 
 
 class Admission:
@@ -50,6 +59,14 @@ class Admission:
             refusal = f"the token of {token.label} has role {token.role.value}, which may not {permission.value}"
             raise Denied(403, refusal, _remedy(permission))
         return identity
+
+    def sender(self, authorization: str | None, address: str) -> Sender:
+        """A token that is shown for the first time does not count yet: its address does. So do tokens that are none."""
+        secret = _secret(authorization)
+        token = self._tokens.known(secret) if secret is not None else None
+        if token is None:
+            return Sender(canonical(address), has_token=False)
+        return Sender(f"node {token.node}" if token.node else f"token {token.id}", has_token=True)
 
     def require(self, permission: Permission) -> Callable[[Request], Awaitable[Identity]]:
         """A dependency for routers."""

@@ -47,6 +47,11 @@ class Tokens:
         self._thread = ThreadPoolExecutor(1, "tokens")
         self._waiting = 0
 
+    def known(self, secret: str) -> Token | None:
+        """The valid token with this secret, where it is in memory."""
+        token = self._known.get(digest_of(secret))
+        return token if token is not None and self._is_valid(token, self._clock.now()) else None
+
     async def find(self, secret: str) -> Token | None:
         """The valid token with this secret. Raises StoreError and TooManyLookUps."""
         if self._clock.monotonic() - self._read_at >= REVOKED_READ_SECONDS:
@@ -54,7 +59,7 @@ class Tokens:
         digest = digest_of(secret)
         token = self._known.get(digest) or await self._look_up(digest)
         now = self._clock.now()
-        if token is None or token.id in self._revoked or not token.is_valid_at(now):
+        if token is None or not self._is_valid(token, now):
             return None
         if token.role not in OF_NODES and now - (token.last_used_at or 0.0) >= USE_NOTED_SECONDS:
             await self._note_use(digest, token, now)
@@ -62,6 +67,9 @@ class Tokens:
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _is_valid(self, token: Token, now: float) -> bool:
+        return token.id not in self._revoked and token.is_valid_at(now)
 
     async def _look_up(self, digest: str) -> Token | None:
         if self._waiting >= LOOK_UPS_WAITING_MAX:

@@ -1,4 +1,4 @@
-"""Reads of people and programs: few at the same time, on threads of their own, and not for ever.
+"""Reads of people and programs: few at the same time, on threads of their own, and not for ever. Senders take turns.
 
 Neither the loop nor the routes that take reports wait for a reader. A thread that has read rests before its next read:
 Python runs one thread at a time, and readers that never rest would take most of that time from the loop.
@@ -9,46 +9,87 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 
 import msgspec
 import structlog
 from fastapi import Response
 
+from understudy_controlplane.config import Limits
 from understudy_controlplane.ingest.answers import JSON, refuse
 from understudy_controlplane.store.database import StoreError
 
 log = structlog.get_logger()
+
+reader: ContextVar[str] = ContextVar("reader", default="")
+"""Who sends the request that this task carries out: RequestLimits sets it."""
 
 REST = 2.0
 """Of a thread, in relation to the processor time of the read before."""
 
 
 class Readers:
-    def __init__(self, at_once: int, waiting_max: int) -> None:
-        """Further reads wait; those above `waiting_max` are refused."""
+    def __init__(self, at_once: int, limits: Limits) -> None:
         self._threads = ThreadPoolExecutor(at_once, "reader")
-        self._admitted_max = at_once + waiting_max
-        self._admitted = 0
+        self._free = at_once
+        self._limits = limits
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """Sender → its reads that wait. The first sender has the next turn."""
         self._rested = threading.local()
 
     async def read(self, content: Callable[[], object]) -> Response:
         """`content()` as JSON, or its own Response. It is encoded on the reader's thread as well."""
-        if self._admitted >= self._admitted_max:
-            return _refusal(f"{self._admitted} reads are under way or wait", "repeat the request after a second")
-        self._admitted += 1
+        sender = reader.get()
+        waiting = sum(map(len, self._waiting.values()))
+        if not self._may_wait(sender, waiting):
+            return refuse(503, f"{waiting} reads wait for a thread", "repeat the request after a second")
+        await self._turn_of(sender)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, content)
         except StoreError as error:
             cause = type(getattr(error, "orig", None) or error).__name__
             log.warning("read_failed", error=str(getattr(error, "orig", error)))
-            return _refusal(
+            return refuse(
+                503,
                 f"the database did not answer in time, or not at all: {cause}",
                 "ask for fewer records; limits.read_seconds_max is the time that a query may take",
             )
         finally:
-            self._admitted -= 1
+            self._end_turn()
+
+    def _may_wait(self, sender: str, waiting: int) -> bool:
+        """However many reads of others wait, a sender may have one."""
+        own = len(self._waiting.get(sender, ()))
+        return not own or (own < self._limits.reads_waiting_per_token_max and waiting < self._limits.reads_waiting_max)
+
+    async def _turn_of(self, sender: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(sender, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._end_turn()
+            raise
+
+    def _end_turn(self) -> None:
+        """Gives the thread to the next sender that waits."""
+        while self._waiting:
+            sender = next(iter(self._waiting))
+            turns = self._waiting.pop(sender)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[sender] = turns
+            if not turn.cancelled():
+                turn.set_result(None)
+                return
+        self._free += 1
 
     def _read(self, content: Callable[[], object]) -> Response:
         time.sleep(max(getattr(self._rested, "at", 0.0) - time.monotonic(), 0.0))
@@ -61,9 +102,3 @@ class Readers:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _refusal(error: str, hint: str) -> Response:
-    response = refuse(503, error, hint)
-    response.headers["Retry-After"] = "1"
-    return response

@@ -1,51 +1,74 @@
-"""Limits of requests before any route sees them: a rate for each address, a size, and no NUL."""
+"""Limits of requests before any route sees them: a rate for each token, or address, a size, and no NUL.
+
+A flood without a valid token, or with another one, never uses up what an agent may send, also from the same address.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 
 from fastapi import Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from understudy_agent.wire import REPORT_BYTES_MAX
+from understudy_controlplane.access.admission import Sender
+from understudy_controlplane.api.readers import reader
 from understudy_controlplane.config import Limits
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Cause, Refusals
 
 REPORTS = "/v1/reports"
+READING = frozenset({"GET", "HEAD"})
 
 
 class RequestLimits:
     """ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, refusals: Refusals) -> None:
-        """`refusals` takes note of reports."""
+    def __init__(
+        self, app: ASGIApp, limits: Limits, refusals: Refusals, sender_of: Callable[[str | None, str], Sender]
+    ) -> None:
+        """`refusals` takes note of reports. `sender_of(authorization, address)` asks no database."""
         self._app = app
         self._refusals = refusals
-        self._rates = Rates(limits.requests_per_second_per_address)
+        self._sender_of = sender_of
+        self._reads = Rates(limits.reads_per_second_per_token)
+        self._writes = Rates(limits.writes_per_second_per_token)
+        self._without_token = Rates(limits.requests_per_second_per_address)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope)
+        sender = self._sender_of(_authorization(scope), scope["client"][0] if scope.get("client") else "")
+        reader.set(sender.name)
+        refusal = self._refusal(scope, sender)
         await (refusal or self._app)(scope, _bounded(receive), send)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        address = scope["client"][0] if scope.get("client") else ""
-        now = time.monotonic()
-        if not self._rates.admits(address, now):
-            error = f"too many requests from {address}"
+    def _refusal(self, scope: Scope, sender: Sender) -> Response | None:
+        rates, now = self._rates_of(scope, sender), time.monotonic()
+        if not rates.admits(sender.name, now):
+            error = f"too many requests from {sender.name}"
             if scope["path"] == REPORTS:
-                self._refusals.note(Cause.RATE, address, error, now)
-            refusal = refuse(429, error, "wait a second and send fewer requests")
-            refusal.headers["Retry-After"] = "1"
+                self._refusals.note(Cause.RATE, sender.name, error, now)
+            refusal = refuse(429, error, "wait for the time in Retry-After, and send fewer requests")
+            refusal.headers["Retry-After"] = str(math.ceil(max(rates.wait_seconds(sender.name, now), 1.0)))
             return refusal
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
             return refuse(400, "the address of the request contains the character NUL", "send it without NUL")
         return None
+
+    def _rates_of(self, scope: Scope, sender: Sender) -> Rates:
+        if not sender.has_token:
+            return self._without_token
+        return self._reads if scope["method"] in READING else self._writes
+
+
+def _authorization(scope: Scope) -> str | None:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), None)
 
 
 def _bounded(receive: Receive) -> Receive:

@@ -20,11 +20,30 @@ class Limits(Section):
         le=300,
         description="Time after which the database ends a query of a read (HTTP 503).",
     )
+    reads_waiting_per_token_max: int = Field(
+        64,
+        ge=1,
+        description="Reads of one token that wait (others: HTTP 503). Tokens take turns: one that reads much delays "
+        "only itself.",
+    )
+    reads_per_second_per_token: float = Field(
+        50.0,
+        gt=0,
+        description="Reads of one token that are carried out (others: HTTP 429); ten times as many at once. All tokens "
+        "of a node count as one.",
+    )
+    writes_per_second_per_token: float = Field(
+        100.0,
+        gt=0,
+        description="Other requests of one token: reports, requests of operators, signals. As above. An agent sends "
+        "one to three a second.",
+    )
     requests_per_second_per_address: float = Field(
         500.0,
         gt=0,
-        description="Requests of one address that are carried out (others: HTTP 429); ten times as many at once. An "
-        "agent sends one to three a second. Raise it where many nodes come from one address (NAT, a proxy).",
+        description="Requests of one address without a valid token that are carried out (others: HTTP 429); ten times "
+        "as many at once. An agent sends a few an hour. Raise it where many nodes come from one address (NAT, a "
+        "proxy).",
     )
     reports_per_second_per_node: float = Field(
         50.0, gt=0, description="Reports of one node that are taken (others: HTTP 429); ten times as many at once."

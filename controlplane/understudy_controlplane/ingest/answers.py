@@ -47,6 +47,9 @@ CODES = {
 }
 """Of a refusal that names no narrower one."""
 
+REPEATED = frozenset({429, 503})
+"""The client may repeat such a request after a second."""
+
 
 def answer(value: msgspec.Struct, status: int = 200) -> Response:
     return Response(_encoder.encode(value), status_code=status, media_type=JSON)
@@ -56,7 +59,8 @@ def refuse(status: int, detail: str, hint: str = "", code: ErrorCode | None = No
     refusal = Refusal(
         HTTPStatus(status).phrase, status, (code or CODES.get(status, ErrorCode.MALFORMED)).value, detail, hint
     )
-    return Response(_encoder.encode(refusal), status_code=status, media_type=PROBLEM)
+    headers = {"Retry-After": "1"} if status in REPEATED else None
+    return Response(_encoder.encode(refusal), status_code=status, headers=headers, media_type=PROBLEM)
 
 
 async def refuse_denied(_request: Request, error: Exception) -> Response:

@@ -12,6 +12,10 @@ class Rates:
         self._due: dict[str, float] = {}
         """Sender → when it would have sent all that it has sent, at the rate that it may have."""
 
+    def wait_seconds(self, sender: str, now: float) -> float:
+        """Until a request that was not admitted would be."""
+        return max(self._due.get(sender, now) - now - BURST_SECONDS, 0.0)
+
     def admits(self, sender: str, now: float) -> bool:
         """`now` is monotonic."""
         due = max(self._due.get(sender, now), now)
