@@ -411,6 +411,7 @@ def node_states() -> str:
 PEOPLE = {
     Signal.DRAIN_LIFTED: "an administrator resumes it in Slurm",
     Signal.HOLD_ASKED: "`understudy node hold`",
+    Signal.FAULT_REPORTED: "`understudy node quarantine`",
     Signal.RETIRE_ASKED: "`understudy node retire`",
     Signal.RELEASE_ASKED: "`understudy node release`",
     Signal.TEST_ASKED: "`understudy node validate`, `understudy node burn-in`",

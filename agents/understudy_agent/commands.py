@@ -39,7 +39,9 @@ GROUPS: dict[str, dict[str, Command]] = {
     "The cluster": {
         "status": Command("counts, and what needs a person", _cli("status", "status")),
         "top": Command("the same, and what goes on, read again and again", _cli("top", "top")),
-        "node": Command("list | show | hold | release | validate | burn-in | retire | requests", _cli("node", "node")),
+        "node": Command(
+            "list | show | hold | quarantine | release | validate | burn-in | retire | requests", _cli("node", "node")
+        ),
         "job": Command("list | show | trust-checkpoints", _cli("job", "job")),
         "checkpoints": Command("checkpoints that jobs announced", _cli("checkpoints", "checkpoints")),
         "spare": Command("list", _cli("spare", "spare")),

@@ -68,6 +68,7 @@ def test_a_folder_of_another_user_gets_no_token(closed: Path) -> None:
 
 REQUESTS = [
     ("node", "hold", "n1", "x"),
+    ("node", "quarantine", "n1", "x"),
     ("node", "release", "n1", "x"),
     ("node", "validate", "n1", "x"),
     ("node", "burn-in", "n1", "x"),

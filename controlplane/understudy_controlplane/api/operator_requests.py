@@ -157,6 +157,13 @@ def _add_node_requests(router: APIRouter, deps: OperatorDependencies) -> None:
         """Take the node out of service until an operator releases it, or for `for_seconds`."""
         return await _request_for_node(deps, request, Verb.HOLD, node)
 
+    @router.post("/v1/nodes/{node}/quarantine", status_code=202)
+    async def quarantine(node: NodeName, request: Request) -> Response:
+        """Report a fault of the node: as with a fault that the control plane finds, the node is drained, its gang moves
+        to a spare, and the node is repaired and validated. The budgets of such faults apply.
+        """
+        return await _request_for_node(deps, request, Verb.QUARANTINE, node)
+
     @router.post("/v1/nodes/{node}/release", status_code=202)
     async def release(node: NodeName, request: Request) -> Response:
         """Return the node to service; after a repair it is validated first, where validation is enabled."""

@@ -76,6 +76,11 @@ def _add_verb(verb: str, help_text: str) -> None:
         _send(client, as_json, hosts, verb, **options)
 
 
+_add_verb(
+    "quarantine",
+    "Report faulty nodes: they are drained, their gangs move to spares now, and they are repaired and validated, as "
+    "far as the budgets for faults allow. `hold` lets jobs end and leaves the node to you.",
+)
 _add_verb("release", "Return nodes to service that are held, retired, quarantined or repaired.")
 _add_verb("validate", "Validate nodes in service as soon as no job uses them.")
 _add_verb("burn-in", "Repeat the validation of nodes for hours, as soon as no job uses them.")

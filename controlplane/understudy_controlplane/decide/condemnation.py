@@ -76,7 +76,8 @@ def _can_wait(condemned: Entered) -> int:
 
 def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) -> list[str]:
     """Nodes that were to be quarantined and were not, where they are more than the breaker bears: it does not matter
-    whether it was the breaker that held them back, or a budget that is smaller.
+    whether it was the breaker that held them back, or a budget that is smaller. Those that people reported wait for
+    room: they do not show that the control plane errs.
     """
     snapshot, config = current.snapshot, current.config
     since = max(snapshot.now - config.guards.breaker_window_seconds, snapshot.breaker_reset_at)
@@ -84,10 +85,15 @@ def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) 
     held = [
         one.subject
         for one in held_back
-        if one.because is Because.BREAKER or (one.because in BUDGETS and Subject.of_node(one.subject) not in known)
+        if not _is_reported(one)
+        and (one.because is Because.BREAKER or (one.because in BUDGETS and Subject.of_node(one.subject) not in known))
     ]
     wanted = guards.lately_quarantined(snapshot, config) | new | set(held)
     return held if len(wanted) > guards.breaker_limit(snapshot, config) else []
+
+
+def _is_reported(decision: Decision) -> bool:
+    return decision.finding is not None and decision.finding.request is not None
 
 
 def _leaves(snapshot: Snapshot, condemned: Entered, objection: guards.Objection) -> bool:
@@ -171,6 +177,7 @@ def _act(snapshot: Snapshot, condemned: Entered, move: Move | None) -> Decision:
         evidence=finding.evidence,
         opens_incident=_opens_incident(snapshot, row, finding),
         plan=plan,
+        request=finding.request,
         suspects=row.suspects,
     )
 
@@ -223,4 +230,5 @@ def _breaker(current: Round, asked: list[str], new: set[str]) -> Decision:
 
 def _held_back(snapshot: Snapshot, condemned: Entered, objection: guards.Objection) -> Decision:
     held = guards.held_back(*condemned, objection)
-    return replace(held, opens_incident=_opens_incident(snapshot, *condemned))
+    opens = not _is_reported(held) and _opens_incident(snapshot, *condemned)
+    return replace(held, opens_incident=opens)

@@ -181,7 +181,7 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
         other.key.job_id
         for name in [
             *(finding.node for finding in findings if finding.dead),
-            *(name for name in gone if _mute(snapshot, name)),
+            *(name for name in gone if snapshot.nodes[name].is_mute(snapshot.now)),
         ]
         for other in snapshot.holders_of(name)
         if not other.managed
@@ -209,12 +209,6 @@ def _removed(snapshot: Snapshot, job: Job) -> int:
     gone = [name for name in gang.state.lost if name not in job.slurm.nodes] if gang is not None else []
     nodes = [snapshot.nodes[name] for name in gone if name in snapshot.nodes]
     return sum(node.state is NodeState.QUARANTINED or (node.slurm is not None and node.slurm.down) for node in nodes)
-
-
-def _mute(snapshot: Snapshot, name: str) -> bool:
-    """Quarantined before, and its slurmd does not answer."""
-    since = snapshot.nodes[name].slurmd_silent_since
-    return since is not None and snapshot.now - since > 1.0
 
 
 def _ended_in(snapshot: Snapshot, job: Job) -> bool:

@@ -201,11 +201,11 @@ def _object_so_soon(snapshot: Snapshot, config: Config, tried: Sequence[RepairAt
     return None
 
 
-def object_to_any(snapshot: Snapshot) -> Objection | None:
-    """Guards that hold for every effect on Slurm that no person asks for."""
+def object_to_any(snapshot: Snapshot, *, requested: bool = False) -> Objection | None:
+    """Guards that hold for every effect on Slurm. A pause does not hold back what is `requested` by a person."""
     if snapshot.mode is Mode.OBSERVE:
         return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
-    if snapshot.paused:
+    if snapshot.paused and not requested:
         return Objection(Because.PAUSED, f"paused by an operator: {snapshot.paused}")
     if snapshot.slurm_error or snapshot.slurm_read_at is None:
         return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
@@ -230,7 +230,8 @@ def object_to_quarantine(
     """
     tested = snapshot.nodes[finding.node].record.tested_in_service
     by_rule = None if tested else object_to_rule(finding, config)
-    general = object_to_any(snapshot) or object_while_open(snapshot) or by_rule
+    requested = finding.request is not None
+    general = object_to_any(snapshot, requested=requested) or object_while_open(snapshot) or by_rule
     if general:
         return general
     lately = lately_quarantined(snapshot, config) | set(already) | {finding.node}

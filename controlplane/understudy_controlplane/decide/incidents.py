@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from understudy_controlplane.fleet.finding import FAULTS, Finding
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject, SubjectKind
 
@@ -31,6 +32,7 @@ def incident_news(
 ) -> IncidentNews:
     """`incidents`: the open ones, those that this round has opened included."""
     accused = {finding.subject for finding in findings if finding.signal in FAULTS}
+    accused |= {Subject.of_node(name) for name, one in snapshot.requests.items() if one.verb is Verb.QUARANTINE}
     over = ((one.id, outcome) for one in incidents.values() if (outcome := _outcome(snapshot, one, accused)))
     evidence = (
         (incidents[subject].id, one)

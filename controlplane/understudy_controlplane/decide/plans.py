@@ -70,6 +70,7 @@ def quarantine_plan(finding: Finding, node: NodeView) -> QuarantinePlan:
         steps=(StepName.DRAIN_NODES, StepName.TAKE_SPARES) if node.is_spare else (StepName.DRAIN_NODES,),
         nodes=(finding.node,),
         drain_reason=known if again else drain_reason(finding),
+        requested=finding.request is not None,
     )
 
 
@@ -133,7 +134,14 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         hang=hang,
         leaving=leaving,
         excluded=excluded,
+        requested=_requested(findings, superseded),
     )
+
+
+def _requested(findings: Sequence[Finding], superseded: Recovery | None) -> bool:
+    """What began for a person goes on as such."""
+    before = superseded is not None and superseded.plan.requested
+    return before or any(finding.request is not None for finding in findings)
 
 
 def _is_taken(snapshot: Snapshot, finding: Finding) -> bool:
@@ -200,6 +208,7 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
         launch=given_up,
         hang=hang,
         leaving=avoided or tuple(finding.node for finding in findings if finding.signal is Signal.GANG_HUNG),
+        requested=_requested(findings, superseded),
     )
 
 

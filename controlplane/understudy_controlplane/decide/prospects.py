@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from understudy_controlplane.config import Config, Mode
-from understudy_controlplane.decide import repair_actions, repair_cycle
-from understudy_controlplane.decide.round import Entered
+from understudy_controlplane.decide import guards, repair_actions, repair_cycle
+from understudy_controlplane.decide.gang_moves import gang_moves
+from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import look_up, row_of
-from understudy_controlplane.fleet.finding import Signal
-from understudy_controlplane.fleet.node import NodeRecord
+from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeRecord, NodeState
 from understudy_controlplane.fleet.operator import Outcome, Prospect, Request, Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -33,12 +35,24 @@ def of_node(snapshot: Snapshot, request: Request, config: Config) -> Prospect | 
         return None
     if snapshot.mode is Mode.OBSERVE:
         return Prospect(Outcome.OBSERVE_ONLY, OBSERVES)
+    if row.action is Action.QUARANTINE:
+        return _of_quarantine(snapshot, finding, config)
     requests = {**snapshot.requests, request.node: request}
     objection = repair_actions.object_to(replace(snapshot, requests=requests), Entered(row, finding), config, ())
     if objection is not None:
         return Prospect(Outcome.HELD_BY_GUARD, objection.words)
     becomes = f"{node.name} becomes {row.to.value}" if row.to is not None else f"{row.action.value}: {row.why}"
     return Prospect(Outcome.WILL_ACT, becomes)
+
+
+def _of_quarantine(snapshot: Snapshot, finding: Finding, config: Config) -> Prospect:
+    """With what becomes of the gang on the node."""
+    objection = guards.object_to_quarantine(snapshot, config, finding, ())
+    if objection is not None:
+        return Prospect(Outcome.HELD_BY_GUARD, objection.words)
+    current = Round(snapshot, config).with_condemned(frozenset({finding.node})).with_idle()
+    moves = (f"; {move.words}" for move in gang_moves(current, [finding]).values())
+    return Prospect(Outcome.WILL_ACT, f"{finding.node} becomes {NodeState.QUARANTINED.value}{''.join(moves)}")
 
 
 def of_cancel(snapshot: Snapshot) -> Prospect:

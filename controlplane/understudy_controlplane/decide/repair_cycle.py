@@ -48,6 +48,7 @@ TESTED_AGAIN_SECONDS = HOUR_SECONDS
 ASKED = {
     Verb.HOLD: Signal.HOLD_ASKED,
     Verb.RETIRE: Signal.RETIRE_ASKED,
+    Verb.QUARANTINE: Signal.FAULT_REPORTED,
     Verb.VALIDATE: Signal.TEST_ASKED,
     Verb.BURN_IN: Signal.TEST_ASKED,
 }
@@ -153,6 +154,9 @@ def asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) 
     tested = request.verb is Verb.RELEASE and config.validation.enabled
     tested = tested and node.state in (NodeState.MANUAL_REPAIR, NodeState.RETIRED)
     signal = ASKED.get(request.verb, Signal.VALIDATION_DUE if tested else Signal.RELEASE_ASKED)
+    if request.verb is Verb.QUARANTINE:
+        reported = _requested(snapshot, request, signal, f"{request.by} reports a fault: {request.reason}")
+        return replace(reported, dead=node.is_mute(snapshot.now))
     words = f"{request.by} asks for it: {request.reason}"
     return _requested(snapshot, request, signal, words)
 

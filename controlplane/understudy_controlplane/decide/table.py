@@ -221,6 +221,8 @@ TABLE: tuple[Row, ...] = (
     Row(258, (PROBATION,), (Signal.TEST_ASKED,), VALIDATING, Action.VALIDATE,
         "an operator asked for it; if the validation never begins, its probation begins again",
         origin=ValidationOrigin.PROBATION),
+    Row(259, TRUSTED, (Signal.FAULT_REPORTED,), QUARANTINED, Action.QUARANTINE,
+        "a person answers for it that the node is faulty: as with a fault that the control plane has found"),
     Row(290, (), (Signal.TOO_MANY_AT_ONCE,), None, Action.OPEN_BREAKER,
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
 )
@@ -233,6 +235,7 @@ SIGNAL_PRIORITY = (
     Signal.RELEASE_ASKED,
     Signal.DRAINED_FOR_PROLOG,
     Signal.DRAINED_BY_OTHERS,
+    Signal.FAULT_REPORTED,
     Signal.HARDWARE_FAULT,
     Signal.NODE_DEAD,
     Signal.STRAGGLER_CONFIRMED,

@@ -43,5 +43,5 @@ def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
                     f"job {job.key.job_id} still runs on a node that is {node.state.value}",
                     Evidence({"job": job.key.job_id, "restart_count": job.slurm.restart_count}),
                     job=job.key,
-                    dead=node.slurmd_silent_since is not None and snapshot.now - node.slurmd_silent_since > 1.0,
+                    dead=node.is_mute(snapshot.now),
                 )

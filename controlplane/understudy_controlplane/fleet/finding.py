@@ -60,6 +60,7 @@ class Signal(StrEnum):
     PROBATION_OVER = "probation_over"
     HOLD_LEFT = "hold_left"  # a reservation that kept the node for the control plane is left over
     WEIGHT_LEFT = "weight_left"  # its weight was raised for its probation, which is over
+    FAULT_REPORTED = "fault_reported"  # by a person: the node is faulty
     HOLD_ASKED = "hold_asked"  # by an operator, as the next three
     TEST_ASKED = "test_asked"
     RETIRE_ASKED = "retire_asked"

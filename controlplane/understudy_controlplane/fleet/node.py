@@ -235,6 +235,10 @@ class NodeView:
         """It has reported once, to this control plane or another one."""
         return self.heard_at is not None or self.record.agent_seen_at is not None
 
+    def is_mute(self, now: float) -> bool:
+        """Its slurmd does not answer. One failed probe alone proves nothing."""
+        return self.slurmd_silent_since is not None and now - self.slurmd_silent_since > 1.0
+
     @property
     def generation(self) -> dict[str, Json]:
         """Which machine it was: `Generation`, the boot, and the GPUs by name."""

@@ -11,6 +11,7 @@ class Verb(StrEnum):
     PAUSE_NOW = "pause-now"  # also halts what is under way
     RESUME = "resume"
     HOLD = "hold"  # a node leaves service and is left alone
+    QUARANTINE = "quarantine"  # the node is faulty: treated like a fault that the control plane found itself
     RELEASE = "release"  # the node returns
     RETIRE = "retire"  # the node leaves service for good
     VALIDATE = "validate"  # the node is validated, as after a repair: a new node, or one that a user suspects
@@ -25,7 +26,7 @@ class Verb(StrEnum):
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 
-NODE_VERBS = (Verb.HOLD, Verb.RELEASE, Verb.RETIRE, Verb.VALIDATE, Verb.BURN_IN)
+NODE_VERBS = (Verb.HOLD, Verb.QUARANTINE, Verb.RELEASE, Verb.RETIRE, Verb.VALIDATE, Verb.BURN_IN)
 """About one node. A decision of the loop answers such a request."""
 
 

@@ -154,6 +154,7 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.DRAINS: _drains,
     Kind.RESUMES: _resumes,
     Kind.HOLDS: _asks(Verb.HOLD),
+    Kind.QUARANTINES: _asks(Verb.QUARANTINE),
     Kind.RELEASES: _asks(Verb.RELEASE),
     Kind.TESTS: _asks(Verb.VALIDATE),
     Kind.RETIRES: _asks(Verb.RETIRE),

@@ -82,6 +82,7 @@ class Kind(StrEnum):
     DRAINS = "administrator drains the node"
     RESUMES = "administrator resumes the node"
     HOLDS = "operator holds the node"
+    QUARANTINES = "operator reports a fault of the node"
     RELEASES = "operator releases the node"
     TESTS = "operator asks for a test of the node"
     RETIRES = "operator retires the node"
@@ -181,6 +182,7 @@ KINDS: tuple[tuple[int, Kind, To], ...] = (
     (3, Kind.DRAINS, To.NODE),
     (3, Kind.RESUMES, To.NODE),
     (2, Kind.HOLDS, To.NODE),
+    (2, Kind.QUARANTINES, To.NODE),
     (2, Kind.RELEASES, To.NODE),
     (1, Kind.TESTS, To.NODE),
     (1, Kind.RETIRES, To.NODE),
