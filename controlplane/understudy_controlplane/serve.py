@@ -17,7 +17,7 @@ import structlog
 import uvicorn
 
 from understudy_agent.systemd import ServiceManager
-from understudy_controlplane.api.connections import limited_http
+from understudy_controlplane.api.connections import Connections
 from understudy_controlplane.api.server import Server as HttpServer
 from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
 from understudy_controlplane.app import ControlPlane, Outside, compose
@@ -188,7 +188,6 @@ def server_of(
 ) -> uvicorn.Server:
     settings = uvicorn.Config(
         control_plane.app,
-        http=limited_http(within_open_files(config.limits)),
         ws="none",
         callback_notify=heartbeat.beat if heartbeat else None,
         timeout_notify=HEARTBEAT_SECONDS,
@@ -199,8 +198,11 @@ def server_of(
         ssl_certfile=certificate.certificate if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
+    connections = Connections(within_open_files(config.limits))
     stopping = control_plane.launchers.end_polls
-    return TlsServer(settings, certificate, stopping) if certificate else HttpServer(settings, stopping)
+    if certificate is None:
+        return HttpServer(settings, connections, stopping)
+    return TlsServer(settings, connections, certificate, stopping)
 
 
 def serve(config: Config, outside: Outside | None = None) -> None:

@@ -11,7 +11,8 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from understudy_controlplane.api.connections import HEAD_BYTES_MAX, REQUEST_BYTES_MAX, limited_http
+from understudy_controlplane.api.connections import HEAD_BYTES_MAX, REQUEST_BYTES_MAX, Connections
+from understudy_controlplane.api.server import Server
 from understudy_controlplane.config import Limits
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -44,7 +45,7 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
 
 
 class Site:
-    def __init__(self, server: uvicorn.Server) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
         self.port = server.servers[0].sockets[0].getsockname()[1]
 
@@ -80,11 +81,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def site(limits: Limits) -> AsyncIterator[Site]:
-    config = uvicorn.Config(
-        app, port=0, http=limited_http(limits), ws="none", lifespan="off", log_config=None, timeout_keep_alive=1
-    )
+    config = uvicorn.Config(app, port=0, ws="none", lifespan="off", log_config=None, timeout_keep_alive=1)
     config.load()
-    server = uvicorn.Server(config)
+    server = Server(config, Connections(limits))
     server.lifespan = config.lifespan_class(config)
     await server.startup()
     try:
@@ -146,6 +145,16 @@ def test_idle_connections_are_closed_and_above_the_limit_at_once() -> None:
                 writer.close()
             assert await server.is_well()
             assert len(server.server.server_state.connections) <= 1
+
+    run(test())
+
+
+def test_an_address_that_opens_connections_without_end_is_refused_and_counts_are_forgotten() -> None:
+    async def test() -> None:
+        async with site(Limits(connections_per_second_per_address=0.1)) as server:
+            assert [await server.is_well() for _ in range(3)] == [True, True, False]
+            connections = server.server.connections
+            await until(lambda: (connections.open, dict(connections.open_of)) == (0, {}))
 
     run(test())
 

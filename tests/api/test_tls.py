@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from understudy_agent.credentials import TokenFile
 from understudy_agent.facts import FactQueue
 from understudy_agent.uplink import Uplink
 from understudy_agent.wire import WIRE_VERSION, Report
-from understudy_controlplane.api.connections import limited_http
+from understudy_controlplane.api.connections import Connections
 from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
 from understudy_controlplane.config import ConfigError, Limits, parse_config
 
@@ -72,16 +73,22 @@ def files(tmp_path: Path, certificates: tuple[CertificateFiles, CertificateFiles
 
 @pytest.fixture
 def server(files: CertificateFiles) -> Iterator[TlsServer]:
+    with running(files, Limits()) as server:
+        yield server
+
+
+@contextmanager
+def running(files: CertificateFiles, limits: Limits, loop: Any = "auto") -> Iterator[TlsServer]:
     config = uvicorn.Config(
         app,
         port=0,
-        http=limited_http(Limits()),
+        loop=loop,
         lifespan="off",
         log_config=None,
         ssl_certfile=files.certificate,
         ssl_keyfile=files.key,
     )
-    server = TlsServer(config, files)
+    server = TlsServer(config, Connections(limits), files)
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -156,6 +163,24 @@ def test_certificate_and_key_belong_together() -> None:
 )
 def test_a_control_plane_knows_whether_others_can_connect(host: str, local: bool) -> None:
     assert parse_config(f'cluster = "c"\n[server]\nhost = "{host}"', "site.toml").server.is_local is local
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_handshakes_that_never_end_are_closed_and_count_for_their_address(
+    files: CertificateFiles, certificates: tuple[CertificateFiles, CertificateFiles], loop: Any
+) -> None:
+    limits = Limits(request_seconds_max=0.5, connections_per_address_max=8)
+    with running(files, limits, loop) as server:
+        port = server.servers[0].sockets[0].getsockname()[1]
+        mute = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(8)]
+        with socket.create_connection(("127.0.0.1", port), timeout=0.4) as one_more:
+            assert one_more.recv(1) == b"", "closed at once"
+        mute[0].sendall(b"\x16\x03\x01")
+        mute[1].sendall(b"GET / HTTP/1.1\r\n\r\n")
+        for one in mute:
+            with one, suppress(ConnectionError):
+                assert len(one.recv(100)) < 10, "nothing but an alert of TLS"
+        assert trusts(certificates[0], server)
 
 
 def test_a_client_that_keeps_an_idle_connection_does_not_delay_the_stop(

@@ -31,7 +31,8 @@ from tests.bench.result import Result, result, write
 from tests.bench.tick import Fleet
 from tests.testbed.configuration import free_ports
 from tests.tokens import add_tokens, bearer, secret
-from understudy_controlplane.api.connections import limited_http
+from understudy_controlplane.api.connections import Connections
+from understudy_controlplane.api.server import Server
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.serve import tune_interpreter
@@ -136,9 +137,8 @@ def wait_p99(fleet: Fleet) -> float:
 def serving(control_plane: ControlPlane) -> Iterator[str]:
     """Its routes, without its loop."""
     (port,) = free_ports(1)
-    http = limited_http(control_plane.reads.config.limits)
-    config = uvicorn.Config(control_plane.app, port=port, http=http, log_level="warning", lifespan="off")
-    server = uvicorn.Server(config)
+    config = uvicorn.Config(control_plane.app, port=port, log_level="warning", lifespan="off")
+    server = Server(config, Connections(control_plane.reads.config.limits))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

@@ -11,7 +11,8 @@ import uvicorn
 from fastapi import Response
 
 from tests.bench.ingest_load import CLUSTER, JOB_ID, NODES, node_name
-from understudy_controlplane.api.connections import limited_http
+from understudy_controlplane.api.connections import Connections
+from understudy_controlplane.api.server import Server
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import load_config
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
@@ -74,14 +75,10 @@ def main() -> None:
     async def empty() -> Response:
         return Response(status_code=204)
 
-    uvicorn.run(
-        app,
-        http=limited_http(config.limits),
-        host=config.server.host,
-        port=config.server.port,
-        log_level="warning",
-        access_log=False,
+    settings = uvicorn.Config(
+        app, host=config.server.host, port=config.server.port, log_level="warning", access_log=False
     )
+    Server(settings, Connections(config.limits)).run()
 
 
 if __name__ == "__main__":

@@ -10,11 +10,15 @@ import asyncio
 from asyncio import TimerHandle
 from collections import Counter
 from http import HTTPStatus
+from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from understudy_agent.wire import REPORT_BYTES_MAX
 from understudy_controlplane.config import Limits
+from understudy_controlplane.ingest.rates import Rates
 
 CLOSE_SECONDS = 0.5
 HEAD_BYTES_MAX = 65_536
@@ -23,32 +27,63 @@ REQUEST_BYTES_MAX = HEAD_BYTES_MAX + 4 * REPORT_BYTES_MAX
 """With what frames the parts of the body. A route refuses a body that is too large before that."""
 
 
+class Connections:
+    """How many are open, and how fast each address opens them. A connection counts from before its TLS handshake."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.open = 0
+        self.open_of: Counter[str] = Counter()
+        self._rates = Rates(limits.connections_per_second_per_address)
+
+    def enter(self, address: str, now: float) -> Place | None:
+        """None: the connection must be closed. `now` is monotonic."""
+        limits = self.limits
+        if self.open_of[address] >= limits.connections_per_address_max or self.open >= limits.connections_max:
+            return None
+        if not self._rates.admits(address, now):
+            return None
+        self.open += 1
+        self.open_of[address] += 1
+        return Place(self, address)
+
+
+class Place:
+    """Of one connection."""
+
+    def __init__(self, connections: Connections, address: str) -> None:
+        self._connections: Connections | None = connections
+        self._address = address
+
+    def leave(self) -> None:
+        if self._connections is None:
+            return
+        connections, self._connections = self._connections, None
+        connections.open -= 1
+        connections.open_of[self._address] -= 1
+        if not connections.open_of[self._address]:
+            del connections.open_of[self._address]
+
+
 class LimitedHttp(HttpToolsProtocol):
-    limits: Limits
-    connections_of: Counter[str]
-    """Address → its open connections."""
+    def __init__(
+        self, limits: Limits, place: Place, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any]
+    ) -> None:
+        super().__init__(config, state, app_state)
+        self.limits = limits
+        self._place = place
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        self._address = self.client[0] if self.client else ""
         self._late: TimerHandle | None = None
         self._stalled: TimerHandle | None = None
         self._bytes, self._in_head = 0, True
-        self.connections_of[self._address] += 1
-        if (
-            self.connections_of[self._address] > self.limits.connections_per_address_max
-            or len(self.connections) > self.limits.connections_max
-        ):
-            transport.abort()
-            return
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._request_arrived()
         self._answer_flows()
-        self.connections_of[self._address] -= 1
-        if not self.connections_of[self._address]:
-            del self.connections_of[self._address]
+        self._place.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -124,11 +159,3 @@ class LimitedHttp(HttpToolsProtocol):
         self.transport.close()
         if self.transport.get_write_buffer_size():
             self.transport.abort()
-
-
-def limited_http(limits: Limits) -> type[LimitedHttp]:
-    class Limited(LimitedHttp):
-        pass
-
-    Limited.limits, Limited.connections_of = limits, Counter()
-    return Limited

@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 import uvicorn
 
+from understudy_controlplane.api.connections import Connections
 from understudy_controlplane.api.server import Server
 
 log = structlog.get_logger()
@@ -52,9 +53,13 @@ class TlsServer(Server):
     """New connections get the certificate that is in the files; open ones keep the one that they have."""
 
     def __init__(
-        self, config: uvicorn.Config, files: CertificateFiles, stopping: Callable[[], None] = lambda: None
+        self,
+        config: uvicorn.Config,
+        connections: Connections,
+        files: CertificateFiles,
+        stopping: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(config, stopping)
+        super().__init__(config, connections, stopping)
         self._files = files
         self._loaded = files.changed_at()
 

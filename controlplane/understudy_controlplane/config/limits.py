@@ -63,10 +63,17 @@ class Limits(Section):
     connections_per_address_max: int = Field(
         512, ge=1, description="Open connections of one address; further ones are closed. A node has about five."
     )
+    connections_per_second_per_address: float = Field(
+        100.0,
+        gt=0,
+        description="New connections of one address; ten times as many at once. Further ones are closed. With TLS each "
+        "takes about a millisecond of the processor.",
+    )
     request_seconds_max: float = Field(
         10.0,
         gt=0,
-        description="Time for a request to arrive, from its first byte or the connection to its last byte.",
+        description="Time for a request to arrive, from its first byte or the connection to its last byte; and for a "
+        "TLS handshake.",
     )
     response_seconds_max: float = Field(
         30.0, gt=0, description="Time for a client to go on reading an answer; after that its connection is closed."
