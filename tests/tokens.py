@@ -9,11 +9,11 @@ from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.access.tokens import Tokens
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.fleet.identity import OF_NODES, Role
+from understudy_controlplane.fleet.identity import OF_NODES, STORED, Role
 from understudy_controlplane.store.database import Engine, open_database
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
-PEOPLE = tuple(role for role in Role if role not in OF_NODES)
+PEOPLE = tuple(role for role in STORED if role not in OF_NODES)
 FOREVER = 1e10
 
 
@@ -43,6 +43,12 @@ def with_tokens(url: str, nodes: Iterable[str] = ()) -> str:
     add_tokens(engine, nodes)
     engine.dispose()
     return url
+
+
+def as_user(admission: Admission, user_id: int, name: str = "", address: str = "testclient") -> dict[str, str]:
+    """As by MUNGE."""
+    assert admission.users is not None
+    return {"Authorization": f"Bearer {admission.users.make(user_id, name, address)}"}
 
 
 def admission_of(engine: Engine, clock: Clock) -> Admission:

@@ -10,6 +10,8 @@ from typing import Any, Generic, Self, TypeVar
 import httpx
 import msgspec
 
+from understudy_client.munge import MungeAuth
+
 Record = dict[str, Any]
 T = TypeVar("T")
 
@@ -59,10 +61,14 @@ class Client:
         timeout_seconds: float = 10.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """`transport` carries the requests instead of the network."""
+        """Without a token this user proves by MUNGE who they are, where the control plane asks for one. `transport`
+        carries the requests instead of the network.
+        """
         self.url = url.rstrip("/")
+        self._munge = None if token else MungeAuth(self.url)
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {token}"} if token else {},
+            auth=self._munge,
             timeout=timeout_seconds,
             verify=_certificates(self.url, ca_file),
             trust_env=False,
@@ -110,7 +116,7 @@ class Client:
                 "--url or UNDERSTUDY_URL"
             ) from error
         if response.is_error:
-            raise _refusal(address, response)
+            raise _refusal(address, response, self._munge.problem if self._munge else "")
         try:
             return msgspec.json.decode(response.content, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -120,12 +126,14 @@ class Client:
             ) from error
 
 
-def _refusal(address: str, response: httpx.Response) -> ClientError:
+def _refusal(address: str, response: httpx.Response, munge: str) -> ClientError:
+    """`munge`: why there is no token by MUNGE."""
     try:
         problem = msgspec.json.decode(response.content, type=_Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         problem = _Problem(f"HTTP {response.status_code} {response.text[:200]}", "check the URL")
-    message = "; ".join(filter(None, (f"{address}: {problem.detail}", problem.hint)))
+    of_munge = f"by MUNGE: {munge}" if munge and response.status_code == httpx.codes.UNAUTHORIZED else ""
+    message = "; ".join(filter(None, (f"{address}: {problem.detail}", problem.hint, of_munge)))
     unavailable = response.status_code in UNAVAILABLE
     return UnreachableError(message) if unavailable else RefusedError(message, response.status_code)
 

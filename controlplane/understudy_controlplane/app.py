@@ -18,8 +18,10 @@ from starlette.requests import ClientDisconnect
 
 from understudy_controlplane.access.addresses import NodeAddresses
 from understudy_controlplane.access.admission import Admission, Denied
+from understudy_controlplane.access.challenges import Challenges
 from understudy_controlplane.access.munge import Credential, Munge
 from understudy_controlplane.access.tokens import Tokens
+from understudy_controlplane.access.user_tokens import UserTokens
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.jobs import jobs_router
@@ -34,6 +36,7 @@ from understudy_controlplane.api.request_limits import RequestLimits
 from understudy_controlplane.api.requests import requests_router
 from understudy_controlplane.api.status import health_router, status_router
 from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
+from understudy_controlplane.api.user_tokens import UserTokenDependencies, user_tokens_router
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.identity import Permission
@@ -164,7 +167,10 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     loop, stores, clock = core.loop, core.stores, outside.clock
     reads = _reads(config, core, clock)
     tokens = TokenStore(engine)
-    admission = Admission(Tokens(tokens, clock), _open_to_all(config))
+    users = UserTokens(config.access, clock)
+    admission = Admission(Tokens(tokens, clock), users, _open_to_all(config))
+    challenges = Challenges(clock)
+    decode = outside.decode_credential or Munge(config.server.munge_socket).decode
     pruner = Pruner(RetentionStore(engine), config.retention, clock)
     app = FastAPI(
         title="Understudy",
@@ -179,9 +185,12 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.add_exception_handler(HTTPException, _refuse_request)
     app.add_exception_handler(RequestValidationError, _refuse_request)
     app.include_router(reports_router(core.reports, admission))
-    app.include_router(node_tokens_router(_node_tokens(config, outside, loop, tokens, admission)))
+    addresses = _addresses(config, loop, clock)
+    of_nodes = NodeTokenDependencies(config.cluster, challenges, decode, addresses, tokens, admission, clock)
+    app.include_router(node_tokens_router(of_nodes))
+    app.include_router(user_tokens_router(UserTokenDependencies(config.access, decode, challenges, users, clock)))
     app.include_router(launchers_router(core.reports, core.launchers, admission))
-    readers = [Depends(admission.require(Permission.READ))]
+    readers = [Depends(admission.admit_reader)]
     for router in (status_router, nodes_router, jobs_router, recoveries_router, requests_router, observed_router):
         app.include_router(router(reads), dependencies=readers)
     app.include_router(metrics_router(reads), dependencies=[Depends(admission.require(Permission.METRICS))])
@@ -213,22 +222,18 @@ async def _client_gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=400)
 
 
-def _node_tokens(
-    config: Config, outside: Outside, loop: Loop, tokens: TokenStore, admission: Admission
-) -> NodeTokenDependencies:
+def _addresses(config: Config, loop: Loop, clock: Clock) -> NodeAddresses:
     def of_slurm(node: str) -> str | None:
         snapshot = loop.pulse.snapshot
         known = snapshot.nodes.get(node) if snapshot else None
         return known.slurm.address if known and known.slurm else None
 
-    addresses = NodeAddresses(of_slurm, config.server.node_addresses, outside.clock)
-    decode = outside.decode_credential or Munge(config.server.munge_socket).decode
-    return NodeTokenDependencies(config.cluster, decode, addresses, tokens, admission, outside.clock)
+    return NodeAddresses(of_slurm, config.server.node_addresses, clock)
 
 
 def _open_to_all(config: Config) -> set[Permission]:
     if config.server.open_reads:
-        return {Permission.READ, Permission.METRICS}
+        return {Permission.READ, Permission.READ_OWN_JOBS, Permission.METRICS}
     return {Permission.METRICS} if config.server.open_metrics else set()
 
 
@@ -239,6 +244,7 @@ def _reads(config: Config, core: Core, clock: Clock) -> ReadDependencies:
     return ReadDependencies(
         config,
         clock,
+        core.reports.directory,
         core.telemetry,
         Stores.of(engine),
         Queries(engine),

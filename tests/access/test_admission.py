@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from tests import builders as b
 from tests.new_database import new_database
-from tests.tokens import PEOPLE, bearer, secret, with_tokens
+from tests.tokens import PEOPLE, as_user, bearer, secret, with_tokens
 from understudy_controlplane.access.tokens import LOOK_UPS_WAITING_MAX, Tokens, TooManyLookUps
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Permission, Role, roles_with
@@ -26,8 +26,22 @@ from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import Engine, open_database
 from understudy_controlplane.store.tokens import TokenStore
 
-OPEN = {"/healthz", "/readyz", "/v1/challenge", "/v1/node-token"}
+OPEN = {"/healthz", "/readyz", "/v1/challenge", "/v1/node-token", "/v1/user-token"}
 ENROL = "/v1/enrolment"
+OF_USERS = {
+    "/v1/status",
+    "/v1/nodes",
+    "/v1/jobs",
+    "/v1/jobs/7",
+    "/v1/jobs/7/ranks",
+    "/v1/jobs/7/trust-checkpoints",
+    "/v1/checkpoints",
+    "/v1/recoveries",
+    "/v1/recoveries/1",
+    "/v1/requests",
+    "/v1/requests/1",
+}
+"""Users of the cluster may ask there for what concerns their own jobs."""
 REPORT = {"/v1/reports", "/v1/launchers", "/v1/restore-point"}
 
 
@@ -79,6 +93,8 @@ def needed(method: str, path: str) -> Permission:
         return Permission.METRICS
     if path == "/v1/breaker/reset":
         return Permission.ADMINISTER
+    if path in OF_USERS:
+        return Permission.READ_OWN_JOBS if method == "GET" else Permission.OPERATE_OWN_JOBS
     return Permission.READ if method == "GET" else Permission.OPERATE
 
 
@@ -97,9 +113,10 @@ def test_every_route_asks_for_a_token_but_the_health_check_and_those_that_give_o
     assert "http" not in page.text.replace("https://", "http://"), "nothing is loaded from elsewhere"
 
 
-@pytest.mark.parametrize("role", [*PEOPLE, Role.NODE])
+@pytest.mark.parametrize("role", [*PEOPLE, Role.NODE, Role.USER])
 def test_a_role_may_do_what_it_is_for_and_nothing_else(plane: ControlPlane, role: Role) -> None:
-    client = TestClient(plane.app, headers=bearer(role, "n1" if role is Role.NODE else ""))
+    headers = as_user(plane.admission, 1000) if role is Role.USER else bearer(role, "n1" if role is Role.NODE else "")
+    client = TestClient(plane.app, headers=headers)
     refused = {one for one in routes(plane.app) if client.request(*one).status_code == 403}
     assert refused == {
         (method, path)

@@ -8,12 +8,22 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
+from fastapi.testclient import TestClient
 
+from tests import builders as b
+from tests.access.test_user_tokens import Stream
+from tests.new_database import new_database
 from understudy_agent.credentials import sign
+from understudy_client.munge import MungeAuth
 from understudy_controlplane.access.munge import Credential, CredentialRefused, Munge, MungeUnavailable
+from understudy_controlplane.api.user_tokens import claim
+from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 pytestmark = pytest.mark.cluster  # needs root and munged, as a cluster does
 
@@ -63,3 +73,33 @@ def test_a_munged_that_is_not_there_is_no_refusal(tmp_path: Path) -> None:
         Munge(tmp_path / "none").decode("MUNGE:x:")
     with pytest.raises(OSError, match="munge"):
         sign(b"x", tmp_path / "none")
+
+
+def test_a_user_of_the_cluster_needs_no_token(socket: Path, tmp_path: Path) -> None:
+    """The program munge, a real munged, the routes, and the client of `understudy`; each request once."""
+    user = pwd.getpwnam("nobody")
+    outside = Outside(VirtualSlurm(["n1"]), lambda _node: True, decode_credential=Munge(socket).decode)
+    with closing(compose(b.config(server={"database": new_database(tmp_path / "fleet.db")}), outside)) as plane:
+        plane.loop.tick()
+        routes = TestClient(plane.app)
+
+        def carry(request: httpx.Request) -> httpx.Response:
+            path, headers = request.url.raw_path.decode(), dict(request.headers)
+            answer = routes.request(request.method, path, content=request.content, headers=headers)
+            return httpx.Response(answer.status_code, content=answer.content, extensions={"network_stream": Stream()})
+
+        with httpx.Client(auth=MungeAuth("http://testserver", socket), transport=httpx.MockTransport(carry)) as root:
+            refusal = root.post("http://testserver/v1/pause", json={"reason": "x"})
+            assert (refusal.status_code, "user root (0) has role user" in refusal.text) == (403, True)
+            assert root.get("http://testserver/v1/jobs").json() == {"items": [], "next": None}
+
+        challenge = routes.get("/v1/challenge").json()["challenge"]
+        command, given = ["munge", f"--socket={socket}"], claim("testserver:80", challenge)
+        made = subprocess.run(
+            command, input=given, user=user.pw_uid, group=user.pw_gid, capture_output=True, check=True
+        ).stdout.decode()
+        asked = {"challenge": challenge, "server": "testserver:80", "credential": made.strip()}
+        headers = {"Authorization": f"Bearer {routes.post('/v1/user-token', json=asked).json()['token']}"}
+        assert f"user nobody ({user.pw_uid})" in routes.get("/v1/decisions", headers=headers).json()["detail"]
+        again = asked | {"challenge": routes.get("/v1/challenge").json()["challenge"]}
+        assert routes.post("/v1/user-token", json=again).status_code == 403

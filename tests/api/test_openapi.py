@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from tests import REPOSITORY
 from tests import builders as b
 from tests.new_database import new_database
-from tests.tokens import add_tokens, bearer
+from tests.tokens import add_tokens, as_user, bearer
 from understudy_agent.wire import Refusal
+from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.ingest.answers import CODES, ErrorCode
@@ -73,6 +74,7 @@ class Operation:
 class Plane:
     client: TestClient
     operations: tuple[Operation, ...]
+    admission: Admission
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
             for method, operation in methods.items()
         )
         assert len(operations) > 20
-        yield Plane(TestClient(made.app, raise_server_exceptions=False), operations)
+        yield Plane(TestClient(made.app, raise_server_exceptions=False), operations, made.admission)
 
 
 def send(plane: Plane, operation: Operation, data: st.DataObject, headers: dict[str, str]) -> httpx2.Response:
@@ -116,6 +118,8 @@ def send(plane: Plane, operation: Operation, data: st.DataObject, headers: dict[
 @pytest.mark.parametrize("role", [None, *Role])
 def test_no_request_makes_the_server_fail(plane: Plane, role: Role | None) -> None:
     headers = bearer(role, "n1" if role is Role.NODE else "") if role else {}
+    if role is Role.USER:
+        headers = as_user(plane.admission, 1000)
 
     @given(st.data())
     @settings(max_examples=int(settings().max_examples * SHARE))
@@ -152,7 +156,7 @@ def test_the_document_has_models_for_bodies_and_answers_groups_and_who_may_ask(p
             assert operation["responses"]["default"]["content"]["application/problem+json"]["schema"] == {
                 "$ref": "#/components/schemas/Refusal"
             }
-            assert bool(operation["security"]) == (path not in {*OPEN_TO_ALL, "/v1/node-token"}), path
+            assert bool(operation["security"]) == (path not in {*OPEN_TO_ALL, "/v1/node-token", "/v1/user-token"}), path
             if method == "post" and path != "/v1/enrolment":
                 assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"], path
     named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(described)))

@@ -17,7 +17,7 @@ import understudy_client
 from tests import builders as b
 from tests.new_database import new_database
 from tests.recover.rehearsal import Rehearsal
-from tests.tokens import add_tokens, bearer, with_tokens
+from tests.tokens import add_tokens, as_user, bearer, with_tokens
 from understudy_agent.wire import CheckpointShard, Collective, FirstStep, RankStarted, RankWindow
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.cli.explained_subject import explain_job, explain_node, lines
@@ -73,6 +73,11 @@ def owner(rehearsal: Rehearsal) -> int:
     return next(job.user_id for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
 
 
+def student(rehearsal: Rehearsal) -> int:
+    """Whose job runs on nodes beside the gang."""
+    return next(job.user_id for job in rehearsal.fake.jobs() if job.user == "student")
+
+
 def shard(rank: int, step: int) -> CheckpointShard:
     return CheckpointShard(1, 0, rank, 4, step, f"/c/{step}", f"rank-{rank}", 10, "0" * 64, b.NOW)
 
@@ -95,6 +100,82 @@ def get(rehearsal: Rehearsal) -> Iterator[Any]:
         return response.json()
 
     return ask  # type: ignore[return-value]
+
+
+def as_user_of(rehearsal: Rehearsal, user_id: int) -> TestClient:
+    plane = rehearsal.control_plane
+    return TestClient(plane.app, headers=as_user(plane.admission, user_id))
+
+
+def test_a_user_of_the_cluster_sees_their_own_jobs(rehearsal: Rehearsal, get: Any) -> None:
+    own = as_user_of(rehearsal, owner(rehearsal))
+    swap = next(one["id"] for one in get("/v1/recoveries")["items"] if one["job"])
+    for path in ("/v1/jobs/1", "/v1/jobs/1/ranks", "/v1/checkpoints", f"/v1/recoveries/{swap}"):
+        assert own.get(path).json() == get(path), path
+    assert ([one["job_id"] for one in get("/v1/jobs")["items"]], jobs_of(own)) == ([2, 1], [1])
+    assert (jobs_of(own, limit=1), jobs_of(own, user="student"), jobs_of(own, user="researcher")) == ([1], [], [1])
+    assert [one["id"] for one in own.get("/v1/recoveries").json()["items"]] == [swap]
+    assert own.get(f"/v1/recoveries?cursor={swap}").json() == {"items": [], "next": None}
+    assert own.get("/v1/status").json()["nodes"] == get("/v1/status")["nodes"]
+
+
+def jobs_of(client: TestClient, **filters: str | int) -> list[int]:
+    return [one["job_id"] for one in client.get("/v1/jobs", params=filters).json()["items"]]
+
+
+OF_ONE_USER = (
+    "/v1/jobs",
+    "/v1/jobs?limit=1&cursor=2",
+    "/v1/jobs?limit=1",
+    "/v1/jobs?managed=true",
+    "/v1/jobs?user=researcher",
+    "/v1/recoveries",
+    "/v1/recoveries?job=1",
+    "/v1/recoveries?node=n3",
+    "/v1/recoveries?cursor=1000",
+    "/v1/checkpoints",
+    "/v1/checkpoints?job=1",
+    "/v1/checkpoints?cursor=9e99_999",
+    "/v1/requests",
+    "/v1/nodes?job=1",
+)
+REASON = {"reason": "they are good"}
+
+
+def test_another_users_jobs_do_not_exist_for_a_user(rehearsal: Rehearsal, get: Any) -> None:
+    """By list, filter, cursor, id, and what may be asked of them."""
+    stranger = as_user_of(rehearsal, student(rehearsal))
+    assert jobs_of(stranger) == [2]
+    assert client_of(rehearsal).post("/v1/jobs/1/trust-checkpoints", json=REASON).status_code == 403
+    for path in OF_ONE_USER:
+        assert get(path)["items"] or path == "/v1/requests", path
+        shown = stranger.get(path).json()["items"]
+        assert [one.get("job_id") for one in shown] == [2] * len(shown), path
+    for path in ("/v1/jobs/1", "/v1/jobs/1/ranks"):
+        unknown = stranger.get(path.replace("jobs/1", "jobs/99")).json()
+        assert (unknown["status"], stranger.get(path).json()) == (404, {**unknown, "detail": "job 1 is not known"})
+    for recovery in get("/v1/recoveries")["items"]:
+        assert stranger.get(f"/v1/recoveries/{recovery['id']}").status_code == 404
+    assert stranger.post("/v1/jobs/1/trust-checkpoints", json=REASON).status_code == 404
+    assert stranger.post("/v1/jobs/1/trust-checkpoints", json={**REASON, "dry_run": True}).status_code == 404
+    nodes = stranger.get("/v1/nodes").json()["items"]
+    assert {one["name"]: one["state"] for one in nodes} == {
+        one["name"]: one["state"] for one in get("/v1/nodes")["items"]
+    }
+    assert {job for one in nodes for job in one["jobs"]} <= {2}
+    assert {one["reason"] for one in nodes} == {""}
+    status = stranger.get("/v1/status").json()
+    assert (status["problems"], status["slurm"]["error"], status["loop"]["error"]) == ([], "", "")
+
+
+def test_a_user_trusts_their_own_jobs_checkpoints_and_sees_what_became_of_it(rehearsal: Rehearsal) -> None:
+    own, stranger = (as_user_of(rehearsal, user_id) for user_id in (owner(rehearsal), student(rehearsal)))
+    answer = own.post("/v1/jobs/1/trust-checkpoints", json=REASON)
+    assert answer.status_code == 202, answer.text
+    number = answer.json()["request"]
+    assert own.get(f"/v1/requests/{number}").json()["by"] == f"user ? ({owner(rehearsal)})"
+    assert [one["id"] for one in own.get("/v1/requests").json()["items"]] == [number]
+    assert stranger.get(f"/v1/requests/{number}").status_code == 404
 
 
 def test_status_shows_the_whole_at_a_glance(get: Any) -> None:

@@ -14,11 +14,12 @@ from tests import builders as b
 from tests.new_database import new_database
 from tests.recover.rehearsal import Rehearsal
 from tests.store.query_plans import Statements, captured, read_all, whole_tables_read
-from tests.tokens import add_tokens, bearer
+from tests.tokens import add_tokens, as_user, bearer
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store.database import open_database
 
+OF_USERS = ("jobs", "jobs/1", "checkpoints", "checkpoints?job=1", "recoveries", "requests", "nodes")
 REASON = {"reason": "a test of the queries"}
 VALUES = {"job_id": ("1",), "node": ("n3",), "names": ("n[1-4]",), "job": ("1",), "limit": ("10",)}
 
@@ -54,6 +55,9 @@ def statements(rehearsal: Rehearsal) -> Statements:
         rehearsal.run(2)
         client = TestClient(plane.app, headers=bearer(Role.ADMIN))
         assert read_all(plane.app, client, VALUES) > 10
+        owner = next(job.user_id for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
+        user = TestClient(plane.app, headers=as_user(plane.admission, owner))
+        assert all(user.get(f"/v1/{path}").is_success for path in OF_USERS)
     return first | then
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from understudy_controlplane.access.addresses import canonical
 from understudy_controlplane.access.tokens import Tokens, TooManyLookUps
-from understudy_controlplane.fleet.identity import Identity, Permission, Role, roles_with
+from understudy_controlplane.access.user_tokens import UserTokens
+from understudy_controlplane.fleet.identity import STORED, Identity, Permission, Role, roles_with
 from understudy_controlplane.store.database import StoreError
 
 _SCHEME = "bearer "
@@ -34,18 +36,38 @@ class Sender:
 
 
 class Admission:
-    def __init__(self, tokens: Tokens, open_to_all: Collection[Permission] = ()) -> None:
+    def __init__(
+        self, tokens: Tokens, users: UserTokens | None = None, open_to_all: Collection[Permission] = ()
+    ) -> None:
         """`open_to_all`: what a request may do without a token, because the site wants it so."""
         self._tokens = tokens
+        self.users = users
         self._open_to_all = frozenset(open_to_all)
 
     async def admit(self, request: Request, permission: Permission) -> Identity:
         """Raises Denied."""
+        identity = await self._identity(request, permission)
+        if not identity.may(permission):
+            refusal = f"the token of {identity.label} has role {identity.role.value}, which may not {permission.value}"
+            raise Denied(403, refusal, _remedy(permission))
+        return identity
+
+    async def admit_reader(self, request: Request) -> None:
+        """Of routers to read: only those of their routes that take a `Reader` are open to users of the cluster."""
+        dependant = request.scope["route"].dependant
+        of_users = any(one.call is reader_of for one in dependant.dependencies)
+        permission = Permission.READ_OWN_JOBS if of_users else Permission.READ
+        request.state.reader = await self.admit(request, permission)
+
+    async def _identity(self, request: Request, permission: Permission) -> Identity:
         secret = _secret(request.headers.get("authorization"))
         if secret is None:
             if permission in self._open_to_all:
                 return Identity(Role.VIEWER, "", "", address_of(request))
             raise Denied(401, "the request has no token", _remedy(permission))
+        of_user = self.users.find(secret, address_of(request)) if self.users else None
+        if of_user is not None:
+            return of_user
         try:
             token = await self._tokens.find(secret)
         except StoreError as error:
@@ -54,18 +76,17 @@ class Admission:
             raise Denied(503, "too many requests with unknown tokens wait", "repeat the request") from None
         if token is None:
             raise Denied(401, "the token is unknown, expired or revoked", _remedy(permission))
-        identity = Identity(token.role, token.label, token.node, address_of(request), token.id)
-        if not identity.may(permission):
-            refusal = f"the token of {token.label} has role {token.role.value}, which may not {permission.value}"
-            raise Denied(403, refusal, _remedy(permission))
-        return identity
+        return Identity(token.role, token.label, token.node, address_of(request), token.id)
 
     def sender(self, authorization: str | None, address: str) -> Sender:
         """A token that is shown for the first time does not count yet: its address does. So do tokens that are none."""
-        secret = _secret(authorization)
+        secret, address = _secret(authorization), canonical(address)
+        of_user = self.users.find(secret, address) if self.users and secret is not None else None
+        if of_user is not None:
+            return Sender(of_user.label, has_token=True)
         token = self._tokens.known(secret) if secret is not None else None
         if token is None:
-            return Sender(canonical(address), has_token=False)
+            return Sender(address, has_token=False)
         return Sender(f"node {token.node}" if token.node else f"token {token.id}", has_token=True)
 
     def require(self, permission: Permission) -> Callable[[Request], Awaitable[Identity]]:
@@ -78,6 +99,18 @@ class Admission:
 
     def close(self) -> None:
         self._tokens.close()
+
+
+async def reader_of(request: Request) -> Identity:
+    """Who reads, as `Admission.admit_reader` has found it."""
+    reader: Identity = request.state.reader
+    return reader
+
+
+Reader = Annotated[Identity, Depends(reader_of)]
+"""A parameter of a route to read. It opens the route to users of the cluster: the route shows them their own jobs, and
+no others (`Identity.sees_jobs_of`).
+"""
 
 
 def only_for(identity: Identity, node: str) -> None:
@@ -103,5 +136,5 @@ def _remedy(permission: Permission) -> str:
         return (
             "write the node's own token to token_file of its agent: `understudy token create --role node --node NODE`"
         )
-    roles = " or ".join(role.value for role in roles_with(permission))
+    roles = " or ".join(role.value for role in roles_with(permission) if role in STORED)
     return f"send Authorization: Bearer with a token of role {roles}; `understudy token create` makes one"

@@ -1,4 +1,4 @@
-"""Challenges that the control plane gives to agents. Giving one keeps no memory: any client may ask for one."""
+"""Challenges that the control plane gives to agents and users. Any client may ask for one: that costs no memory."""
 
 from __future__ import annotations
 

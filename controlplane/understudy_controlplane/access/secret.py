@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 
-from understudy_controlplane.fleet.identity import OF_NODES, Role
+from understudy_controlplane.fleet.identity import OF_NODES, STORED, Role
 from understudy_controlplane.store.tokens import NewToken
 
 PREFIX = "understudy_"
@@ -27,8 +27,10 @@ def digest_of(secret: str) -> str:
 def new_token(
     role: Role, label: str, made_by: str, made_at: float, seconds: float, node: str = ""
 ) -> tuple[str, NewToken]:
-    """The secret, and what is stored of it. Raises ValueError where a node is missing or is one too many."""
-    if (role in OF_NODES) != bool(node):
+    """The secret, and what is stored of it. Raises ValueError where a node is missing or is one too many, or
+    where the role is that of users, whose tokens are not stored.
+    """
+    if role not in STORED or (role in OF_NODES) != bool(node):
         raise ValueError("a token of a node names its node; no other role has one")
     secret = new_secret()
     return secret, NewToken(digest_of(secret), role, label, node, made_at, made_by, made_at + seconds)

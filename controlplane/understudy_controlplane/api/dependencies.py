@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Path
+from fastapi import Path, Response
 
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config
+from understudy_controlplane.ingest.answers import refuse
+from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.store.database import ID_MAX, Engine
@@ -30,6 +32,7 @@ class ReadDependencies:
 
     config: Config
     clock: Clock
+    directory: JobDirectory
     telemetry: Telemetry
     stores: Stores
     queries: Queries
@@ -44,3 +47,8 @@ class ReadDependencies:
         self.health.close()
         self.scrapes.close()
         self.engine.dispose()
+
+
+def job_unknown(job_id: int | None) -> Response:
+    """Also of a job that is none of the user's who asks."""
+    return refuse(404, f"job {job_id} is not known", "GET /v1/jobs lists the known jobs")

@@ -9,7 +9,8 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
-from understudy_controlplane.api.dependencies import JobId, ReadDependencies
+from understudy_controlplane.access.admission import Reader
+from understudy_controlplane.api.dependencies import JobId, ReadDependencies, job_unknown
 from understudy_controlplane.api.pages import (
     ListQuery,
     Name,
@@ -20,7 +21,7 @@ from understudy_controlplane.api.pages import (
     page,
     timed_page,
 )
-from understudy_controlplane.ingest.answers import refuse
+from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.live.step_buffer import RankNow
 from understudy_controlplane.plan.ettr import ettr
 from understudy_controlplane.store.database import ID_MAX
@@ -68,25 +69,25 @@ def jobs_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
 
     @router.get("/jobs")
-    async def jobs(query: Annotated[JobsQuery, Query()]) -> Response:
+    async def jobs(query: Annotated[JobsQuery, Query()], reader: Reader) -> Response:
         """Jobs as Slurm showed them last, with their attempts and ETTR."""
-        only = JobFilter(query.state and query.state.value, query.managed, query.user)
+        only = JobFilter(query.state and query.state.value, query.managed, query.user, user_id=reader.user_id)
         return await deps.readers.read(lambda: _page(deps, query, only))
 
     @router.get("/jobs/{job_id}")
-    async def job(job_id: JobId) -> Response:
+    async def job(job_id: JobId, reader: Reader) -> Response:
         """The newest job of this id."""
-        return await deps.readers.read(lambda: _job(deps, job_id))
+        return await deps.readers.read(lambda: _job(deps, JobFilter(job_id=job_id, user_id=reader.user_id)))
 
     @router.get("/jobs/{job_id}/ranks")
-    async def ranks(job_id: JobId, query: Annotated[RanksQuery, Query()]) -> Response:
+    async def ranks(job_id: JobId, query: Annotated[RanksQuery, Query()], reader: Reader) -> Response:
         """The running attempt's ranks: last step finished, last collective entered."""
-        return await deps.readers.read(lambda: _ranks(deps, job_id, query))
+        return await deps.readers.read(lambda: _ranks(deps, job_id, query, reader))
 
     @router.get("/checkpoints")
-    async def checkpoints(query: Annotated[CheckpointsQuery, Query()]) -> Response:
+    async def checkpoints(query: Annotated[CheckpointsQuery, Query()], reader: Reader) -> Response:
         """Announced checkpoints, complete or not."""
-        return await deps.readers.read(lambda: _checkpoints(deps, query))
+        return await deps.readers.read(lambda: _checkpoints(deps, query, reader))
 
     return router
 
@@ -105,24 +106,28 @@ def _page(deps: ReadDependencies, query: JobsQuery, only: JobFilter) -> Response
     return page(records, numbers[-1] if len(records) == query.limit else None)
 
 
-def _job(deps: ReadDependencies, job_id: int) -> Record | Response:
-    found = _jobs(deps, 1, ID_MAX, JobFilter(job_id=job_id))
+def _job(deps: ReadDependencies, only: JobFilter) -> Record | Response:
+    found = _jobs(deps, 1, ID_MAX, only)
     if not found:
-        return refuse(404, f"job {job_id} is not known", "GET /v1/jobs lists the known jobs")
+        return job_unknown(only.job_id)
     return {key: value for key, value in found[0].items() if key != "id"}
 
 
-def _ranks(deps: ReadDependencies, job_id: int, query: RanksQuery) -> Response:
+def _ranks(deps: ReadDependencies, job_id: int, query: RanksQuery, reader: Identity) -> Response:
+    known = deps.directory.find(job_id) if reader.user_id is not None else None
+    if reader.user_id is not None and (known is None or not reader.sees_jobs_of(known.user_id)):
+        return job_unknown(job_id)
     first = 0 if query.cursor is None else query.cursor
     found = deps.telemetry.ranks(job_id, range(first, first + query.limit))
-    attempt, known = found if found else (None, [])
+    attempt, ranks = found if found else (None, [])
     which = attempt._asdict() if attempt else {"restart_count": None, "launch": None}
-    following = known[-1].rank + 1 if len(known) == query.limit else None
-    return page([_rank(one) for one in known], following, job_id=job_id, **which)
+    following = ranks[-1].rank + 1 if len(ranks) == query.limit else None
+    return page([_rank(one) for one in ranks], following, job_id=job_id, **which)
 
 
-def _checkpoints(deps: ReadDependencies, query: CheckpointsQuery) -> Response:
-    records = deps.queries.checkpoints(query.limit, *query.before, job_id=query.job)
+def _checkpoints(deps: ReadDependencies, query: CheckpointsQuery, reader: Identity) -> Response:
+    only = JobFilter(job_id=query.job, user_id=reader.user_id)
+    records = deps.queries.checkpoints(query.limit, *query.before, only=only)
     return timed_page(records, "at", "number", query.limit)
 
 

@@ -12,12 +12,13 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field, field_validator
 
 from understudy_agent.wire import GpuStatus
+from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import NodeName, ReadDependencies
 from understudy_controlplane.api.pages import Name, NamedQuery, Number, TimedQuery, known_parameters, page, timed_page
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.lemon import scores, signals_of
+from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.node import NodeState, NodeView
-from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.slurm.hostlist import HostListError, expand
@@ -66,9 +67,11 @@ def nodes_router(deps: ReadDependencies) -> APIRouter:
     order = NodeOrder()
 
     @router.get("/nodes")
-    async def nodes(query: Annotated[NodesQuery, Query()]) -> Response:
-        """A line for each node, by name: its state here and in Slurm, its jobs, its GPUs."""
-        return await deps.readers.read(lambda: _nodes(deps, order, query))
+    async def nodes(query: Annotated[NodesQuery, Query()], reader: Reader) -> Response:
+        """A line for each node, by name: its state here and in Slurm, its jobs, its GPUs. To a user of the cluster
+        without reasons and without jobs of others.
+        """
+        return await deps.readers.read(lambda: _nodes(deps, order, query, reader))
 
     @router.get("/nodes/{node}")
     async def node(node: NodeName) -> Response:
@@ -99,7 +102,7 @@ class NodeOrder:
         return (names[position][1] for position in range(first, len(names)))
 
 
-def _nodes(deps: ReadDependencies, order: NodeOrder, query: NodesQuery) -> Response:
+def _nodes(deps: ReadDependencies, order: NodeOrder, query: NodesQuery, reader: Identity) -> Response:
     snapshot = deps.pulse.snapshot
     if snapshot is None:
         return page([], None)
@@ -107,24 +110,28 @@ def _nodes(deps: ReadDependencies, order: NodeOrder, query: NodesQuery) -> Respo
     items: list[NodeSummary] = []
     for name in order.after(snapshot.nodes, query.cursor):
         node = snapshot.nodes.get(name)
-        if node is None or not _wanted(snapshot, node, query, wanted):
+        if node is None:
+            continue
+        jobs = [job.key.job_id for job in snapshot.job_on(name) if reader.sees_jobs_of(job.slurm.user_id)]
+        if not _wanted(node, query, wanted, jobs):
             continue
         if len(items) == query.limit:
             return page(items, items[-1].name)
-        items.append(_summary(snapshot, node, heard.get(name)))
+        summary = _summary(node, jobs, heard.get(name))
+        items.append(summary if reader.user_id is None else msgspec.structs.replace(summary, reason=""))
     return page(items, None)
 
 
-def _wanted(snapshot: Snapshot, node: NodeView, query: NodesQuery, names: frozenset[str] | None) -> bool:
+def _wanted(node: NodeView, query: NodesQuery, names: frozenset[str] | None, jobs: list[int]) -> bool:
     return (
         (names is None or node.name in names)
         and (query.state is None or node.state is query.state)
         and (query.spare is None or node.is_spare is query.spare)
-        and (query.job is None or any(job.key.job_id == query.job for job in snapshot.job_on(node.name)))
+        and (query.job is None or query.job in jobs)
     )
 
 
-def _summary(snapshot: Snapshot, node: NodeView, heard: Heard | None) -> NodeSummary:
+def _summary(node: NodeView, jobs: list[int], heard: Heard | None) -> NodeSummary:
     slurm = node.slurm
     suspected = ", ".join(one.cause.value for one in node.record.suspicions)
     return NodeSummary(
@@ -134,7 +141,7 @@ def _summary(snapshot: Snapshot, node: NodeView, heard: Heard | None) -> NodeSum
         reason=slurm.reason if slurm and slurm.reason else f"suspected: {suspected}" if suspected else "",
         slurm="+".join([slurm.base_state, *sorted(slurm.flags)]) if slurm else None,
         spare=node.is_spare,
-        jobs=[job.key.job_id for job in snapshot.job_on(node.name)],
+        jobs=jobs,
         gpus=len(node.gpus),
         gpus_ok=sum(gpu.status is GpuStatus.OK for gpu in node.gpus),
         heard_at=heard.at if heard else None,

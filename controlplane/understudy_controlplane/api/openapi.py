@@ -25,11 +25,12 @@ from understudy_controlplane.api.observed import Observed
 from understudy_controlplane.api.operator_requests import Accepted, HoldBody, PauseBody, RequestBody
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.status import Health, Readiness, Status
+from understudy_controlplane.api.user_tokens import UserToken, UserTokenRequest
 from understudy_controlplane.ingest.answers import JSON, PROBLEM
 
 Document = dict[str, Any]
 
-OPEN_TO_ALL = ("/healthz", "/readyz", "/v1/challenge", "/v1/node-token")
+OPEN_TO_ALL = ("/healthz", "/readyz", "/v1/challenge", "/v1/node-token", "/v1/user-token")
 
 GROUPS = {
     "operators": "Requests of operators, and what became of them.",
@@ -45,6 +46,7 @@ SENT: dict[str, type[msgspec.Struct]] = {
     "/v1/reports": Report,
     "/v1/launchers": LauncherReport,
     "/v1/node-token": NodeTokenRequest,
+    "/v1/user-token": UserTokenRequest,
     "/v1/pause": PauseBody,
     "/v1/nodes/{node}/hold": HoldBody,
 }
@@ -62,6 +64,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/challenge": Challenge,
     "/v1/node-token": NodeToken,
     "/v1/enrolment": NodeToken,
+    "/v1/user-token": UserToken,
 }
 LISTED: dict[str, type[msgspec.Struct]] = {"/v1/nodes": NodeSummary, "/v1/requests": RequestState}
 """Records of lists with a model of their own."""
@@ -119,7 +122,7 @@ def _describe(operation: Document, method: str, path: str) -> None:
 
 def _group(method: str, path: str) -> str:
     parts = path.strip("/").split("/")
-    if parts[0] != "v1":
+    if parts[0] != "v1" or parts[1] == "user-token":
         return "service"
     if parts[1] in AGENTS:
         return "nodes"

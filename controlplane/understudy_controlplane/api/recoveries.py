@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
+from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import (
     DecisionId,
     IncidentId,
@@ -89,14 +90,14 @@ def recoveries_router(deps: ReadDependencies) -> APIRouter:
         return await deps.readers.read(lambda: _one(deps.queries.decisions(1, only=only), "decision", decision))
 
     @router.get("/recoveries")
-    async def recoveries(query: Annotated[RecoveriesQuery, Query()]) -> Response:
+    async def recoveries(query: Annotated[RecoveriesQuery, Query()], reader: Reader) -> Response:
         """Recoveries: plan, steps, and the time of each phase."""
-        return await deps.readers.read(lambda: _recoveries(deps, query))
+        return await deps.readers.read(lambda: _recoveries(deps, query, reader.user_id))
 
     @router.get("/recoveries/{recovery}")
-    async def recovery(recovery: RecoveryId) -> Response:
+    async def recovery(recovery: RecoveryId, reader: Reader) -> Response:
         """A recovery."""
-        return await deps.readers.read(lambda: _found(deps, recovery))
+        return await deps.readers.read(lambda: _found(deps, RecoveryFilter(id=recovery, user_id=reader.user_id)))
 
     _add_tickets(router, deps)
     return router
@@ -121,15 +122,15 @@ def _one(found: list[Record], what: str, number: int) -> Record | Response:
     return found[0] if found else refuse(404, f"there is no {what} {number}", f"GET /v1/{what}s lists them")
 
 
-def _found(deps: ReadDependencies, number: int) -> Record | Response:
-    recovery = deps.stores.recoveries.find(number)
-    if recovery is None:
-        return refuse(404, f"there is no recovery {number}", "GET /v1/recoveries lists the recoveries")
-    return _recovery(deps, recovery)
+def _found(deps: ReadDependencies, only: RecoveryFilter) -> Record | Response:
+    found = deps.stores.recoveries.newest(1, only=only)
+    if not found:
+        return refuse(404, f"there is no recovery {only.id}", "GET /v1/recoveries lists the recoveries")
+    return _recovery(deps, found[0])
 
 
-def _recoveries(deps: ReadDependencies, query: RecoveriesQuery) -> Response:
-    only = RecoveryFilter(query.status, query.kind, query.job, query.node)
+def _recoveries(deps: ReadDependencies, query: RecoveriesQuery, user_id: int | None) -> Response:
+    only = RecoveryFilter(query.status, query.kind, query.job, query.node, user_id)
     newest = deps.stores.recoveries.newest(query.limit, query.before, only)
     return numbered_page([_recovery(deps, one) for one in newest], query.limit)
 

@@ -8,9 +8,11 @@ import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import Field
 
+from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import Name, NumberedQuery, known_parameters, page
 from understudy_controlplane.decide import prospects
+from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.operator import NODE_VERBS, Request, RequestStatus, Verb, recovery_of
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.ingest.answers import refuse
@@ -44,15 +46,15 @@ def requests_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
 
     @router.get("/requests")
-    async def requests(query: Annotated[RequestsQuery, Query()]) -> Response:
-        """Operators' requests, and what became of each."""
-        only = RequestFilter(node=query.node)
+    async def requests(query: Annotated[RequestsQuery, Query()], reader: Reader) -> Response:
+        """Operators' requests, and what became of each. To a user of the cluster: their own."""
+        only = RequestFilter(node=query.node, by=_only_by(reader))
         return await deps.readers.read(lambda: _page(deps, query, only))
 
     @router.get("/requests/{request}")
-    async def request(request: RequestId) -> Response:
+    async def request(request: RequestId, reader: Reader) -> Response:
         """A request: whether it waits and why, or the decision that answered it."""
-        return await deps.readers.read(lambda: _request(deps, request))
+        return await deps.readers.read(lambda: _request(deps, RequestFilter(id=request, by=_only_by(reader))))
 
     return router
 
@@ -62,9 +64,13 @@ def _page(deps: ReadDependencies, query: RequestsQuery, only: RequestFilter) -> 
     return page(found, found[-1].id if len(found) == query.limit else None)
 
 
-def _request(deps: ReadDependencies, number: int) -> RequestState | Response:
-    found = _requests(deps, 1, ID_MAX, RequestFilter(id=number))
-    return found[0] if found else refuse(404, f"there is no request {number}", "GET /v1/requests lists the requests")
+def _only_by(reader: Identity) -> str | None:
+    return None if reader.user_id is None else reader.label
+
+
+def _request(deps: ReadDependencies, only: RequestFilter) -> RequestState | Response:
+    found = _requests(deps, 1, ID_MAX, only)
+    return found[0] if found else refuse(404, f"there is no request {only.id}", "GET /v1/requests lists the requests")
 
 
 def _requests(deps: ReadDependencies, limit: int, before: int, only: RequestFilter) -> list[RequestState]:

@@ -7,6 +7,7 @@ from collections import Counter
 import msgspec
 from fastapi import APIRouter, Depends, Response
 
+from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.config import Mode
@@ -70,9 +71,12 @@ def status_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(dependencies=[Depends(known_parameters)])
 
     @router.get("/v1/status")
-    async def status() -> Response:
-        """A summary: mode, nodes by state, spares, incidents, recoveries, problems."""
-        return await deps.readers.read(lambda: _summary(deps))
+    async def status(reader: Reader) -> Response:
+        """A summary: mode, nodes by state, spares, incidents, recoveries, problems. To a user of the cluster without
+        what operators wrote, and without problems.
+        """
+        of_user = reader.user_id is not None
+        return await deps.readers.read(lambda: _for_user(_summary(deps)) if of_user else _summary(deps))
 
     return router
 
@@ -128,6 +132,17 @@ def _summary(deps: ReadDependencies) -> Status:
         incidents_open=len(deps.stores.incidents.open_incidents()),
         recoveries_running=len(deps.stores.recoveries.running()),
         problems=_problems(deps) + _warnings(deps),
+    )
+
+
+def _for_user(status: Status) -> Status:
+    return msgspec.structs.replace(
+        status,
+        paused="by an operator" if status.paused else "",
+        breaker="open" if status.breaker else "",
+        slurm=SlurmState(status.slurm.read_at, ""),
+        loop=msgspec.structs.replace(status.loop, error=""),
+        problems=[],
     )
 
 

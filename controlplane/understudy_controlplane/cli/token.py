@@ -23,7 +23,7 @@ from understudy_controlplane.cli.options import config_option, json_option
 from understudy_controlplane.cli.output import Exit, fail, note, print_json, print_table
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.identity import Role, Token
+from understudy_controlplane.fleet.identity import STORED, Role, Token
 
 if TYPE_CHECKING:
     from understudy_controlplane.store.tokens import TokenStore
@@ -38,7 +38,7 @@ def token() -> None:
 
 
 @token.command("create")
-@click.option("--role", type=click.Choice([role.value for role in Role]), required=True, help="What it permits.")
+@click.option("--role", type=click.Choice([role.value for role in STORED]), required=True, help="What it permits.")
 @click.option("--label", default="", help="Who gets it: a person or a program.")
 @click.option("--node", default="", help="The node for which the token speaks (role node).")
 @click.option(

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from understudy_controlplane.config.access import Access
 from understudy_controlplane.config.action import Guards, Recovery, Repair, Validation
 from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
 from understudy_controlplane.config.limits import Limits
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 __all__ = [
+    "Access",
     "Config",
     "ConfigError",
     "Gateway",
@@ -85,6 +87,7 @@ class Config(Section):
         "approves each recovery) or `act`.",
     )
     server: Server = Server()
+    access: Access = Access()
     limits: Limits = Limits()
     slurm: Slurm = Slurm()
     jobs: Jobs = Jobs()

@@ -55,6 +55,7 @@ class NodeTokenDependencies:
     """`decode` is MUNGE's; it may block."""
 
     cluster: str
+    challenges: Challenges
     decode: Callable[[str], Credential]
     addresses: NodeAddresses
     tokens: TokenStore
@@ -68,8 +69,8 @@ def node_tokens_router(deps: NodeTokenDependencies) -> APIRouter:
 
     @router.get("/v1/challenge")
     async def challenge(request: Request) -> Response:
-        """What the next credential of an agent must contain."""
-        return answer(Challenge(issuer.challenges.make(address_of(request))))
+        """What the next credential of an agent or a user must contain."""
+        return answer(Challenge(deps.challenges.make(address_of(request))))
 
     @router.post("/v1/enrolment")
     async def enrolment(request: Request) -> Response:
@@ -107,7 +108,6 @@ def _exchange(deps: NodeTokenDependencies, identity: Identity) -> NodeToken:
 
 class Issuer:
     def __init__(self, deps: NodeTokenDependencies) -> None:
-        self.challenges = Challenges(deps.clock)
         self._deps = deps
         self._threads = ThreadPoolExecutor(DECODED_AT_ONCE, "munge")
         self._waiting: Counter[str] = Counter()
@@ -129,7 +129,7 @@ class Issuer:
 
     async def _check_claim(self, claim: NodeClaim, address: str) -> None:
         """What costs no process and no query comes first: any client may send this."""
-        if not self.challenges.is_valid(claim.challenge, address):
+        if not self._deps.challenges.is_valid(claim.challenge, address):
             raise Denied(403, "the challenge is not valid, or not any more", "get another one: GET /v1/challenge")
         if claim.cluster != self._deps.cluster:
             error = (
@@ -168,7 +168,7 @@ class Issuer:
             signed = _claim_decoder.decode(credential.payload)
         except NOT_UNDERSTOOD:
             signed = None
-        if signed != claim or not self.challenges.use(claim.challenge):
+        if signed != claim or not self._deps.challenges.use(claim.challenge):
             raise Denied(403, "the credential is for another claim, or was used before", "make a new one")
 
     def _make(self, node: str) -> NodeToken:

@@ -39,6 +39,7 @@ class JobFilter:
     managed: bool | None = None
     user: str | None = None
     job_id: int | None = None
+    user_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class IncidentFilter:
 class RequestFilter:
     node: str | None = None
     id: int | None = None
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Queries:
             (table.c.state, only.state),
             (table.c.managed, only.managed),
             (table.c.user, only.user),
+            (table.c.user_id, only.user_id),
         ):
             query = query if value is None else query.where(column == value)
         with reading(self._engine) as connection:
@@ -219,14 +222,17 @@ class Queries:
             query = query.where(intent.c.subject == only.node)
         if only.id is not None:
             query = query.where(intent.c.id == only.id)
+        if only.by is not None:
+            query = query.where(intent.c.by == only.by)
         with reading(self._engine) as connection:
             rows = connection.execute(_page(query, intent.c.id, limit, before)).mappings()
             return [dict(row) for row in rows]
 
     def checkpoints(
-        self, limit: int, before_at: float = inf, before_number: int = ID_MAX, job_id: int | None = None
+        self, limit: int, before_at: float = inf, before_number: int = ID_MAX, only: JobFilter = ALL_JOBS
     ) -> list[Record]:
         """Newest first, complete or not, with the number of shards that are in, and what speaks against them.
+        `only`: by job id and user id.
 
         `number` distinguishes those of the same time.
         """
@@ -250,8 +256,8 @@ class Queries:
             .order_by(at.desc(), number.desc())
             .limit(limit)
         )
-        if job_id is not None:
-            query = query.where(job.c.job_id == job_id)
+        for column, value in ((job.c.job_id, only.job_id), (job.c.user_id, only.user_id)):
+            query = query if value is None else query.where(column == value)
         with reading(self._engine) as connection:
             rows: list[Record] = [dict(row) for row in connection.execute(query).mappings()]
         anomalies: dict[JobKey, list[StoredAnomaly]] = {}

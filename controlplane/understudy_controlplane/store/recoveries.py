@@ -71,6 +71,8 @@ class RecoveryFilter:
     kind: RecoveryKind | None = None
     job_id: int | None = None
     node: str | None = None  # that a decision for the recovery was about
+    user_id: int | None = None  # of the job that it moves
+    id: int | None = None
 
 
 ALL_RECOVERIES = RecoveryFilter()
@@ -132,6 +134,10 @@ class RecoveryStore:
             query = query.where(table.c.kind == only.kind.value)
         if only.job_id is not None:
             query = query.where(table.c.job.in_(select(tables.job.c.id).where(tables.job.c.job_id == only.job_id)))
+        if only.id is not None:
+            query = query.where(table.c.id == only.id)
+        if only.user_id is not None:
+            query = query.where(table.c.job.in_(select(tables.job.c.id).where(tables.job.c.user_id == only.user_id)))
         if only.node is not None:
             decision = tables.decision
             query = query.where(table.c.id.in_(select(decision.c.recovery).where(decision.c.subject == only.node)))

@@ -83,6 +83,7 @@ job = Table(
     UniqueConstraint("cluster", "job_id", "submit_at"),
     Index("ix_job_job_id", "job_id"),
     Index("ix_job_user", "user", "id"),
+    Index("ix_job_user_id", "user_id", "id"),
     Index("ix_job_state", "state", "seen_at"),
     Index("ix_job_state_id", "state", "id"),
     Index("ix_job_seen_at", "seen_at"),
