@@ -20,6 +20,7 @@ from understudy_controlplane.access.addresses import NodeAddresses
 from understudy_controlplane.access.admission import Admission, Denied
 from understudy_controlplane.access.challenges import Challenges
 from understudy_controlplane.access.munge import Credential, Munge
+from understudy_controlplane.access.token_ends import Ends
 from understudy_controlplane.access.tokens import Tokens
 from understudy_controlplane.access.user_tokens import UserTokens
 from understudy_controlplane.agent_recorder import AgentRecorder
@@ -167,8 +168,12 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     loop, stores, clock = core.loop, core.stores, outside.clock
     reads = _reads(config, core, clock)
     tokens = TokenStore(engine)
+
+    def note_token_ends(ends: Ends) -> None:
+        loop.pulse.token_ends = ends
+
     users = UserTokens(config.access, clock)
-    admission = Admission(Tokens(tokens, clock), users, _open_to_all(config))
+    admission = Admission(Tokens(tokens, clock, note_token_ends), users, _open_to_all(config))
     challenges = Challenges(clock)
     decode = outside.decode_credential or Munge(config.server.munge_socket).decode
     pruner = Pruner(RetentionStore(engine), config.retention, clock)

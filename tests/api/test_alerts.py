@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
@@ -28,6 +29,7 @@ from tests.recover.rehearsal import Rehearsal, refuse
 from tests.testbed.prometheus import CLIENT, Prometheus, Receiver, alertmanager, prometheus, wait_for
 from tests.tokens import add_tokens, bearer, secret
 from understudy_agent.wire import Gpu, LauncherPhase, LauncherState, Port, RankWindow
+from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.api.exported import METRIC_GROUPS
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.fleet.gang import Gang
@@ -35,6 +37,7 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.tokens import NewToken, TokenStore
 
 pytestmark = pytest.mark.integration  # starts Prometheus and Alertmanager
 
@@ -274,6 +277,9 @@ def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) ->
     expect(receiver, "UnderstudyAgentsNeverHeard", "UnderstudyDiskFullSoon")
     assert len(receiver.fired) == 2, f"nothing else has happened yet: {sorted(receiver.fired)}"
     make_certificate(folder / "cert.pem", 9)
+    store = TokenStore(rehearsal.engine)
+    store.add([NewToken(digest_of("x"), Role.VIEWER, "grafana", "", now(), "a test", time.time() + 9 * DAY)])
+    store.note_use(next(one.id for one in store.all() if one.label == "grafana"), now())
     for _ in range(8):
         refused = CLIENT.post(
             f"http://{target}/v1/reports",
@@ -299,7 +305,7 @@ def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) ->
     rehearsal.silent.add("n5")
     note_launcher(rehearsal)
     rehearsal.run(60)
-    expect(receiver, "UnderstudyPausedLong", "UnderstudyAgentsSilent")
+    expect(receiver, "UnderstudyPausedLong", "UnderstudyAgentsSilent", "UnderstudyTokenEnds")
     rehearsal.line.before = unreadable
     rehearsal.run(5)
     expect(receiver, "UnderstudySlurmUnreadable")

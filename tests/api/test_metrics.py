@@ -31,9 +31,9 @@ from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
 
 LABELS = {
-    "action", "because", "cause", "database", "driver_version", "gpu", "gpu_model", "job_id", "kind", "le", "managed",
-    "mode", "model", "node", "outcome", "partition", "partitions", "pci_bus_id", "phase", "python", "rule", "service",
-    "signal", "state", "status", "subject", "user", "uuid", "version", "what", "xid",
+    "action", "because", "cause", "database", "driver_version", "gpu", "gpu_model", "job_id", "kind", "label", "le",
+    "managed", "mode", "model", "node", "outcome", "partition", "partitions", "pci_bus_id", "phase", "python", "role",
+    "rule", "service", "signal", "state", "status", "subject", "user", "uuid", "version", "what", "xid",
 }  # fmt: skip
 """No reason texts, no names of jobs."""
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 import structlog
 
 from understudy_controlplane.access.secret import digest_of
+from understudy_controlplane.access.token_ends import SHOWN_AFTER_SECONDS, DailyWarning, Ends, ends_of
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.fleet.identity import OF_NODES, Token
 from understudy_controlplane.store.database import StoreError
@@ -23,6 +24,7 @@ from understudy_controlplane.store.tokens import TokenStore
 log = structlog.get_logger()
 
 REVOKED_READ_SECONDS = 1.0
+ENDS_READ_SECONDS = 60.0
 USE_NOTED_SECONDS = 3600.0
 LOOK_UPS_WAITING_MAX = 256
 """Requests with unknown tokens that wait for the database; further ones are refused."""
@@ -37,13 +39,16 @@ class TooManyLookUps(Exception):
 class Tokens:
     """Belongs to one event loop. Queries run on a thread of their own, one after the other."""
 
-    def __init__(self, store: TokenStore, clock: Clock) -> None:
-        """Raises StoreError."""
+    def __init__(self, store: TokenStore, clock: Clock, note_ends: Callable[[Ends], None] = lambda _: None) -> None:
+        """`note_ends` gets the ends of people's and programs' tokens, every minute. Raises StoreError."""
         self._store = store
         self._clock = clock
         self._known = store.valid(clock.now())
         self._revoked: frozenset[int] = frozenset()
         self._read_at = clock.monotonic()
+        self._note_ends = note_ends
+        self._ends_read_at = float("-inf")
+        self._warning = DailyWarning()
         self._thread = ThreadPoolExecutor(1, "tokens")
         self._waiting = 0
 
@@ -56,6 +61,8 @@ class Tokens:
         """The valid token with this secret. Raises StoreError and TooManyLookUps."""
         if self._clock.monotonic() - self._read_at >= REVOKED_READ_SECONDS:
             await self._read_revoked()
+        if self._clock.monotonic() - self._ends_read_at >= ENDS_READ_SECONDS:
+            await self._read_ends()
         digest = digest_of(secret)
         token = self._known.get(digest) or await self._look_up(digest)
         now = self._clock.now()
@@ -94,6 +101,17 @@ class Tokens:
         gone = [digest for digest, token in self._known.items() if now >= token.expires_at]
         for digest in gone:
             del self._known[digest]
+
+    async def _read_ends(self) -> None:
+        self._ends_read_at, now = self._clock.monotonic(), self._clock.now()
+        try:
+            tokens = await self._run(lambda: self._store.of_people(now - SHOWN_AFTER_SECONDS))
+        except StoreError as error:
+            log.warning("ends_of_tokens_not_read", error=type(error).__name__)
+            return
+        ends = ends_of(tokens, now)
+        self._note_ends(ends)
+        self._warning.warn(ends, now)
 
     async def _note_use(self, digest: str, token: Token, now: float) -> None:
         self._known[digest] = replace(token, last_used_at=now)

@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Response
 
 from understudy_controlplane.access.admission import Reader
+from understudy_controlplane.access.token_ends import ending_soon
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.config import Mode
@@ -164,6 +165,10 @@ def _problems(deps: ReadDependencies) -> list[str]:
 
 def _warnings(deps: ReadDependencies) -> list[str]:
     """What an operator should know although the control plane itself works."""
+    return [*_warnings_of_fleet(deps), *ending_soon(deps.pulse.token_ends, deps.clock.now())]
+
+
+def _warnings_of_fleet(deps: ReadDependencies) -> list[str]:
     snapshot = deps.pulse.snapshot
     if snapshot is None:
         return []

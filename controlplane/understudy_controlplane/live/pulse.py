@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -27,5 +28,7 @@ class Pulse:
     clock_jumps_total: int = 0
     snapshot: Snapshot | None = None  # the newest
     tickets_opened_at: tuple[float, ...] = ()  # of the open tickets
+    token_ends: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """Role and label of people and programs → when the last of their tokens ends."""
     meters: Meters = field(default_factory=Meters)
     slurm: SlurmReading = field(default_factory=SlurmReading)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
 
 from understudy_controlplane.fleet.audit import AuditEntry
-from understudy_controlplane.fleet.identity import Role, Token
+from understudy_controlplane.fleet.identity import OF_NODES, Role, Token
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import insert_new, reading
@@ -76,6 +76,15 @@ class TokenStore:
         """Oldest first."""
         with reading(self._engine) as connection:
             return [_token(row) for row in connection.execute(select(_table).order_by(_table.c.id))]
+
+    def of_people(self, since: float) -> list[Token]:
+        """Those of people and programs that are not revoked and end after `since`."""
+        roles = [role.value for role in Role if role not in OF_NODES]
+        query = select(_table).where(
+            _table.c.role.in_(roles), _table.c.revoked_at.is_(None), _table.c.expires_at > since
+        )
+        with reading(self._engine) as connection:
+            return [_token(row) for row in connection.execute(query)]
 
     def revoked(self, now: float) -> frozenset[int]:
         """Ids of revoked tokens that would be valid otherwise."""

@@ -65,6 +65,11 @@ def _certificate_ends_at(source: Source) -> float | None:
     return ends_at(file) if file is not None else None
 
 
+def _token_ends(source: Source) -> Iterator[Sample]:
+    for (role, label), at in source.pulse.token_ends.items():
+        yield labels_text(role=role, label=label), at
+
+
 def _counter(name: str, documentation: str, value: Callable[[Source], float]) -> Metric[Source]:
     return Metric(name, documentation, one(value), kind=Kind.COUNTER)
 
@@ -125,6 +130,13 @@ CONTROL_PLANE: tuple[Metric[Source], ...] = (
         "certificate_end_timestamp_seconds",
         "When the certificate ends, in seconds since the epoch; absent without TLS.",
         one(_certificate_ends_at),
+    ),
+    Metric(
+        "token_end_timestamp_seconds",
+        "When the last token of a person or program that is in use ends, in seconds since the epoch.",
+        _token_ends,
+        ("role", "label"),
+        "people and programs",
     ),
 )
 
