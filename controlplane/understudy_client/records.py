@@ -29,6 +29,7 @@ class Status(msgspec.Struct, frozen=True):
     mode: str
     paused: str
     paused_until: float | None
+    paused_jobs: tuple[int, ...]
     breaker: str
     slurm: SlurmReading
     loop: LoopState
@@ -64,6 +65,7 @@ class Job(msgspec.Struct, frozen=True):
     state: str
     restart_count: int
     ettr: Ettr | None = None
+    paused: str = ""
 
 
 class JobKey(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from understudy_controlplane.access.tokens import Tokens
 from understudy_controlplane.access.user_tokens import UserTokens
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.job_requests import JobRequestDependencies, job_requests_router
 from understudy_controlplane.api.jobs import jobs_router
 from understudy_controlplane.api.metrics import metrics_router
 from understudy_controlplane.api.nodes import nodes_router
@@ -206,6 +207,9 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
                 admission, stores.fleet, stores.repairs, stores.recoveries, config, clock, loop.pulse, loop.wake
             )
         )
+    )
+    app.include_router(
+        job_requests_router(JobRequestDependencies(admission, stores.repairs, core.reports.directory, clock, loop.wake))
     )
     app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock)))
 

@@ -82,6 +82,8 @@ REQUESTS = [
     ("decision", "agree", "1", "x"),
     ("decision", "disagree", "1", "x"),
     ("job", "trust-checkpoints", "1", "x"),
+    ("job", "pause", "1", "x"),
+    ("job", "resume", "1", "x"),
     ("breaker", "reset", "x"),
 ]
 

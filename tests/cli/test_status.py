@@ -23,6 +23,7 @@ def status(**changes: Any) -> Status:
         "mode": "act",
         "paused": "",
         "paused_until": None,
+        "paused_jobs": (),
         "breaker": "",
         "slurm": SlurmReading(NOW - 1, ""),
         "loop": LoopState(NOW - 2, 0.25, ""),

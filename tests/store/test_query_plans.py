@@ -44,8 +44,9 @@ def statements(rehearsal: Rehearsal) -> Statements:
         _report(rehearsal)
         rehearsal.run_until(rehearsal.ended)
         operator = TestClient(plane.app, headers=bearer(Role.ADMIN))
-        for route in ("pause", "resume", "breaker/reset", "nodes/n7/hold", "recoveries/1/cancel"):
+        for route in ("pause", "resume", "breaker/reset", "nodes/n7/hold", "recoveries/1/cancel", "jobs/1/pause"):
             operator.post(f"/v1/{route}", json=REASON)
+        operator.post("/v1/jobs/1/resume", json=REASON)
         operator.post("/v1/jobs/1/trust-checkpoints", json=REASON)
         rehearsal.run(400)
     rehearsal.restart_control_plane()

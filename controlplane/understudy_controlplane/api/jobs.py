@@ -22,6 +22,7 @@ from understudy_controlplane.api.pages import (
     timed_page,
 )
 from understudy_controlplane.fleet.identity import Identity
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.live.step_buffer import RankNow
 from understudy_controlplane.plan.ettr import ettr
 from understudy_controlplane.store.database import ID_MAX
@@ -95,9 +96,17 @@ def jobs_router(deps: ReadDependencies) -> APIRouter:
 def _jobs(deps: ReadDependencies, limit: int, before: int, only: JobFilter) -> list[Record]:
     records = deps.queries.jobs(limit, before, only)
     progress = deps.queries.progress([record["id"] for record in records])
+    pauses = deps.stores.repairs.job_pauses(deps.clock.now())
     for record in records:
+        pause = pauses.get(record["job_id"])
+        held = pause if pause is not None and pause.concerns(_key(record)) else None
+        record["paused"], record["paused_until"] = (held.words, held.until) if held is not None else ("", None)
         record["ettr"] = ettr(progress.get(record["id"], []))
     return records
+
+
+def _key(record: Record) -> JobKey:
+    return JobKey(record["cluster"], record["job_id"], record["submit_at"])
 
 
 def _page(deps: ReadDependencies, query: JobsQuery, only: JobFilter) -> Response:

@@ -49,6 +49,7 @@ SENT: dict[str, type[msgspec.Struct]] = {
     "/v1/user-token": UserTokenRequest,
     "/v1/pause": PauseBody,
     "/v1/nodes/{node}/hold": HoldBody,
+    "/v1/jobs/{job_id}/pause": HoldBody,
 }
 """Bodies; of the other requests of operators it is `RequestBody`."""
 

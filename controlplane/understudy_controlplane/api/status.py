@@ -47,6 +47,7 @@ class Status(msgspec.Struct, frozen=True):
     mode: Mode
     paused: str
     paused_until: float | None
+    paused_jobs: list[int]
     breaker: str
     slurm: SlurmState
     loop: LoopState
@@ -125,6 +126,7 @@ def _summary(deps: ReadDependencies) -> Status:
         mode=deps.config.mode,
         paused=pause.reason,
         paused_until=pause.until,
+        paused_jobs=sorted(key.job_id for key in snapshot.paused_jobs) if snapshot else [],
         breaker=deps.stores.repairs.breaker().reason,
         slurm=SlurmState(pulse.slurm.at, pulse.slurm.error),
         loop=LoopState(pulse.last_tick_at, pulse.tick_seconds, pulse.last_error),
@@ -140,6 +142,7 @@ def _for_user(status: Status) -> Status:
     return msgspec.structs.replace(
         status,
         paused="by an operator" if status.paused else "",
+        paused_jobs=[],
         breaker="open" if status.breaker else "",
         slurm=SlurmState(status.slurm.read_at, ""),
         loop=msgspec.structs.replace(status.loop, error=""),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.durations import DURATION
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_item, print_items
 from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
@@ -41,7 +42,7 @@ def listing() -> Listing[Job]:
         "state": lambda one: one.state,
         "user": lambda one: one.user,
         "name": lambda one: one.name,
-        "managed": lambda one: "yes" if one.managed else "no",
+        "managed": lambda one: "paused" if one.paused else "yes" if one.managed else "no",
         "restarts": lambda one: one.restart_count,
         "ETTR": lambda one: f"{one.ettr.ratio:.3f}" if one.ettr else "",
     }
@@ -54,6 +55,27 @@ def listing() -> Listing[Job]:
 def show(client: Client, as_json: bool, number: int) -> None:
     """One job, with its attempts and launches."""
     print_item(client, f"/v1/jobs/{number}", as_json)
+
+
+@job.command("pause")
+@job_argument
+@request_options
+@click.option("--for", "for_seconds", type=DURATION, help="Resume it after this time, such as 2h.")
+@connected
+def pause(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
+    """Leave a job alone: nothing begins for it, neither a move nor a restart. A gang that has left its nodes is still
+    started again.
+    """
+    send(client, as_json, Requests([f"/v1/jobs/{number}/pause"], **options))
+
+
+@job.command("resume")
+@job_argument
+@request_options
+@connected
+def resume(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
+    """End the pause of a job."""
+    send(client, as_json, Requests([f"/v1/jobs/{number}/resume"], **options))
 
 
 @job.command("trust-checkpoints")

@@ -46,6 +46,7 @@ def lines(status: Status, now: float) -> list[str]:
         f"cluster     {status.cluster}",
         f"mode        {status.mode}{MODES.get(status.mode, '')}",
         f"paused      {status.paused or 'no'}{f', until {date(status.paused_until)}' if status.paused_until else ''}",
+        *([f"paused jobs {', '.join(map(str, status.paused_jobs))}"] if status.paused_jobs else []),
         f"breaker     {f'open: {status.breaker}' if status.breaker else 'closed'}",
         f"nodes       {sum(status.nodes.values()):,}{f': {nodes}' if nodes else ''}",
         f"spares      {status.spares.held} of {status.spares.wanted}",

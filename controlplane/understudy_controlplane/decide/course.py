@@ -20,6 +20,7 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
     SwapPlan,
     ValidationPlan,
+    job_of,
 )
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -59,12 +60,13 @@ def course(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) 
 
 
 def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:
-    """In a pause nothing begins, and what is under way stops where that is safe: not between two attempts of a gang. A
-    pause with `--now` stops it there, too. What people ask for themselves is done in a pause.
+    """In a pause, of all or of its job, nothing begins, and what is under way stops where that is safe: not between two
+    attempts of a gang. A pause with `--now` stops it there, too. What people ask for themselves is done in a pause.
     """
     if _unheard(recovery, snapshot):
         return False
-    if not snapshot.paused or recovery.ends_as is RecoveryStatus.CANCELLED:
+    paused = snapshot.paused or job_of(recovery.plan) in snapshot.paused_jobs
+    if not paused or recovery.ends_as is RecoveryStatus.CANCELLED:
         return True
     if snapshot.halted:
         return False

@@ -39,7 +39,10 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[str, Move]:
         seats = _seats(current.snapshot, job)
         own = [finding for finding in findings if finding.node in seats]
         move = (
-            _cancelled(current.snapshot, job, own) or _move_inside(current, job, own) or _move(current, job, own, seats)
+            _paused(current.snapshot, job)
+            or _cancelled(current.snapshot, job, own)
+            or _move_inside(current, job, own)
+            or _move(current, job, own, seats)
         )
         current = current.after(move.plan)
         moves.update((finding.label, move) for finding in own)
@@ -59,7 +62,8 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     job = current.snapshot.jobs.get(key) if key is not None else None
     if job is None or not job.managed or not job.running:
         return Move(None, Because.RULE, "the control plane does not manage the job")
-    objection = _cancelled(current.snapshot, job, findings) or _cannot_restart(current, job, findings)
+    left_alone = _paused(current.snapshot, job) or _cancelled(current.snapshot, job, findings)
+    objection = left_alone or _cannot_restart(current, job, findings)
     if objection is not None:
         return objection
     named = [finding.node for finding in findings if finding.signal is Signal.GANG_HUNG]
@@ -70,6 +74,11 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     fitting = current.fitting(job, old[0]) if old else []
     plan, words = hangs.restart(current.snapshot, job, findings, fitting, current.condemned, current.config)
     return Move(plan, Because.RULE, words)
+
+
+def _paused(snapshot: Snapshot, job: Job) -> Move | None:
+    objection = guards.object_to_paused_job(snapshot, job.key)
+    return Move(None, objection.because, objection.words) if objection is not None else None
 
 
 def _cancelled(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:

@@ -99,6 +99,15 @@ def lately_quarantined(snapshot: Snapshot, config: Config) -> set[str]:
     return {name for name, times in snapshot.quarantined_at.items() if max(times, default=0.0) > since}
 
 
+def object_to_paused_job(snapshot: Snapshot, job: JobKey) -> Objection | None:
+    """What a person wants left alone."""
+    why = snapshot.paused_jobs.get(job)
+    if why is None:
+        return None
+    words = f"job {job.job_id} is paused by an operator: {why}; `understudy job resume {job.job_id}` ends that"
+    return Objection(Because.PAUSED, words)
+
+
 def object_while_open(snapshot: Snapshot) -> Objection | None:
     """Neither drains nor returns while the breaker is open."""
     if not snapshot.breaker:

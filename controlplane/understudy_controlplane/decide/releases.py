@@ -104,7 +104,8 @@ def _release(current: Round, row: Row, finding: Finding) -> Decision:
     snapshot, config = current.snapshot, current.config
     assert finding.job is not None
     job = snapshot.jobs[finding.job]
-    objection = guards.object_to_any(snapshot) or _not_alone(job) or _too_often(snapshot, job, config)
+    general = guards.object_to_any(snapshot) or guards.object_to_paused_job(snapshot, job.key)
+    objection = general or _not_alone(job) or _too_often(snapshot, job, config)
     if objection is not None:
         return guards.held_back(row, finding, objection)
     return Decision(

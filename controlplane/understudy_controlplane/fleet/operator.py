@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from understudy_controlplane.fleet.job import JobKey
+
 
 class Verb(StrEnum):
     PAUSE = "pause"
@@ -23,6 +25,8 @@ class Verb(StrEnum):
     DISAGREE = "disagree"
     ACKNOWLEDGE_TICKET = "acknowledge-ticket"
     CLOSE_TICKET = "close-ticket"
+    PAUSE_JOB = "pause-job"  # the control plane begins nothing for this job
+    RESUME_JOB = "resume-job"
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 
@@ -82,6 +86,40 @@ def decision_subject(decision: int) -> str:
 def decision_of(subject: str) -> int:
     """The decision that `decision_subject` names."""
     return int(subject.removeprefix(_DECISION))
+
+
+def job_subject(job_id: int) -> str:
+    """What a request about a job is about. No node has such a name."""
+    return f"{_JOB}{job_id}"
+
+
+def job_of_subject(subject: str) -> int:
+    """The job id that `job_subject` names."""
+    return int(subject.removeprefix(_JOB))
+
+
+_JOB = "job "
+
+CLOCKS_APART_SECONDS_MAX = 300.0
+"""Slurm's clock and the control plane's: MUNGE tolerates no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPause:
+    """The control plane leaves a job alone."""
+
+    reason: str
+    by: str
+    at: float
+    until: float | None  # when it ends by itself; None: a person resumes the job
+
+    @property
+    def words(self) -> str:
+        return f"{self.reason} ({self.by})"
+
+    def concerns(self, job: JobKey) -> bool:
+        """Slurm uses job ids again: a job that was submitted later is another one."""
+        return job.submit_at <= self.at + CLOCKS_APART_SECONDS_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,8 @@ class Snapshot:
     quarantined_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # node → when, within the last week
     incidents: Mapping[Subject, OpenIncident] = field(default_factory=dict)  # the open ones
     requests: Mapping[str, Request] = field(default_factory=dict)  # node → an operator's that is not answered yet
+    paused_jobs: Mapping[JobKey, str] = field(default_factory=dict)
+    """Jobs for which the control plane begins nothing, and by whom and why."""
     breaker: str = ""  # why the circuit breaker is open; empty: it is closed
     breaker_reset_at: float = 0.0  # when a person last closed it
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process

@@ -109,6 +109,7 @@ class Observer:
         attempts_since = min([week_ago, *(node.record.since for node in nodes.values() if node.state in IN_REPAIR)])
         past = self._recoveries
         past.refresh(attempts_since)
+        pauses = stores.repairs.job_pauses(now)
         pause, breaker = stores.fleet.pause(now), stores.repairs.breaker()
         return Snapshot(
             now=now,
@@ -136,6 +137,9 @@ class Observer:
             quarantined_at=stores.repairs.quarantined_since(week_ago),
             incidents=stores.incidents.open_incidents(),
             requests=stores.repairs.requests_since(now - REQUEST_AGE_MAX_SECONDS),
+            paused_jobs={
+                job.key: one.words for job in jobs if (one := pauses.get(job.key.job_id)) and one.concerns(job.key)
+            },
             breaker=breaker.reason,
             breaker_reset_at=breaker.reset_at,
             domains=self._domains(now),

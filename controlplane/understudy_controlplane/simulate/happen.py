@@ -197,6 +197,10 @@ def _loss_nan(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
     world.cluster.lose_numbers(gang, world.now)
 
 
+def _pauses_job(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
+    world.pause_job(gang.job_id, event.seconds)
+
+
 def _holds_job(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
     world.slurm.hold_job(gang.job_id)
 
@@ -213,6 +217,7 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.RANK_HANGS: _rank_hangs,
     Kind.RANKS_STAY: _ranks_stay,
     Kind.LOSS_NAN: _loss_nan,
+    Kind.PAUSES_JOB: _pauses_job,
     Kind.HOLDS_JOB: _holds_job,
     Kind.RELEASES_JOB: _releases_job,
 }

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide.guards import HOUR_SECONDS
-from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
     AllocationSwapPlan,
+    PagePlan,
     Recovery,
     RecoveryStatus,
     StepName,
     StepStatus,
     SwapPlan,
+    job_of,
 )
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.simulate.slurm import REQUEUE_DELAY_SECONDS
@@ -96,6 +98,8 @@ class Invariants:
         self._errors = 0
         self._newest_before_pause: int | None = None  # while it is paused
         self._halted = False
+        self._paused_jobs: dict[int, tuple[int, float]] = {}
+        """The newest recovery when the job was paused, and when that ends by the control plane's clock."""
         self._wrong_since: dict[str, float] = {}
         self._at_fault: set[str] = set()
         self._asked: dict[str, float] = {}
@@ -129,6 +133,12 @@ class Invariants:
         newest = max((recovery.id for recovery in core.stores.recoveries.newest(1)), default=0)
         self._newest_before_pause = None if verb is Verb.RESUME else newest
         self._halted = verb is Verb.PAUSE_NOW
+
+    def paused_job(self, job_id: int, until: float) -> None:
+        core = self._world.core
+        assert core is not None
+        newest = max((recovery.id for recovery in core.stores.recoveries.newest(1)), default=0)
+        self._paused_jobs[job_id] = (newest, until)
 
     def drained_by_person(self, node: str) -> None:
         self._drained_by_person.add(node)
@@ -230,6 +240,7 @@ class Invariants:
         self._budgets(records)
         self._one_recovery_a_node()
         self._pause()
+        self._job_pauses()
         self._restores()
         self._steps_end()
         self._owners(records)
@@ -289,10 +300,22 @@ class Invariants:
         if self._newest_before_pause is None:
             return
         for recovery in self._known:
-            asked = any(name in self._asked for name in recovery.plan.nodes)
+            plan = recovery.plan
+            asked = any(name in self._asked for name in (plan.about if isinstance(plan, PagePlan) else plan.nodes))
             if recovery.id > self._newest_before_pause and not asked:
                 kind = recovery.plan.kind.value
                 raise Violation("a-pause-begins-nothing", f"recovery {recovery.id} ({kind}) began in a pause")
+
+    def _job_pauses(self) -> None:
+        for recovery in self._known:
+            job = job_of(recovery.plan)
+            newest, until = self._paused_jobs.get(job.job_id if job is not None else 0, (math.inf, 0.0))
+            if recovery.id > newest and self._world.clock.now() < until:
+                raise Violation("a-paused-job-is-left-alone", f"recovery {recovery.id} began for job {job}")
+
+    def _is_paused(self, job: JobKey | None) -> bool:
+        _, until = self._paused_jobs.get(job.job_id if job is not None else 0, (0, 0.0))
+        return self._world.clock.now() < until
 
     def _restores(self) -> None:
         cluster = self._world.cluster
@@ -312,7 +335,7 @@ class Invariants:
         for recovery in self._known:
             for step in recovery.steps:
                 key = (recovery.id, step.position, step.status)
-                moved[key] = self._moved_at.get(key, now)
+                moved[key] = now if self._is_paused(job_of(recovery.plan)) else self._moved_at.get(key, now)
             last = max(moved[recovery.id, step.position, step.status] for step in recovery.steps)
             if now - max(last, self._fine_since) > STEP_SECONDS_MAX:
                 words = f"recovery {recovery.id} ({recovery.plan.kind.value}) has not moved for {now - last:.0f} s"
@@ -359,7 +382,7 @@ class Invariants:
         if core is None:
             raise Violation("everything-comes-to-rest", "the control plane is not running")
         stopped = core.stores.repairs.breaker().reason or core.stores.fleet.pause(world.clock.now()).reason
-        if world.scenario.settings.observes or stopped:
+        if world.scenario.settings.observes or stopped or core.stores.repairs.job_pauses(world.clock.now()):
             return
         for recovery in core.stores.recoveries.running():
             steps = [f"{step.name.value} {step.status.value}" for step in recovery.steps]

@@ -91,6 +91,7 @@ class Kind(StrEnum):
     PAUSES_NOW = "operator pauses the control plane and halts its recoveries"
     UNPAUSES = "operator ends the pause"
     DELETES_RESERVATIONS = "administrator deletes Understudy's reservations"
+    PAUSES_JOB = "operator pauses the gang's job for the control plane"
     HOLDS_JOB = "user holds the gang's job"
     RELEASES_JOB = "user releases the gang's job"
     CANCELS = "user cancels the gang"
@@ -190,6 +191,7 @@ KINDS: tuple[tuple[int, Kind, To], ...] = (
     (1, Kind.PAUSES, To.ALL),
     (1, Kind.PAUSES_NOW, To.ALL),
     (1, Kind.DELETES_RESERVATIONS, To.ALL),
+    (2, Kind.PAUSES_JOB, To.GANG),
     (1, Kind.HOLDS_JOB, To.GANG),
     (2, Kind.CANCELS, To.GANG),
     (2, Kind.COMPLETES, To.GANG),
@@ -305,6 +307,7 @@ LASTING = frozenset(
         Kind.SLOW,
         Kind.PORT_DOWN,
         Kind.RANKS_STAY,
+        Kind.PAUSES_JOB,
         Kind.DATABASE_AWAY,
         Kind.DATABASE_SLOW,
         Kind.CLOCK_SET,

@@ -17,7 +17,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.decide import prospects
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.operator import Verb, cancel_subject
+from understudy_controlplane.fleet.operator import Verb, cancel_subject, job_subject
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, RecoveryStatus, StepStatus
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob
 from understudy_controlplane.loop import IDLE_TICK_SECONDS
@@ -428,6 +428,15 @@ class World:
         with self.from_outside(), suppress(Killed):
             self.core.stores.fleet.add_intent(verb.value, "a person asks for it", "alice", self.clock.now())
             self.invariants.switched(verb)
+
+    def pause_job(self, job_id: int, seconds: float) -> None:
+        if self.core is None:
+            return
+        now, words = self.clock.now(), "a person asks for it"
+        with self.from_outside(), suppress(Killed):
+            entry = AuditEntry.on_host("alice", now, Verb.PAUSE_JOB.value, job_subject(job_id), words)
+            self.core.stores.repairs.pause_job(entry, now + seconds)
+            self.invariants.paused_job(job_id, now + seconds)
 
     def _approve(self, core: Core) -> None:
         now = self.clock.now()

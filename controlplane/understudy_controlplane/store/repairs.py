@@ -13,7 +13,15 @@ from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import MovedGpu
-from understudy_controlplane.fleet.operator import NODE_VERBS, Breaker, Request, Verb, recovery_of
+from understudy_controlplane.fleet.operator import (
+    NODE_VERBS,
+    Breaker,
+    JobPause,
+    Request,
+    Verb,
+    job_of_subject,
+    recovery_of,
+)
 from understudy_controlplane.fleet.recovery import REPAIR_KINDS
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
@@ -31,6 +39,7 @@ _REQUESTS = _UNANSWERED.where(
     _INTENT.c.at >= bindparam("since"), _INTENT.c.verb.in_([verb.value for verb in NODE_VERBS])
 )
 _CANCELS = _UNANSWERED.where(_INTENT.c.verb == Verb.CANCEL.value)
+_JOB_PAUSES = _UNANSWERED.where(_INTENT.c.verb == Verb.PAUSE_JOB.value)
 _BREAKER_OPENED = (
     select(_DECISION.c.at, _DECISION.c.reason)
     .where(_DECISION.c.action == Action.OPEN_BREAKER.value)
@@ -85,6 +94,26 @@ class RepairStore:
             number = _ask(connection, {"verb": verb.value, **row})
             append(connection, entry)
         return number
+
+    def pause_job(self, entry: AuditEntry, until: float | None) -> int:
+        """The number of the request. It is unanswered until the job is resumed or paused again."""
+        return self.ask_audited(Verb.PAUSE_JOB, entry, until)
+
+    def resume_job(self, entry: AuditEntry, until: float | None = None) -> int:
+        row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject, "until": until}
+        with self._engine.begin() as connection:
+            number = _ask(connection, {"verb": Verb.RESUME_JOB.value, **row, "answered_at": entry.at})
+            append(connection, entry)
+        return number
+
+    def job_pauses(self, now: float) -> dict[int, JobPause]:
+        """By job id, those that hold now."""
+        with reading(self._engine) as connection:
+            return {
+                job_of_subject(row.subject): JobPause(row.reason, row.by, row.at, row.until)
+                for row in connection.execute(_JOB_PAUSES)
+                if row.until is None or row.until > now
+            }
 
     def is_decision(self, number: int) -> bool:
         with reading(self._engine) as connection:
