@@ -42,6 +42,8 @@ class SlurmRecorder:
         """Nodes in the database; none is ever deleted."""
         self._seen: dict[JobKey, tuple[str, int, str]] = {}
         self._progress: dict[tuple[int, Attempt], tuple[int, float]] = {}
+        self._attempts: dict[int, Attempt] | None = None
+        """By job row: those that are open in the database; None: not known."""
 
     def record(self, view: SlurmView) -> None:
         """`view` is what Slurm showed just now. In the database first, then in memory."""
@@ -109,6 +111,7 @@ class SlurmRecorder:
         same = ((job, old) for job in jobs if job.key not in fresh and (old := known[job.key]) is not None)
         changed += [job for job, old in same if not 0 <= now - old.seen_at < SEEN_SECONDS][:SEEN_AT_ONCE]
         if changed:
+            self._attempts = None
             for new in self._fleet.see_jobs(changed, now):
                 self._directory.put(new)
                 known[new.key] = new
@@ -123,7 +126,9 @@ class SlurmRecorder:
             attempt = latest.get(job.key.job_id)
             same = attempt is not None and attempt.restart_count == job.slurm.restart_count
             current[known.row] = attempt if attempt is not None and same else Attempt(job.slurm.restart_count)
-        self._fleet.end_attempts(current, now)
+        if current != self._attempts:
+            self._fleet.end_attempts(current, now)
+            self._attempts = current
 
     def _record_progress(self, running: set[tuple[int, int]], now: float) -> None:
         """Every two seconds for attempts that run; at once for those that ended: no later report repeats it."""
@@ -140,6 +145,7 @@ class SlurmRecorder:
                 news[row, attempt] = (step, at)
                 self._progress[job_id, attempt] = (step, now)
         if launches:
+            self._attempts = None
             self._fleet.see_launches(launches, now)
         self._fleet.note_progress(news)
         self._progress = {key: noted for key, noted in self._progress.items() if key in progress}

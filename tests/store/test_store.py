@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, delete, event, select, update
+from sqlalchemy import Engine, delete, event, func, select, update
 
 from tests import builders as b
+from tests.new_database import new_database
 from tests.store.rounds import write_round
 from understudy_agent.wire import CheckpointShard, Fact, FirstStep, HardwareEvent, HardwareKind, RankStarted
 from understudy_controlplane.decide.judge import decide
@@ -113,6 +114,19 @@ def record(engine: Engine, row: int | None, *facts: Fact) -> list[str]:
 def test_the_migrated_schema_is_the_declared_one(engine: Engine) -> None:
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_a_write_that_cannot_begin_is_an_error_of_the_store(tmp_path: Path) -> None:
+    url = new_database(tmp_path / "fleet.db")
+    first, second = open_database(url), open_database(url)
+    with first.begin() as writer, second.connect() as waits:
+        writer.execute(select(func.count()).select_from(tables.node))
+        driver: Any = waits.connection.driver_connection
+        driver.execute("PRAGMA busy_timeout=0")
+        with pytest.raises(StoreError, match="database is locked"):
+            waits.execute(select(func.count()).select_from(tables.node))
+    for engine in (first, second):
+        engine.dispose()
 
 
 def test_a_commit_is_on_disk_when_it_returns(engine: Engine) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
@@ -15,10 +16,11 @@ import sqlalchemy
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.util.exc import CommandError
-from sqlalchemy import URL, Connection, Engine, Table, event, func, select
+from sqlalchemy import URL, Connection, Engine, Executable, Table, event, func, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 StoreError = SQLAlchemyError
 """The database did not do what it was asked; nothing of that transaction is in it. For rooms without SQL."""
@@ -61,6 +63,10 @@ _NUMBERING = 0x756E6465727375
 
 CONNECTIONS_MAX = 64
 """Of the loop and of the routes that store what agents report. More than threads that ask: none of them waits."""
+
+Columns = ReadOnlyColumnCollection[str, Any]
+News = Callable[[Columns, Columns], Mapping[str, Any]]
+"""From the columns of a stored row and those of a new one: what is set in the stored one. One function for each use."""
 
 STEPS_BETWEEN_LOOKS = 50_000
 """SQLite's instructions between two looks at the clock: a few milliseconds."""
@@ -163,6 +169,7 @@ class DatabaseInMemory:
         self._connection = connection
         self._empty = connection.serialize()
         event.listen(self.engine, "commit", lambda _: self.before_commit())
+        event.listen(self.engine, "begin", lambda _: self.before_statement("BEGIN"), insert=True)
         event.listen(
             self.engine, "before_cursor_execute", lambda _connection, _cursor, text, *_: self.before_statement(text)
         )
@@ -206,25 +213,43 @@ def look_at(url: str) -> str:
 
 def insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
     """Insert the rows that no unique key knows yet; leave the others alone."""
-    if not rows:
-        return
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
+    if rows:
+        connection.execute(_inserts_new(table, connection.dialect.name), rows)
 
 
 def insert_if_new(connection: Connection, table: Table, row: dict[str, Any]) -> bool:
     """As insert_new, of a table with ids. Returns whether the row is new."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    query = dialect.insert(table).on_conflict_do_nothing().returning(table.c.id)
-    return connection.execute(query, row).first() is not None
+    return connection.execute(_inserts_if_new(table, connection.dialect.name), row).first() is not None
 
 
 def insert_or_update(
-    connection: Connection, table: Table, key: Sequence[str], row: dict[str, Any], news: Mapping[str, Any]
+    connection: Connection, table: Table, key: tuple[str, ...], row: Mapping[str, Any], news: News
 ) -> None:
     """Insert the row, or set `news` in the one that has these values of `key` already."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    connection.execute(dialect.insert(table).values(row).on_conflict_do_update(index_elements=key, set_=news))
+    connection.execute(_inserts_or_updates(table, key, news, connection.dialect.name), row)
+
+
+# Building a statement takes several times as long as executing it.
+
+
+def _insert(table: Table, dialect: str) -> postgresql.Insert | sqlite.Insert:
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+
+
+@functools.cache
+def _inserts_new(table: Table, dialect: str) -> Executable:
+    return _insert(table, dialect).on_conflict_do_nothing()
+
+
+@functools.cache
+def _inserts_if_new(table: Table, dialect: str) -> Executable:
+    return _insert(table, dialect).on_conflict_do_nothing().returning(table.c.id)
+
+
+@functools.cache
+def _inserts_or_updates(table: Table, key: tuple[str, ...], news: News, dialect: str) -> Executable:
+    query = _insert(table, dialect)
+    return query.on_conflict_do_update(index_elements=key, set_=news(table.c, query.excluded))
 
 
 def number_in_order(connection: Connection) -> None:
@@ -258,10 +283,12 @@ def _prepare_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def _on_begin(connection: Connection) -> None:
-        if connection.get_execution_options().get("read_only"):
-            connection.exec_driver_sql("BEGIN")
-        else:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        text = "BEGIN" if connection.get_execution_options().get("read_only") else "BEGIN IMMEDIATE"
+        driver: Any = connection.connection.driver_connection
+        try:
+            driver.execute(text)  # SQLAlchemy takes three times as long to do it
+        except sqlite3.Error as error:
+            raise DBAPIError.instance(text, None, error, sqlite3.Error, dialect=connection.dialect) from error
 
 
 _shared_view: ContextVar[Connection | None] = ContextVar("_shared_view", default=None)

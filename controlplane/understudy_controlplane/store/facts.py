@@ -46,7 +46,14 @@ from understudy_agent.wire import (
 from understudy_controlplane.fleet.job import JobThere, KnownJob, Refusal
 from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import insert_if_new, insert_new, insert_or_update, number_in_order, reading
+from understudy_controlplane.store.database import (
+    Columns,
+    insert_if_new,
+    insert_new,
+    insert_or_update,
+    number_in_order,
+    reading,
+)
 
 JOB_FACT_TABLES: dict[type, Table] = {
     RankStarted: tables.rank_start,
@@ -477,20 +484,18 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
         is_new = insert_if_new(connection, table, row)
         if is_new and table is tables.checkpoint_shard and row["rank"] < row["world_size"]:
             shards.setdefault(tuple(row[name] for name in OF_CHECKPOINT), []).append(row)
-    table = tables.checkpoint
     for key, new in shards.items():
         count, size, at = len(new), sum(one["size_bytes"] for one in new), max(one["at"] for one in new)
-        insert_or_update(
-            connection,
-            table,
-            OF_CHECKPOINT,
-            dict(zip(OF_CHECKPOINT, key, strict=True)) | {"shards": count, "size_bytes": size, "at": at},
-            {
-                "shards": table.c.shards + count,
-                "size_bytes": table.c.size_bytes + size,
-                "at": case((table.c.at < at, at), else_=table.c.at),
-            },
-        )
+        checkpoint = dict(zip(OF_CHECKPOINT, key, strict=True)) | {"shards": count, "size_bytes": size, "at": at}
+        insert_or_update(connection, tables.checkpoint, OF_CHECKPOINT, checkpoint, _with_more_shards)
+
+
+def _with_more_shards(stored: Columns, new: Columns) -> dict[str, Any]:
+    return {
+        "shards": stored.shards + new.shards,
+        "size_bytes": stored.size_bytes + new.size_bytes,
+        "at": case((stored.at < new.at, new.at), else_=stored.at),
+    }
 
 
 def _kernel_event(row: Row[Any]) -> StoredKernelEvent:

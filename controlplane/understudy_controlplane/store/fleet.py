@@ -31,11 +31,22 @@ _JOBS_OF_IDS = (
     .where(tables.job.c.cluster == bindparam("of_cluster"), tables.job.c.job_id.in_(bindparam("ids", expanding=True)))
     .order_by(tables.job.c.id)
 )
-_NOTE_PROGRESS = update(tables.attempt).where(
-    tables.attempt.c.job == bindparam("of_job"),
-    tables.attempt.c.restart_count == bindparam("of_count"),
-    tables.attempt.c.launch == bindparam("of_launch"),
+_IS_JOB = (
+    (tables.job.c.cluster == bindparam("of_cluster"))
+    & (tables.job.c.job_id == bindparam("of_id"))
+    & (tables.job.c.submit_at == bindparam("of_submit_at"))
 )
+_JOB_ROW = select(tables.job.c.id).where(_IS_JOB)
+_UPDATE_JOB = update(tables.job).where(_IS_JOB)
+_IS_ATTEMPT = (
+    (tables.attempt.c.job == bindparam("of_job"))
+    & (tables.attempt.c.restart_count == bindparam("of_count"))
+    & (tables.attempt.c.launch == bindparam("of_launch"))
+)
+_NOTE_PROGRESS = update(tables.attempt).where(_IS_ATTEMPT)
+_NOTE_RUNNING = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.running_at.is_(None))
+_RESTORE_POINT = select(tables.attempt.c.restore_step, tables.attempt.c.restore_path).where(_IS_ATTEMPT)
+_FIX_RESTORE_POINT = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.restore_step.is_(None))
 _SWITCHES = [Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value]
 _LAST_SWITCH = select(tables.operator_intent).where(
     tables.operator_intent.c.id
@@ -176,24 +187,14 @@ class FleetStore:
         table = tables.attempt
         with self._engine.begin() as connection:
             insert_new(connection, table, rows)
-            for row in rows:  # one that asked for its restore point before
-                connection.execute(
-                    update(table)
-                    .where(is_attempt(row["job"], Attempt(row["restart_count"], row["launch"])))
-                    .where(table.c.running_at.is_(None))
-                    .values(running_at=now)
-                )
+            # Those that asked for their restore point before.
+            asked = [{**_this(job, attempt), "running_at": now} for job, attempt in launches.items()]
+            connection.execute(_NOTE_RUNNING, asked)
 
     def note_progress(self, attempts: Mapping[tuple[int, Attempt], tuple[int, float]]) -> None:
         """(job row, attempt) → furthest step finished, and when. All in one transaction."""
         rows = [
-            {
-                "of_job": job,
-                "of_count": attempt.restart_count,
-                "of_launch": attempt.launch,
-                "last_step": step,
-                "last_step_at": at,
-            }
+            {**_this(job, attempt), "last_step": step, "last_step_at": at}
             for (job, attempt), (step, at) in attempts.items()
         ]
         if not rows:
@@ -203,10 +204,8 @@ class FleetStore:
 
     def restore_point(self, job_row: int, attempt: Attempt) -> tuple[int, str] | None:
         """The restore point of this attempt; None: not decided yet."""
-        table = tables.attempt
-        query = select(table.c.restore_step, table.c.restore_path).where(is_attempt(job_row, attempt))
         with reading(self._engine) as connection:
-            row = connection.execute(query).first()
+            row = connection.execute(_RESTORE_POINT, _this(job_row, attempt)).first()
         return None if row is None or row.restore_step is None else (row.restore_step, row.restore_path)
 
     def record_restore_point(
@@ -215,14 +214,11 @@ class FleetStore:
         """Fix the attempt's restore point. The first one stays: all ranks must get the same. `why` says what
         speaks against newer ones.
         """
-        table = tables.attempt
+        row = {"job": job_row, **attempt._asdict(), "nodes": [], "restore_path": ""}
+        fixed = {"restore_step": step, "restore_path": path, "restore_at": now, "restore_why": why}
         with self._engine.begin() as connection:
-            insert_new(connection, table, [{"job": job_row, **attempt._asdict(), "nodes": [], "restore_path": ""}])
-            connection.execute(
-                update(table)
-                .where(is_attempt(job_row, attempt), table.c.restore_step.is_(None))
-                .values(restore_step=step, restore_path=path, restore_at=now, restore_why=why)
-            )
+            insert_new(connection, tables.attempt, [row])
+            connection.execute(_FIX_RESTORE_POINT, {**_this(job_row, attempt), **fixed})
 
     def pause(self, now: float) -> Pause:
         with reading(self._engine) as connection:
@@ -261,8 +257,9 @@ def _see_job(connection: Connection, job: Job, now: float) -> KnownJob:
         "seen_at": now,
     }
     insert_new(connection, tables.job, [job.key._asdict() | values])
-    connection.execute(update(tables.job).where(is_job(job.key)).values(**values))
-    row = connection.execute(select(tables.job.c.id).where(is_job(job.key))).scalar_one()
+    this = {"of_cluster": job.key.cluster, "of_id": job.key.job_id, "of_submit_at": job.key.submit_at}
+    connection.execute(_UPDATE_JOB, {**this, **values})
+    row = connection.execute(_JOB_ROW, this).scalar_one()
     folders = checkpoint_folders(job.slurm.comment)
     return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id, job.managed, now, folders)
 
@@ -277,22 +274,14 @@ def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> 
         "running_at": now,
         "restore_path": "",
     }
-    table = tables.attempt
-    insert_new(connection, table, [row])
-    connection.execute(
-        update(table)
-        .where(is_attempt(job_row, Attempt(job.slurm.restart_count)))
-        .where(table.c.running_at.is_(None))
-        .values(nodes=row["nodes"], running_at=now)
-    )
+    insert_new(connection, tables.attempt, [row])
+    this = _this(job_row, Attempt(job.slurm.restart_count))
+    connection.execute(_NOTE_RUNNING, {**this, "nodes": row["nodes"], "running_at": now})
 
 
-def is_attempt(job_row: int, attempt: Attempt) -> ColumnElement[bool]:
-    """For the table `attempt`: this one."""
-    table = tables.attempt
-    return (
-        (table.c.job == job_row) & (table.c.restart_count == attempt.restart_count) & (table.c.launch == attempt.launch)
-    )
+def _this(job_row: int, attempt: Attempt) -> dict[str, Any]:
+    """For _IS_ATTEMPT."""
+    return {"of_job": job_row, "of_count": attempt.restart_count, "of_launch": attempt.launch}
 
 
 def is_job(key: JobKey) -> ColumnElement[bool]:

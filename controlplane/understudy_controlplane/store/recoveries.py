@@ -56,11 +56,14 @@ _CHANGED = (
     )
     .order_by(_RECOVERY.c.id)
 )
+_ONE = select(_RECOVERY).where(_RECOVERY.c.id == bindparam("this"))
 _STEPS = (
     select(_STEP)
     .where(_STEP.c.recovery.in_(bindparam("recoveries", expanding=True)))
     .order_by(_STEP.c.recovery, _STEP.c.position)
 )
+
+_WRITE_STEP = update(_STEP).where(_STEP.c.recovery == bindparam("of"), _STEP.c.position == bindparam("of_position"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ class RecoveryStore:
         return found
 
     def find(self, recovery_id: int) -> Recovery | None:
-        return next(iter(self._read(select(tables.recovery).where(tables.recovery.c.id == recovery_id))), None)
+        return next(iter(self._read(_ONE, {"this": recovery_id})), None)
 
     def changed(self, after: int, running: Sequence[int], since: float) -> list[Recovery]:
         """Recoveries with ids above `after`, if decided since then or running, and those with the ids `running`; by
@@ -274,10 +277,7 @@ def _planned(recovery: int, positions: Iterable[int], names: Sequence[StepName])
 
 
 def _write_step(connection: Connection, recovery: int, step: RecoveryStep, values: Mapping[str, Any]) -> None:
-    table = tables.recovery_step
-    connection.execute(
-        update(table).where(table.c.recovery == recovery, table.c.position == step.position).values(**values)
-    )
+    connection.execute(_WRITE_STEP, {"of": recovery, "of_position": step.position, **values})
 
 
 def _end_recovery(connection: Connection, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:

@@ -46,6 +46,18 @@ _BREAKER_OPENED = (
     .order_by(_DECISION.c.id.desc())
     .limit(1)
 )
+_NEWER = _INTENT.alias()
+_ENDED_HOLDS = select(_INTENT).where(
+    _INTENT.c.verb == Verb.HOLD.value,
+    _INTENT.c.until <= bindparam("now"),
+    ~exists().where(_NEWER.c.subject == _INTENT.c.subject, _NEWER.c.id > _INTENT.c.id),
+)
+_SEATS = (
+    select(tables.gpu_seen)
+    .where(tables.gpu_seen.c.uuid.in_(bindparam("uuids", expanding=True)))
+    .order_by(tables.gpu_seen.c.last_seen_at, tables.gpu_seen.c.id)
+)
+_SEE_AGAIN = update(tables.gpu_seen).where(tables.gpu_seen.c.id == bindparam("this"))
 _OPEN_TICKETS = select(tables.ticket.c.opened_at).where(tables.ticket.c.closed_at.is_(None))
 _BREAKER_RESET_AT = select(func.max(_INTENT.c.at)).where(_INTENT.c.verb == Verb.RESET_BREAKER.value)
 
@@ -121,13 +133,10 @@ class RepairStore:
 
     def ended_holds(self, now: float) -> dict[str, Request]:
         """Node → the latest request about it, where that is a hold whose time is over."""
-        newer = _INTENT.alias()
-        is_latest = ~exists().where(newer.c.subject == _INTENT.c.subject, newer.c.id > _INTENT.c.id)
-        query = select(_INTENT).where(_INTENT.c.verb == Verb.HOLD.value, _INTENT.c.until <= now, is_latest)
         with reading(self._engine) as connection:
             return {
                 row.subject: Request(row.id, row.subject, Verb.HOLD, row.reason, row.by, row.at, row.until)
-                for row in connection.execute(query)
+                for row in connection.execute(_ENDED_HOLDS, {"now": now})
             }
 
     def breaker(self) -> Breaker:
@@ -272,18 +281,20 @@ class RepairStore:
 
     def see_gpus(self, seen: Mapping[str, Sequence[Gpu]], now: float) -> None:
         """Record, for each node, the GPUs that sit in it now."""
-        table = tables.gpu_seen
+        new: list[dict[str, Any]] = []
+        alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}  # by the columns that they change
         with self._engine.begin() as connection:
             known = _seats(connection, seen)
             for node, gpus in seen.items():
                 named = _named(gpus)
                 here = {uuid: row for uuid in named for row in known.get(uuid, ()) if row.node == node}
-                insert_new(
-                    connection, table, [_seat(node, gpu, now) for uuid, gpu in named.items() if uuid not in here]
-                )
+                new += [_seat(node, gpu, now) for uuid, gpu in named.items() if uuid not in here]
                 for uuid, row in here.items():
                     news = {"last_seen_at": now, **_news(row, named[uuid])}
-                    connection.execute(update(table).where(table.c.id == row.id).values(news))
+                    alike.setdefault(tuple(news), []).append({"this": row.id, **news})
+            insert_new(connection, tables.gpu_seen, new)
+            for rows in alike.values():
+                connection.execute(_SEE_AGAIN, rows)
 
     def gpus(
         self, limit: int, before_at: float = inf, before_id: int = ID_MAX, node: str | None = None
@@ -306,11 +317,9 @@ def _named(gpus: Sequence[Gpu]) -> dict[str, Gpu]:
 
 def _seats(connection: Connection, seen: Mapping[str, Sequence[Gpu]]) -> dict[str, list[Row[Any]]]:
     """GPU → where it was recorded, the newest place last."""
-    table = tables.gpu_seen
-    uuids = {uuid for gpus in seen.values() for uuid in _named(gpus)}
-    query = select(table).where(table.c.uuid.in_(uuids)).order_by(table.c.last_seen_at, table.c.id)
+    uuids = sorted({uuid for gpus in seen.values() for uuid in _named(gpus)})
     found: dict[str, list[Row[Any]]] = {}
-    for row in connection.execute(query) if uuids else ():
+    for row in connection.execute(_SEATS, {"uuids": uuids}) if uuids else ():
         found.setdefault(row.uuid, []).append(row)
     return found
 
