@@ -49,6 +49,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "decision": Command("list | show | agree | disagree", _cli("decision", "decision")),
         "recovery": Command("list | show | cancel | approve", _cli("recovery", "recovery")),
         "ticket": Command("list | show | ack | close: manual repairs", _cli("ticket", "ticket")),
+        "events": Command("what happens, as it happens", _cli("events", "events")),
         "explain": Command("node | job | xid | sxid: what was done, and why", _cli("explain", "explain")),
     },
     "The control plane": {

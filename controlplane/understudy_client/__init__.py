@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from understudy_client.client import CertificatesUnusable, Client, ClientError, Record, RefusedError, UnreachableError
+from understudy_client.client import (
+    CertificatesUnusable,
+    Client,
+    ClientError,
+    EventStream,
+    Record,
+    RefusedError,
+    UnreachableError,
+)
 from understudy_client.records import (
     Accepted,
     Checkpoint,
     Decision,
+    Event,
     Incident,
     Job,
     Node,
@@ -25,6 +34,8 @@ __all__ = [
     "Client",
     "ClientError",
     "Decision",
+    "Event",
+    "EventStream",
     "Incident",
     "Job",
     "Node",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -11,9 +13,13 @@ import httpx
 import msgspec
 
 from understudy_client.munge import MungeAuth
+from understudy_client.records import Event
 
 Record = dict[str, Any]
 T = TypeVar("T")
+
+SILENCE_SECONDS_MAX = 45.0
+"""Of a stream of events. The control plane sends something every 15 seconds."""
 
 PAGE_RECORDS_MAX = 1000
 UNAVAILABLE = (502, 503, 504)
@@ -104,6 +110,25 @@ class Client:
         body = {"reason": reason, **{name: value for name, value in more.items() if value is not None}}
         return self._answer("POST", path, kind, {}, body)
 
+    def events(self, after: str = "", /, **parameters: object) -> EventStream:
+        """Begins behind the event with the id `after`, or now."""
+        given = {name: value for name, value in parameters.items() if value is not None}
+        return EventStream(self, given, after)
+
+    def lines(self, path: str, parameters: Record, headers: dict[str, str]) -> Iterator[str]:
+        """Of a stream, until it ends."""
+        address = self.url + path
+        usual = self._http.timeout
+        silence = httpx.Timeout(usual.connect, read=SILENCE_SECONDS_MAX, write=usual.write, pool=usual.pool)
+        try:
+            with self._http.stream("GET", address, params=parameters, headers=headers, timeout=silence) as response:
+                if response.is_error:
+                    response.read()
+                    raise _refusal(address, response, self._munge.problem if self._munge else "")
+                yield from response.iter_lines()
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise self._unreachable(error) from error
+
     def _answer(self, method: str, path: str, kind: type[T], parameters: Record, body: Record | None = None) -> T:
         """Parameters that are None are left out."""
         address = self.url + path
@@ -111,10 +136,7 @@ class Client:
         try:
             response = self._http.request(method, address, params=given or None, json=body)
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a host such as "a..b"
-            raise UnreachableError(
-                f"{self.url}: no answer: {error}; check that `understudy serve` runs there, or name another URL with "
-                "--url or UNDERSTUDY_URL"
-            ) from error
+            raise self._unreachable(error) from error
         if response.is_error:
             raise _refusal(address, response, self._munge.problem if self._munge else "")
         try:
@@ -124,6 +146,48 @@ class Client:
                 f"{address}: the answer cannot be read: {error}; check that the URL is that of a control plane of the "
                 "same release"
             ) from error
+
+    def _unreachable(self, error: Exception) -> UnreachableError:
+        return UnreachableError(
+            f"{self.url}: no answer: {error}; check that `understudy serve` runs there, or name another URL with "
+            "--url or UNDERSTUDY_URL"
+        )
+
+
+@dataclass
+class EventStream:
+    """Events of one connection, until it ends or UnreachableError is raised. Iterated again, it goes on behind the last
+    event: nothing is left out, and nothing comes twice.
+    """
+
+    client: Client
+    parameters: Record = field(default_factory=dict)
+    last_id: str = ""
+    has_answered: bool = False
+
+    def __iter__(self) -> Iterator[Event]:
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self.last_id} if self.last_id else {})
+        last_id, data = self.last_id, ""
+        for line in self.client.lines("/v1/events", self.parameters, headers):
+            self.has_answered = True
+            name, _, value = line.partition(": ")
+            if name == "id":
+                last_id = value
+            elif name == "data":
+                data = value
+            elif not line:
+                self.last_id, whole, data = last_id, data, ""
+                if whole:
+                    yield _event(whole)
+
+
+def _event(data: str) -> Event:
+    try:
+        return msgspec.json.decode(data, type=Event)
+    except msgspec.MsgspecError as error:
+        raise UnreachableError(
+            f"an event cannot be read: {error}; check that the control plane is of the same release"
+        ) from error
 
 
 def _refusal(address: str, response: httpx.Response, munge: str) -> ClientError:

@@ -137,6 +137,18 @@ class Ticket(msgspec.Struct, frozen=True):
     closed_at: float | None
 
 
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened. `number` is that of the record, such as the recovery of a step."""
+
+    kind: str
+    at: float
+    number: int
+    subject: str
+    nodes: tuple[str, ...]
+    job: int | None
+    text: str
+
+
 class Checkpoint(msgspec.Struct, frozen=True):
     job_id: int
     step: int

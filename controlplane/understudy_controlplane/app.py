@@ -25,6 +25,7 @@ from understudy_controlplane.access.tokens import Tokens
 from understudy_controlplane.access.user_tokens import UserTokens
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.events import EventFeed, events_router
 from understudy_controlplane.api.job_requests import JobRequestDependencies, job_requests_router
 from understudy_controlplane.api.jobs import jobs_router
 from understudy_controlplane.api.metrics import metrics_router
@@ -64,6 +65,7 @@ from understudy_controlplane.recover.tickets import WebhookSender
 from understudy_controlplane.slurm.protocol import Slurm
 from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.database import open_database, open_reader
+from understudy_controlplane.store.events import EventStore
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.retention import RetentionStore
 from understudy_controlplane.store.stores import Stores
@@ -105,6 +107,12 @@ class ControlPlane:
     engine: Engine
     reads: ReadDependencies
     admission: Admission
+    events: EventFeed
+
+    def end_waits(self) -> None:
+        """The control plane stops: clients that wait for news get their answers now, and ask its successor."""
+        self.launchers.end_polls()
+        self.events.stop()
 
     def close(self) -> None:
         """Closes the database, where the routes were not served: a server does it when it ends."""
@@ -199,6 +207,8 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     readers = [Depends(admission.admit_reader)]
     for router in (status_router, nodes_router, jobs_router, recoveries_router, requests_router, observed_router):
         app.include_router(router(reads), dependencies=readers)
+    events = EventFeed(EventStore(reads.engine), reads.events, clock, config.limits)
+    app.include_router(events_router(events, admission))
     app.include_router(metrics_router(reads), dependencies=[Depends(admission.require(Permission.METRICS))])
     app.include_router(health_router(reads))
     app.include_router(
@@ -223,7 +233,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         policy = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
         return Response(REFERENCE.read_text(), media_type="text/html", headers={"Content-Security-Policy": policy})
 
-    return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine, reads, admission)
+    return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine, reads, admission, events)
 
 
 async def _client_gone(_request: Request, _error: Exception) -> Response:
@@ -248,8 +258,9 @@ def _open_to_all(config: Config) -> set[Permission]:
 
 def _reads(config: Config, core: Core, clock: Clock) -> ReadDependencies:
     limits = config.limits
-    health_threads = 1
-    engine = open_reader(config.server.database, limits.reads_at_once + health_threads, limits.read_seconds_max)
+    health_threads = events_threads = 1
+    connections = limits.reads_at_once + health_threads + events_threads
+    engine = open_reader(config.server.database, connections, limits.read_seconds_max)
     return ReadDependencies(
         config,
         clock,
@@ -261,6 +272,7 @@ def _reads(config: Config, core: Core, clock: Clock) -> ReadDependencies:
         Readers(limits.reads_at_once, limits),
         Readers(health_threads, limits),
         Readers(1, limits),
+        Readers(events_threads, limits),
         engine,
     )
 

@@ -199,7 +199,7 @@ def server_of(
         ssl_keyfile=certificate.key if certificate else None,
     )
     connections = Connections(within_open_files(config.limits))
-    stopping = control_plane.launchers.end_polls
+    stopping = control_plane.end_waits
     if certificate is None:
         return HttpServer(settings, connections, stopping)
     return TlsServer(settings, connections, certificate, stopping)

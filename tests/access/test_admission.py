@@ -60,6 +60,7 @@ def control_plane(tmp_path: Path, clock: SetClock, **server: bool) -> ControlPla
     config = b.config(mode="observe", server={"database": database, **server})
     plane = compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, clock))
     plane.loop.tick()
+    plane.end_waits()  # a stream of events ends at once
     return plane
 
 

@@ -89,6 +89,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     config = b.config(mode="observe", server=server, limits=limits)
     with closing(compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, Still()))) as made:
         made.loop.tick()
+        made.end_waits()  # a stream of events ends at once
         add_tokens(made.engine, ["n1"])
         operations = tuple(
             Operation(method.upper(), path, tuple(operation.get("parameters", ())))

@@ -16,8 +16,10 @@ from tests.recover.rehearsal import Rehearsal
 from tests.store.query_plans import Statements, captured, read_all, whole_tables_read
 from tests.tokens import add_tokens, as_user, bearer
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
+from understudy_controlplane.fleet.event import Cursor
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store.database import open_database
+from understudy_controlplane.store.events import EventStore
 
 OF_USERS = ("jobs", "jobs/1", "checkpoints", "checkpoints?job=1", "recoveries", "requests", "nodes")
 REASON = {"reason": "a test of the queries"}
@@ -59,6 +61,9 @@ def statements(rehearsal: Rehearsal) -> Statements:
         owner = next(job.user_id for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
         user = TestClient(plane.app, headers=as_user(plane.admission, owner))
         assert all(user.get(f"/v1/{path}").is_success for path in OF_USERS)
+        events = EventStore(plane.reads.engine)
+        events.newest(rehearsal.clock.now())
+        assert len(events.after(Cursor.of({}), 500, rehearsal.clock.now())) > 10
     return first | then
 
 

@@ -28,7 +28,7 @@ RecoveryId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/recov
 
 @dataclass(frozen=True, slots=True)
 class ReadDependencies:
-    """`pulse.snapshot` is the newest of the loop. Checks of health and scrapes have threads of their own."""
+    """`pulse.snapshot` is the newest of the loop. Checks of health, scrapes and events have threads of their own."""
 
     config: Config
     clock: Clock
@@ -40,12 +40,14 @@ class ReadDependencies:
     readers: Readers
     health: Readers
     scrapes: Readers
+    events: Readers
     engine: Engine
 
     def close(self) -> None:
         self.readers.close()
         self.health.close()
         self.scrapes.close()
+        self.events.close()
         self.engine.dispose()
 
 

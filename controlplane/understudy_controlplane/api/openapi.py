@@ -20,12 +20,14 @@ from understudy_agent.wire import (
     Report,
     RestorePoint,
 )
+from understudy_controlplane.api.events import EVENTS
 from understudy_controlplane.api.nodes import NodeSummary
 from understudy_controlplane.api.observed import Observed
 from understudy_controlplane.api.operator_requests import Accepted, HoldBody, PauseBody, RequestBody
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.status import Health, Readiness, Status
 from understudy_controlplane.api.user_tokens import UserToken, UserTokenRequest
+from understudy_controlplane.fleet.event import Event
 from understudy_controlplane.ingest.answers import JSON, PROBLEM
 
 Document = dict[str, Any]
@@ -39,7 +41,7 @@ GROUPS = {
     "nodes": "Agents and launchers.",
     "service": "The control plane itself.",
 }
-RECORD = ("observed", "incidents", "decisions", "recoveries", "tickets", "explain")
+RECORD = ("events", "observed", "incidents", "decisions", "recoveries", "tickets", "explain")
 AGENTS = ("reports", "launchers", "restore-point", "challenge", "node-token", "enrolment")
 
 SENT: dict[str, type[msgspec.Struct]] = {
@@ -83,7 +85,9 @@ EXAMPLES: dict[type[msgspec.Struct], msgspec.Struct] = {
     PauseBody: PauseBody("maintenance of the network", for_seconds=7200.0),
 }
 
-_MODELS = {*SENT.values(), *ANSWERED.values(), *LISTED.values(), *EXAMPLES, Accepted}
+EVENTS_PATH = "/v1/events"
+
+_MODELS = {Event, *SENT.values(), *ANSWERED.values(), *LISTED.values(), *EXAMPLES, Accepted}
 
 
 def describe(document: Document) -> Document:
@@ -115,6 +119,8 @@ def _describe(operation: Document, method: str, path: str) -> None:
     if by_operator:
         answers["202"] = _content("What will come of it.", Accepted)
         answers["200"] = _content("The same, of a dry run: nothing is stored.", Accepted)
+    elif path == EVENTS_PATH:
+        answers["200"] = _content("Events, each as `data` of a server-sent event.", Event, EVENTS)
     elif path in ANSWERED:
         answers["200"] = _content("The answer.", ANSWERED[path])
     elif path in LISTED or any(one["name"] == "cursor" for one in operation.get("parameters", ())):

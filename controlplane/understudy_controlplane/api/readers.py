@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -31,6 +32,13 @@ REST = 2.0
 """Of a thread, in relation to the processor time of the read before."""
 
 
+T = TypeVar("T")
+
+
+class TooManyReads(Exception):
+    """Too many reads wait."""
+
+
 class Readers:
     def __init__(self, at_once: int, limits: Limits) -> None:
         self._threads = ThreadPoolExecutor(at_once, "reader")
@@ -42,13 +50,10 @@ class Readers:
 
     async def read(self, content: Callable[[], object]) -> Response:
         """`content()` as JSON, or its own Response. It is encoded on the reader's thread as well."""
-        sender = reader.get()
-        waiting = sum(map(len, self._waiting.values()))
-        if not self._may_wait(sender, waiting):
-            return refuse(503, f"{waiting} reads wait for a thread", "repeat the request after a second")
-        await self._turn_of(sender)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, content)
+            return await self.run(lambda: _encoded(content()))
+        except TooManyReads as error:
+            return refuse(503, str(error), "repeat the request after a second")
         except StoreError as error:
             cause = type(getattr(error, "orig", None) or error).__name__
             log.warning("read_failed", error=str(getattr(error, "orig", error)))
@@ -57,6 +62,16 @@ class Readers:
                 f"the database did not answer in time, or not at all: {cause}",
                 "ask for fewer records; limits.read_seconds_max is the time that a query may take",
             )
+
+    async def run(self, content: Callable[[], T]) -> T:
+        """Raises StoreError and TooManyReads."""
+        sender = reader.get()
+        waiting = sum(map(len, self._waiting.values()))
+        if not self._may_wait(sender, waiting):
+            raise TooManyReads(f"{waiting} reads wait for a thread")
+        await self._turn_of(sender)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._rest_and_read, content)
         finally:
             self._end_turn()
 
@@ -91,14 +106,17 @@ class Readers:
                 return
         self._free += 1
 
-    def _read(self, content: Callable[[], object]) -> Response:
+    def _rest_and_read(self, content: Callable[[], T]) -> T:
         time.sleep(max(getattr(self._rested, "at", 0.0) - time.monotonic(), 0.0))
         begun = time.thread_time()
         try:
-            value = content()
-            return value if isinstance(value, Response) else Response(msgspec.json.encode(value), media_type=JSON)
+            return content()
         finally:
             self._rested.at = time.monotonic() + REST * (time.thread_time() - begun)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _encoded(value: object) -> Response:
+    return value if isinstance(value, Response) else Response(msgspec.json.encode(value), media_type=JSON)

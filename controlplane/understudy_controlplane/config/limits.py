@@ -38,6 +38,12 @@ class Limits(Section):
         description="Other requests of one token: reports, requests of operators, signals. As above. An agent sends "
         "one to three a second.",
     )
+    event_streams_max: int = Field(
+        64, ge=1, description="Open streams of `GET /v1/events`; a further one is refused (HTTP 503)."
+    )
+    event_streams_per_token_max: int = Field(
+        8, ge=1, description="Open streams of one token, or of one address without a token (others: HTTP 429)."
+    )
     requests_per_second_per_address: float = Field(
         500.0,
         gt=0,

@@ -379,6 +379,7 @@ recovery = Table(
     Index("ix_recovery_kind", "kind", "decided_at"),
     Index("ix_recovery_kind_id", "kind", "id"),
     Index("ix_recovery_decided_at", "decided_at"),
+    Index("ix_recovery_ended_at", "ended_at"),
     Index("ix_recovery_job", "job"),
 )
 
@@ -393,6 +394,7 @@ recovery_step = Table(
     Column("intended_at", Double),
     Column("done_at", Double),
     Column("detail", Text, nullable=False, default=""),
+    Index("ix_recovery_step_done_at", "done_at"),
 )
 
 decision = Table(
