@@ -88,6 +88,9 @@ AGENT_KEYS = {
     "token_file": "file with the node's own token; without it the agent gets a token by MUNGE, as root",
     "ca_file": "certificates (PEM) that may sign the control plane's, where its URL begins with https; without it the "
     "system's",
+    "certificate": "certificate (PEM) of this node, for a control plane that asks for one (`server.tls_client_ca`); "
+    "read again when a connection fails",
+    "key": "key of the certificate (PEM, no passphrase); without it the key is in the certificate's file",
     "munge_socket": "socket of munged; without it MUNGE's own default",
     "report_interval_seconds": "time between two reports; a new fact is sent at once",
     "request_timeout_seconds": "time after which a control plane counts as not answering",
@@ -427,7 +430,8 @@ def cli() -> str:
         "",
         "`understudy COMMAND --help` describes a command's options. Commands that send requests to the control plane",
         "take `--url` (or `UNDERSTUDY_URL`), your token's file as `--token-file` (or `UNDERSTUDY_TOKEN_FILE`), the",
-        "certificates that may sign the control plane's as `--ca-file` (or `UNDERSTUDY_CA_FILE`), and `--json`.",
+        "certificates that may sign the control plane's as `--ca-file` (or `UNDERSTUDY_CA_FILE`), your own certificate",
+        "as `--certificate` and `--key`, where the control plane asks for one, and `--json`.",
         "Without a token MUNGE shows who you are, and you see your own jobs. They use no proxy of the environment.",
         "HOSTS is a host list as Slurm writes it: `c7`, `c[1-4,7]`. TIME is a time in UTC (`2026-01-31T12:00`) or how",
         "long ago it was (`90s`, `30m`, `4h`, `2d`).",
@@ -446,6 +450,9 @@ def cli() -> str:
         lines.append("")
     return "\n".join(lines)
 
+
+CONNECTION_OPTIONS = ("url", "token_file", "ca_file", "certificate", "key", "as_json", "config")
+"""Named once for all commands."""
 
 MORE_ABOUT = {
     "analyze": "straggler.md",
@@ -474,7 +481,7 @@ def _parameters(program: click.Command) -> Iterator[str]:
     for one in program.params:
         if isinstance(one, click.Argument):
             yield one.make_metavar(click.Context(program))
-        elif one.name not in ("url", "token_file", "ca_file", "as_json", "config"):
+        elif one.name not in CONNECTION_OPTIONS:
             option = "/".join([one.opts[-1], *one.secondary_opts])
             yield option if one.required else f"[{option}]"
 

@@ -8,7 +8,8 @@ import shutil
 import socket
 import ssl
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,6 +51,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """File with the node's own token. Without it the agent gets a token by MUNGE, as root."""
     ca_file: Path | None = None
     """Certificates (PEM) that may sign the control plane's, for URLs with https; without it the system's."""
+    certificate: Path | None = None
+    """Certificate (PEM) of this node, for a control plane that asks for one (`server.tls_client_ca`)."""
+    key: Path | None = None
+    """Key of the certificate (PEM, no passphrase); without it the key is in the certificate's file."""
     munge_socket: Path | None = None
     """Socket of munged; without it MUNGE's own default."""
     report_interval_seconds: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0
@@ -109,15 +114,44 @@ def read_token(path: Path) -> str:
     )
 
 
-def tls_of(config: Config) -> ssl.SSLContext | None:
-    """What the control plane's certificate is held against; None: the system's certificates. Raises ConfigError."""
-    if config.ca_file is None:
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Of new connections. `renew` reads the agent's certificate again; it raises ConfigError."""
+
+    context: ssl.SSLContext
+    renew: Callable[[], None] = lambda: None
+
+
+def tls_of(config: Config) -> Tls | None:
+    """What the control plane's certificate is held against, and the agent's own; None: the system's certificates, and
+    none. Raises ConfigError.
+    """
+    if config.ca_file is None and config.certificate is None:
         return None
     try:
-        return ssl.create_default_context(cafile=config.ca_file)
+        context = ssl.create_default_context(cafile=config.ca_file)
     except (OSError, ssl.SSLError) as error:
         problem = f"ca_file: {config.ca_file} cannot be used: {error}"
         raise ConfigError(f"{problem}; it has to hold certificates in PEM") from error
+    tls = Tls(context, lambda: _show_certificate(config, context))
+    tls.renew()
+    return tls
+
+
+def _show_certificate(config: Config, context: ssl.SSLContext) -> None:
+    """Raises ConfigError."""
+    if config.certificate is None:
+        return
+    try:
+        context.load_cert_chain(config.certificate, config.key, password=_no_passphrase)
+    except (OSError, ssl.SSLError) as error:
+        problem = f"certificate: {config.certificate} and its key cannot be used: {error}"
+        raise ConfigError(f"{problem}; they have to be in PEM, without a passphrase") from error
+
+
+def _no_passphrase() -> str:
+    """OpenSSL would ask for it on the terminal."""
+    return ""
 
 
 def check_identity(config: Config) -> None:

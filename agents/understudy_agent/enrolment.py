@@ -36,7 +36,9 @@ def enroll(config: Config, code: str) -> None:
 def _ask(config: Config, code: str) -> str:
     """The first control plane that answers decides. Raises ConfigError."""
     failures = []
-    with httpx.Client(trust_env=False, verify=tls_of(config) or True, timeout=config.request_timeout_seconds) as client:
+    tls = tls_of(config)
+    verify = tls.context if tls else True
+    with httpx.Client(trust_env=False, verify=verify, timeout=config.request_timeout_seconds) as client:
         for url in config.control_plane_urls:
             try:
                 answer = client.post(f"{url}/v1/enrolment", headers={"Authorization": f"Bearer {code}"})

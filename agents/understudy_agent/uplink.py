@@ -7,7 +7,6 @@ fails is lost; its facts go into the next one.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TypeVar
 import httpx
 import msgspec
 
+from understudy_agent.config import ConfigError, Tls
 from understudy_agent.credentials import Ask, Credentials, RefusedError
 from understudy_agent.facts import FactQueue
 from understudy_agent.log import fields, log
@@ -105,18 +105,20 @@ class Uplink:
         facts: FactQueue,
         request_timeout_seconds: float,
         on_unfit: Callable[[str], None] = lambda _: None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """`on_unfit` is called with every acknowledgement: why no new job may start here; empty: no objection."""
         self._urls = list(urls)
         self._credentials = credentials
         self._facts = facts
         self._on_unfit = on_unfit
+        self._tls = tls
+        verify = tls.context if tls else True
         self._timeout_seconds = request_timeout_seconds
         # No proxy from the environment: the control plane is on the cluster's own network.
-        self._client = httpx.AsyncClient(trust_env=False, verify=tls or True)
+        self._client = httpx.AsyncClient(trust_env=False, verify=verify)
         # What users ask for never takes the connections of reports.
-        self._client_of_users = httpx.AsyncClient(trust_env=False, verify=tls or True)
+        self._client_of_users = httpx.AsyncClient(trust_env=False, verify=verify)
         self._sequence = 0
         self._batch_max = FACTS_PER_REPORT_MAX
         self._failures = 0
@@ -264,6 +266,7 @@ class Uplink:
                 answer = await self._ask(method, url + path, body, wait_seconds)
             except httpx.HTTPError as error:
                 failures.append(f"{url}: {type(error).__name__} {error}".rstrip())
+                failures += self._certificate_problem()
             else:
                 if answer.status_code == httpx.codes.OK:
                     self._prefer(url)
@@ -274,6 +277,15 @@ class Uplink:
                 failures.append(problem)
                 failed = failed or answer.status_code >= 500
         raise (FailedError if failed else UnreachableError)("; ".join(failures))
+
+    def _certificate_problem(self) -> list[str]:
+        """The agent's certificate may have expired: its file is read again."""
+        try:
+            if self._tls is not None:
+                self._tls.renew()
+        except ConfigError as error:
+            return [str(error)]
+        return []
 
     async def _ask(self, method: str, url: str, body: bytes | None, wait_seconds: float) -> httpx.Response:
         own = self._credentials

@@ -64,11 +64,13 @@ class Client:
         token: str = "",
         ca_file: Path | None = None,
         *,
+        certificate: tuple[Path, Path | None] | None = None,
         timeout_seconds: float = 10.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """Without a token this user proves by MUNGE who they are, where the control plane asks for one. `transport`
-        carries the requests instead of the network.
+        carries the requests instead of the network. `certificate`: this client's own, and its key; None: the key is
+        in the same file.
         """
         self.url = url.rstrip("/")
         self._munge = None if token else MungeAuth(self.url)
@@ -76,7 +78,7 @@ class Client:
             headers={"Authorization": f"Bearer {token}"} if token else {},
             auth=self._munge,
             timeout=timeout_seconds,
-            verify=_certificates(self.url, ca_file),
+            verify=_certificates(self.url, ca_file, certificate),
             trust_env=False,
             transport=transport,
         )
@@ -202,13 +204,24 @@ def _refusal(address: str, response: httpx.Response, munge: str) -> ClientError:
     return UnreachableError(message) if unavailable else RefusedError(message, response.status_code)
 
 
-def _certificates(url: str, ca_file: Path | None) -> ssl.SSLContext | bool:
-    """What the control plane's certificate is held against; True: the system's certificates."""
-    if ca_file is None:
+def _certificates(
+    url: str, ca_file: Path | None, certificate: tuple[Path, Path | None] | None
+) -> ssl.SSLContext | bool:
+    """What the control plane's certificate is held against, and the client's own; True: the system's certificates."""
+    if ca_file is None and certificate is None:
         return url.startswith("https")
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         raise CertificatesUnusable(
             f"{ca_file}: cannot be used: {error}; --ca-file names a file with certificates in PEM"
         ) from error
+    if certificate is None:
+        return context
+    try:
+        context.load_cert_chain(*certificate)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificatesUnusable(
+            f"{certificate[0]}: cannot be used: {error}; --certificate and --key name a certificate and its key in PEM"
+        ) from error
+    return context

@@ -37,7 +37,7 @@ class Status(msgspec.Struct, frozen=True):
     spares: SparePool
     incidents_open: int
     recoveries_running: int
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] | None  # None: not shown to users of the cluster
 
 
 class Node(msgspec.Struct, frozen=True):

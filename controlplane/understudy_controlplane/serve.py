@@ -144,9 +144,9 @@ def certificate_of(config: Config) -> CertificateFiles | None:
     server = config.server
     if server.tls_certificate is None or server.tls_key is None:
         return None
-    files = CertificateFiles(server.tls_certificate, server.tls_key)
+    files = CertificateFiles(server.tls_certificate, server.tls_key, server.tls_client_ca)
     try:
-        files.check()
+        files.context()
     except CertificateError as error:
         raise ConfigError(f"server.tls_certificate: {error}") from error
     return files

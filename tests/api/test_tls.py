@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,14 @@ import httpx
 import pytest
 import uvicorn
 
+from understudy_agent.config import Config as AgentConfig
+from understudy_agent.config import ConfigError as AgentConfigError
+from understudy_agent.config import Tls, tls_of
 from understudy_agent.credentials import TokenFile
 from understudy_agent.facts import FactQueue
 from understudy_agent.uplink import Uplink
 from understudy_agent.wire import WIRE_VERSION, Report
+from understudy_client import Client, UnreachableError
 from understudy_controlplane.api.connections import Connections
 from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
 from understudy_controlplane.config import ConfigError, Limits, parse_config
@@ -128,7 +133,7 @@ def test_an_agent_sends_its_token_to_no_other_server(
     report = Report(WIRE_VERSION, "c", "n1", "b", 0, 1.0, 0.0)
 
     async def send(authority: CertificateFiles | None) -> bool:
-        tls = ssl.create_default_context(cafile=authority.certificate) if authority else None
+        tls = Tls(ssl.create_default_context(cafile=authority.certificate)) if authority else None
         uplink = Uplink([url(server)], TokenFile(lambda: "secret"), FactQueue(), 5.0, tls=tls)
         try:
             return await uplink.send(report)
@@ -142,19 +147,91 @@ def test_an_agent_sends_its_token_to_no_other_server(
 def test_a_key_that_others_can_read_or_that_does_not_fit_is_refused(
     files: CertificateFiles, certificates: tuple[CertificateFiles, CertificateFiles]
 ) -> None:
-    files.check()
+    files.context()
     with pytest.raises(CertificateError, match="cannot be used"):
-        CertificateFiles(files.certificate, certificates[1].key).check()
+        CertificateFiles(files.certificate, certificates[1].key).context()
     with pytest.raises(CertificateError, match="No such file"):
-        CertificateFiles(files.certificate, files.key.with_name("none")).check()
+        CertificateFiles(files.certificate, files.key.with_name("none")).context()
     files.key.chmod(0o644)
     with pytest.raises(CertificateError, match="other users can read"):
-        files.check()
+        files.context()
 
 
 def test_certificate_and_key_belong_together() -> None:
     with pytest.raises(ConfigError, match="set both or none"):
         parse_config('cluster = "c"\n[server]\ntls_certificate = "/c.pem"', "site.toml")
+    with pytest.raises(ConfigError, match="nothing is encrypted"):
+        parse_config('cluster = "c"\n[server]\ntls_client_ca = "/ca.pem"', "site.toml")
+
+
+class TestMutual:
+    """With `tls_client_ca` a client needs a certificate before it can send anything."""
+
+    @pytest.fixture
+    def mutual(
+        self, files: CertificateFiles, certificates: tuple[CertificateFiles, CertificateFiles]
+    ) -> Iterator[TlsServer]:
+        assert files.client_ca is None
+        authority = files.certificate.with_name("clients.pem")
+        put_file(certificates[1].certificate, authority)
+        with running(replace(files, client_ca=authority), Limits()) as server:
+            yield server
+
+    def test_clients_of_another_authority_or_of_none_are_refused_and_a_new_authority_needs_no_restart(
+        self,
+        mutual: TlsServer,
+        certificates: tuple[CertificateFiles, CertificateFiles],
+        tmp_path: Path,
+    ) -> None:
+        first, second = certificates
+
+        def answers(own: CertificateFiles | None) -> bool:
+            certificate = (own.certificate, own.key) if own else None
+            with Client(url(mutual), "token", first.certificate, certificate=certificate) as client:
+                try:
+                    return client.get("/", dict) == {"facts": 0}
+                except UnreachableError:
+                    return False
+
+        assert [answers(one) for one in (None, first, second)] == [False, False, True]
+        put_file(first.certificate, tmp_path / "clients.pem")
+        mutual.reload()
+        assert [answers(one) for one in (None, first, second)] == [False, True, False]
+        (tmp_path / "clients.pem").write_text("no certificate")
+        mutual.reload()
+        assert answers(first), "a file that cannot be used changes nothing"
+
+    def test_an_agent_shows_its_certificate_and_reads_it_again_when_it_is_refused(
+        self,
+        mutual: TlsServer,
+        files: CertificateFiles,
+        certificates: tuple[CertificateFiles, CertificateFiles],
+        tmp_path: Path,
+    ) -> None:
+        own = CertificateFiles(tmp_path / "agent.pem", tmp_path / "agent.key")
+        put(certificates[0], own)
+        config = AgentConfig(
+            cluster="c",
+            control_plane_urls=(url(mutual),),
+            ca_file=files.certificate,
+            certificate=own.certificate,
+            key=own.key,
+        )
+
+        async def send() -> list[bool]:
+            uplink = Uplink([url(mutual)], TokenFile(lambda: "secret"), FactQueue(), 5.0, tls=tls_of(config))
+            report = Report(WIRE_VERSION, "c", "n1", "b", 0, 1.0, 0.0)
+            try:
+                refused = await uplink.send(report)
+                put(certificates[1], own)
+                return [refused, await uplink.send(report), await uplink.send(report)]
+            finally:
+                await uplink.close()
+
+        assert asyncio.run(send()) == [False, False, True]
+        own.key.write_text("none")
+        with pytest.raises(AgentConfigError, match="cannot be used"):
+            tls_of(config)
 
 
 @pytest.mark.parametrize(

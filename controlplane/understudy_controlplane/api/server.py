@@ -61,7 +61,7 @@ class Listener:
         listening.setblocking(False)
         listening.listen(config.backlog)
         self.sockets = (listening,)
-        self._tls = config.ssl
+        self._config = config
         self._connections = connections
         self._protocol_of = protocol_of
         self._beginning: set[asyncio.Task[None]] = set()
@@ -97,7 +97,7 @@ class Listener:
 
     async def _begin(self, accepted: socket.socket, place: Place) -> None:
         """Returns when the TLS handshake is over."""
-        loop, tls = asyncio.get_running_loop(), self._tls
+        loop, tls = asyncio.get_running_loop(), self._config.ssl
         try:
             accepted.setblocking(False)
             await loop.connect_accepted_socket(

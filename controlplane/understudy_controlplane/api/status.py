@@ -41,7 +41,9 @@ class SparePool(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """`nodes` counts them by state; `problems` needs a person. Nothing here is as long as the fleet."""
+    """`nodes` counts them by state; `problems` needs a person; null: it is not shown to users of the cluster.
+    Nothing here is as long as the fleet.
+    """
 
     cluster: str
     mode: Mode
@@ -55,7 +57,7 @@ class Status(msgspec.Struct, frozen=True):
     spares: SparePool
     incidents_open: int
     recoveries_running: int
-    problems: list[str]
+    problems: list[str] | None
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -146,7 +148,7 @@ def _for_user(status: Status) -> Status:
         breaker="open" if status.breaker else "",
         slurm=SlurmState(status.slurm.read_at, ""),
         loop=msgspec.structs.replace(status.loop, error=""),
-        problems=[],
+        problems=None,
     )
 
 

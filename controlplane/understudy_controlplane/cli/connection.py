@@ -35,6 +35,13 @@ _OPTIONS = (
         type=_path,
         help="Certificates (PEM) that may sign the control plane's; without it the system's.",
     ),
+    click.option(
+        "--certificate",
+        envvar="UNDERSTUDY_CERTIFICATE",
+        type=_path,
+        help="Your certificate (PEM), for a control plane that asks for one.",
+    ),
+    click.option("--key", envvar="UNDERSTUDY_KEY", type=_path, help="Its key; without it in the certificate's file."),
     json_option,
 )
 P = ParamSpec("P")
@@ -44,12 +51,20 @@ def connected(command: Callable[Concatenate[Client, P], None]) -> Callable[..., 
     """Gives the command a client, and the options with which it is made."""
 
     @functools.wraps(command)
-    def run(url: str, token_file: Path | None, ca_file: Path | None, *args: P.args, **kwargs: P.kwargs) -> None:
+    def run(
+        url: str,
+        token_file: Path | None,
+        ca_file: Path | None,
+        certificate: Path | None,
+        key: Path | None,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
         from understudy_client import Client, ClientError
 
         token = _token(token_file)
         try:
-            with Client(url, token, ca_file) as client:
+            with Client(url, token, ca_file, certificate=(certificate, key) if certificate else None) as client:
                 command(client, *args, **kwargs)
         except ClientError as error:
             fail(str(error), exit_code(error))

@@ -59,6 +59,8 @@ def lines(status: Status, now: float) -> list[str]:
 
 
 def _needs(status: Status) -> list[str]:
+    if status.problems is None:
+        return []
     problems = [*status.problems, *([f"Slurm cannot be read: {status.slurm.error}"] if status.slurm.error else [])]
     if not problems:
         return ["nothing needs a person"]

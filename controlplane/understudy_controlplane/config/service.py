@@ -21,6 +21,11 @@ class Server(Section):
     tls_key: Path | None = Field(
         None, description="Key of the certificate (PEM, no passphrase, closed to other users)."
     )
+    tls_client_ca: Path | None = Field(
+        None,
+        description="Certificates (PEM) that may sign those of clients. With it a client without such a certificate is "
+        "refused before its first request: agents, commands and Prometheus each need one, beside their token.",
+    )
     database: str = Field(
         "sqlite:////var/lib/understudy/understudy.db",
         description="SQLAlchemy URL of the fleet database. PostgreSQL: postgresql+psycopg://USER@HOST/NAME.",
@@ -42,6 +47,8 @@ class Server(Section):
     def _certificate_with_key(self) -> Self:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key belong together: set both or none")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError("tls_client_ca needs tls_certificate and tls_key: without them nothing is encrypted")
         return self
 
     @property
