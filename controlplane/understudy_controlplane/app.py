@@ -197,6 +197,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Denied, refuse_denied)
     app.add_exception_handler(HTTPException, _refuse_request)
+    app.add_exception_handler(Exception, _refuse_for_error)
     app.add_exception_handler(RequestValidationError, _refuse_request)
     app.include_router(reports_router(core.reports, admission))
     addresses = _addresses(config, loop, clock)
@@ -248,6 +249,11 @@ def _addresses(config: Config, loop: Loop, clock: Clock) -> NodeAddresses:
         return known.slurm.address if known and known.slurm else None
 
     return NodeAddresses(of_slurm, config.server.node_addresses, clock)
+
+
+async def _refuse_for_error(_request: Request, _error: Exception) -> Response:
+    """The server logs it, with its traceback."""
+    return refuse(500, "the control plane failed to carry out the request", "its log names the cause")
 
 
 def _open_to_all(config: Config) -> set[Permission]:

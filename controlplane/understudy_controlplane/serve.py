@@ -193,6 +193,7 @@ def server_of(
         timeout_notify=HEARTBEAT_SECONDS,
         log_level="warning",
         access_log=False,
+        server_header=False,
         proxy_headers=False,  # the address of a request is that of its connection
         timeout_graceful_shutdown=5,
         ssl_certfile=certificate.certificate if certificate else None,

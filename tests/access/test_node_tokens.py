@@ -13,6 +13,7 @@ import httpx2
 import msgspec
 import pytest
 from fastapi.testclient import TestClient
+from structlog.testing import capture_logs
 
 from tests import builders as b
 from tests.new_database import new_database
@@ -195,7 +196,9 @@ def test_old_tokens_of_a_node_do_not_pile_up(site: Site) -> None:
 def test_a_munge_that_does_not_work_is_this_hosts_problem(site: Site) -> None:
     site.munge.problem = MungeUnavailable("munged does not answer")
     claim = site.claim()
-    refused(site.ask(claim, "MUNGE:x:"), 503, "munged does not answer")
+    with capture_logs() as lines:
+        refused(site.ask(claim, "MUNGE:x:"), 503, "MUNGE does not work on the control plane's host")
+    assert [one["cause"] for one in lines] == ["munged does not answer"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"version": 1}', b"[" * 100_000])

@@ -19,6 +19,7 @@ from tests.new_database import new_database
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, as_user, bearer, with_tokens
 from understudy_agent.wire import CheckpointShard, Collective, FirstStep, RankStarted, RankWindow
+from understudy_controlplane.api.status import CAUSE_AT
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.cli.explained_subject import explain_job, explain_node, lines
 from understudy_controlplane.fleet.identity import Role
@@ -427,7 +428,7 @@ def test_readyz_needs_a_tick_and_slurm(tmp_path: Path) -> None:
         plane.loop.tick()
         assert client.get("/readyz").json() == {"ready": True, "problems": []}
         plane.loop.pulse.slurm.error = "slurmctld does not answer"
-        assert client.get("/readyz").json()["problems"] == ["Slurm cannot be read: slurmctld does not answer"]
+        assert client.get("/readyz").json()["problems"] == [f"Slurm cannot be read; {CAUSE_AT}"]
 
 
 def test_the_first_start_of_a_fleet_without_agents_writes_one_decision(tmp_path: Path) -> None:

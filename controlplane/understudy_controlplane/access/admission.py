@@ -71,7 +71,9 @@ class Admission:
         try:
             token = await self._tokens.find(secret)
         except StoreError as error:
-            raise Denied(503, f"the token cannot be looked up: {type(error).__name__}", "repeat the request") from error
+            raise Denied(
+                503, "the token cannot be looked up: the database does not answer", "repeat the request"
+            ) from error
         except TooManyLookUps:
             raise Denied(503, "too many requests with unknown tokens wait", "repeat the request") from None
         if token is None:

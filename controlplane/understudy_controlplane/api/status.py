@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import msgspec
 from fastapi import APIRouter, Depends, Response
@@ -22,6 +23,18 @@ from understudy_controlplane.store.database import StoreError
 TICK_AGE_MAX_SECONDS = 15.0
 NAMED_MAX = 10
 """Nodes or recoveries that a problem names."""
+
+
+CAUSE_AT = "GET /v1/status and the log of the control plane name the cause"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    what: str
+    cause: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.cause}" if self.cause else self.what
 
 
 class SlurmState(msgspec.Struct, frozen=True):
@@ -106,16 +119,17 @@ def health_router(deps: ReadDependencies) -> APIRouter:
 def _readiness(deps: ReadDependencies) -> Response:
     pulse, problems = deps.pulse, _problems(deps)
     if not pulse.ticks_total:
-        problems.append("the first tick is not over")
+        problems.append(Problem("the first tick is not over"))
     if pulse.slurm.at is not None and pulse.slurm.error:
-        problems.append(f"Slurm cannot be read: {pulse.slurm.error}")
-    body = Readiness(not problems, problems)
+        problems.append(Problem("Slurm cannot be read", pulse.slurm.error))
+    body = Readiness(not problems, _without_causes(problems))
     return Response(msgspec.json.encode(body), 503 if problems else 200, media_type=JSON)
 
 
 def _health(deps: ReadDependencies) -> Response:
     problems = _problems(deps)
-    body = Health(not problems, problems, deps.pulse.slurm.error)
+    slurm_error = f"Slurm cannot be read; {CAUSE_AT}" if deps.pulse.slurm.error else ""
+    body = Health(not problems, _without_causes(problems), slurm_error)
     return Response(msgspec.json.encode(body), 503 if problems else 200, media_type=JSON)
 
 
@@ -136,7 +150,7 @@ def _summary(deps: ReadDependencies) -> Status:
         spares=SparePool(sum(node.is_spare for node in nodes), deps.config.spares.count),
         incidents_open=len(deps.stores.incidents.open_incidents()),
         recoveries_running=len(deps.stores.recoveries.running()),
-        problems=_problems(deps) + _warnings(deps),
+        problems=[str(problem) for problem in _problems(deps)] + _warnings(deps),
     )
 
 
@@ -152,19 +166,25 @@ def _for_user(status: Status) -> Status:
     )
 
 
-def _problems(deps: ReadDependencies) -> list[str]:
-    problems: list[str] = []
+def _without_causes(problems: list[Problem]) -> list[str]:
+    """For requests without a token: a cause can contain paths, addresses and SQL."""
+    return [f"{problem.what}; {CAUSE_AT}" if problem.cause else problem.what for problem in problems]
+
+
+def _problems(deps: ReadDependencies) -> list[Problem]:
+    problems: list[Problem] = []
     age = deps.clock.now() - deps.pulse.last_tick_at
     if age > TICK_AGE_MAX_SECONDS:
-        problems.append(f"the loop has not ticked for {age:.0f} s: {deps.pulse.last_error or 'it hangs'}")
+        problems.append(Problem(f"the loop has not ticked for {age:.0f} s", deps.pulse.last_error or "it hangs"))
     elif deps.pulse.last_error:
-        problems.append(f"the last tick failed: {deps.pulse.last_error}")
+        problems.append(Problem("the last tick failed", deps.pulse.last_error))
     if deps.pulse.slurm.at is None:
-        problems.append(f"Slurm has not been read since the start: {deps.pulse.slurm.error or 'the first tick runs'}")
+        cause = deps.pulse.slurm.error or "the first tick runs"
+        problems.append(Problem("Slurm has not been read since the start", cause))
     try:
         deps.queries.alive()
     except StoreError as error:
-        problems.append(f"the database does not answer: {type(error).__name__}")
+        problems.append(Problem("the database does not answer", type(error).__name__))
     return problems
 
 

@@ -127,7 +127,7 @@ class _Issuer:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, self._deps.decode, asked.credential)
         except MungeUnavailable as error:
-            raise Denied(503, f"MUNGE does not work on the control plane's host: {error}", "start munged") from error
+            raise Denied(503, "MUNGE does not work on the control plane's host", "start munged") from error
         except CredentialRefused as error:
             raise Denied(403, f"MUNGE refuses the credential: {error}", "see that the clocks agree") from error
         finally:
@@ -145,7 +145,8 @@ class _Issuer:
         now = self._deps.clock.monotonic()
         if now - self._logged_at >= LOGGED_EVERY_SECONDS:
             self._logged_at = now
-            log.warning("user_token_refused", address=address, error=denied.error)
+            cause = str(denied.__cause__) if denied.__cause__ else ""
+            log.warning("user_token_refused", address=address, error=denied.error, cause=cause)
 
 
 def _server_of(request: Request) -> str:

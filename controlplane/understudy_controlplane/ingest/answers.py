@@ -30,6 +30,7 @@ class ErrorCode(StrEnum):
     TOO_LARGE = "too_large"
     INVALID = "invalid"  # it can be read, and makes no sense
     TOO_MANY_REQUESTS = "too_many_requests"
+    INTERNAL = "internal"  # an error of the control plane; its log has the cause
     UNAVAILABLE = "unavailable"  # repeat the request
 
 
@@ -43,6 +44,7 @@ CODES = {
     413: ErrorCode.TOO_LARGE,
     422: ErrorCode.INVALID,
     429: ErrorCode.TOO_MANY_REQUESTS,
+    500: ErrorCode.INTERNAL,
     503: ErrorCode.UNAVAILABLE,
 }
 """Of a refusal that names no narrower one."""

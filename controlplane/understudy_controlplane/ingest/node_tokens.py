@@ -102,7 +102,7 @@ def _exchange(deps: NodeTokenDependencies, identity: Identity) -> NodeToken:
         if not deps.tokens.exchange(identity.token, token, entry):
             raise Denied(403, f"the code is used up, or node {node} is barred", "`understudy token enroll` makes one")
     except StoreError as error:
-        raise Denied(503, f"the database does not answer: {type(error).__name__}", "ask again") from error
+        raise Denied(503, "the database does not answer", "ask again") from error
     return NodeToken(secret, ENROLLED_SECONDS)
 
 
@@ -125,7 +125,7 @@ class Issuer:
             self._note_refusal(claim.node, denied)
             raise
         except StoreError as error:
-            raise Denied(503, f"the database does not answer: {type(error).__name__}", "ask again") from error
+            raise Denied(503, "the database does not answer", "ask again") from error
 
     async def _check_claim(self, claim: NodeClaim, address: str) -> None:
         """What costs no process and no query comes first: any client may send this."""
@@ -152,7 +152,7 @@ class Issuer:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, self._deps.decode, asked.credential)
         except MungeUnavailable as error:
-            raise Denied(503, f"MUNGE does not work here: {error}", "see that munged runs") from error
+            raise Denied(503, "MUNGE does not work on the control plane's host", "start munged there") from error
         except CredentialRefused as error:
             raise Denied(403, f"MUNGE refuses the credential: {error}", "see that the clocks agree") from error
         finally:
@@ -184,4 +184,5 @@ class Issuer:
         now = self._deps.clock.monotonic()
         if now - self._logged_at >= LOGGED_EVERY_SECONDS:
             self._logged_at = now
-            log.warning("node_token_refused", node=node, error=denied.error)
+            cause = str(denied.__cause__) if denied.__cause__ else ""
+            log.warning("node_token_refused", node=node, error=denied.error, cause=cause)
