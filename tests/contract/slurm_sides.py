@@ -257,7 +257,7 @@ def node_of(side: Side, name: str) -> SlurmNode:
 def until(side: Side, predicate: Callable[[], bool], what: str, timeout_seconds: float = 60.0) -> None:
     deadline = side.now() + timeout_seconds * PATIENCE
     while not predicate():
-        assert side.now() < deadline, f"not within {timeout_seconds * PATIENCE} s: {what}; jobs: {side.slurm.jobs()}"
+        assert side.now() < deadline, f"not within {timeout_seconds * PATIENCE:g} s: {what}; jobs: {side.slurm.jobs()}"
         side.wait(LOOK_AGAIN_SECONDS)
 
 

@@ -306,8 +306,7 @@ def test_a_job_whose_prolog_failed_is_held_until_it_is_released(side: Side) -> N
 
     side.slurm.release_job(job_id)
     assert not job_of(side, job_id).held_after_failed_launch
-    start(side, job_id)
-    assert running(side, job_id).nodes == ("n2",)
+    assert running(side, job_id).nodes == ("n2",), "its start time was set before"
 
 
 def test_a_job_that_may_not_be_requeued_dies_of_a_failed_prolog(side: Side) -> None:

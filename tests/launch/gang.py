@@ -65,7 +65,7 @@ class Gang:
         deadline = time.monotonic() + seconds * PATIENCE
         while not predicate():
             if time.monotonic() > deadline:
-                raise AssertionError(f"not within {seconds * PATIENCE} s: {what}\n{self.output}")
+                raise AssertionError(f"not within {seconds * PATIENCE:g} s: {what}\n{self.output}")
             time.sleep(0.02)
 
     def wait_for_launch(self, launch: int, ranks: int, seconds: float = 60) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from understudy_controlplane.fleet.slurm import JobRequest
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 
@@ -133,6 +134,21 @@ def test_what_is_no_name_never_reaches_a_command(scontrol: Make, calls: Calls, n
 def test_a_reason_is_one_argument_on_one_line(scontrol: Make, calls: Calls) -> None:
     scontrol().down_node("n1", "--now\n State=RESUME; $(reboot)")
     assert calls()[0][0] == ["update", "NodeName=n1", "State=DOWN", "Reason=--now State=RESUME; $(reboot)"]
+
+
+def test_a_job_of_the_control_plane_waits_for_no_login_shell_and_gets_no_secret(calls: Calls, tmp_path: Path) -> None:
+    """With --export=NONE, slurmd runs `su - root` before the script: where root's profile hangs, so does the job."""
+    program = tmp_path / "sbatch"
+    program.write_text(PROGRAM.format(python=sys.executable, calls=str(calls.path), out="7", err="", code=0, seconds=0))
+    program.chmod(0o755)
+    environment = {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/somewhere", "PGPASSWORD": "geheim", "SBATCH_EXPORT": "NONE"}
+    CommandLineGateway(str(tmp_path / "scontrol"), environment).submit_job(
+        JobRequest("understudy-x", "n1", "understudy", "train", "root", "", "true", 5, "/dev/null")
+    )
+    ((arguments, given),) = calls()
+    assert "--export=ALL" in arguments
+    assert given.items() >= {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/somewhere"}.items()
+    assert not {"PGPASSWORD", "SBATCH_EXPORT"} & given.keys()
 
 
 def test_an_imitated_job_is_asked_for_by_its_id(scontrol: Make, calls: Calls) -> None:

@@ -424,7 +424,7 @@ class SlurmCluster:
             if self._controller is not None and not is_running(self._controller):
                 raise ClusterError(f"slurmctld died while waiting for: {what}\n{self._log_tails()}")
             if time.monotonic() > deadline:
-                raise ClusterError(f"not within {timeout_seconds * PATIENCE} s: {what}\n{self._log_tails()}")
+                raise ClusterError(f"not within {timeout_seconds * PATIENCE:g} s: {what}\n{self._log_tails()}")
             time.sleep(interval_seconds)
 
     def wait_until_idle(self, timeout_seconds: float = 60) -> None:

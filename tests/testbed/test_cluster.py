@@ -28,7 +28,7 @@ from pathlib import Path
 from tests.testbed.cluster import SlurmCluster
 cluster = SlurmCluster(Path(sys.argv[1]), nodes=2)
 cluster.start()
-cluster.sbatch("--nodes=2", "--export=NONE", "--wrap", "/usr/bin/srun /usr/bin/sleep 1000")
+cluster.sbatch("--nodes=2", "--export=ALL", "--wrap", "/usr/bin/srun /usr/bin/sleep 1000")
 print(cluster.layout.addresses.interface if cluster.has_machines else "none", flush=True)
 time.sleep(1000)
 """
@@ -267,7 +267,7 @@ def test_two_clusters_know_nothing_of_each_other(cluster: SlurmCluster) -> None:
 
 
 def test_waiting_in_vain_says_for_what_and_shows_the_logs(cluster: SlurmCluster) -> None:
-    with pytest.raises(ClusterError, match=r"(?s)not within 0.1 s: pigs fly.*slurmctld.log.*slurmd.n3.log"):
+    with pytest.raises(ClusterError, match=r"(?s)not within 0.3 s: pigs fly.*slurmctld.log.*slurmd.n3.log"):
         cluster.wait_until(lambda: False, 0.1, "pigs fly")
 
 

@@ -32,6 +32,7 @@ UNAVAILABLE = re.compile(
     re.IGNORECASE,
 )
 _FILTERS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SBATCH_", "SLURM_CLUSTERS")
+_OF_JOBS = ("PATH", "LD_LIBRARY_PATH", "SLURM_", "SPANK_")
 _CANCELLED_ALREADY = re.compile(r"Invalid job id specified|Job/step already completing or completed")
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
 
@@ -57,6 +58,8 @@ class CommandLineGateway:
             "SLURM_TIME_FORMAT": "standard",
             "LC_ALL": "C",
         }
+        # What a job of the control plane gets: sbatch reads its configuration from it, and no secret is in it.
+        self._job_environment = {name: value for name, value in self._environment.items() if name.startswith(_OF_JOBS)}
 
     def config(self) -> Mapping[str, str]:
         return parse_config(self._run("show", "config"))
@@ -160,10 +163,12 @@ class CommandLineGateway:
             "--no-requeue",
             f"--time={int(request.time_limit_minutes)}",
             f"--output={request.output}",
-            "--export=NONE",
+            # With NONE or a list, slurmd runs `su - USER` first: a profile that hangs holds up the job for a minute.
+            "--export=ALL",
             "--chdir=/",
             *given,
             text=request.script,
+            environment=self._job_environment,
         )
 
     def cancel_job(self, job_id: int) -> None:
@@ -227,12 +232,14 @@ class CommandLineGateway:
         folder, slash, _ = self._scontrol.rpartition("/")
         return f"{folder}{slash}{program}"
 
-    def _command(self, program: str, *arguments: str, text: str = "") -> str:
+    def _command(
+        self, program: str, *arguments: str, text: str = "", environment: Mapping[str, str] | None = None
+    ) -> str:
         command = " ".join([program, *arguments])
         try:
             done = subprocess.run(
                 [program, *arguments],
-                env=self._environment,
+                env=self._environment if environment is None else environment,
                 input=text,
                 capture_output=True,
                 encoding="utf-8",
