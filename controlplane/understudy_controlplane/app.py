@@ -20,6 +20,7 @@ from understudy_controlplane.access.addresses import NodeAddresses
 from understudy_controlplane.access.admission import Admission, Denied
 from understudy_controlplane.access.challenges import Challenges
 from understudy_controlplane.access.munge import Credential, Munge
+from understudy_controlplane.access.proxy import Proxy
 from understudy_controlplane.access.token_ends import Ends
 from understudy_controlplane.access.tokens import Tokens
 from understudy_controlplane.access.user_tokens import UserTokens
@@ -182,7 +183,8 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         loop.pulse.token_ends = ends
 
     users = UserTokens(config.access, clock)
-    admission = Admission(Tokens(tokens, clock, note_token_ends), users, _open_to_all(config))
+    proxy = Proxy(config.access, clock, loop.pulse.meters.proxy_headers_refused.inc)
+    admission = Admission(Tokens(tokens, clock, note_token_ends), users, _open_to_all(config), proxy)
     challenges = Challenges(clock)
     decode = outside.decode_credential or Munge(config.server.munge_socket).decode
     pruner = Pruner(RetentionStore(engine), config.retention, clock)

@@ -34,7 +34,6 @@ OF_USERS = {
     "/v1/jobs",
     "/v1/jobs/7",
     "/v1/jobs/7/ranks",
-    "/v1/jobs/7/trust-checkpoints",
     "/v1/checkpoints",
     "/v1/recoveries",
     "/v1/recoveries/1",
@@ -94,9 +93,9 @@ def needed(method: str, path: str) -> Permission:
         return Permission.METRICS
     if path == "/v1/breaker/reset":
         return Permission.ADMINISTER
-    if path in OF_USERS:
-        return Permission.READ_OWN_JOBS if method == "GET" else Permission.OPERATE_OWN_JOBS
-    return Permission.READ if method == "GET" else Permission.OPERATE
+    if method == "GET":
+        return Permission.READ_OWN_JOBS if path in OF_USERS else Permission.READ
+    return Permission.OPERATE_OWN_JOBS if path.startswith("/v1/jobs/") else Permission.OPERATE
 
 
 def test_every_route_asks_for_a_token_but_the_health_check_and_those_that_give_one(plane: ControlPlane) -> None:

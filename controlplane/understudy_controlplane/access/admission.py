@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from understudy_controlplane.access.addresses import canonical
+from understudy_controlplane.access.proxy import NotBelieved, Proxy
 from understudy_controlplane.access.tokens import Tokens, TooManyLookUps
 from understudy_controlplane.access.user_tokens import UserTokens
 from understudy_controlplane.fleet.identity import STORED, Identity, Permission, Role, roles_with
@@ -37,11 +38,16 @@ class Sender:
 
 class Admission:
     def __init__(
-        self, tokens: Tokens, users: UserTokens | None = None, open_to_all: Collection[Permission] = ()
+        self,
+        tokens: Tokens,
+        users: UserTokens | None = None,
+        open_to_all: Collection[Permission] = (),
+        proxy: Proxy | None = None,
     ) -> None:
         """`open_to_all`: what a request may do without a token, because the site wants it so."""
         self._tokens = tokens
         self.users = users
+        self._proxy = proxy
         self._open_to_all = frozenset(open_to_all)
 
     async def admit(self, request: Request, permission: Permission) -> Identity:
@@ -60,6 +66,9 @@ class Admission:
         request.state.reader = await self.admit(request, permission)
 
     async def _identity(self, request: Request, permission: Permission) -> Identity:
+        by_proxy = self._by_proxy(request)
+        if by_proxy is not None:
+            return by_proxy
         secret = _secret(request.headers.get("authorization"))
         if secret is None:
             if permission in self._open_to_all:
@@ -79,6 +88,13 @@ class Admission:
         if token is None:
             raise Denied(401, "the token is unknown, expired or revoked", _remedy(permission))
         return Identity(token.role, token.label, token.node, address_of(request), token.id)
+
+    def _by_proxy(self, request: Request) -> Identity | None:
+        """Raises Denied. A token beside the proxy's header does not count: some proxies pass on one of their own."""
+        try:
+            return self._proxy.identity(request, address_of(request)) if self._proxy else None
+        except NotBelieved as error:
+            raise Denied(403, str(error), "docs/security.md describes what a proxy has to send") from error
 
     def sender(self, authorization: str | None, address: str) -> Sender:
         """A token that is shown for the first time does not count yet: its address does. So do tokens that are none."""

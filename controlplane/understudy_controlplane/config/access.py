@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Self
+import ipaddress
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from understudy_controlplane.config.section import Section
+
+ProxyRole = Literal["viewer", "operator", "admin"]
+HEADER = "^[A-Za-z0-9-]+$"
 
 
 class Access(Section):
@@ -26,6 +30,34 @@ class Access(Section):
         description="Further addresses with port by which users reach the control plane, where a proxy or NAT is in "
         'front of it: `["10.1.0.5:443"]`. A credential of a user counts for the address that it was made for.',
     )
+
+    proxy_addresses: tuple[str, ...] = Field(
+        (),
+        description="Addresses of a reverse proxy that signs people in, such as by OpenID Connect. Its header is "
+        "believed from there alone. A program on a host with such an address can name any user: leave out 127.0.0.1 "
+        "where users can log in. Empty: no header is believed.",
+    )
+    proxy_user_header: str = Field(
+        "X-Remote-User",
+        pattern=HEADER,
+        description="Header in which the proxy names the user. It has to remove what clients send in it.",
+    )
+    proxy_groups_header: str = Field(
+        "X-Remote-Groups", pattern=HEADER, description="Header with the groups of that user, separated by commas."
+    )
+    proxy_roles: dict[str, ProxyRole] = Field(
+        {}, description='Roles of users whom the proxy names: `proxy_roles = { bob = "admin" }`.'
+    )
+    proxy_group_roles: dict[str, ProxyRole] = Field(
+        {}, description="Roles of groups. The highest role of a user counts; without one the user is refused."
+    )
+
+    @field_validator("proxy_addresses")
+    @classmethod
+    def _are_addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for one in addresses:
+            ipaddress.ip_address(one)
+        return addresses
 
     @model_validator(mode="after")
     def _roles_by_munge_need_munge(self) -> Self:

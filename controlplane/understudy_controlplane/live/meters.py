@@ -81,6 +81,12 @@ class Meters:
         self.reports_refused = self._counter(
             "reports_refused_total", "Reports of agents that were refused.", ("cause",), "9"
         )
+        self.proxy_headers_refused = self._counter(
+            "proxy_headers_refused_total",
+            "Requests that named a user in the header of the reverse proxy and did not come from it.",
+            (),
+            "1",
+        )
         self.node_seconds = self._counter(
             "node_seconds_total",
             "Time that nodes were in service (in), or out of it by Understudy or an operator (out), of all nodes "

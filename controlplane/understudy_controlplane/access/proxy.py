@@ -1,0 +1,81 @@
+"""People whom a reverse proxy has signed in, such as by OpenID Connect: it names them in a header.
+
+The header counts from the addresses of the proxy alone. A browser sends its cookie for the proxy with every request,
+also with those that a page of another site causes: a request that changes something needs a content type that such a
+page cannot send without a permission (CORS), which the control plane never gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+from fastapi import Request
+
+from understudy_controlplane.access.addresses import canonical
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.config import Access
+from understudy_controlplane.fleet.identity import Identity, Role
+
+log = structlog.get_logger()
+
+LOGGED_EVERY_SECONDS = 3600.0
+NAME_CHARACTERS_MAX = 200
+READING = ("GET", "HEAD")
+RISING = ("viewer", "operator", "admin")
+"""Roles of people, from the one that may least."""
+
+
+class NotBelieved(Exception):
+    """The proxy's header cannot be used; the message has the cause."""
+
+
+class Proxy:
+    def __init__(self, access: Access, clock: Clock, note_forged: Callable[[], None]) -> None:
+        """`note_forged` counts a request with the header from elsewhere."""
+        self._access = access
+        self._clock = clock
+        self._addresses = frozenset(map(canonical, access.proxy_addresses))
+        self._note_forged = note_forged
+        self._logged_at = float("-inf")
+
+    def identity(self, request: Request, address: str) -> Identity | None:
+        """Whom the proxy names; None: it names no person. Raises NotBelieved."""
+        names = request.headers.getlist(self._access.proxy_user_header) if self._addresses else []
+        if not names:
+            return None
+        if address not in self._addresses:
+            self._refuse(address)
+            return None
+        groups = request.headers.getlist(self._access.proxy_groups_header)
+        if len(names) > 1 or len(groups) > 1:
+            raise NotBelieved("the header of the proxy is there twice: the proxy has to replace what a client sends")
+        name = names[0].strip()
+        if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
+            raise NotBelieved(f"the header of the proxy names no user, or one of over {NAME_CHARACTERS_MAX} characters")
+        role = self._role(name, [one.strip() for one in (groups or [""])[0].split(",")])
+        if role is None:
+            raise NotBelieved(
+                f"{name} has no role: [access] gives one neither to this user nor to a group of this user"
+            )
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if request.method not in READING and kind != "application/json":
+            raise NotBelieved("the request changes something, and is not of the type application/json")
+        return Identity(role, f"{name} (proxy)", "", address)
+
+    def _role(self, name: str, groups: list[str]) -> Role | None:
+        given = [self._access.proxy_roles.get(name), *map(self._access.proxy_group_roles.get, groups)]
+        found = max((RISING.index(role) for role in given if role is not None), default=None)
+        return None if found is None else Role(RISING[found])
+
+    def _refuse(self, address: str) -> None:
+        self._note_forged()
+        now = self._clock.monotonic()
+        if now - self._logged_at >= LOGGED_EVERY_SECONDS:
+            self._logged_at = now
+            log.warning(
+                "proxy_header_not_believed",
+                address=address,
+                header=self._access.proxy_user_header,
+                remedy="if it is the proxy, add it to access.proxy_addresses; otherwise a client tries to be a person",
+            )
