@@ -17,6 +17,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.contract.slurm_sides import REAL_SIDES
+from tests.new_database import new_database
 from tests.pythons import HOOK_VERSIONS, missing
 from tests.testbed.cluster import SlurmCluster
 from tests.testbed.installation import NATIVE, Installation
@@ -76,6 +77,22 @@ def postgres() -> Iterator[Postgres]:
     server = Postgres()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    url = postgres.new_database()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database of the newest schema, of each kind that is supported."""
+    if request.param == "sqlite":
+        yield new_database(tmp_path / "fleet.db")
+        return
+    yield request.getfixturevalue("postgres_url")
 
 
 @pytest.hookimpl(wrapper=True)

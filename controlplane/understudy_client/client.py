@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,9 @@ SILENCE_SECONDS_MAX = 45.0
 
 PAGE_RECORDS_MAX = 1000
 UNAVAILABLE = (502, 503, 504)
+TOO_MANY = 429
+REPEATS_MAX = 10
+WAIT_SECONDS_MAX = 10
 
 
 class ClientError(Exception):
@@ -131,12 +135,22 @@ class Client:
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise self._unreachable(error) from error
 
+    def _send(self, request: httpx.Request) -> httpx.Response:
+        """Repeats it while the control plane refuses it because there are too many, such as one for each node."""
+        for _ in range(REPEATS_MAX):
+            response = self._http.send(request)
+            wait = response.headers.get("Retry-After", "")
+            if response.status_code != TOO_MANY or not wait.isdigit() or int(wait) > WAIT_SECONDS_MAX:
+                return response
+            time.sleep(int(wait))
+        return self._http.send(request)
+
     def _answer(self, method: str, path: str, kind: type[T], parameters: Record, body: Record | None = None) -> T:
         """Parameters that are None are left out."""
         address = self.url + path
         given = {name: value for name, value in parameters.items() if value is not None}
         try:
-            response = self._http.request(method, address, params=given or None, json=body)
+            response = self._send(self._http.build_request(method, address, params=given or None, json=body))
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a host such as "a..b"
             raise self._unreachable(error) from error
         if response.is_error:

@@ -96,10 +96,13 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    """On each kind of database where the test uses the fixture `database`, otherwise on SQLite."""
+    on_each = "database" in request.fixturenames
+    database: str = request.getfixturevalue("database") if on_each else new_database(tmp_path / "fleet.db")
     munge, clock = FakeMunge(), SetClock()
     outside = Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, clock, decode_credential=munge.decode)
-    server = {"database": new_database(tmp_path / "fleet.db")}
+    server = {"database": database}
     with closing(compose(b.config(mode="observe", server=server), outside)) as plane:
         plane.loop.tick()
         yield Site(plane, munge, clock)
@@ -174,6 +177,7 @@ def test_a_node_that_slurm_does_not_have_gets_none(site: Site) -> None:
         refused(site.ask(claim, site.munge.sign(claim)), status, words)
 
 
+@pytest.mark.usefixtures("database")
 def test_a_node_whose_tokens_were_revoked_gets_no_other_until_it_is_allowed(site: Site) -> None:
     token, store = site.token(), TokenStore(site.plane.engine)
     store.bar("n1", "root", site.clock.at)
@@ -186,6 +190,7 @@ def test_a_node_whose_tokens_were_revoked_gets_no_other_until_it_is_allowed(site
     assert site.report(site.token("n1"), "n1") == 200
 
 
+@pytest.mark.usefixtures("database")
 def test_old_tokens_of_a_node_do_not_pile_up(site: Site) -> None:
     for _ in range(5):
         site.token()
@@ -217,6 +222,7 @@ class TestEnrolment:
     def exchange(self, site: Site, code: str) -> httpx2.Response:
         return site.client("10.9.9.9").post("/v1/enrolment", headers={"Authorization": f"Bearer {code}"})
 
+    @pytest.mark.usefixtures("database")
     def test_a_code_gives_the_token_of_its_node_once(self, site: Site) -> None:
         code = self.code(site)
         token = msgspec.json.decode(self.exchange(site, code).content, type=NodeToken).token

@@ -10,7 +10,8 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from understudy_client import Client
+from understudy_client import Client, RefusedError
+from understudy_client.client import REPEATS_MAX
 from understudy_controlplane.cli.requests import Requests, send
 
 
@@ -55,6 +56,19 @@ def test_each_outcome_has_its_exit_code(outcome: str, code: int, printed: str) -
 def test_wait_ends_with_what_became_of_it(status: str, code: int) -> None:
     found, printed = end(answering("will_act", "waiting", status), wait=True)
     assert (found, printed.splitlines()[-1]) == (code, f"c2: hold is {status.replace('_', ' ')}: as decided")
+
+
+def test_requests_above_the_rate_are_repeated_after_the_time_that_the_control_plane_names() -> None:
+    answers = iter([429, 429, 200, *[429] * (REPEATS_MAX + 1)])
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        return httpx.Response(next(answers), json={"detail": "too many"}, headers={"Retry-After": "0"})
+
+    with Client("http://control-plane", "secret", transport=httpx.MockTransport(answer)) as client:
+        assert client.get("/v1/status", dict) == {"detail": "too many"}
+        with pytest.raises(RefusedError, match="too many"):
+            client.post("/v1/pause", dict, "cables")
+    assert next(answers, None) is None, "not without end"
 
 
 def test_wait_goes_on_while_a_guard_holds_it_and_not_where_it_is_only_recorded() -> None:
