@@ -53,7 +53,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "explain": Command("node | job | xid | sxid: what was done, and why", _cli("explain", "explain")),
     },
     "The control plane": {
-        "mode": Command("whether the control plane acts or observes", _cli("mode", "mode")),
+        "mode": Command("show | set: whether the control plane acts or observes", _cli("mode", "mode")),
         "observed": Command("which rules are ready for mode act", _cli("observed", "observed")),
         "pause": Command("begin nothing", _cli("pause", "pause")),
         "resume": Command("end a pause", _cli("pause", "resume")),

@@ -38,6 +38,9 @@ class Status(msgspec.Struct, frozen=True):
     incidents_open: int
     recoveries_running: int
     problems: tuple[str, ...] | None  # None: not shown to users of the cluster
+    mode_configured: str = ""
+    mode_limit: str = ""
+    mode_limit_until: float | None = None
 
 
 class Node(msgspec.Struct, frozen=True):

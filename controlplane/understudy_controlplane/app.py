@@ -30,6 +30,7 @@ from understudy_controlplane.api.events import EventFeed, events_router
 from understudy_controlplane.api.job_requests import JobRequestDependencies, job_requests_router
 from understudy_controlplane.api.jobs import jobs_router
 from understudy_controlplane.api.metrics import metrics_router
+from understudy_controlplane.api.mode import ModeDependencies, mode_router
 from understudy_controlplane.api.nodes import nodes_router
 from understudy_controlplane.api.observed import observed_router
 from understudy_controlplane.api.openapi import describe
@@ -224,6 +225,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.include_router(
         job_requests_router(JobRequestDependencies(admission, stores.repairs, core.reports.directory, clock, loop.wake))
     )
+    app.include_router(mode_router(ModeDependencies(admission, stores.fleet, config.mode, clock, loop.wake)))
     app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock)))
 
     @app.get("/openapi.json", dependencies=readers, include_in_schema=False)

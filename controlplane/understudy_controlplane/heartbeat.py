@@ -38,4 +38,6 @@ class Heartbeat:
             return f"Slurm cannot be read: {self.pulse.slurm.error}"
         if self.pulse.last_error:
             return f"the last tick failed: {self.pulse.last_error}"
-        return f"mode {self.mode}" if self.ready else "reads Slurm for the first time"
+        snapshot = self.pulse.snapshot
+        mode = snapshot.mode.value if snapshot is not None else self.mode
+        return f"mode {mode}" if self.ready else "reads Slurm for the first time"

@@ -91,7 +91,7 @@ def needed(method: str, path: str) -> Permission:
         return Permission.ENROL
     if path == "/metrics":
         return Permission.METRICS
-    if path == "/v1/breaker/reset":
+    if path in ("/v1/breaker/reset", "/v1/mode"):
         return Permission.ADMINISTER
     if method == "GET":
         return Permission.READ_OWN_JOBS if path in OF_USERS else Permission.READ

@@ -84,7 +84,13 @@ def test_pause_resume_breaker_and_mode(acting: Served) -> None:
     assert "paused      no" in acting.run("status")
     assert "closed" in acting.run("breaker", "show")
     assert "the circuit breaker is closed" in acting.run("breaker", "reset", "it was a switch")
-    assert acting.run("mode") == "act\n"
+    assert acting.run("mode", "show") == "act\n"
+    assert "fleet: mode-observe: will be carried out" in acting.run("mode", "set", "observe", "a driver", "--for", "2h")
+    shown = json.loads(acting.run("mode", "show", "--json"))
+    assert (shown["mode"], shown["configured"], shown["limit"]) == ("observe", "act", "a driver (admin)")
+    assert "; configured: act; limited by a driver (admin), until " in acting.run("status")
+    acting.run("mode", "set", "act", "tried")
+    assert acting.run("mode", "show") == "act\n"
 
 
 @pytest.mark.parametrize("text", ["4", "h", "-1h", "4 hours"])

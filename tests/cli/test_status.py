@@ -21,6 +21,7 @@ def status(**changes: Any) -> Status:
     values: dict[str, Any] = {
         "cluster": "c",
         "mode": "act",
+        "mode_configured": "act",
         "paused": "",
         "paused_until": None,
         "paused_jobs": (),

@@ -21,12 +21,14 @@ from understudy_agent.wire import (
     RestorePoint,
 )
 from understudy_controlplane.api.events import EVENTS
+from understudy_controlplane.api.mode import ModeBody
 from understudy_controlplane.api.nodes import NodeSummary
 from understudy_controlplane.api.observed import Observed
 from understudy_controlplane.api.operator_requests import Accepted, HoldBody, PauseBody, RequestBody
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.status import Health, Readiness, Status
 from understudy_controlplane.api.user_tokens import UserToken, UserTokenRequest
+from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.event import Event
 from understudy_controlplane.ingest.answers import JSON, PROBLEM
 
@@ -50,6 +52,7 @@ SENT: dict[str, type[msgspec.Struct]] = {
     "/v1/node-token": NodeTokenRequest,
     "/v1/user-token": UserTokenRequest,
     "/v1/pause": PauseBody,
+    "/v1/mode": ModeBody,
     "/v1/nodes/{node}/hold": HoldBody,
     "/v1/jobs/{job_id}/pause": HoldBody,
 }
@@ -83,6 +86,7 @@ EXAMPLES: dict[type[msgspec.Struct], msgspec.Struct] = {
     RequestBody: RequestBody("the fan is loud", dry_run=True),
     HoldBody: HoldBody("new cables", for_seconds=14400.0),
     PauseBody: PauseBody("maintenance of the network", for_seconds=7200.0),
+    ModeBody: ModeBody("a new driver is tried", mode=Mode.OBSERVE, for_seconds=7200.0),
 }
 
 EVENTS_PATH = "/v1/events"

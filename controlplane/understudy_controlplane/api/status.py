@@ -60,6 +60,9 @@ class Status(msgspec.Struct, frozen=True):
 
     cluster: str
     mode: Mode
+    mode_configured: Mode
+    mode_limit: str  # who keeps it below the configured one, and why
+    mode_limit_until: float | None
     paused: str
     paused_until: float | None
     paused_jobs: list[int]
@@ -137,9 +140,13 @@ def _summary(deps: ReadDependencies) -> Status:
     snapshot, pulse = deps.pulse.snapshot, deps.pulse
     nodes = list(snapshot.nodes.values()) if snapshot else []
     pause = deps.stores.fleet.pause(deps.clock.now())
+    limit = deps.stores.fleet.mode_limit(deps.clock.now())
     return Status(
         cluster=deps.config.cluster,
-        mode=deps.config.mode,
+        mode=deps.config.mode.at_most(limit.mode),
+        mode_configured=deps.config.mode,
+        mode_limit=limit.reason,
+        mode_limit_until=limit.until,
         paused=pause.reason,
         paused_until=pause.until,
         paused_jobs=sorted(key.job_id for key in snapshot.paused_jobs) if snapshot else [],
@@ -159,6 +166,7 @@ def _for_user(status: Status) -> Status:
         status,
         paused="by an operator" if status.paused else "",
         paused_jobs=[],
+        mode_limit="by an administrator" if status.mode_limit else "",
         breaker="open" if status.breaker else "",
         slurm=SlurmState(status.slurm.read_at, ""),
         loop=msgspec.structs.replace(status.loop, error=""),

@@ -58,6 +58,7 @@ class Requests:
     wait: bool = False
     for_seconds: float | None = None
     now: bool | None = None
+    mode: str | None = None
 
 
 def send(client: Client, as_json: bool, requests: Requests) -> None:
@@ -67,7 +68,12 @@ def send(client: Client, as_json: bool, requests: Requests) -> None:
     codes: list[Exit] = []
     answers: list[Accepted] = []
     for path in requests.paths:
-        more = {"dry_run": requests.dry_run or None, "for_seconds": requests.for_seconds, "now": requests.now}
+        more = {
+            "dry_run": requests.dry_run or None,
+            "for_seconds": requests.for_seconds,
+            "now": requests.now,
+            "mode": requests.mode,
+        }
         try:
             answers.append(client.post(path, Accepted, requests.reason, **more))
         except RefusedError as error:

@@ -44,7 +44,7 @@ def lines(status: Status, now: float) -> list[str]:
     read = f"read {now - slurm.read_at:.0f} s ago" if slurm.read_at else "not read yet"
     shown = [
         f"cluster     {status.cluster}",
-        f"mode        {status.mode}{MODES.get(status.mode, '')}",
+        f"mode        {mode_line(status)}",
         f"paused      {status.paused or 'no'}{f', until {date(status.paused_until)}' if status.paused_until else ''}",
         *([f"paused jobs {', '.join(map(str, status.paused_jobs))}"] if status.paused_jobs else []),
         f"breaker     {f'open: {status.breaker}' if status.breaker else 'closed'}",
@@ -56,6 +56,14 @@ def lines(status: Status, now: float) -> list[str]:
         f"loop        ticked {now - loop.last_tick_at:.0f} s ago, in {loop.tick_seconds * 1000:.0f} ms",
     ]
     return shown + _needs(status)
+
+
+def mode_line(status: Status) -> str:
+    limit = ""
+    if status.mode_limit:
+        until = f", until {date(status.mode_limit_until)}" if status.mode_limit_until else ""
+        limit = f"; configured: {status.mode_configured}; limited by {status.mode_limit}{until}"
+    return f"{status.mode}{MODES.get(status.mode, '')}{limit}"
 
 
 def _needs(status: Status) -> list[str]:

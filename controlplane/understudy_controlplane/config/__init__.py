@@ -74,9 +74,15 @@ class ConfigError(Exception):
 
 
 class Mode(StrEnum):
+    """The first one does least."""
+
     OBSERVE = "observe"
     APPROVE = "approve"
     ACT = "act"
+
+    def at_most(self, other: Mode) -> Mode:
+        order = list(Mode)
+        return min(self, other, key=order.index)
 
 
 class Config(Section):
@@ -112,9 +118,8 @@ class Config(Section):
                 raise ValueError(f"retention.{name} must not be less than lemon.days: the score of a node counts them")
         return self
 
-    @property
-    def probes_suspects(self) -> bool:
-        return self.mode is not Mode.OBSERVE and self.validation.enabled and self.validation.test_suspects
+    def probes_suspects(self, mode: Mode) -> bool:
+        return mode is not Mode.OBSERVE and self.validation.enabled and self.validation.test_suspects
 
 
 def parse_config(text: str, origin: str) -> Config:

@@ -84,7 +84,7 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
                 yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} hours are over")
         elif (
             node.state is NodeState.SUSPECT
-            and config.probes_suspects
+            and config.probes_suspects(snapshot.mode)
             and not _silent(snapshot, node, config)
             and not _tested_lately(snapshot, tried.get(name, ()), config)
             and guards.object_to_test(snapshot, name, config) is None

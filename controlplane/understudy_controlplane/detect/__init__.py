@@ -47,7 +47,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *silence(snapshot, config.silence),
         *undrained(snapshot),
         *lost_seats(snapshot),
-        *straggler(snapshot, config.straggler, probed=config.probes_suspects),
+        *straggler(snapshot, config.straggler, probed=config.probes_suspects(snapshot.mode)),
         *corruption(snapshot),
         *lemon(snapshot, config.lemon),
         *inventory(snapshot),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.job import JobKey
 
 
@@ -19,6 +20,9 @@ class Verb(StrEnum):
     VALIDATE = "validate"  # the node is validated, as after a repair: a new node, or one that a user suspects
     BURN_IN = "burn-in"  # the same validation, repeated for some hours
     RESET_BREAKER = "reset-breaker"
+    MODE_OBSERVE = "mode-observe"  # the control plane does no more than in this mode
+    MODE_APPROVE = "mode-approve"
+    MODE_CONFIGURED = "mode-configured"  # the mode is the configured one again
     CANCEL = "cancel"  # a recovery under way
     APPROVE = "approve"  # a recovery that waits for it
     AGREE = "agree"  # with a decision that the control plane only observed
@@ -140,6 +144,15 @@ class Pause:
     reason: str = ""  # who paused the control plane and why; empty: it is not paused
     halts: bool = False  # what is under way stops as well
     until: float | None = None  # when it ends by itself; None: a person resumes
+
+
+@dataclass(frozen=True, slots=True)
+class ModeLimit:
+    """Of an administrator: the control plane does no more than in this mode."""
+
+    mode: Mode = Mode.ACT
+    reason: str = ""  # who set it and why; empty: there is no limit
+    until: float | None = None  # when it ends by itself; None: an administrator ends it
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class Observer:
         return Snapshot(
             now=now,
             started_at=self._started_at,
-            mode=config.mode,
+            mode=config.mode.at_most(stores.fleet.mode_limit(now).mode),
             paused=pause.reason,
             halted=pause.halts,
             slurm_read_at=view.read_at if view else None,

@@ -17,7 +17,7 @@ from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import FirstNan, JobKey, KnownJob, Refusal
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.node import NodeRecord, StoredHardwareEvent, StoredKernelEvent
-from understudy_controlplane.fleet.operator import Breaker, JobPause, Pause, Request
+from understudy_controlplane.fleet.operator import Breaker, JobPause, ModeLimit, Pause, Request
 from understudy_controlplane.fleet.recovery import Recovery
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.steps import StepTable
@@ -49,6 +49,7 @@ class LemonReads(Protocol):
 class FleetReads(Protocol):
     def nodes(self) -> dict[str, NodeRecord]: ...
     def pause(self, now: float) -> Pause: ...
+    def mode_limit(self, now: float) -> ModeLimit: ...
 
 
 class RecoveryReads(Protocol):

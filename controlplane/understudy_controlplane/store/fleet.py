@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Engine, Select, bindparam, func, insert, select, true, update
 
+from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, checkpoint_folders
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
-from understudy_controlplane.fleet.operator import Pause, Verb
+from understudy_controlplane.fleet.operator import ModeLimit, Pause, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
@@ -48,12 +49,18 @@ _NOTE_RUNNING = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.runni
 _RESTORE_POINT = select(tables.attempt.c.restore_step, tables.attempt.c.restore_path).where(_IS_ATTEMPT)
 _FIX_RESTORE_POINT = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.restore_step.is_(None))
 _SWITCHES = [Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value]
-_LAST_SWITCH = select(tables.operator_intent).where(
-    tables.operator_intent.c.id
-    == select(func.max(tables.operator_intent.c.id))
-    .where(tables.operator_intent.c.verb.in_(_SWITCHES))
-    .scalar_subquery()
-)
+_MODES = {Verb.MODE_OBSERVE.value: Mode.OBSERVE, Verb.MODE_APPROVE.value: Mode.APPROVE}
+
+
+def _last(verbs: Iterable[str]) -> Select[Any]:
+    """The newest request with one of these verbs."""
+    intent = tables.operator_intent
+    newest = select(func.max(intent.c.id)).where(intent.c.verb.in_(list(verbs)))
+    return select(intent).where(intent.c.id == newest.scalar_subquery())
+
+
+_LAST_SWITCH = _last(_SWITCHES)
+_LAST_MODE = _last([*_MODES, Verb.MODE_CONFIGURED.value])
 
 
 class FleetStore:
@@ -226,6 +233,14 @@ class FleetStore:
         if row is None or row.verb == Verb.RESUME or (row.until is not None and row.until <= now):
             return Pause()
         return Pause(f"{row.reason} ({row.by})", row.verb == Verb.PAUSE_NOW, row.until)
+
+    def mode_limit(self, now: float) -> ModeLimit:
+        with reading(self._engine) as connection:
+            row = connection.execute(_LAST_MODE).first()
+        mode = _MODES.get(row.verb) if row is not None else None
+        if row is None or mode is None or (row.until is not None and row.until <= now):
+            return ModeLimit()
+        return ModeLimit(mode, f"{row.reason} ({row.by})", row.until)
 
     def add_intent(
         self,

@@ -1,0 +1,108 @@
+"""The mode that an administrator sets: never above the configured one, at once, and over a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.recover.rehearsal import Rehearsal
+from tests.tokens import add_tokens, bearer
+from understudy_controlplane.config import Mode
+from understudy_controlplane.fleet.identity import Role
+
+
+@pytest.fixture
+def rehearsal(tmp_path: Path) -> Iterator[Rehearsal]:
+    made = Rehearsal(tmp_path)
+    add_tokens(made.control_plane.engine)
+    yield made
+    made.control_plane.close()
+
+
+def ask(rehearsal: Rehearsal, mode: str, role: Role = Role.ADMIN, **more: Any) -> Any:
+    client = TestClient(rehearsal.control_plane.app, headers=bearer(role))
+    return client.post("/v1/mode", json={"mode": mode, "reason": "a new driver", **more})
+
+
+def status(rehearsal: Rehearsal) -> Any:
+    return TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER)).get("/v1/status").json()
+
+
+def test_in_mode_observe_a_fault_changes_nothing_until_the_configured_mode_is_set_again(rehearsal: Rehearsal) -> None:
+    answer = ask(rehearsal, "observe")
+    assert (answer.status_code, answer.json()["verb"], answer.json()["outcome"]) == (202, "mode-observe", "will_act")
+    shown = status(rehearsal)
+    assert (shown["mode"], shown["mode_configured"], shown["mode_limit"]) == ("observe", "act", "a new driver (admin)")
+    rehearsal.fail("n3")
+    rehearsal.run(30)
+    assert not rehearsal.line.effects
+    assert rehearsal.gang_state()[1] == 0
+    rehearsal.restart_control_plane()
+    rehearsal.run(30)
+    assert not rehearsal.line.effects, "over a restart"
+    assert ask(rehearsal, "act").json()["verb"] == "mode-configured"
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+    assert (status(rehearsal)["mode"], status(rehearsal)["mode_limit"]) == ("act", "")
+
+
+def test_a_recovery_under_way_stops_before_its_next_effect_and_goes_on_later(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: bool(rehearsal.line.effects))
+    ask(rehearsal, "observe")
+    begun = rehearsal.line.effects.copy()
+    rehearsal.run(20)
+    assert rehearsal.line.effects == begun
+    ask(rehearsal, "act")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+
+
+def test_in_mode_approve_a_recovery_waits(rehearsal: Rehearsal) -> None:
+    ask(rehearsal, "approve")
+    rehearsal.fail("n3")
+    rehearsal.run(10)
+    assert "await approval" in str(status(rehearsal)["problems"])
+    assert not rehearsal.line.effects
+
+
+def test_a_limit_for_some_time_ends_by_itself(rehearsal: Rehearsal) -> None:
+    ask(rehearsal, "observe", for_seconds=600)
+    now = rehearsal.clock.now()
+    fleet = rehearsal.control_plane.stores.fleet
+    assert fleet.mode_limit(now + 599).mode is Mode.OBSERVE
+    assert fleet.mode_limit(now + 601).mode is Mode.ACT
+
+
+@pytest.mark.parametrize(
+    ("configured", "mode", "more", "role", "code"),
+    [
+        ("observe", "act", {}, Role.ADMIN, 409),
+        ("observe", "approve", {}, Role.ADMIN, 409),
+        ("approve", "act", {"dry_run": True}, Role.ADMIN, 409),
+        ("act", "observe", {}, Role.OPERATOR, 403),
+        ("act", "rest", {}, Role.ADMIN, 400),
+        ("act", "observe", {"reason": " "}, Role.ADMIN, 422),
+        ("act", "act", {"for_seconds": 60}, Role.ADMIN, 422),
+        ("act", "observe", {"dry_run": True}, Role.ADMIN, 200),
+    ],
+)
+def test_what_is_refused_changes_nothing(
+    rehearsal: Rehearsal, configured: str, mode: str, more: dict[str, Any], role: Role, code: int
+) -> None:
+    rehearsal.restart_control_plane(configured)
+    answer = ask(rehearsal, mode, role, **more)
+    assert answer.status_code == code, answer.text
+    assert (status(rehearsal)["mode"], status(rehearsal)["mode_limit"]) == (configured, "")
+    if code == 409:
+        assert f'set mode = "{mode}" in the configuration file' in answer.json()["hint"]
+
+
+def test_the_configured_mode_is_no_limit_when_the_file_has_a_higher_one_later(rehearsal: Rehearsal) -> None:
+    rehearsal.restart_control_plane("approve")
+    assert ask(rehearsal, "observe").status_code == 202
+    assert ask(rehearsal, "approve").status_code == 202
+    rehearsal.restart_control_plane(mode="act")
+    assert status(rehearsal)["mode"] == "act"
