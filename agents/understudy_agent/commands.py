@@ -42,7 +42,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "node": Command(
             "list | show | hold | quarantine | release | validate | burn-in | retire | requests", _cli("node", "node")
         ),
-        "job": Command("list | show | pause | resume | trust-checkpoints", _cli("job", "job")),
+        "job": Command("list | show | pause | resume | move | trust-checkpoints", _cli("job", "job")),
         "checkpoints": Command("checkpoints that jobs announced", _cli("checkpoints", "checkpoints")),
         "spare": Command("list", _cli("spare", "spare")),
         "incident": Command("list | show", _cli("incident", "incident")),

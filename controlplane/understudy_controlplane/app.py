@@ -223,7 +223,18 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         )
     )
     app.include_router(
-        job_requests_router(JobRequestDependencies(admission, stores.repairs, core.reports.directory, clock, loop.wake))
+        job_requests_router(
+            JobRequestDependencies(
+                admission,
+                stores.repairs,
+                core.reports.directory,
+                core.reports.newest_checkpoint,
+                config,
+                loop.pulse,
+                clock,
+                loop.wake,
+            )
+        )
     )
     app.include_router(mode_router(ModeDependencies(admission, stores.fleet, config.mode, clock, loop.wake)))
     app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock)))

@@ -84,6 +84,7 @@ REQUESTS = [
     ("job", "trust-checkpoints", "1", "x"),
     ("job", "pause", "1", "x"),
     ("job", "resume", "1", "x"),
+    ("job", "move", "1", "x"),
     ("breaker", "reset", "x"),
 ]
 

@@ -1,4 +1,4 @@
-"""Routes by which people act on one job: the control plane leaves it alone for a while, and attends to it again."""
+"""Routes by which people act on one job: pause and resume it for the control plane, move its gang."""
 
 from __future__ import annotations
 
@@ -10,16 +10,29 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.dependencies import JobId, job_unknown
-from understudy_controlplane.api.operator_requests import HoldBody, RequestBody, accepted, log_audited, read_request
+from understudy_controlplane.api.operator_requests import (
+    HoldBody,
+    MoveBody,
+    OperatorRequest,
+    RequestBody,
+    accepted,
+    log_audited,
+    not_ready,
+    read_request,
+)
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide import job_moves
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.job import KnownJob
-from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb, job_subject
+from understudy_controlplane.fleet.operator import MoveRequest, Outcome, Prospect, Verb, job_subject
+from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.directory import JobDirectory
+from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.repairs import RepairStore
 
 
@@ -28,6 +41,9 @@ class JobRequestDependencies:
     admission: Admission
     repairs: RepairStore
     directory: JobDirectory
+    newest_checkpoint: Callable[[KnownJob], tuple[int, str]]
+    config: Config
+    pulse: Pulse
     clock: Clock
     wake_loop: Callable[[], None]
 
@@ -47,12 +63,75 @@ def job_requests_router(deps: JobRequestDependencies) -> APIRouter:
         """End the pause of this job."""
         return await _switch(deps, request, job_id, Verb.RESUME_JOB)
 
+    @router.post("/v1/jobs/{job_id}/move", status_code=202)
+    async def move(job_id: JobId, request: Request) -> Response:
+        """Move the job's gang off nodes, which stay in service: `off`, or those of its nodes that are not simply in
+        service. The answer names the steps that are done twice for it. With `at_checkpoint` it waits for the next
+        complete checkpoint.
+        """
+        return await _move(deps, request, job_id)
+
     return router
 
 
-async def _admit(deps: JobRequestDependencies, request: Request, job_id: int) -> tuple[Identity, KnownJob | None]:
-    """Who acts, and on which job; None: there is no such job for them. Users act on their own jobs."""
-    identity = await deps.admission.admit(request, Permission.OPERATE_OWN_JOBS)
+async def _move(deps: JobRequestDependencies, request: Request, job_id: int) -> Response:
+    identity, job = await _admit(deps, request, job_id, Permission.OPERATE)
+    operator_request = await read_request(request, identity, MoveBody)
+    if isinstance(operator_request, Response):
+        return operator_request
+    if job is None:
+        return job_unknown(job_id)
+    snapshot = deps.pulse.snapshot
+    if snapshot is None:
+        return not_ready()
+    asked = _move_request(snapshot, job, operator_request, deps.clock.now())
+    prospect = job_moves.prospect(snapshot, job.key, asked, deps.config) if isinstance(asked, MoveRequest) else asked
+    if not isinstance(prospect, Prospect) or not isinstance(asked, MoveRequest):
+        return refuse(409, f"the gang is not moved: {prospect}", f"see GET /v1/jobs/{job_id}")
+    loss = await asyncio.to_thread(_loss, deps, snapshot, job)
+    number = None
+    if not operator_request.dry_run:
+        entry = AuditEntry.of_request(identity, asked.at, Verb.MOVE_JOB.value, job_subject(job_id), asked.reason)
+        entry = replace(entry, after={"off": [*asked.off]})
+        number = await asyncio.to_thread(deps.repairs.move_job, entry, asked.off, at_checkpoint=asked.at_checkpoint)
+        log_audited(entry)
+        deps.wake_loop()
+    prospect = replace(prospect, why=f"{prospect.why}; {loss}")
+    return accepted(number, job_subject(job_id), Verb.MOVE_JOB, prospect)
+
+
+def _move_request(
+    snapshot: Snapshot, job: KnownJob, operator_request: OperatorRequest, now: float
+) -> MoveRequest | str:
+    """Or what is wrong with it."""
+    shown, number = snapshot.jobs.get(job.key), job.key.job_id
+    if shown is None or not shown.running or not shown.managed:
+        return f"job {number} does not run, or did not ask for Understudy"
+    off = operator_request.off or job_moves.nodes_to_leave(snapshot, shown)
+    wrong = [name for name in off if name not in shown.slurm.nodes]
+    if wrong:
+        return f"job {number} does not run on {', '.join(wrong)}"
+    if not off:
+        return "all of its nodes are in service: name those that it should leave (off)"
+    return MoveRequest(0, off, operator_request.reason, operator_request.by, now, operator_request.at_checkpoint)
+
+
+def _loss(deps: JobRequestDependencies, snapshot: Snapshot, job: KnownJob) -> str:
+    """What the gang has to do twice, in words."""
+    table = snapshot.tables.get(job.key)
+    last_step = int(table.last_step.max(initial=-1)) if table is not None else -1
+    step, path = deps.newest_checkpoint(job)
+    where = f"it goes on from the checkpoint of step {step}" if path else "it has no good checkpoint and begins again"
+    return f"{where}; steps lost: {max(0, last_step + 1 - step) if last_step >= 0 else 'not known'}"
+
+
+async def _admit(
+    deps: JobRequestDependencies, request: Request, job_id: int, needed: Permission = Permission.OPERATE_OWN_JOBS
+) -> tuple[Identity, KnownJob | None]:
+    """Who acts, and on which job; None: there is no such job for them. Users act on their own jobs,
+    except that a move takes spares: that needs an operator.
+    """
+    identity = await deps.admission.admit(request, needed)
     job = await asyncio.to_thread(deps.directory.find, job_id)
     return identity, job if job is not None and identity.sees_jobs_of(job.user_id) else None
 

@@ -24,7 +24,7 @@ from understudy_controlplane.api.events import EVENTS
 from understudy_controlplane.api.mode import ModeBody
 from understudy_controlplane.api.nodes import NodeSummary
 from understudy_controlplane.api.observed import Observed
-from understudy_controlplane.api.operator_requests import Accepted, HoldBody, PauseBody, RequestBody
+from understudy_controlplane.api.operator_requests import Accepted, HoldBody, MoveBody, PauseBody, RequestBody
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.status import Health, Readiness, Status
 from understudy_controlplane.api.user_tokens import UserToken, UserTokenRequest
@@ -55,6 +55,7 @@ SENT: dict[str, type[msgspec.Struct]] = {
     "/v1/mode": ModeBody,
     "/v1/nodes/{node}/hold": HoldBody,
     "/v1/jobs/{job_id}/pause": HoldBody,
+    "/v1/jobs/{job_id}/move": MoveBody,
 }
 """Bodies; of the other requests of operators it is `RequestBody`."""
 

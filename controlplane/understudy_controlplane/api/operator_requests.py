@@ -56,6 +56,13 @@ class HoldBody(RequestBody, frozen=True, forbid_unknown_fields=True):
     for_seconds: Seconds | None = None  # None: until a person releases it
 
 
+class MoveBody(RequestBody, frozen=True, forbid_unknown_fields=True):
+    off: Annotated[
+        tuple[Annotated[str, Meta(max_length=255)], ...], Meta(max_length=1000)
+    ] = ()  # nodes that the gang leaves
+    at_checkpoint: bool = False  # not before the job's next complete checkpoint
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorRequest:
     identity: Identity
@@ -63,6 +70,8 @@ class OperatorRequest:
     dry_run: bool = False
     now: bool = False
     for_seconds: float | None = None
+    off: tuple[str, ...] = ()
+    at_checkpoint: bool = False
 
     @property
     def by(self) -> str:
@@ -405,4 +414,6 @@ async def read_request(
     if not body.reason.strip():
         return refuse(422, "reason must not be empty", "give a reason that the next operator understands")
     for_seconds = body.for_seconds if isinstance(body, PauseBody | HoldBody) else None
-    return OperatorRequest(identity, body.reason, body.dry_run, isinstance(body, PauseBody) and body.now, for_seconds)
+    now = isinstance(body, PauseBody) and body.now
+    off, at_checkpoint = (body.off, body.at_checkpoint) if isinstance(body, MoveBody) else ((), False)
+    return OperatorRequest(identity, body.reason, body.dry_run, now, for_seconds, off, at_checkpoint)

@@ -11,7 +11,7 @@ from pydantic import Field
 from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import Name, NumberedQuery, known_parameters, page
-from understudy_controlplane.decide import prospects
+from understudy_controlplane.decide import job_moves, prospects
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.operator import NODE_VERBS, Request, RequestStatus, Verb, recovery_of
 from understudy_controlplane.fleet.recovery import RecoveryStatus
@@ -87,6 +87,8 @@ def _shown(deps: ReadDependencies, row: Record) -> RequestState:
         status, why = _of_approval(deps, row)
     elif verb in NODE_VERBS:
         status, why = _of_node(deps, row, verb)
+    elif verb is Verb.MOVE_JOB:
+        status, why = _of_move(deps, row)
     else:
         status, why = RequestStatus.DONE, "it took effect at once"
     names = ("id", "subject", "by", "reason", "at", "until", "decision", "recovery")
@@ -97,9 +99,25 @@ def _of_node(deps: ReadDependencies, row: Record, verb: Verb) -> tuple[RequestSt
     if row["answered_at"] is None:
         asked = Request(row["id"], row["subject"], verb, row["reason"], row["by"], row["at"], row["until"])
         return RequestStatus.WAITING, _waits_for(deps, asked)
+    return _of_decision(row)
+
+
+def _of_move(deps: ReadDependencies, row: Record) -> tuple[RequestStatus, str]:
+    if row["answered_at"] is not None:
+        return _of_decision(row)
+    snapshot = deps.pulse.snapshot
+    moves = snapshot.moves.items() if snapshot is not None else ()
+    asked = next(((key, one) for key, one in moves if one.id == row["id"]), None)
+    if snapshot is None or asked is None:
+        return RequestStatus.WAITING, "Slurm does not show the job"
+    prospect = job_moves.prospect(snapshot, *asked, deps.config)
+    return RequestStatus.WAITING, prospect if isinstance(prospect, str) else prospect.why
+
+
+def _of_decision(row: Record) -> tuple[RequestStatus, str]:
     if row["decision"] is None:
-        return RequestStatus.GIVEN_UP, "a newer request about the same node replaced it"
-    if row["table_row"] == prospects.GIVEN_UP_ROW:
+        return RequestStatus.GIVEN_UP, "a newer request about the same subject replaced it"
+    if row["table_row"] in prospects.GIVEN_UP_ROWS:
         return RequestStatus.GIVEN_UP, row["decided"]
     named = f"recovery {row['recovery']}"
     return {

@@ -10,6 +10,7 @@ import click
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.durations import DURATION
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_item, print_items
+from understudy_controlplane.cli.node import names_of
 from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
@@ -76,6 +77,18 @@ def pause(client: Client, as_json: bool, number: int, **options: Unpack[Options]
 def resume(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
     """End the pause of a job."""
     send(client, as_json, Requests([f"/v1/jobs/{number}/resume"], **options))
+
+
+@job.command("move")
+@job_argument
+@request_options
+@click.option("--off", help="Nodes to leave, such as c[1-2]. Without it: those that are suspect, held or drained.")
+@click.option("--at-checkpoint", is_flag=True, default=None, help="Wait for the job's next complete checkpoint.")
+@connected
+def move(client: Client, as_json: bool, number: int, off: str | None, **options: Unpack[Options]) -> None:
+    """Move a job's gang off nodes, onto spares. The nodes stay in service. The answer names the steps that are lost."""
+    names = names_of(off, "--off") if off is not None else None
+    send(client, as_json, Requests([f"/v1/jobs/{number}/move"], off=names, **options))
 
 
 @job.command("trust-checkpoints")

@@ -111,13 +111,13 @@ def requests(client: Client, as_json: bool, limit: int, name: str | None) -> Non
     print_items(client, Listing("/v1/requests", RequestState, columns), as_json, limit, {"node": name})
 
 
-def names_of(hosts: str) -> tuple[str, ...]:
+def names_of(hosts: str, hint: str = "HOSTS") -> tuple[str, ...]:
     from understudy_controlplane.slurm.hostlist import HostListError, expand
 
     try:
         names = expand(hosts)
     except HostListError as error:
-        raise click.BadParameter(f"{error}; write c7 or c[1-4,7]", param_hint="HOSTS") from error
+        raise click.BadParameter(f"{error}; write c7 or c[1-4,7]", param_hint=hint) from error
     if not names:
-        raise click.BadParameter("names no node; write c7 or c[1-4,7]", param_hint="HOSTS")
+        raise click.BadParameter("names no node; write c7 or c[1-4,7]", param_hint=hint)
     return names

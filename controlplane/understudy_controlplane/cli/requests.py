@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     wait: bool
     for_seconds: float | None
     now: bool | None
+    at_checkpoint: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class Requests:
     for_seconds: float | None = None
     now: bool | None = None
     mode: str | None = None
+    off: Sequence[str] | None = None
+    at_checkpoint: bool | None = None
 
 
 def send(client: Client, as_json: bool, requests: Requests) -> None:
@@ -68,12 +71,8 @@ def send(client: Client, as_json: bool, requests: Requests) -> None:
     codes: list[Exit] = []
     answers: list[Accepted] = []
     for path in requests.paths:
-        more = {
-            "dry_run": requests.dry_run or None,
-            "for_seconds": requests.for_seconds,
-            "now": requests.now,
-            "mode": requests.mode,
-        }
+        more = {name: getattr(requests, name) for name in ("for_seconds", "now", "mode", "off", "at_checkpoint")}
+        more["dry_run"] = requests.dry_run or None
         try:
             answers.append(client.post(path, Accepted, requests.reason, **more))
         except RefusedError as error:

@@ -50,12 +50,23 @@ def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     moving = [one[1] for one in allowed if _is_left(snapshot, one) and not _is_others_and_left(snapshot, one[1])]
     undrained = [] if too_many else [one[1] for one, objection in held if _leaves(snapshot, one, objection)]
     if moving or undrained:
-        current = replace(current, undrained=frozenset(one.node for one in undrained)).with_idle()
+        stay = [*undrained, *(one for one in moving if one.signal is Signal.MOVE_ASKED)]
+        current = replace(current, undrained=frozenset(one.node for one in stay)).with_idle()
     moves = gang_moves(current, moving + undrained)
     for i, ((_, finding), objection) in enumerate(held):
         if finding in undrained and finding.label in moves:
             decisions[i] = _moved_all_the_same(decisions[i], moves[finding.label], objection)
-    return decisions + [_act(snapshot, one, moves.get(one[1].label)) for one in allowed]
+    return decisions + _each_answered_once([_act(snapshot, one, moves.get(one[1].label)) for one in allowed])
+
+
+def _each_answered_once(decisions: Sequence[Decision]) -> list[Decision]:
+    """A request about several nodes is answered by the first decision."""
+    answered: set[int | None] = set()
+    found = []
+    for one in decisions:
+        found.append(replace(one, request=None) if one.request in answered else one)
+        answered.add(one.request)
+    return found
 
 
 def _with_generation(snapshot: Snapshot, entered: Entered) -> Entered:
@@ -177,7 +188,7 @@ def _act(snapshot: Snapshot, condemned: Entered, move: Move | None) -> Decision:
         evidence=finding.evidence,
         opens_incident=_opens_incident(snapshot, row, finding),
         plan=plan,
-        request=finding.request,
+        request=finding.request if plan is not None else None,
         suspects=row.suspects,
     )
 
@@ -186,7 +197,7 @@ def _opens_incident(snapshot: Snapshot, row: Row, finding: Finding) -> bool:
     """A node that an administrator took is not at fault; a gang that hangs is, whichever node it waits for."""
     if finding.signal in HANGS:
         return True
-    return finding.signal is not Signal.SEAT_LOST and not _is_others(snapshot, row, finding)
+    return finding.signal not in (Signal.SEAT_LOST, Signal.MOVE_ASKED) and not _is_others(snapshot, row, finding)
 
 
 def _is_others(snapshot: Snapshot, row: Row, finding: Finding) -> bool:

@@ -39,8 +39,7 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[str, Move]:
         seats = _seats(current.snapshot, job)
         own = [finding for finding in findings if finding.node in seats]
         move = (
-            _paused(current.snapshot, job)
-            or _cancelled(current.snapshot, job, own)
+            _left_alone(current.snapshot, job, own)
             or _move_inside(current, job, own)
             or _move(current, job, own, seats)
         )
@@ -62,8 +61,7 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     job = current.snapshot.jobs.get(key) if key is not None else None
     if job is None or not job.managed or not job.running:
         return Move(None, Because.RULE, "the control plane does not manage the job")
-    left_alone = _paused(current.snapshot, job) or _cancelled(current.snapshot, job, findings)
-    objection = left_alone or _cannot_restart(current, job, findings)
+    objection = _left_alone(current.snapshot, job, findings) or _cannot_restart(current, job, findings)
     if objection is not None:
         return objection
     named = [finding.node for finding in findings if finding.signal is Signal.GANG_HUNG]
@@ -74,6 +72,13 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     fitting = current.fitting(job, old[0]) if old else []
     plan, words = hangs.restart(current.snapshot, job, findings, fitting, current.condemned, current.config)
     return Move(plan, Because.RULE, words)
+
+
+def _left_alone(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:
+    """By a person's wish, unless a person wants this very move."""
+    if any(finding.signal is Signal.MOVE_ASKED for finding in findings):
+        return None
+    return _paused(snapshot, job) or _cancelled(snapshot, job, findings)
 
 
 def _paused(snapshot: Snapshot, job: Job) -> Move | None:

@@ -272,6 +272,8 @@ def object_to_gang_action(snapshot: Snapshot, config: Config, finding: Finding) 
     """To moving or restarting a gang where no node is taken out of service for it. A gang that is on its way already
     gets there: it does not run, and nothing is saved by waiting.
     """
+    if finding.request is not None:
+        return object_to_operator(snapshot) or object_while_open(snapshot)
     general = object_to_any(snapshot)
     if general or (finding.job is not None and is_on_its_way(snapshot, finding.job)):
         return general

@@ -9,6 +9,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.decide import repair_actions, repair_cycle
 from understudy_controlplane.decide.approvals import await_approval
 from understudy_controlplane.decide.condemnation import condemnations
+from understudy_controlplane.decide.job_moves import moves_asked
 from understudy_controlplane.decide.pages import held_back, left_by_slurm, page
 from understudy_controlplane.decide.pool import fill_pool, pool_short
 from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, release
@@ -26,9 +27,10 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         snapshot = replace(snapshot, mass_silence=mass)
     if mass := _mass_hang(findings):
         snapshot = replace(snapshot, mass_hang=mass)
+    asked = [*moves_asked(snapshot)]
     entered = [
-        *_of_nodes(snapshot, (*findings, *repair_cycle.due(snapshot, config))),
-        *_of_no_node((*findings, *held_jobs(snapshot), *excluding_jobs(snapshot))),
+        *_of_nodes(snapshot, (*findings, *asked, *repair_cycle.due(snapshot, config))),
+        *_of_no_node((*findings, *asked, *held_jobs(snapshot), *excluding_jobs(snapshot))),
     ]
     condemned = [one.finding for one in entered if CARRIED_OUT_BY[one.row.action] is condemnations]
     nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)

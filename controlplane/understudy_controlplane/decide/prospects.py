@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.operator import Outcome, Prospect, Request, V
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 GIVEN_UP_ROW = row_of(Signal.REQUEST_GIVEN_UP).number
+GIVEN_UP_ROWS = (GIVEN_UP_ROW, row_of(Signal.MOVE_GIVEN_UP).number)
 
 OBSERVES = 'the control plane only observes (mode = "observe"): the request is recorded, and nothing is done'
 

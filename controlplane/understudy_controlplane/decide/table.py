@@ -223,6 +223,10 @@ TABLE: tuple[Row, ...] = (
         origin=ValidationOrigin.PROBATION),
     Row(259, TRUSTED, (Signal.FAULT_REPORTED,), QUARANTINED, Action.QUARANTINE,
         "a person answers for it that the node is faulty: as with a fault that the control plane has found"),
+    Row(260, tuple(state for state in ALL if state not in (REPAIRING, VALIDATING)), (Signal.MOVE_ASKED,), None,
+        Action.MOVE_GANG, "an operator asked for it; the node stays what it is, and the job is kept off it"),
+    Row(261, (), (Signal.MOVE_GIVEN_UP,), None, Action.NOTHING,
+        "a request that cannot be carried out is not carried out unexpectedly later"),
     Row(290, (), (Signal.TOO_MANY_AT_ONCE,), None, Action.OPEN_BREAKER,
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
 )
@@ -244,6 +248,7 @@ SIGNAL_PRIORITY = (
     Signal.UNDRAINED,
     Signal.GANG_STRANDED,
     Signal.SEAT_LOST,
+    Signal.MOVE_ASKED,
     Signal.VALIDATION_FAILED,
     Signal.REPAIR_FAILED,
     Signal.TEST_NOT_BEGUN,

@@ -65,6 +65,8 @@ class Signal(StrEnum):
     TEST_ASKED = "test_asked"
     RETIRE_ASKED = "retire_asked"
     RELEASE_ASKED = "release_asked"
+    MOVE_ASKED = "move_asked"  # an operator moves a gang off the node
+    MOVE_GIVEN_UP = "move_given_up"  # such a move that cannot be done
     POOL_SHORT = "pool_short"  # fewer spares are held than wanted
     JOB_HELD = "job_held"  # by Slurm, because Understudy's Prolog kept it off a node
     EXCLUSION_LEFT = "exclusion_left"  # a job excludes a node for a fault that is repaired
@@ -94,6 +96,8 @@ OF_A_GANG = HANGS | {
     Signal.LAUNCHER_FAILED,
     Signal.JOB_HELD,
     Signal.EXCLUSION_LEFT,
+    Signal.MOVE_ASKED,
+    Signal.MOVE_GIVEN_UP,
 }
 """Signals whose subject is the gang, also where they name a node."""
 

@@ -31,6 +31,7 @@ class Verb(StrEnum):
     CLOSE_TICKET = "close-ticket"
     PAUSE_JOB = "pause-job"  # the control plane begins nothing for this job
     RESUME_JOB = "resume-job"
+    MOVE_JOB = "move-job"  # its gang leaves nodes that stay in service
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 
@@ -122,8 +123,28 @@ class JobPause:
         return f"{self.reason} ({self.by})"
 
     def concerns(self, job: JobKey) -> bool:
-        """Slurm uses job ids again: a job that was submitted later is another one."""
-        return job.submit_at <= self.at + CLOCKS_APART_SECONDS_MAX
+        return _is_meant(job, self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRequest:
+    """A gang leaves nodes, which stay in service. Not answered by a decision yet."""
+
+    id: int
+    off: tuple[str, ...]
+    reason: str
+    by: str
+    at: float
+    at_checkpoint: bool = False  # not before the next complete checkpoint
+    checkpoint_at: float | None = None  # when the job's newest complete checkpoint was announced
+
+    def concerns(self, job: JobKey) -> bool:
+        return _is_meant(job, self.at)
+
+
+def _is_meant(job: JobKey, at: float) -> bool:
+    """Slurm uses job ids again: a job that was submitted after the request is another one."""
+    return job.submit_at <= at + CLOCKS_APART_SECONDS_MAX
 
 
 @dataclass(frozen=True, slots=True)

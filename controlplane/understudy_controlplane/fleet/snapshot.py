@@ -17,7 +17,7 @@ from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
-from understudy_controlplane.fleet.operator import Request
+from understudy_controlplane.fleet.operator import MoveRequest, Request
 from understudy_controlplane.fleet.recovery import (
     ManualRepairPlan,
     Recovery,
@@ -75,6 +75,7 @@ class Snapshot:
     requests: Mapping[str, Request] = field(default_factory=dict)  # node → an operator's that is not answered yet
     paused_jobs: Mapping[JobKey, str] = field(default_factory=dict)
     """Jobs for which the control plane begins nothing, and by whom and why."""
+    moves: Mapping[JobKey, MoveRequest] = field(default_factory=dict)  # that operators ask for
     breaker: str = ""  # why the circuit breaker is open; empty: it is closed
     breaker_reset_at: float = 0.0  # when a person last closed it
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.decide.guards import HOUR_SECONDS
@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.node import (
     NodeView,
     StoredKernelEvent,
 )
+from understudy_controlplane.fleet.operator import MoveRequest
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.pulse import SlurmReading
@@ -140,6 +141,7 @@ class Observer:
             paused_jobs={
                 job.key: one.words for job in jobs if (one := pauses.get(job.key.job_id)) and one.concerns(job.key)
             },
+            moves=self._moves(jobs),
             breaker=breaker.reason,
             breaker_reset_at=breaker.reset_at,
             domains=self._domains(now),
@@ -156,6 +158,18 @@ class Observer:
                 if job.running and (table := sources.telemetry.table(job.key, job.slurm.restart_count)) is not None
             },
         )
+
+    def _moves(self, jobs: Sequence[Job]) -> dict[JobKey, MoveRequest]:
+        """Checkpoints are read only for a move that waits for one."""
+        found: dict[JobKey, MoveRequest] = {}
+        checkpoints, asked = self._sources.stores.checkpoints, self._sources.stores.repairs.moves()
+        for job in jobs if asked else ():
+            request = asked.get(job.key.job_id)
+            if request is not None and request.concerns(job.key):
+                complete = checkpoints.complete_checkpoints(job.key) if request.at_checkpoint else ()
+                newest = max((one.completed_at for one in complete), default=None)
+                found[job.key] = replace(request, checkpoint_at=newest)
+        return found
 
     def _domains(self, now: float) -> dict[str, tuple[str, ...]]:
         """Domains of failure: partitions, leaf switches or blocks, and the domains that the site configures."""

@@ -201,6 +201,11 @@ def _pauses_job(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
     world.pause_job(gang.job_id, event.seconds)
 
 
+def _moves_job(world: World, _event: Event, gang: Gang, job: SlurmJob) -> None:
+    if job.state == "RUNNING":
+        world.move_job(gang.job_id, job.nodes[0])
+
+
 def _holds_job(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
     world.slurm.hold_job(gang.job_id)
 
@@ -218,6 +223,7 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.RANKS_STAY: _ranks_stay,
     Kind.LOSS_NAN: _loss_nan,
     Kind.PAUSES_JOB: _pauses_job,
+    Kind.MOVES_JOB: _moves_job,
     Kind.HOLDS_JOB: _holds_job,
     Kind.RELEASES_JOB: _releases_job,
 }

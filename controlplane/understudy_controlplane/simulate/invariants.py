@@ -96,6 +96,8 @@ class Invariants:
         self.notified_of: set[str] = set()
         """Nodes and jobs of which a person was notified, because a guard has held back what they need."""
         self._errors = 0
+        self.moved_jobs: set[int] = set()
+        """Jobs that a person wanted moved: that is done in a pause as well."""
         self._newest_before_pause: int | None = None  # while it is paused
         self._halted = False
         self._paused_jobs: dict[int, tuple[int, float]] = {}
@@ -302,6 +304,7 @@ class Invariants:
         for recovery in self._known:
             plan = recovery.plan
             asked = any(name in self._asked for name in (plan.about if isinstance(plan, PagePlan) else plan.nodes))
+            asked = asked or self._is_moved_by_person(recovery)
             if recovery.id > self._newest_before_pause and not asked:
                 kind = recovery.plan.kind.value
                 raise Violation("a-pause-begins-nothing", f"recovery {recovery.id} ({kind}) began in a pause")
@@ -310,8 +313,12 @@ class Invariants:
         for recovery in self._known:
             job = job_of(recovery.plan)
             newest, until = self._paused_jobs.get(job.job_id if job is not None else 0, (math.inf, 0.0))
-            if recovery.id > newest and self._world.clock.now() < until:
+            if recovery.id > newest and not self._is_moved_by_person(recovery) and self._world.clock.now() < until:
                 raise Violation("a-paused-job-is-left-alone", f"recovery {recovery.id} began for job {job}")
+
+    def _is_moved_by_person(self, recovery: Recovery) -> bool:
+        job = job_of(recovery.plan)
+        return recovery.plan.requested and job is not None and job.job_id in self.moved_jobs
 
     def _is_paused(self, job: JobKey | None) -> bool:
         _, until = self._paused_jobs.get(job.job_id if job is not None else 0, (0, 0.0))

@@ -92,6 +92,7 @@ class Kind(StrEnum):
     UNPAUSES = "operator ends the pause"
     DELETES_RESERVATIONS = "administrator deletes Understudy's reservations"
     PAUSES_JOB = "operator pauses the gang's job for the control plane"
+    MOVES_JOB = "operator moves the gang off its first node"
     HOLDS_JOB = "user holds the gang's job"
     RELEASES_JOB = "user releases the gang's job"
     CANCELS = "user cancels the gang"
@@ -192,6 +193,7 @@ KINDS: tuple[tuple[int, Kind, To], ...] = (
     (1, Kind.PAUSES_NOW, To.ALL),
     (1, Kind.DELETES_RESERVATIONS, To.ALL),
     (2, Kind.PAUSES_JOB, To.GANG),
+    (2, Kind.MOVES_JOB, To.GANG),
     (1, Kind.HOLDS_JOB, To.GANG),
     (2, Kind.CANCELS, To.GANG),
     (2, Kind.COMPLETES, To.GANG),

@@ -438,6 +438,15 @@ class World:
             self.core.stores.repairs.pause_job(entry, now + seconds)
             self.invariants.paused_job(job_id, now + seconds)
 
+    def move_job(self, job_id: int, node: str) -> None:
+        if self.core is None:
+            return
+        with self.from_outside():
+            self.invariants.moved_jobs.add(job_id)
+            with suppress(Killed):
+                entry = AuditEntry.on_host("alice", self.clock.now(), Verb.MOVE_JOB.value, job_subject(job_id), "odd")
+                self.core.stores.repairs.move_job(entry, [node], at_checkpoint=False)
+
     def _approve(self, core: Core) -> None:
         now = self.clock.now()
         with self.from_outside(), suppress(Killed):

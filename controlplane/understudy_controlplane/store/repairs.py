@@ -17,6 +17,7 @@ from understudy_controlplane.fleet.operator import (
     NODE_VERBS,
     Breaker,
     JobPause,
+    MoveRequest,
     Request,
     Verb,
     job_of_subject,
@@ -40,6 +41,13 @@ _REQUESTS = _UNANSWERED.where(
 )
 _CANCELS = _UNANSWERED.where(_INTENT.c.verb == Verb.CANCEL.value)
 _JOB_PAUSES = _UNANSWERED.where(_INTENT.c.verb == Verb.PAUSE_JOB.value)
+_MOVES = _UNANSWERED.where(_INTENT.c.verb == Verb.MOVE_JOB.value)
+_REPLACED = {
+    Verb.PAUSE_JOB.value: (Verb.PAUSE_JOB.value,),
+    Verb.RESUME_JOB.value: (Verb.PAUSE_JOB.value,),
+    Verb.MOVE_JOB.value: (Verb.MOVE_JOB.value,),
+}
+"""Which unanswered requests about the same subject a request replaces, where not all."""
 _BREAKER_OPENED = (
     select(_DECISION.c.at, _DECISION.c.reason)
     .where(_DECISION.c.action == Action.OPEN_BREAKER.value)
@@ -126,6 +134,20 @@ class RepairStore:
                 for row in connection.execute(_JOB_PAUSES)
                 if row.until is None or row.until > now
             }
+
+    def move_job(self, entry: AuditEntry, off: Sequence[str], *, at_checkpoint: bool) -> int:
+        """The number of the request."""
+        row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject}
+        detail = {"off": [*off], "at_checkpoint": at_checkpoint}
+        with self._engine.begin() as connection:
+            number = _ask(connection, {"verb": Verb.MOVE_JOB.value, **row, "detail": detail})
+            append(connection, entry)
+        return number
+
+    def moves(self) -> dict[int, MoveRequest]:
+        """By job id, those that no decision has answered."""
+        with reading(self._engine) as connection:
+            return {job_of_subject(row.subject): _move_of(row) for row in connection.execute(_MOVES)}
 
     def is_decision(self, number: int) -> bool:
         with reading(self._engine) as connection:
@@ -310,6 +332,11 @@ class RepairStore:
             return [dict(row) for row in rows]
 
 
+def _move_of(row: Row[Any]) -> MoveRequest:
+    off, at_checkpoint = row.detail["off"], row.detail["at_checkpoint"]
+    return MoveRequest(row.id, tuple(off), row.reason, row.by, row.at, at_checkpoint)
+
+
 def _named(gpus: Sequence[Gpu]) -> dict[str, Gpu]:
     """By UUID, those that have one, in its order."""
     return {gpu.uuid: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.uuid) if gpu.uuid}
@@ -350,7 +377,9 @@ def _news(row: Row[Any], gpu: Gpu) -> dict[str, str]:
 
 def _ask(connection: Connection, row: dict[str, Any]) -> int:
     table = tables.operator_intent
-    of_subject = (table.c.subject == row["subject"], table.c.answered_at.is_(None))
+    of_subject = [table.c.subject == row["subject"], table.c.answered_at.is_(None)]
+    if row["verb"] in _REPLACED:
+        of_subject.append(table.c.verb.in_(_REPLACED[row["verb"]]))
     connection.execute(update(table).where(*of_subject).values(answered_at=row["at"]))
     number: int = connection.execute(insert(table).values(**row).returning(table.c.id)).scalar_one()
     return number

@@ -437,6 +437,7 @@ operator_intent = Table(
     Column("subject", String(255), nullable=False, server_default=""),  # a node's name; empty: the whole
     Column("answered_at", Double),  # when a decision took it up
     Column("until", Double),  # when a hold or a pause ends by itself
+    Column("detail", JSON(none_as_null=True)),  # what else it names, such as the nodes that a gang leaves
     Index("ix_operator_intent_verb", "verb", "at"),
     Index("ix_operator_intent_answered_at", "answered_at"),
     Index("ix_operator_intent_subject", "subject"),
