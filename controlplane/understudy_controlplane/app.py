@@ -42,12 +42,14 @@ from understudy_controlplane.api.requests import requests_router
 from understudy_controlplane.api.status import health_router, status_router
 from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
 from understudy_controlplane.api.user_tokens import UserTokenDependencies, user_tokens_router
+from understudy_controlplane.audit_writer import AuditWriter
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.ingest.answers import refuse, refuse_denied
 from understudy_controlplane.ingest.launchers import launchers_router
+from understudy_controlplane.ingest.node_token_notes import NodeTokenNotes
 from understudy_controlplane.ingest.node_tokens import NodeTokenDependencies, node_tokens_router
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Refusals
@@ -66,6 +68,7 @@ from understudy_controlplane.recover.runner import Effects, Runner
 from understudy_controlplane.recover.tickets import WebhookSender
 from understudy_controlplane.slurm.protocol import Slurm
 from understudy_controlplane.slurm_recorder import SlurmRecorder
+from understudy_controlplane.store.audit import AuditStore
 from understudy_controlplane.store.database import open_database, open_reader
 from understudy_controlplane.store.events import EventStore
 from understudy_controlplane.store.queries import Queries
@@ -110,6 +113,7 @@ class ControlPlane:
     reads: ReadDependencies
     admission: Admission
     events: EventFeed
+    audit: AuditWriter
 
     def end_waits(self) -> None:
         """The control plane stops: clients that wait for news get their answers now, and ask its successor."""
@@ -189,9 +193,11 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     challenges = Challenges(clock)
     decode = outside.decode_credential or Munge(config.server.munge_socket).decode
     pruner = Pruner(RetentionStore(engine), config.retention, clock)
+    notes = NodeTokenNotes()
+    audit = AuditWriter(AuditStore(engine), notes, clock)
     app = FastAPI(
         title="Understudy",
-        lifespan=_lifespan((loop, pruner), engine, reads, admission, outside.stopping),
+        lifespan=_lifespan((loop, pruner, audit), engine, reads, admission, outside.stopping),
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -204,7 +210,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.add_exception_handler(RequestValidationError, _refuse_request)
     app.include_router(reports_router(core.reports, admission))
     addresses = _addresses(config, loop, clock)
-    of_nodes = NodeTokenDependencies(config.cluster, challenges, decode, addresses, tokens, admission, clock)
+    of_nodes = NodeTokenDependencies(config.cluster, challenges, decode, addresses, tokens, admission, clock, notes)
     app.include_router(node_tokens_router(of_nodes))
     app.include_router(user_tokens_router(UserTokenDependencies(config.access, decode, challenges, users, clock)))
     app.include_router(launchers_router(core.reports, core.launchers, admission))
@@ -249,7 +255,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         policy = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
         return Response(REFERENCE.read_text(), media_type="text/html", headers={"Content-Security-Policy": policy})
 
-    return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine, reads, admission, events)
+    return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine, reads, admission, events, audit)
 
 
 async def _client_gone(_request: Request, _error: Exception) -> Response:
@@ -331,7 +337,7 @@ def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
 
 
 def _lifespan(
-    parts: Sequence[Loop | Pruner],
+    parts: Sequence[Loop | Pruner | AuditWriter],
     engine: Engine,
     reads: ReadDependencies,
     admission: Admission,

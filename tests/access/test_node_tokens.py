@@ -13,6 +13,8 @@ import httpx2
 import msgspec
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from tests import builders as b
@@ -24,6 +26,7 @@ from understudy_controlplane.access.munge import Credential, CredentialRefused, 
 from understudy_controlplane.access.secret import new_token
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.ingest.node_token_notes import REFUSALS_MAX
 from understudy_controlplane.ingest.node_tokens import TOKEN_SECONDS
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
@@ -209,6 +212,66 @@ def test_a_munge_that_does_not_work_is_this_hosts_problem(site: Site) -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"version": 1}', b"[" * 100_000])
 def test_nonsense_is_refused(site: Site, body: bytes) -> None:
     assert site.client().post("/v1/node-token", content=body).status_code == 400
+
+
+def audited(site: Site, hours: float = 0.0) -> list[tuple[str, str, Any]]:
+    """What is written after so many hours."""
+    before = len(list(entries(site.plane.engine, 0.0)))
+    site.clock.at += hours * 3600
+    site.plane.audit.look()
+    return [(one["action"], one["subject"], one["after"]) for one in entries(site.plane.engine, 0.0)][before:]
+
+
+@pytest.mark.usefixtures("database")
+def test_tokens_are_in_the_audit_an_hour_together(site: Site) -> None:
+    site.token("n1")
+    assert audited(site) == [("node token issue", "node n1", {"nodes": "n1"})]
+    site.token("n1")
+    site.token("n2")
+    assert audited(site) == [("node token renew", "node n1", {"nodes": "n1"})]
+    site.token("n1")
+    site.token("n2")
+    assert audited(site) == [], "not twice an hour"
+    issued, renewed = audited(site, hours=1)
+    assert issued == ("node token issue", "node n2", {"nodes": "n2"})
+    assert renewed == ("node token renew", "2 nodes", {"nodes": "n[1-2]"})
+    assert audited(site, hours=1) == []
+
+
+def test_refused_requests_are_in_the_audit_and_fill_it_with_a_few_lines_an_hour(site: Site) -> None:
+    for number in range(25):
+        site.ask(site.claim(node=f"x{number}"), "MUNGE:x:")
+        site.ask(site.claim(node="x0"), "MUNGE:x:")
+    ((action, subject, after),) = audited(site)
+    assert (action, subject) == ("node token refuse", "50 requests")
+    assert len(after["refused"]) == REFUSALS_MAX
+    assert (after["refused"][0]["node"], after["refused"][0]["requests"]) == ("x0", 26)
+    assert "Slurm knows no node" in after["refused"][0]["error"]
+    assert after["refused"][0]["address"] == NODE_ADDRESS
+    assert after["other_requests"] == 25 - REFUSALS_MAX
+
+
+def test_entries_wait_for_a_database_that_does_not_answer_and_are_written_at_the_end(site: Site) -> None:
+    site.token("n1")
+
+    def fail(*_: object) -> None:
+        raise OperationalError("INSERT", {}, Exception("the disk is full"))
+
+    event.listen(site.plane.engine, "before_cursor_execute", fail)
+    site.plane.audit.look()
+    event.remove(site.plane.engine, "before_cursor_execute", fail)
+    site.token("n2")
+    site.plane.audit.stop()
+    site.plane.audit.run()
+    assert [one["subject"] for one in entries(site.plane.engine, 0.0)] == ["node n1", "node n2"]
+
+
+def test_a_node_gets_no_tokens_without_end(site: Site) -> None:
+    for _ in range(11):
+        site.token("n1")
+    claim = site.claim()
+    refused(site.ask(claim, site.munge.sign(claim)), 429, "too many tokens")
+    assert site.token("n2")
 
 
 class TestEnrolment:

@@ -33,6 +33,8 @@ from understudy_controlplane.clock import Clock
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Identity, Permission, Role
 from understudy_controlplane.ingest.answers import answer
+from understudy_controlplane.ingest.node_token_notes import NodeTokenNotes
+from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.reports import read_body, wrong_version
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.tokens import TokenStore
@@ -44,6 +46,9 @@ ENROLLED_SECONDS = 3 * 365 * 86_400.0
 ROOT = 0
 DECODED_AT_ONCE = 2
 WAITING_PER_NODE_MAX = 4
+TOKENS_PER_SECOND_PER_NODE = 1.0
+"""Each is a row of the database for an hour. An agent gets one at its start and then two an hour."""
+
 LOGGED_EVERY_SECONDS = 1.0
 
 _request_decoder = msgspec.json.Decoder(NodeTokenRequest)
@@ -61,6 +66,7 @@ class NodeTokenDependencies:
     tokens: TokenStore
     admission: Admission
     clock: Clock
+    notes: NodeTokenNotes
 
 
 def node_tokens_router(deps: NodeTokenDependencies) -> APIRouter:
@@ -111,6 +117,7 @@ class Issuer:
         self._deps = deps
         self._threads = ThreadPoolExecutor(DECODED_AT_ONCE, "munge")
         self._waiting: Counter[str] = Counter()
+        self._rates = Rates(TOKENS_PER_SECOND_PER_NODE)
         self._logged_at = float("-inf")
 
     async def issue(self, asked: NodeTokenRequest, address: str) -> NodeToken:
@@ -122,7 +129,7 @@ class Issuer:
             self._check_credential(credential, claim)
             return await asyncio.to_thread(self._make, claim.node)
         except Denied as denied:
-            self._note_refusal(claim.node, denied)
+            self._note_refusal(claim.node, address, denied)
             raise
         except StoreError as error:
             raise Denied(503, "the database does not answer", "ask again") from error
@@ -170,17 +177,22 @@ class Issuer:
             signed = None
         if signed != claim or not self._deps.challenges.use(claim.challenge):
             raise Denied(403, "the credential is for another claim, or was used before", "make a new one")
+        if not self._rates.admits(claim.node, self._deps.clock.monotonic()):
+            hint = "use a token until half an hour before its end"
+            raise Denied(429, f"node {claim.node} asks for too many tokens", hint)
 
     def _make(self, node: str) -> NodeToken:
         if self._deps.tokens.is_barred(node):
             hint = f"`understudy token allow {node}` ends that"
             raise Denied(403, f"the tokens of node {node} were revoked, and it gets no other", hint)
         secret, token = new_token(Role.NODE, node, "munge", self._deps.clock.now(), TOKEN_SECONDS, node)
-        self._deps.tokens.add_for_node(token)
+        renewed = self._deps.tokens.add_for_node(token)
+        self._deps.notes.note_token(node, renewed)
         return NodeToken(secret, TOKEN_SECONDS)
 
-    def _note_refusal(self, node: str, denied: Denied) -> None:
+    def _note_refusal(self, node: str, address: str, denied: Denied) -> None:
         """One line a second: any client can cause them."""
+        self._deps.notes.note_refusal(node, address, denied.error)
         now = self._deps.clock.monotonic()
         if now - self._logged_at >= LOGGED_EVERY_SECONDS:
             self._logged_at = now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sqlalchemy import Connection, Engine, insert, select
@@ -27,6 +27,18 @@ def append(connection: Connection, entry: AuditEntry) -> None:
         "after": dict(entry.after),
     }
     connection.execute(insert(tables.audit), [values])
+
+
+class AuditStore:
+    """For entries that belong to no change in the database."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add(self, found: Iterable[AuditEntry]) -> None:
+        with self._engine.begin() as connection:
+            for entry in found:
+                append(connection, entry)
 
 
 def entries(engine: Engine, since: float) -> Iterator[dict[str, Any]]:

@@ -41,12 +41,15 @@ class TokenStore:
             if audit is not None:
                 append(connection, audit)
 
-    def add_for_node(self, token: NewToken) -> None:
-        """The node's expired tokens are deleted."""
+    def add_for_node(self, token: NewToken) -> bool:
+        """Whether the node had a valid one. Its expired tokens are deleted."""
+        valid = (_table.c.node == token.node, _table.c.expires_at >= token.made_at, _table.c.revoked_at.is_(None))
         with self._engine.begin() as connection:
+            had_one = connection.execute(select(_table.c.id).where(*valid).limit(1)).first() is not None
             expired = _table.c.expires_at < token.made_at
             connection.execute(delete(_table).where(_table.c.node == token.node, expired))
             _add(connection, [token])
+        return had_one
 
     def exchange(self, code: int, token: NewToken, audit: AuditEntry) -> bool:
         """The token for a one-time code. False, and no token, where the code is used up or the node is barred."""
