@@ -69,6 +69,21 @@ def test_a_dry_run_stores_nothing(ask: Ask, plane: ControlPlane) -> None:
     assert plane.stores.repairs.job_pauses(0.0) == {}
 
 
+def test_a_user_ends_no_pause_of_an_operator(ask: Ask, client: TestClient, plane: ControlPlane) -> None:
+    """Neither by a resume nor by a shorter pause."""
+    user = as_user(plane.admission, plane.stores.fleet.known_jobs(b.CLUSTER, [1])[1].user_id, "ann")
+
+    def by_user(verb: str) -> int:
+        return client.post(f"/v1/jobs/1/{verb}", json={"reason": "mine"}, headers=user).status_code
+
+    ask("1/pause")
+    assert [by_user(verb) for verb in ("resume", "pause")] == [403, 403]
+    assert plane.stores.repairs.job_pauses(0.0)[1].words == "an upgrade (operator)"
+    ask("1/resume")
+    assert [by_user(verb) for verb in ("pause", "pause", "resume")] == [202, 202, 202]
+    assert [by_user("pause"), ask("1/resume").status_code] == [202, 202]
+
+
 def test_a_user_pauses_their_own_job_and_no_other(client: TestClient, plane: ControlPlane) -> None:
     job = plane.stores.fleet.known_jobs(b.CLUSTER, [1])[1]
     body = {"reason": "an upgrade"}

@@ -169,6 +169,19 @@ def test_another_users_jobs_do_not_exist_for_a_user(rehearsal: Rehearsal, get: A
     assert (status["problems"], status["slurm"]["error"], status["loop"]["error"]) == (None, "", "")
 
 
+def test_a_users_job_is_explained_to_them(rehearsal: Rehearsal) -> None:
+    app = as_user_of(rehearsal, owner(rehearsal))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        found = app.get(request.url.raw_path.decode())
+        return httpx.Response(found.status_code, content=found.content)
+
+    with understudy_client.Client("http://control-plane", "token", transport=httpx.MockTransport(answer)) as client:
+        job = list(lines(explain_job(client, 1)))
+    assert job[0].endswith("restarted 1 times, managed"), job
+    assert any(" pool n3 to n6: succeeded in " in line for line in job), job
+
+
 def test_a_user_trusts_their_own_jobs_checkpoints_and_sees_what_became_of_it(rehearsal: Rehearsal) -> None:
     own, stranger = (as_user_of(rehearsal, user_id) for user_id in (owner(rehearsal), student(rehearsal)))
     answer = own.post("/v1/jobs/1/trust-checkpoints", json=REASON)

@@ -28,7 +28,7 @@ from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.job import KnownJob
-from understudy_controlplane.fleet.operator import MoveRequest, Outcome, Prospect, Verb, job_subject
+from understudy_controlplane.fleet.operator import JobPause, MoveRequest, Outcome, Prospect, Verb, job_subject
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.directory import JobDirectory
@@ -136,6 +136,11 @@ async def _admit(
     return identity, job if job is not None and identity.sees_jobs_of(job.user_id) else None
 
 
+def _may_end(pause: JobPause, identity: Identity) -> bool:
+    """As in Slurm: a user releases what they held, and not what an administrator held."""
+    return identity.may(Permission.OPERATE) or pause.by == identity.label
+
+
 SWITCHES = {
     Verb.PAUSE_JOB: "nothing begins for it; what is under way stops before its next effect",
     Verb.RESUME_JOB: "the control plane attends to it again",
@@ -154,6 +159,9 @@ async def _switch(deps: JobRequestDependencies, request: Request, job_id: int, v
     pause = (await asyncio.to_thread(deps.repairs.job_pauses, now)).get(job_id)
     if verb is Verb.RESUME_JOB and (pause is None or not pause.concerns(job.key)):
         return refuse(409, f"job {job_id} is not paused", f"see GET /v1/jobs/{job_id}")
+    if pause is not None and pause.concerns(job.key) and not _may_end(pause, identity):
+        hint = "ask the operator, or wait until the pause ends by itself"
+        return refuse(403, f"job {job_id} is paused by an operator: {pause.words}", hint)
     prospect = Prospect(Outcome.WILL_ACT, SWITCHES[verb])
     if operator_request.dry_run:
         return accepted(None, subject, verb, prospect)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from understudy_controlplane.cli.output import date
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from understudy_client import Client, Decision, Incident, Record, Recovery, RequestState
 
 NEWEST = 10
+FORBIDDEN = 403
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +51,27 @@ def explain_job(client: Client, number: int) -> Explained:
 
     record = client.get(f"/v1/jobs/{number}", dict)
     managed = "managed" if record["managed"] else "not managed: Understudy never touches it"
-    incidents = client.items("/v1/incidents", Incident, NEWEST, subject=_gang(record), open=True)
+    incidents = _of_viewers(lambda: client.items("/v1/incidents", Incident, NEWEST, subject=_gang(record), open=True))
     return Explained(
         f"job {number} of {record['user']} is {record['state']}, restarted {record['restart_count']} times, {managed}",
         record,
         incidents,
         client.items("/v1/recoveries", Recovery, NEWEST, job=number),
         [],
-        client.items("/v1/decisions", Decision, NEWEST, subject=f"job {number}"),
+        _of_viewers(lambda: client.items("/v1/decisions", Decision, NEWEST, subject=f"job {number}")),
     )
+
+
+def _of_viewers(read: Callable[[], list[T]]) -> list[T]:
+    """Empty to users of the cluster: they see their jobs and the recoveries of these."""
+    from understudy_client import RefusedError
+
+    try:
+        return read()
+    except RefusedError as error:
+        if error.status != FORBIDDEN:
+            raise
+        return []
 
 
 def _gang(job: Record) -> str:
