@@ -212,8 +212,10 @@ class _Owner:
 def _judge_groups(groups: Indices, named: bool, medians: Floats, halves: Floats, owners: Sequence[_Owner]) -> None:
     """`groups` are rows of `medians` and `halves`, one group a row; `owners` get the slow ones."""
     policy = owners[0].case.policy
-    ratio, z = _compare(medians[groups])
-    ratio_half, z_half = _compare(halves[groups])
+    ratio, ratio_half = _ratios(medians[groups]), _ratios(halves[groups])
+    if not ((ratio > policy.ratio).any() or (ratio_half > policy.ratio_gross).any()):
+        return  # as in most gangs at most times
+    z, z_half = _distances(ratio), _distances(ratio_half)
     few = groups.shape[1] < policy.peers_few
     # The deviation of few peers is a matter of luck: instead a larger excess is required, and that no other rank is
     # slow (_doubt).
@@ -238,20 +240,26 @@ def _judge_groups(groups: Indices, named: bool, medians: Floats, halves: Floats,
                 owner.case.found.append(convicted)
 
 
-def _compare(values: Floats) -> tuple[Floats, Floats]:
-    """Ratio to the median of the peers, and distance from it in robust deviations; NaN where too few are there.
-
-    `values` has shape (roles, ranks, windows), and so have the answers.
+def _ratios(values: Floats) -> Floats:
+    """To the median of the peers; NaN where too few are there. `values` has shape (roles, ranks, windows), and so has
+    the answer.
     """
     by_window = np.ascontiguousarray(np.swapaxes(values, 1, 2))
-    least = max(PEERS_MIN, by_window.shape[2] // 2)
-    middle = _medians(by_window, least)[..., None]
+    middle = _medians(by_window, _peers_least(values))[..., None]
     middle[~(middle > SELF_SECONDS_MIN)] = np.nan
-    ratio = by_window / middle
-    away = ratio - 1
-    spread = _means(MAD_TO_SIGMA * _medians(np.abs(away), least))  # of the role, not of a window
-    floored = np.maximum(spread, MAD_FLOOR_SHARE)[:, None, None]
-    return np.swapaxes(ratio, 1, 2), np.swapaxes(away / floored, 1, 2)
+    return np.swapaxes(by_window / middle, 1, 2)
+
+
+def _distances(ratios: Floats) -> Floats:
+    """From the median of the peers, in robust deviations. Shapes as in `_ratios`."""
+    away = np.ascontiguousarray(np.swapaxes(ratios, 1, 2)) - 1
+    spread = _means(MAD_TO_SIGMA * _medians(np.abs(away), _peers_least(ratios)))  # of the role, not of a window
+    return np.swapaxes(away / np.maximum(spread, MAD_FLOOR_SHARE)[:, None, None], 1, 2)
+
+
+def _peers_least(values: Floats) -> int:
+    ranks: int = values.shape[1]
+    return max(PEERS_MIN, ranks // 2)
 
 
 def _medians(values: Floats, least: int) -> Floats:

@@ -42,6 +42,10 @@ class RecoveryHistory:
         for recovery_id in over:
             del self._known[recovery_id]
 
+    def find(self, recovery: int) -> Recovery | None:
+        """None: it was forgotten, or there is none."""
+        return self._known.get(recovery)
+
     def running(self) -> tuple[Recovery, ...]:
         return tuple(one for one in self._known.values() if _runs(one))
 

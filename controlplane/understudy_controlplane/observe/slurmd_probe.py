@@ -136,7 +136,7 @@ class SlurmdProbe:
             self._tries[node.name] += 1
 
     def _ask(self, nodes: Sequence[SlurmNode]) -> dict[str, bool]:
-        if not nodes:
-            return {}
+        if len(nodes) <= 1:
+            return {node.name: self._answers(node) for node in nodes}
         with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
             return dict(zip((node.name for node in nodes), pool.map(self._answers, nodes), strict=True))

@@ -106,9 +106,12 @@ class Invariants:
         self._at_fault: set[str] = set()
         self._asked: dict[str, float] = {}
         self._drained_by_person: set[str] = set()
+        self._drained_for_prolog: set[str] = set()
         self._resumed_at: dict[str, float] = {}
         self._vouched_at: dict[str, float] = {}
         self._restores_seen = 0
+        self._history: RecoveryHistory  # of the control plane that runs
+        self._clock_jumps = 0
         self._known: tuple[Recovery, ...] = ()
         self._moved_at: dict[tuple[int, int, StepStatus], float] = {}
         self._fine_since = math.inf
@@ -116,6 +119,8 @@ class Invariants:
     # -- what the simulation reports -------------------------------------------------------------------------------
 
     def started(self) -> None:
+        assert self._world.core is not None
+        self._read_history(self._world.core)
         self._errors = 0
         self._fine_since = self._world.now
         self._wrong_since.clear()
@@ -145,9 +150,17 @@ class Invariants:
     def drained_by_person(self, node: str) -> None:
         self._drained_by_person.add(node)
 
+    def drained_for_prolog(self, node: str) -> None:
+        """Slurm has drained it: the control plane takes that over, whatever its budget."""
+        self._drained_for_prolog.add(node)
+
     def resumed_by_person(self, node: str) -> None:
         self._drained_by_person.discard(node)
         self._resumed_at[node] = self._vouched_at[node] = self._world.now
+
+    def _read_history(self, core: Core) -> None:
+        """Again when the clock was set: times in the database are others then."""
+        self._history, self._clock_jumps = RecoveryHistory(core.stores.recoveries), core.loop.pulse.clock_jumps_total
 
     def activity(self) -> tuple[object, ...]:
         """Changes whenever the control plane did something."""
@@ -211,15 +224,19 @@ class Invariants:
 
     def _has_evidence(self, effect: Effect, machine: Machine) -> None:
         was_cut = self._world.now - machine.cut_until < LATE_SECONDS
-        runs = any(job.state == "RUNNING" and machine.name in job.nodes for job in self._world.jobs().values())
-        idle_and_cut = was_cut and not runs
-        if idle_and_cut:
+        if was_cut and not self._makes_progress(machine):
             machine.accused_at = self._world.now
         if machine.accused_at == -math.inf:
             raise Violation("no-decision-without-evidence", f"{effect}, and nothing has happened to the node")
         measured = not machine.alive or machine.port_is_down(self._world.now)
         if not measured and machine.accused_at < self._resumed_at.get(machine.name, -math.inf):
             raise Violation("a-resume-stands", f"{effect}, and nothing has happened since a person resumed the node")
+
+    def _makes_progress(self, machine: Machine) -> bool:
+        """Whether any job on the node does, as far as it is known."""
+        stopped = {gang.job_id for gang in self._world.cluster.gangs if not gang.computes}
+        jobs = self._world.jobs().values()
+        return any(job.state == "RUNNING" and machine.name in job.nodes and job.job_id not in stopped for job in jobs)
 
     # -- after a tick ----------------------------------------------------------------------------------------------
 
@@ -235,9 +252,12 @@ class Invariants:
         else:
             self._fine_since = min(self._fine_since, self._world.now)
         records = core.stores.fleet.nodes()
-        ended, self._known = self._known, tuple(core.stores.recoveries.running())
+        if core.loop.pulse.clock_jumps_total != self._clock_jumps:
+            self._read_history(core)
+        self._history.refresh(0.0)
+        before, self._known = self._known, self._history.running()
         running = {recovery.id for recovery in self._known}
-        self._gangs_work([core.stores.recoveries.get(one.id) for one in ended if one.id not in running])
+        self._gangs_work([one for old in before if old.id not in running and (one := self._history.find(old.id))])
         self._jobs_that_ended()
         self._budgets(records)
         self._one_recovery_a_node()
@@ -270,20 +290,17 @@ class Invariants:
                 raise Violation("a-gang-is-one-launch", f"{words} has finished a step")
 
     def _budgets(self, records: dict[str, NodeRecord]) -> None:
-        """Counted when a node is newly out of service; those that operators asked for do not count."""
+        """Counted when a node is newly out of service; not those that operators asked for, or that Slurm drained."""
         guards = self._world.config.guards
-        at_fault = {name for name, record in records.items() if record.at_fault and name not in self._asked}
+        not_counted = self._asked.keys() | self._drained_for_prolog
+        at_fault = {name for name, record in records.items() if record.at_fault and name not in not_counted}
         waiting = sum(records[name].state is NodeState.MANUAL_REPAIR for name in at_fault)
         limit = (guards.quarantined_nodes_max or 0) + min(waiting, guards.waiting_nodes_min)
         if at_fault - self._at_fault and len(at_fault) > limit:
             raise Violation("never-over-a-budget", f"{', '.join(sorted(at_fault))} are out of service, {limit} may be")
         self._at_fault = at_fault
-        core = self._world.core
-        assert core is not None
         hour_ago = self._world.clock.now() - HOUR_SECONDS
-        history = RecoveryHistory(core.stores.recoveries)
-        history.refresh(hour_ago)
-        moves = Counter(job for _, job in history.swaps_since(hour_ago))
+        moves = Counter(job for _, job in self._history.swaps_since(hour_ago))
         for job, number in moves.items():
             if number > self._world.config.jobs.swaps_per_hour_max:
                 raise Violation("never-over-a-budget", f"job {job} was moved {number} times within an hour")
@@ -371,7 +388,7 @@ class Invariants:
                 name = reservation.name.removeprefix(NODE_HOLD_PREFIX)
                 if name not in nodes and records[name].state not in (NodeState.REPAIRING, NodeState.VALIDATING):
                     wrong.append(f"{reservation.name} is left over")
-        for node in world.slurm.nodes():
+        for node in world.line.nodes_now():
             state = records[node.name].state
             if node.usable and node.name not in nodes and state in OUT_OF_SERVICE - IN_REPAIR:
                 wrong.append(f"{node.name} is {state.value}, and Slurm offers it to jobs")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -22,7 +21,8 @@ class Tables:
     """How often each table was written, and which ones are being read."""
 
     def __init__(self) -> None:
-        self.written: Counter[str] = Counter()
+        self.written: dict[str, int] = {}
+        self.writes = 0
         self.reading: set[str] = set()
         self.epoch = 0
         """What was remembered in an earlier one is forgotten: the clock was set."""
@@ -31,7 +31,11 @@ class Tables:
     def note(self, statement: str) -> None:
         read, written = _named(statement)
         self.reading.update(read)
-        self.written.update(written)
+        for table in read:
+            self.written.setdefault(table, 0)
+        for table in written:
+            self.written[table] = self.written.get(table, 0) + 1
+            self.writes += 1
 
 
 @functools.cache
@@ -44,6 +48,7 @@ class Remembered:
         self._store = store
         self._tables = tables
         self._answers: dict[tuple[Any, ...], tuple[Any, dict[str, int]]] = {}
+        """What was answered, and how often the tables that it is made of had been written by then."""
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
@@ -55,11 +60,11 @@ class Remembered:
                 return method(*arguments, **named)
             known = self._answers.get(key)
             written = self._tables.written
-            if known is not None and all(written[table] == times for table, times in known[1].items()):
+            if known is not None and known[1].items() <= written.items():
                 return known[0]
-            before, self._tables.reading = written.total(), set()
+            before, self._tables.reading = self._tables.writes, set()
             answer = method(*arguments)
-            if written.total() == before and self._tables.reading:
+            if self._tables.writes == before and self._tables.reading:
                 self._answers[key] = (answer, {table: written[table] for table in self._tables.reading})
             return answer
 

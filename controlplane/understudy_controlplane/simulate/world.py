@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.operator import Verb, cancel_subject, job_subject
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, RecoveryStatus, StepStatus
-from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob
+from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.recover.effect import EffectAtOnce
 from understudy_controlplane.simulate.cluster import CLUSTER, GPUS, REBOOT_SECONDS, Cluster, Gang, Machine
@@ -364,6 +364,7 @@ class World:
         for name, job_id, restart_count in self.slurm.refused:
             self.cluster.machines[name].refuse(job_id, restart_count, self.now)
             self.refused.add(job_id)
+            self.invariants.drained_for_prolog(name)
         self.slurm.refused.clear()
         issued = self.slurm.rebooting()
         for name in issued - self._rebooting.keys():
@@ -482,6 +483,9 @@ class SlurmLine:
 
     def jobs_now(self) -> list[SlurmJob]:
         return cast(list[SlurmJob], self._read("jobs", ()))
+
+    def nodes_now(self) -> list[SlurmNode]:
+        return cast(list[SlurmNode], self._read("nodes", ()))
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
