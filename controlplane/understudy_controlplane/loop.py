@@ -217,7 +217,7 @@ class Loop:
             self.pulse.meters.slurm_read_seconds.observe(self.pulse.slurm.seconds)
             self._slurm_recorder.record(view)
         observation = self.observer.look(view)
-        self.pulse.meters.note_kernel_events(observation.new_events)
+        self.pulse.meters.note_kernel_events(observation.new_events, observation.snapshot.now)
         self._agent_recorder.record(observation)
         return observation.snapshot
 

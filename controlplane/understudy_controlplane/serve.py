@@ -199,7 +199,8 @@ def server_of(
         ssl_certfile=certificate.certificate if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    connections = Connections(within_open_files(config.limits))
+    refused = control_plane.loop.pulse.meters.connections_refused
+    connections = Connections(within_open_files(config.limits), lambda cause: refused.labels(cause).inc())
     stopping = control_plane.end_waits
     if certificate is None:
         return HttpServer(settings, connections, stopping)

@@ -21,6 +21,20 @@ QUICK = Limits(request_seconds_max=0.1, response_seconds_max=0.1, connections_pe
 LARGE = 16 << 20
 
 
+def test_connections_over_a_limit_are_counted_by_that_limit() -> None:
+    causes: list[str] = []
+    few = Limits(connections_max=16, connections_per_address_max=3)
+    connections = Connections(few, causes.append)
+    for number in (*[0] * 5, *range(1, 16)):
+        connections.enter(f"10.0.0.{number}", 0.0)
+    assert causes == ["address"] * 2 + ["all"] * 2
+    slow = Connections(Limits(connections_per_second_per_address=0.1), causes.append)
+    slow.enter("10.0.0.1", 0.0)
+    slow.enter("10.0.0.1", 0.0)
+    slow.enter("10.0.0.1", 0.0)
+    assert causes[4:] == ["rate"]
+
+
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     """`/slow` answers late, `/large` with more than a socket holds, all others when the request has arrived."""
     while (message := await receive()).get("more_body"):

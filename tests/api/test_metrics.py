@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine, event
@@ -17,6 +18,7 @@ from sqlalchemy import Engine, event
 from tests import REPOSITORY
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
+from tests.tokens import add_tokens, bearer
 from understudy_agent.wire import Gpu, GpuStatus, Port
 from understudy_controlplane.api.certificate import ends_at
 from understudy_controlplane.api.exported import METRIC_GROUPS, source
@@ -24,16 +26,17 @@ from understudy_controlplane.api.exported.control_plane import CONTROL_PLANE
 from understudy_controlplane.api.exported.source import Source
 from understudy_controlplane.api.metrics import MetricsPage
 from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState, NodeView
-from understudy_controlplane.live.meters import Meters
+from understudy_controlplane.live.meters import ZERO_SECONDS, Meters
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
 
 LABELS = {
     "action", "because", "cause", "database", "driver_version", "gpu", "gpu_model", "job_id", "kind", "label", "le",
     "managed", "mode", "model", "node", "outcome", "partition", "partitions", "pci_bus_id", "phase", "python", "role",
-    "rule", "service", "signal", "state", "status", "subject", "user", "uuid", "version", "what", "xid",
+    "route", "rule", "service", "signal", "state", "status", "subject", "user", "uuid", "version", "what", "xid",
 }  # fmt: skip
 """No reason texts, no names of jobs."""
 
@@ -81,7 +84,9 @@ def test_a_scrape_after_a_recovery_shows_it_and_asks_no_database(rehearsal: Rehe
     assert shown["understudy_recoveries", "pool"] == 0
     assert shown["understudy_recoveries_ended_total", "pool", "succeeded"] == 1
     assert shown["understudy_recoveries_ended_total", "pool", "failed"] == 0, "there before the first"
-    assert shown["understudy_xid_events_total", "n3", "79"] == 1
+    assert shown["understudy_xid_events_total", "n3", "79"] == 0, "a series begins at zero"
+    assert shown["understudy_requests_refused_total", "/v1/launchers", "403"] == 0
+    assert shown["understudy_connections_refused_total", "address"] == 0
     assert shown["understudy_decisions_total", "quarantine", "rule"] == 1
     assert shown["understudy_incidents_opened_total", "hardware_fault"] == 1
     assert shown["understudy_incidents_open", "node"] == 1
@@ -119,7 +124,7 @@ def test_counters_begin_at_zero_with_the_process_and_count_nothing_twice(tmp_pat
     rehearsal.fail("n5", 48)
     rehearsal.run(2)
     shown = values(MetricsPage(rehearsal.control_plane.reads).text().decode())
-    assert shown["understudy_xid_events_total", "n5", "48"] == 1
+    assert shown["understudy_xid_events_total", "n5", "48"] == 0
 
 
 def test_open_tickets_are_counted_with_the_age_of_the_oldest(rehearsal: Rehearsal) -> None:
@@ -211,14 +216,42 @@ def test_a_node_that_is_unknown_is_in_service_and_one_on_hold_is_not() -> None:
 
 def test_codes_without_a_row_in_the_policy_share_a_series() -> None:
     meters = Meters()
-    meters.note_kernel_events([b.xid_event("n1", code) for code in (79, 1000001, 1000002)])
-    counted = {
+    meters.note_kernel_events([b.xid_event("n1", code) for code in (79, 1000001, 1000002)], b.NOW)
+    meters.note_kernel_events([], b.NOW + ZERO_SECONDS)
+    assert xids(meters) == {"79": 1, "other": 2}
+
+
+def xids(meters: Meters) -> dict[str, float]:
+    return {
         sample.labels["xid"]: sample.value
         for family in meters.registry.collect()
         if family.name == "understudy_xid_events"
         for sample in family.samples
     }
-    assert counted == {"79": 1, "other": 2}
+
+
+def test_the_first_event_of_a_series_is_an_increase_for_prometheus() -> None:
+    """Which sees none where a series begins with 1."""
+    meters, shown = Meters(), []
+    events = {5.0: [b.xid_event("n1", 79)], 20.0: [b.xid_event("n1", 79)], 90.0: [b.xid_event("n1", 79)]}
+    for after in (5.0, 20.0, 35.0, 50.0, 65.0, 90.0):
+        meters.note_kernel_events(events.get(after, []), b.NOW + after)
+        shown.append(xids(meters)["79"])
+    assert shown == [0, 0, 0, 0, 2, 3]
+    meters.note_kernel_events([b.xid_event("n2", 31)], b.NOW)
+    meters.note_kernel_events([], b.NOW - 3600.0)
+    assert xids(meters)["31"] == 1, "a clock that is set back holds nothing"
+
+
+def test_a_scraper_that_reads_gzip_gets_a_tenth_of_the_bytes(rehearsal: Rehearsal) -> None:
+    add_tokens(rehearsal.control_plane.engine)
+    client = TestClient(rehearsal.control_plane.app, headers=bearer(Role.METRICS))
+    plain = client.get("/metrics", headers={"Accept-Encoding": "identity"})
+    zipped = client.get("/metrics", headers={"Accept-Encoding": "gzip;q=0.5, identity"})
+    assert "content-encoding" not in plain.headers
+    assert (zipped.headers["content-encoding"], zipped.headers["vary"]) == ("gzip", "Accept-Encoding")
+    assert families(zipped.text)
+    assert int(zipped.headers["content-length"]) < len(plain.content) / 5
 
 
 def test_the_time_in_service_has_no_jumps() -> None:

@@ -120,6 +120,17 @@ def test_an_address_that_sends_too_many_requests_is_refused() -> None:
     assert (counted(), client.post("/v1/reports").status_code, counted()) == (0, 429, 1)
 
 
+def test_refused_requests_of_nodes_are_counted_by_their_status() -> None:
+    meters = Meters()
+    client = limited(Limits(), meters)
+    assert client.post("/v1/launchers").status_code == 404
+    assert client.get("/v1/nowhere").status_code == 404
+    value = meters.registry.get_sample_value
+    name = "understudy_requests_refused_total"
+    assert value(name, {"route": "/v1/launchers", "status": "404"}) == 1
+    assert value(name, {"route": "/v1/node-token", "status": "404"}) == 0
+
+
 def test_a_flood_is_refused_and_nothing_else_of_the_same_address_is() -> None:
     once = {"reads_per_second_per_token": 1e-9, "writes_per_second_per_token": 1e-9}
     client = limited(Limits(requests_per_second_per_address=1e-9, **once), Meters())

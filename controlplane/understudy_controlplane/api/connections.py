@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import TimerHandle
 from collections import Counter
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -30,22 +31,30 @@ REQUEST_BYTES_MAX = HEAD_BYTES_MAX + 4 * REPORT_BYTES_MAX
 class Connections:
     """How many are open, and how fast each address opens them. A connection counts from before its TLS handshake."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, refused: Callable[[str], None] = lambda _cause: None) -> None:
+        """`refused(cause)` is called for each connection that has no place."""
         self.limits = limits
+        self._refused = refused
         self.open = 0
         self.open_of: Counter[str] = Counter()
         self._rates = Rates(limits.connections_per_second_per_address)
 
     def enter(self, address: str, now: float) -> Place | None:
         """None: the connection must be closed. `now` is monotonic."""
-        limits = self.limits
-        if self.open_of[address] >= limits.connections_per_address_max or self.open >= limits.connections_max:
-            return None
-        if not self._rates.admits(address, now):
+        over = self._limit_reached(address, now)
+        if over is not None:
+            self._refused(over)
             return None
         self.open += 1
         self.open_of[address] += 1
         return Place(self, address)
+
+    def _limit_reached(self, address: str, now: float) -> str | None:
+        if self.open >= self.limits.connections_max:
+            return "all"
+        if self.open_of[address] >= self.limits.connections_per_address_max:
+            return "address"
+        return None if self._rates.admits(address, now) else "rate"
 
 
 class Place:

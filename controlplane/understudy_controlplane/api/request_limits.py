@@ -20,6 +20,7 @@ from understudy_controlplane.config import Limits
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Cause, Refusals
+from understudy_controlplane.live.meters import ROUTES_OF_NODES
 
 REPORTS = "/v1/reports"
 READING = frozenset({"GET", "HEAD"})
@@ -46,7 +47,18 @@ class RequestLimits:
         sender = self._sender_of(_authorization(scope), scope["client"][0] if scope.get("client") else "")
         reader.set(sender.name)
         refusal = self._refusal(scope, sender)
-        await (refusal or self._app)(scope, _bounded(receive), send)
+        await (refusal or self._app)(scope, _bounded(receive), self._counted(scope["path"], send))
+
+    def _counted(self, route: str, send: Send) -> Send:
+        if route not in ROUTES_OF_NODES:
+            return send
+
+        async def counted(message: Message) -> None:
+            if message.get("status", 200) >= 400:
+                self._refusals.note_request(route, message["status"])
+            await send(message)
+
+        return counted
 
     def _refusal(self, scope: Scope, sender: Sender) -> Response | None:
         rates, now = self._rates_of(scope, sender), time.monotonic()

@@ -54,6 +54,10 @@ class Refusals:
         for cause in Cause:
             meters.reports_refused.labels(cause.value)
 
+    def note_request(self, route: str, status: int) -> None:
+        """A refused request of one of `ROUTES_OF_NODES`."""
+        self._meters.note_request_refused(route, status)
+
     def note(self, cause: Cause, sender: str, error: str, now: float) -> None:
         """`sender`: a node, or an address where the node is not proven. `now` is monotonic."""
         self._meters.reports_refused.labels(cause.value).inc()

@@ -25,6 +25,19 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # o
 OTHER_XID = "other"
 """A node can report any number; codes without a row in the policy are counted together."""
 
+ZERO_SECONDS = 60.0
+"""A series with a label of an open set is zero for this time, at least two scrapes, before it counts its first events:
+`increase()` would not see them otherwise.
+"""
+
+ROUTES_OF_NODES = ("/v1/launchers", "/v1/restore-point", "/v1/node-token", "/v1/enrolment")
+"""Whose refused requests are counted by their status. Refused reports are counted by their cause."""
+
+REFUSED_STATUSES = (400, 401, 403, 404, 413, 429, 503)
+
+CONNECTION_CAUSES = ("address", "all", "rate")
+"""Which limit a connection was over: of its address, of all together, or of new ones of its address in a time."""
+
 GAP_SECONDS_MAX = 60.0
 """Between two ticks that count as time in service: after a longer one, or a clock that was set, it is not known."""
 
@@ -81,6 +94,19 @@ class Meters:
         self.reports_refused = self._counter(
             "reports_refused_total", "Reports of agents that were refused.", ("cause",), "9"
         )
+        self.requests_refused = self._counter(
+            "requests_refused_total",
+            "Refused requests of launchers, of ranks for their restore point, and of agents for their token. 404 of "
+            "/v1/launchers is usual for seconds after a start: Slurm does not show the job yet.",
+            ("route", "status"),
+            str(len(ROUTES_OF_NODES) * len(REFUSED_STATUSES)),
+        )
+        self.connections_refused = self._counter(
+            "connections_refused_total",
+            "Connections closed by a limit: of their address, of all together, or of the rate of new ones.",
+            ("cause",),
+            str(len(CONNECTION_CAUSES)),
+        )
         self.proxy_headers_refused = self._counter(
             "proxy_headers_refused_total",
             "Requests that named a user in the header of the reverse proxy and did not come from it.",
@@ -124,6 +150,8 @@ class Meters:
         )
         self._incidents: Mapping[int, OpenIncident] | None = None  # None: no snapshot was seen yet
         self._seen_at = 0.0
+        self._xid_series: set[tuple[str, str]] = set()  # nodes and codes that are counted at once
+        self._xids_held: dict[tuple[str, str], tuple[float, int]] = {}  # since when, and how many
         self._codes = {str(code) for code in default_policy().xid}
         self._begin_at_zero()
 
@@ -134,6 +162,11 @@ class Meters:
                 self.recoveries_ended.labels(kind.value, end.value)
         for signal in FAULTS:
             self.incidents_opened.labels(signal.value)
+        for route in ROUTES_OF_NODES:
+            for status in REFUSED_STATUSES:
+                self.requests_refused.labels(route, str(status))
+        for cause in CONNECTION_CAUSES:
+            self.connections_refused.labels(cause)
         for subject in SubjectKind:
             self.incident_seconds.labels(subject.value)
         for service in ("in", "out"):
@@ -166,11 +199,26 @@ class Meters:
             self.node_seconds.labels("out").inc(gap * out)
             self.node_seconds.labels("in").inc(gap * (len(snapshot.nodes) - out))
 
-    def note_kernel_events(self, events: Collection[StoredKernelEvent]) -> None:
+    def note_kernel_events(self, events: Collection[StoredKernelEvent], now: float) -> None:
         for one in events:
             if one.event.xid is not None:
                 code = str(one.event.xid)
-                self.xid_events.labels(one.node, code if code in self._codes else OTHER_XID).inc()
+                self._count_xid((one.node, code if code in self._codes else OTHER_XID), now)
+        for key in [key for key, (since, _) in self._xids_held.items() if not 0 <= now - since < ZERO_SECONDS]:
+            self._xid_series.add(key)
+            self.xid_events.labels(*key).inc(self._xids_held.pop(key)[1])
+
+    def _count_xid(self, key: tuple[str, str], now: float) -> None:
+        if key in self._xid_series:
+            self.xid_events.labels(*key).inc()
+            return
+        since, count = self._xids_held.get(key, (now, 0))
+        self._xids_held[key] = (since, count + 1)
+        self.xid_events.labels(*key)  # zero from now on
+
+    def note_request_refused(self, route: str, status: int) -> None:
+        if status in REFUSED_STATUSES:
+            self.requests_refused.labels(route, str(status)).inc()
 
     def note_ended(self, recovery: Recovery) -> None:
         kind = recovery.plan.kind.value
