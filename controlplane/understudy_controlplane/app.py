@@ -39,6 +39,7 @@ from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.recoveries import recoveries_router
 from understudy_controlplane.api.request_limits import RequestLimits
 from understudy_controlplane.api.requests import requests_router
+from understudy_controlplane.api.spares import SpareDependencies, spare_requests_router, spares_router
 from understudy_controlplane.api.status import health_router, status_router
 from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
 from understudy_controlplane.api.user_tokens import UserTokenDependencies, user_tokens_router
@@ -215,7 +216,15 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.include_router(user_tokens_router(UserTokenDependencies(config.access, decode, challenges, users, clock)))
     app.include_router(launchers_router(core.reports, core.launchers, admission))
     readers = [Depends(admission.admit_reader)]
-    for router in (status_router, nodes_router, jobs_router, recoveries_router, requests_router, observed_router):
+    for router in (
+        status_router,
+        nodes_router,
+        jobs_router,
+        recoveries_router,
+        requests_router,
+        observed_router,
+        spares_router,
+    ):
         app.include_router(router(reads), dependencies=readers)
     events = EventFeed(EventStore(reads.engine), reads.events, clock, config.limits)
     app.include_router(events_router(events, admission))
@@ -243,6 +252,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         )
     )
     app.include_router(mode_router(ModeDependencies(admission, stores.fleet, config.mode, clock, loop.wake)))
+    app.include_router(spare_requests_router(SpareDependencies(admission, stores.fleet, config, clock, loop.wake)))
     app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock)))
 
     @app.get("/openapi.json", dependencies=readers, include_in_schema=False)

@@ -85,6 +85,8 @@ REQUESTS = [
     ("job", "pause", "1", "x"),
     ("job", "resume", "1", "x"),
     ("job", "move", "1", "x"),
+    ("spare", "size", "3", "x"),
+    ("spare", "size-as-configured", "x"),
     ("breaker", "reset", "x"),
 ]
 

@@ -46,7 +46,16 @@ def statements(rehearsal: Rehearsal) -> Statements:
         _report(rehearsal)
         rehearsal.run_until(rehearsal.ended)
         operator = TestClient(plane.app, headers=bearer(Role.ADMIN))
-        for route in ("pause", "resume", "breaker/reset", "nodes/n7/hold", "recoveries/1/cancel", "jobs/1/pause"):
+        for route in (
+            "pause",
+            "resume",
+            "breaker/reset",
+            "nodes/n7/hold",
+            "recoveries/1/cancel",
+            "jobs/1/pause",
+            "jobs/1/move",
+            "spares/size",
+        ):
             operator.post(f"/v1/{route}", json=REASON)
         operator.post("/v1/jobs/1/resume", json=REASON)
         operator.post("/v1/jobs/1/trust-checkpoints", json=REASON)

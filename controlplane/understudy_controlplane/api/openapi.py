@@ -26,6 +26,7 @@ from understudy_controlplane.api.nodes import NodeSummary
 from understudy_controlplane.api.observed import Observed
 from understudy_controlplane.api.operator_requests import Accepted, HoldBody, MoveBody, PauseBody, RequestBody
 from understudy_controlplane.api.requests import RequestState
+from understudy_controlplane.api.spares import SizeBody, Spares
 from understudy_controlplane.api.status import Health, Readiness, Status
 from understudy_controlplane.api.user_tokens import UserToken, UserTokenRequest
 from understudy_controlplane.config import Mode
@@ -56,6 +57,7 @@ SENT: dict[str, type[msgspec.Struct]] = {
     "/v1/nodes/{node}/hold": HoldBody,
     "/v1/jobs/{job_id}/pause": HoldBody,
     "/v1/jobs/{job_id}/move": MoveBody,
+    "/v1/spares/size": SizeBody,
 }
 """Bodies; of the other requests of operators it is `RequestBody`."""
 
@@ -63,6 +65,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/healthz": Health,
     "/readyz": Readiness,
     "/v1/status": Status,
+    "/v1/spares": Spares,
     "/v1/observed": Observed,
     "/v1/requests/{request}": RequestState,
     "/v1/reports": Acknowledgement,

@@ -154,11 +154,16 @@ def _summary(deps: ReadDependencies) -> Status:
         slurm=SlurmState(pulse.slurm.at, pulse.slurm.error),
         loop=LoopState(pulse.last_tick_at, pulse.tick_seconds, pulse.last_error),
         nodes=dict(Counter(node.state.value for node in nodes)),
-        spares=SparePool(sum(node.is_spare for node in nodes), deps.config.spares.count),
+        spares=SparePool(sum(node.is_spare for node in nodes), _spares_wanted(deps)),
         incidents_open=len(deps.stores.incidents.open_incidents()),
         recoveries_running=len(deps.stores.recoveries.running()),
         problems=[str(problem) for problem in _problems(deps)] + _warnings(deps),
     )
+
+
+def _spares_wanted(deps: ReadDependencies) -> int:
+    size = deps.stores.fleet.spares_size()
+    return deps.config.spares.count if size.count is None else size.count
 
 
 def _for_user(status: Status) -> Status:

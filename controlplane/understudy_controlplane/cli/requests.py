@@ -26,6 +26,9 @@ EXITS = {
 }
 """By the outcome that the control plane answers."""
 
+PARTS = ("for_seconds", "now", "mode", "off", "at_checkpoint", "size")
+"""Of the body, besides reason and dry_run: left out where a command does not set them."""
+
 Command = TypeVar("Command", bound=Callable[..., object])
 
 reason_argument = click.argument("reason")
@@ -62,6 +65,7 @@ class Requests:
     mode: str | None = None
     off: Sequence[str] | None = None
     at_checkpoint: bool | None = None
+    size: int | None = None
 
 
 def send(client: Client, as_json: bool, requests: Requests) -> None:
@@ -71,7 +75,7 @@ def send(client: Client, as_json: bool, requests: Requests) -> None:
     codes: list[Exit] = []
     answers: list[Accepted] = []
     for path in requests.paths:
-        more = {name: getattr(requests, name) for name in ("for_seconds", "now", "mode", "off", "at_checkpoint")}
+        more = {name: getattr(requests, name) for name in PARTS}
         more["dry_run"] = requests.dry_run or None
         try:
             answers.append(client.post(path, Accepted, requests.reason, **more))

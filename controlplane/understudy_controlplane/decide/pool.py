@@ -16,7 +16,7 @@ from understudy_controlplane.fleet.slurm import POOL_USER
 
 def pool_short(current: Round) -> Iterator[Finding]:
     snapshot, config = current.snapshot, current.config
-    if config.spares.count == 0 or any(_changes_pool(recovery) for recovery in snapshot.recoveries):
+    if spares.wanted(snapshot, config.spares) == 0 or any(_changes_pool(recovery) for recovery in snapshot.recoveries):
         return
     bad = current.condemned | {name for one in snapshot.recoveries for name in one.plan.claimed}
     pool = snapshot.reservations.get(config.spares.reservation)

@@ -90,6 +90,11 @@ def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
     )
 
 
+def wanted(snapshot: Snapshot, policy: Spares) -> int:
+    """How many spares the pool is to hold: what an operator has set, or as configured."""
+    return policy.count if snapshot.spares_wanted is None else snapshot.spares_wanted
+
+
 def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tuple[str, ...]:
     """Nodes that should join the spare pool now; `bad` nodes are condemned just now.
 
@@ -99,7 +104,7 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     when there is no other node.
     """
     policy = config.spares
-    missing = policy.count - _held(snapshot)
+    missing = wanted(snapshot, policy) - _held(snapshot)
     if missing <= 0 or still_gathering(snapshot):
         return ()
     idle = [name for name in _unused(snapshot) if name not in bad and _is_in(snapshot.nodes[name], policy.partition)]
@@ -145,7 +150,7 @@ def takes_into_pool(snapshot: Snapshot, node: NodeView, policy: Spares) -> bool:
     pool = snapshot.reservations.get(policy.reservation)
     owned = pool is None or pool.made_for(POOL_USER)
     busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
-    return policy.count > _held(snapshot) and owned and not busy and _is_in(node, policy.partition)
+    return wanted(snapshot, policy) > _held(snapshot) and owned and not busy and _is_in(node, policy.partition)
 
 
 def _is_in(node: NodeView, partition: str) -> bool:

@@ -32,6 +32,7 @@ class Verb(StrEnum):
     PAUSE_JOB = "pause-job"  # the control plane begins nothing for this job
     RESUME_JOB = "resume-job"
     MOVE_JOB = "move-job"  # its gang leaves nodes that stay in service
+    SPARES_SIZE = "spares-size"  # how many spares the pool is to hold
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 
@@ -174,6 +175,14 @@ class ModeLimit:
     mode: Mode = Mode.ACT
     reason: str = ""  # who set it and why; empty: there is no limit
     until: float | None = None  # when it ends by itself; None: an administrator ends it
+
+
+@dataclass(frozen=True, slots=True)
+class SparesSize:
+    """How many spares an operator wants."""
+
+    count: int | None = None  # None: as configured
+    reason: str = ""  # who wants them and why
 
 
 @dataclass(frozen=True, slots=True)

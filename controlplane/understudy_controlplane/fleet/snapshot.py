@@ -76,6 +76,7 @@ class Snapshot:
     paused_jobs: Mapping[JobKey, str] = field(default_factory=dict)
     """Jobs for which the control plane begins nothing, and by whom and why."""
     moves: Mapping[JobKey, MoveRequest] = field(default_factory=dict)  # that operators ask for
+    spares_wanted: int | None = None  # by an operator; None: as many as configured
     breaker: str = ""  # why the circuit breaker is open; empty: it is closed
     breaker_reset_at: float = 0.0  # when a person last closed it
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process

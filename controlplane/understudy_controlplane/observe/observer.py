@@ -142,6 +142,7 @@ class Observer:
                 job.key: one.words for job in jobs if (one := pauses.get(job.key.job_id)) and one.concerns(job.key)
             },
             moves=self._moves(jobs),
+            spares_wanted=stores.fleet.spares_size().count,
             breaker=breaker.reason,
             breaker_reset_at=breaker.reset_at,
             domains=self._domains(now),

@@ -17,7 +17,7 @@ from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Checkpoint, FirstNan, JobKey, KnownJob, Refusal
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.node import NodeRecord, StoredHardwareEvent, StoredKernelEvent
-from understudy_controlplane.fleet.operator import Breaker, JobPause, ModeLimit, MoveRequest, Pause, Request
+from understudy_controlplane.fleet.operator import Breaker, JobPause, ModeLimit, MoveRequest, Pause, Request, SparesSize
 from understudy_controlplane.fleet.recovery import Recovery
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.steps import StepTable
@@ -51,6 +51,7 @@ class FleetReads(Protocol):
     def nodes(self) -> dict[str, NodeRecord]: ...
     def pause(self, now: float) -> Pause: ...
     def mode_limit(self, now: float) -> ModeLimit: ...
+    def spares_size(self) -> SparesSize: ...
 
 
 class RecoveryReads(Protocol):

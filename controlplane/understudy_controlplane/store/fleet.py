@@ -11,7 +11,7 @@ from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, checkpoint_folders
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
-from understudy_controlplane.fleet.operator import ModeLimit, Pause, Verb
+from understudy_controlplane.fleet.operator import ModeLimit, Pause, SparesSize, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
@@ -61,6 +61,8 @@ def _last(verbs: Iterable[str]) -> Select[Any]:
 
 _LAST_SWITCH = _last(_SWITCHES)
 _LAST_MODE = _last([*_MODES, Verb.MODE_CONFIGURED.value])
+
+_LAST_SIZE = _last([Verb.SPARES_SIZE.value])
 
 
 class FleetStore:
@@ -241,6 +243,22 @@ class FleetStore:
         if row is None or mode is None or (row.until is not None and row.until <= now):
             return ModeLimit()
         return ModeLimit(mode, f"{row.reason} ({row.by})", row.until)
+
+    def spares_size(self) -> SparesSize:
+        with reading(self._engine) as connection:
+            row = connection.execute(_LAST_SIZE).first()
+        if row is None or row.detail["size"] is None:
+            return SparesSize()
+        return SparesSize(row.detail["size"], f"{row.reason} ({row.by})")
+
+    def set_spares_size(self, entry: AuditEntry, count: int | None) -> int:
+        """The number of the request. None: as configured."""
+        table, at = tables.operator_intent, entry.at
+        values = {"at": at, "verb": entry.action, "reason": entry.reason, "by": entry.who, "detail": {"size": count}}
+        with self._engine.begin() as connection:
+            number: int = connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
+            append(connection, entry)
+        return number
 
     def add_intent(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from understudy_agent.wire import GpuStatus
 from understudy_controlplane.api.exported.metric import Metric, Sample, labels_text
 from understudy_controlplane.api.exported.source import Source, counted, one
+from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.guards import breaker_limit, lately_quarantined, quarantine_limit
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.detect.silence import fallen_silent
@@ -93,7 +94,11 @@ FLEET: tuple[Metric[Source], ...] = (
     Metric(
         "lemons", "Nodes whose lemon score is over the limit.", one(lambda s: len(lemons(s.snapshot, s.config.lemon)))
     ),
-    Metric("spares_wanted", "Spares that the configuration asks for.", one(lambda s: s.config.spares.count)),
+    Metric(
+        "spares_wanted",
+        "Spares that the pool is to hold: as configured, or as an operator has set.",
+        one(lambda s: spares.wanted(s.snapshot, s.config.spares)),
+    ),
     Metric("spares_held", "Nodes in the spare pool.", one(lambda s: sum(node.is_spare for node in s.nodes))),
     Metric("spares_ready", "Nodes in the spare pool that a gang could move to now.", one(_spares_ready)),
     Metric(
