@@ -40,9 +40,9 @@ class _NoToken(Exception):
 
 
 class MungeAuth(httpx.Auth):
-    """Begins without a token, and gets one where a request is refused for want of it."""
-
-    requires_response_body = True
+    """Begins without a token, and gets one where a request is refused for want of it. It reads the answers to its own
+    requests alone: a stream of events has no end.
+    """
 
     def __init__(self, url: str, socket: Path | None = None) -> None:
         """`url`: of the control plane. `socket`: of munged; without it MUNGE's own default."""
@@ -91,6 +91,7 @@ class MungeAuth(httpx.Auth):
 def _decoded(response: httpx.Response, kind: type[T]) -> T:
     """Raises _NoToken."""
     try:
+        response.read()
         if response.is_success:
             return msgspec.json.decode(response.content, type=kind)
         raise _NoToken(msgspec.json.decode(response.content, type=_Refused).detail)

@@ -215,6 +215,18 @@ class TestCommand:
             client.items("/v1/jobs", dict)
 
 
+def test_a_stream_of_events_is_not_read_to_its_end_first(site: Site) -> None:
+    """It has none."""
+
+    def endless() -> Iterator[bytes]:
+        yield b'id: 1\ndata: {"kind": "decision"}\n\n'
+        pytest.fail("read on before the first event was taken")
+
+    answer = httpx.MockTransport(lambda _request: httpx.Response(200, content=endless()))
+    with Client("http://testserver", transport=answer) as client:
+        assert next(client.lines("/v1/events", {}, {})) == "id: 1"
+
+
 class Stream:
     def get_extra_info(self, _name: str) -> tuple[str, int]:
         return "testserver", 80

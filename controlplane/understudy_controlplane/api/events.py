@@ -231,7 +231,7 @@ async def _open(
     asked: Cursor | None,
     admit: Callable[[], Awaitable[object]],
 ) -> Response:
-    who = f"token {identity.token}" if identity.token else identity.address
+    who = f"token {identity.token}" if identity.token else identity.label or identity.address
     refusal = feed.enter(who)
     if refusal is not None:
         return refusal
