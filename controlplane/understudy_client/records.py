@@ -5,6 +5,8 @@ Times are seconds since the Unix epoch. `docs/api.md` describes the fields.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -186,3 +188,14 @@ class RequestState(msgspec.Struct, frozen=True):
     why: str
     decision: int | None = None
     recovery: int | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """A node or job: what it is now, in one line and as `GET /v1/nodes/N` shows it, and the newest records about it."""
+
+    is_now: str
+    record: dict[str, Any]
+    incidents: tuple[Incident, ...]
+    recoveries: tuple[Recovery, ...]
+    requests: tuple[RequestState, ...]
+    decisions: tuple[Decision, ...]

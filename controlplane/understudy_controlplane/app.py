@@ -27,6 +27,7 @@ from understudy_controlplane.access.user_tokens import UserTokens
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.events import EventFeed, events_router
+from understudy_controlplane.api.explain import explain_router
 from understudy_controlplane.api.job_requests import JobRequestDependencies, job_requests_router
 from understudy_controlplane.api.jobs import jobs_router
 from understudy_controlplane.api.metrics import metrics_router
@@ -80,6 +81,17 @@ from understudy_controlplane.store.tokens import TokenStore
 REFERENCE = Path(__file__).with_name("api") / "reference.html"
 
 LOOP_END_SECONDS = 30.0
+
+READ_ROUTERS = (
+    status_router,
+    nodes_router,
+    jobs_router,
+    recoveries_router,
+    requests_router,
+    observed_router,
+    spares_router,
+    explain_router,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +228,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.include_router(user_tokens_router(UserTokenDependencies(config.access, decode, challenges, users, clock)))
     app.include_router(launchers_router(core.reports, core.launchers, admission))
     readers = [Depends(admission.admit_reader)]
-    for router in (
-        status_router,
-        nodes_router,
-        jobs_router,
-        recoveries_router,
-        requests_router,
-        observed_router,
-        spares_router,
-    ):
+    for router in READ_ROUTERS:
         app.include_router(router(reads), dependencies=readers)
     events = EventFeed(EventStore(reads.engine), reads.events, clock, config.limits)
     app.include_router(events_router(events, admission))

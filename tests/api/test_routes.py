@@ -21,7 +21,7 @@ from tests.tokens import add_tokens, as_user, bearer, with_tokens
 from understudy_agent.wire import CheckpointShard, Collective, FirstStep, RankStarted, RankWindow
 from understudy_controlplane.api.status import CAUSE_AT
 from understudy_controlplane.app import Outside, compose
-from understudy_controlplane.cli.explained_subject import explain_job, explain_node, lines
+from understudy_controlplane.cli.explained_subject import lines
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
@@ -169,6 +169,10 @@ def test_another_users_jobs_do_not_exist_for_a_user(rehearsal: Rehearsal, get: A
     assert (status["problems"], status["slurm"]["error"], status["loop"]["error"]) == (None, "", "")
 
 
+def explained(client: understudy_client.Client, what: str) -> list[str]:
+    return list(lines(client.get(f"/v1/explain/{what}", understudy_client.Explanation)))
+
+
 def test_a_users_job_is_explained_to_them(rehearsal: Rehearsal) -> None:
     app = as_user_of(rehearsal, owner(rehearsal))
 
@@ -177,7 +181,11 @@ def test_a_users_job_is_explained_to_them(rehearsal: Rehearsal) -> None:
         return httpx.Response(found.status_code, content=found.content)
 
     with understudy_client.Client("http://control-plane", "token", transport=httpx.MockTransport(answer)) as client:
-        job = list(lines(explain_job(client, 1)))
+        job = explained(client, "jobs/1")
+        with pytest.raises(understudy_client.RefusedError, match="job 2 is not known"):
+            explained(client, "jobs/2")
+        with pytest.raises(understudy_client.RefusedError, match="may not read"):
+            explained(client, "nodes/n3")
     assert job[0].endswith("restarted 1 times, managed"), job
     assert any(" pool n3 to n6: succeeded in " in line for line in job), job
 
@@ -225,7 +233,7 @@ def test_a_node_and_a_job_are_explained(rehearsal: Rehearsal) -> None:
         return httpx.Response(found.status_code, content=found.content)
 
     with understudy_client.Client("http://control-plane", transport=httpx.MockTransport(answer)) as client:
-        node, job = list(lines(explain_node(client, "n3"))), list(lines(explain_job(client, 1)))
+        node, job = (explained(client, what) for what in ("nodes/n3", "jobs/1"))
     assert node[0].startswith("n3 is quarantined since "), node
     assert " in Slurm IDLE DRAIN: understudy: xid.79" in node[0]
     assert any(" quarantine (row 10): " in line for line in node), node

@@ -78,7 +78,7 @@ def jobs_router(deps: ReadDependencies) -> APIRouter:
     @router.get("/jobs/{job_id}")
     async def job(job_id: JobId, reader: Reader) -> Response:
         """The newest job of this id."""
-        return await deps.readers.read(lambda: _job(deps, JobFilter(job_id=job_id, user_id=reader.user_id)))
+        return await deps.readers.read(lambda: job_record(deps, JobFilter(job_id=job_id, user_id=reader.user_id)))
 
     @router.get("/jobs/{job_id}/ranks")
     async def ranks(job_id: JobId, query: Annotated[RanksQuery, Query()], reader: Reader) -> Response:
@@ -115,7 +115,7 @@ def _page(deps: ReadDependencies, query: JobsQuery, only: JobFilter) -> Response
     return page(records, numbers[-1] if len(records) == query.limit else None)
 
 
-def _job(deps: ReadDependencies, only: JobFilter) -> Record | Response:
+def job_record(deps: ReadDependencies, only: JobFilter) -> Record | Response:
     found = _jobs(deps, 1, ID_MAX, only)
     if not found:
         return job_unknown(only.job_id)

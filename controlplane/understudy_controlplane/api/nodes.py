@@ -76,7 +76,7 @@ def nodes_router(deps: ReadDependencies) -> APIRouter:
     @router.get("/nodes/{node}")
     async def node(node: NodeName) -> Response:
         """All that is known of a node: its agent, GPUs, ports and host, its score as a lemon."""
-        return await deps.readers.read(lambda: _node(deps, node))
+        return await deps.readers.read(lambda: node_record(deps, node))
 
     @router.get("/gpus")
     async def gpus(query: Annotated[GpusQuery, Query()]) -> Response:
@@ -153,7 +153,7 @@ def _gpus(deps: ReadDependencies, query: GpusQuery) -> Response:
     return timed_page(records, "last_seen_at", "id", query.limit)
 
 
-def _node(deps: ReadDependencies, name: str) -> Record | Response:
+def node_record(deps: ReadDependencies, name: str) -> Record | Response:
     snapshot = deps.pulse.snapshot
     if snapshot is None or name not in snapshot.nodes:
         return refuse(404, f"node {name} is not known", "GET /v1/nodes lists the nodes")

@@ -21,6 +21,7 @@ from understudy_agent.wire import (
     RestorePoint,
 )
 from understudy_controlplane.api.events import EVENTS
+from understudy_controlplane.api.explain import Explanation
 from understudy_controlplane.api.mode import ModeBody
 from understudy_controlplane.api.nodes import NodeSummary
 from understudy_controlplane.api.observed import Observed
@@ -67,6 +68,8 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/status": Status,
     "/v1/spares": Spares,
     "/v1/observed": Observed,
+    "/v1/explain/nodes/{node}": Explanation,
+    "/v1/explain/jobs/{job_id}": Explanation,
     "/v1/requests/{request}": RequestState,
     "/v1/reports": Acknowledgement,
     "/v1/launchers": LauncherAnswer,

@@ -126,16 +126,16 @@ def _found(deps: ReadDependencies, only: RecoveryFilter) -> Record | Response:
     found = deps.stores.recoveries.newest(1, only=only)
     if not found:
         return refuse(404, f"there is no recovery {only.id}", "GET /v1/recoveries lists the recoveries")
-    return _recovery(deps, found[0])
+    return recovery_record(deps, found[0])
 
 
 def _recoveries(deps: ReadDependencies, query: RecoveriesQuery, user_id: int | None) -> Response:
     only = RecoveryFilter(query.status, query.kind, query.job, query.node, user_id)
     newest = deps.stores.recoveries.newest(query.limit, query.before, only)
-    return numbered_page([_recovery(deps, one) for one in newest], query.limit)
+    return numbered_page([recovery_record(deps, one) for one in newest], query.limit)
 
 
-def _recovery(deps: ReadDependencies, recovery: Recovery) -> Record:
+def recovery_record(deps: ReadDependencies, recovery: Recovery) -> Record:
     plan, job = recovery.plan, job_of(recovery.plan)
     row: Record = {
         "id": recovery.id,

@@ -48,32 +48,32 @@ def requests_router(deps: ReadDependencies) -> APIRouter:
     @router.get("/requests")
     async def requests(query: Annotated[RequestsQuery, Query()], reader: Reader) -> Response:
         """Operators' requests, and what became of each. To a user of the cluster: their own."""
-        only = RequestFilter(node=query.node, by=_only_by(reader))
+        only = RequestFilter(node=query.node, by=only_by(reader))
         return await deps.readers.read(lambda: _page(deps, query, only))
 
     @router.get("/requests/{request}")
     async def request(request: RequestId, reader: Reader) -> Response:
         """A request: whether it waits and why, or the decision that answered it."""
-        return await deps.readers.read(lambda: _request(deps, RequestFilter(id=request, by=_only_by(reader))))
+        return await deps.readers.read(lambda: _request(deps, RequestFilter(id=request, by=only_by(reader))))
 
     return router
 
 
 def _page(deps: ReadDependencies, query: RequestsQuery, only: RequestFilter) -> Response:
-    found = _requests(deps, query.limit, query.before, only)
+    found = request_states(deps, query.limit, query.before, only)
     return page(found, found[-1].id if len(found) == query.limit else None)
 
 
-def _only_by(reader: Identity) -> str | None:
+def only_by(reader: Identity) -> str | None:
     return None if reader.user_id is None else reader.label
 
 
 def _request(deps: ReadDependencies, only: RequestFilter) -> RequestState | Response:
-    found = _requests(deps, 1, ID_MAX, only)
+    found = request_states(deps, 1, ID_MAX, only)
     return found[0] if found else refuse(404, f"there is no request {only.id}", "GET /v1/requests lists the requests")
 
 
-def _requests(deps: ReadDependencies, limit: int, before: int, only: RequestFilter) -> list[RequestState]:
+def request_states(deps: ReadDependencies, limit: int, before: int, only: RequestFilter) -> list[RequestState]:
     return [_shown(deps, row) for row in deps.queries.requests(limit, before, only)]
 
 

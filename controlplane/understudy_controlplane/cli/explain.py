@@ -12,8 +12,7 @@ from understudy_controlplane.cli.options import config_option, config_or_default
 from understudy_controlplane.cli.output import console, one_line, print_json
 
 if TYPE_CHECKING:
-    from understudy_client import Client
-    from understudy_controlplane.cli.explained_subject import Explained
+    from understudy_client import Client, Explanation
 
 code_argument = click.argument("code", type=int)
 
@@ -28,9 +27,9 @@ def explain() -> None:
 @connected
 def explain_one_node(client: Client, as_json: bool, name: str) -> None:
     """What a node is now, and why: incidents, recoveries, requests, and decisions, with what guards held back."""
-    from understudy_controlplane.cli.explained_subject import explain_node
+    from understudy_client import Explanation
 
-    _print_explained(explain_node(client, name), as_json)
+    _print_explained(client.get(f"/v1/explain/nodes/{name}", Explanation), as_json)
 
 
 @explain.command("job")
@@ -38,12 +37,12 @@ def explain_one_node(client: Client, as_json: bool, name: str) -> None:
 @connected
 def explain_one_job(client: Client, as_json: bool, number: int) -> None:
     """The same of a job."""
-    from understudy_controlplane.cli.explained_subject import explain_job
+    from understudy_client import Explanation
 
-    _print_explained(explain_job(client, number), as_json)
+    _print_explained(client.get(f"/v1/explain/jobs/{number}", Explanation), as_json)
 
 
-def _print_explained(explained: Explained, as_json: bool) -> None:
+def _print_explained(explained: Explanation, as_json: bool) -> None:
     from understudy_controlplane.cli.explained_subject import lines
 
     if as_json:

@@ -2,84 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from understudy_controlplane.cli.output import date
 
 if TYPE_CHECKING:
-    from understudy_client import Client, Decision, Incident, Record, Recovery, RequestState
-
-NEWEST = 10
-FORBIDDEN = 403
-
-T = TypeVar("T")
+    from understudy_client import Decision, Explanation, Recovery
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
-    is_now: str
-    """One line."""
-    record: Record
-    incidents: list[Incident]
-    recoveries: list[Recovery]
-    requests: list[RequestState]
-    decisions: list[Decision]
-
-
-def explain_node(client: Client, name: str) -> Explained:
-    from understudy_client import Decision, Incident, Recovery, RequestState
-
-    record = client.get(f"/v1/nodes/{name}", dict)
-    slurm = record["slurm"]
-    there = f"in Slurm {slurm['state']} {' '.join(slurm['flags'])}".rstrip() if slurm else "not in Slurm"
-    reason = f": {slurm['reason']}" if slurm and slurm["reason"] else ""
-    state = f"{record['state']}{' (spare)' if record['spare'] else ''}"
-    return Explained(
-        f"{name} is {state} since {date(record['since'])}, {there}{reason}",
-        record,
-        client.items("/v1/incidents", Incident, NEWEST, subject=name, open=True),
-        client.items("/v1/recoveries", Recovery, NEWEST, node=name),
-        client.items("/v1/requests", RequestState, NEWEST, node=name),
-        client.items("/v1/decisions", Decision, NEWEST, subject=name),
-    )
-
-
-def explain_job(client: Client, number: int) -> Explained:
-    from understudy_client import Decision, Incident, Recovery
-
-    record = client.get(f"/v1/jobs/{number}", dict)
-    managed = "managed" if record["managed"] else "not managed: Understudy never touches it"
-    incidents = _of_viewers(lambda: client.items("/v1/incidents", Incident, NEWEST, subject=_gang(record), open=True))
-    return Explained(
-        f"job {number} of {record['user']} is {record['state']}, restarted {record['restart_count']} times, {managed}",
-        record,
-        incidents,
-        client.items("/v1/recoveries", Recovery, NEWEST, job=number),
-        [],
-        _of_viewers(lambda: client.items("/v1/decisions", Decision, NEWEST, subject=f"job {number}")),
-    )
-
-
-def _of_viewers(read: Callable[[], list[T]]) -> list[T]:
-    """Empty to users of the cluster: they see their jobs and the recoveries of these."""
-    from understudy_client import RefusedError
-
-    try:
-        return read()
-    except RefusedError as error:
-        if error.status != FORBIDDEN:
-            raise
-        return []
-
-
-def _gang(job: Record) -> str:
-    """The subject of incidents about it."""
-    return f"{job['cluster']}/{job['job_id']}@{job['submit_at']}"
-
-
-def lines(explained: Explained) -> Iterator[str]:
+def lines(explained: Explanation) -> Iterator[str]:
     yield explained.is_now
     yield from _section("open incidents", [f"{one.id} {one.rule}: {one.summary}" for one in explained.incidents])
     yield from _section("newest recoveries", [_recovery(one) for one in explained.recoveries])

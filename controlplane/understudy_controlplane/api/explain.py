@@ -1,0 +1,102 @@
+"""Routes that explain a node or a job: what it is now, what was done about it and why, and what holds back the rest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+from fastapi import APIRouter, Depends, Response
+
+from understudy_controlplane.access.admission import Reader
+from understudy_controlplane.api.dependencies import JobId, NodeName, ReadDependencies
+from understudy_controlplane.api.jobs import job_record
+from understudy_controlplane.api.nodes import node_record
+from understudy_controlplane.api.pages import known_parameters
+from understudy_controlplane.api.recoveries import recovery_record
+from understudy_controlplane.api.requests import RequestState, only_by, request_states
+from understudy_controlplane.fleet.identity import Identity
+from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.operator import job_subject
+from understudy_controlplane.store.database import ID_MAX
+from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record, RequestFilter
+from understudy_controlplane.store.recoveries import RecoveryFilter
+
+NEWEST = 10
+"""Of each kind of record."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """`is_now` is one line for people, `record` the node or job; open incidents, and the newest of the other records.
+    Users of the cluster see the job, its recoveries and their own requests.
+    """
+
+    is_now: str
+    record: Record
+    incidents: list[Record]
+    recoveries: list[Record]
+    requests: list[RequestState]
+    decisions: list[Record]
+
+
+def explain_router(deps: ReadDependencies) -> APIRouter:
+    router = APIRouter(prefix="/v1/explain", dependencies=[Depends(known_parameters)])
+
+    @router.get("/nodes/{node}")
+    async def node(node: NodeName) -> Response:
+        """A node, with its open incidents and the newest recoveries, requests and decisions about it."""
+        return await deps.readers.read(lambda: _of_node(deps, node))
+
+    @router.get("/jobs/{job_id}")
+    async def job(job_id: JobId, reader: Reader) -> Response:
+        """The newest job of this id, with the same."""
+        return await deps.readers.read(lambda: _of_job(deps, job_id, reader))
+
+    return router
+
+
+def _of_node(deps: ReadDependencies, name: str) -> Explanation | Response:
+    record = node_record(deps, name)
+    if isinstance(record, Response):
+        return record
+    slurm = record["slurm"]
+    there = f"in Slurm {slurm['state']} {' '.join(slurm['flags'])}".rstrip() if slurm else "not in Slurm"
+    reason = f": {slurm['reason']}" if slurm and slurm["reason"] else ""
+    since = datetime.fromtimestamp(record["since"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+    is_now = f"{name} is {record['state']}{' (spare)' if record['spare'] else ''} since {since}, {there}{reason}"
+    return Explanation(
+        is_now,
+        record,
+        _incidents(deps, name),
+        _recoveries(deps, RecoveryFilter(node=name)),
+        request_states(deps, NEWEST, ID_MAX, RequestFilter(node=name)),
+        _decisions(deps, name),
+    )
+
+
+def _of_job(deps: ReadDependencies, job_id: int, reader: Identity) -> Explanation | Response:
+    record = job_record(deps, JobFilter(job_id=job_id, user_id=reader.user_id))
+    if isinstance(record, Response):
+        return record
+    managed = "managed" if record["managed"] else "not managed: Understudy never touches it"
+    restarted = f"restarted {record['restart_count']} times"
+    is_now = f"job {job_id} of {record['user']} is {record['state']}, {restarted}, {managed}"
+    recoveries = _recoveries(deps, RecoveryFilter(job_id=job_id, user_id=reader.user_id))
+    requests = request_states(deps, NEWEST, ID_MAX, RequestFilter(node=job_subject(job_id), by=only_by(reader)))
+    if reader.user_id is not None:
+        return Explanation(is_now, record, [], recoveries, requests, [])
+    gang = str(JobKey(record["cluster"], job_id, record["submit_at"]))
+    return Explanation(
+        is_now, record, _incidents(deps, gang), recoveries, requests, _decisions(deps, job_subject(job_id))
+    )
+
+
+def _incidents(deps: ReadDependencies, subject: str) -> list[Record]:
+    return deps.queries.incidents(NEWEST, only=IncidentFilter(open=True, subject=subject))
+
+
+def _recoveries(deps: ReadDependencies, only: RecoveryFilter) -> list[Record]:
+    return [recovery_record(deps, one) for one in deps.stores.recoveries.newest(NEWEST, only=only)]
+
+
+def _decisions(deps: ReadDependencies, subject: str) -> list[Record]:
+    return deps.queries.decisions(NEWEST, only=DecisionFilter(subject=subject))
