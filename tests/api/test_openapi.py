@@ -25,6 +25,7 @@ from tests.new_database import new_database
 from tests.tokens import add_tokens, as_user, bearer
 from understudy_agent.wire import Refusal
 from understudy_controlplane.access.admission import Admission
+from understudy_controlplane.api.openapi import ANSWERED, LISTED, describe
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.ingest.answers import CODES, ErrorCode
@@ -68,6 +69,7 @@ class Operation:
     method: str
     path: str
     parameters: tuple[dict[str, Any], ...]
+    answers: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
         made.end_waits()  # a stream of events ends at once
         add_tokens(made.engine, ["n1"])
         operations = tuple(
-            Operation(method.upper(), path, tuple(operation.get("parameters", ())))
-            for path, methods in made.app.openapi()["paths"].items()
+            Operation(method.upper(), path, tuple(operation.get("parameters", ())), operation["responses"])
+            for path, methods in describe(made.app.openapi())["paths"].items()
             for method, operation in methods.items()
         )
         assert len(operations) > 20
@@ -116,6 +118,23 @@ def send(plane: Plane, operation: Operation, data: st.DataObject, headers: dict[
     return plane.client.request(operation.method, path, params=query, headers=headers, **content)
 
 
+def assert_documented(operation: Operation, answer: httpx2.Response) -> None:
+    """Its status, its media type, and its model, where it has one."""
+    media_type = answer.headers["content-type"].partition(";")[0]
+    assert media_type in operation.answers[str(answer.status_code)]["content"]
+    if operation.path in ANSWERED:
+        msgspec.json.decode(answer.content, type=ANSWERED[operation.path])
+    if operation.path in LISTED:
+        for record in msgspec.json.decode(answer.content)["items"]:
+            msgspec.convert(record, type=LISTED[operation.path])
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/status", "/v1/nodes", "/healthz", "/v1/decisions"])
+def test_what_is_read_most_is_answered_as_documented(plane: Plane, path: str) -> None:
+    (operation,) = (one for one in plane.operations if (one.method, one.path) == ("GET", path))
+    assert_documented(operation, plane.client.get(path, headers=bearer(Role.VIEWER)))
+
+
 @pytest.mark.parametrize("role", [None, *Role])
 def test_no_request_makes_the_server_fail(plane: Plane, role: Role | None) -> None:
     headers = bearer(role, "n1" if role is Role.NODE else "") if role else {}
@@ -133,8 +152,9 @@ def test_no_request_makes_the_server_fail(plane: Plane, role: Role | None) -> No
             assert answer.headers["content-type"] == "application/problem+json"
             assert problem.detail, "a refusal names its cause"
             assert (problem.status, ErrorCode(problem.code)) == (answer.status_code, problem.code)
-        elif role is None:
-            assert operation.path in OPEN_TO_ALL
+        else:
+            assert role is not None or operation.path in OPEN_TO_ALL
+            assert_documented(operation, answer)
 
     run()
 

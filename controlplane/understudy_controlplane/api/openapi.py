@@ -97,6 +97,7 @@ EXAMPLES: dict[type[msgspec.Struct], msgspec.Struct] = {
 }
 
 EVENTS_PATH = "/v1/events"
+METRICS_PATH, METRICS = "/metrics", "text/plain"
 
 _MODELS = {Event, *SENT.values(), *ANSWERED.values(), *LISTED.values(), *EXAMPLES, Accepted}
 
@@ -132,6 +133,9 @@ def _describe(operation: Document, method: str, path: str) -> None:
         answers["200"] = _content("The same, of a dry run: nothing is stored.", Accepted)
     elif path == EVENTS_PATH:
         answers["200"] = _content("Events, each as `data` of a server-sent event.", Event, EVENTS)
+    elif path == METRICS_PATH:
+        text = {METRICS: {"schema": {"type": "string"}}}
+        answers["200"] = {"description": "Metrics in the text format of Prometheus.", "content": text}
     elif path in ANSWERED:
         answers["200"] = _content("The answer.", ANSWERED[path])
     elif path in LISTED or any(one["name"] == "cursor" for one in operation.get("parameters", ())):
