@@ -134,6 +134,33 @@ class Observed(msgspec.Struct, frozen=True):
     ready: tuple[str, ...]
 
 
+class Count(msgspec.Struct, frozen=True):
+    name: str
+    count: int
+
+
+class RecoveryCount(msgspec.Struct, frozen=True):
+    kind: str
+    status: str
+    count: int
+    median_seconds: float
+
+
+class FleetReport(msgspec.Struct, frozen=True):
+    """What happened in a span of time."""
+
+    since: float
+    until: float
+    incidents: tuple[Count, ...]
+    incidents_open: int
+    recoveries: tuple[RecoveryCount, ...]
+    seconds_lost: float
+    quarantines: tuple[Count, ...]
+    worst_nodes: tuple[Count, ...]
+    held_back: tuple[Count, ...]
+    observed: tuple[RuleRecord, ...]
+
+
 class Ticket(msgspec.Struct, frozen=True):
     id: int
     node: str

@@ -38,6 +38,7 @@ from understudy_controlplane.api.openapi import describe
 from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.recoveries import recoveries_router
+from understudy_controlplane.api.report import report_router
 from understudy_controlplane.api.request_limits import RequestLimits
 from understudy_controlplane.api.requests import requests_router
 from understudy_controlplane.api.spares import SpareDependencies, spare_requests_router, spares_router
@@ -90,6 +91,7 @@ READ_ROUTERS = (
     requests_router,
     observed_router,
     spares_router,
+    report_router,
     explain_router,
 )
 

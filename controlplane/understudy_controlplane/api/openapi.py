@@ -26,6 +26,7 @@ from understudy_controlplane.api.mode import ModeBody
 from understudy_controlplane.api.nodes import NodeSummary
 from understudy_controlplane.api.observed import Observed
 from understudy_controlplane.api.operator_requests import Accepted, HoldBody, MoveBody, PauseBody, RequestBody
+from understudy_controlplane.api.report import FleetReport
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.spares import SizeBody, Spares
 from understudy_controlplane.api.status import Health, Readiness, Status
@@ -45,7 +46,7 @@ GROUPS = {
     "nodes": "Agents and launchers.",
     "service": "The control plane itself.",
 }
-RECORD = ("events", "observed", "incidents", "decisions", "recoveries", "tickets", "explain")
+RECORD = ("report", "events", "observed", "incidents", "decisions", "recoveries", "tickets", "explain")
 AGENTS = ("reports", "launchers", "restore-point", "challenge", "node-token", "enrolment")
 
 SENT: dict[str, type[msgspec.Struct]] = {
@@ -67,6 +68,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/readyz": Readiness,
     "/v1/status": Status,
     "/v1/spares": Spares,
+    "/v1/report": FleetReport,
     "/v1/observed": Observed,
     "/v1/explain/nodes/{node}": Explanation,
     "/v1/explain/jobs/{job_id}": Explanation,
