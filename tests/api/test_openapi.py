@@ -178,6 +178,8 @@ def test_the_document_has_models_for_bodies_and_answers_groups_and_who_may_ask(p
                 "$ref": "#/components/schemas/Refusal"
             }
             assert bool(operation["security"]) == (path not in {*OPEN_TO_ALL, "/v1/node-token", "/v1/user-token"}), path
+            if method == "get" and path.startswith("/v1/"):
+                assert "$ref" in json.dumps(operation["responses"]["200"]), f"{path} has no model"
             if method == "post" and path != "/v1/enrolment":
                 assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"], path
     named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(described)))

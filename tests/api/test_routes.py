@@ -18,7 +18,9 @@ from tests import builders as b
 from tests.new_database import new_database
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, as_user, bearer, with_tokens
+from understudy_agent import wire
 from understudy_agent.wire import CheckpointShard, Collective, FirstStep, RankStarted, RankWindow
+from understudy_controlplane.api import openapi
 from understudy_controlplane.api.status import CAUSE_AT
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.cli.explained_subject import lines
@@ -223,6 +225,24 @@ def test_the_client_reads_every_record(get: Any, path: str, kind: type[msgspec.S
     answer = get(path)
     records = answer.get("items", [answer])
     assert len(msgspec.convert(records, list[kind])) == len(records) > 0  # type: ignore[valid-type]  # kind is a type
+
+
+MODELS = {**openapi.ANSWERED, **openapi.LISTED}
+READ = {path: kind for path, kind in MODELS.items() if path.startswith("/v1/") and kind.__module__ != wire.__name__}
+
+
+@pytest.mark.parametrize("path", [path for path in READ if path not in ("/v1/user-token",)])
+def test_each_answer_is_what_its_model_says_and_no_more(rehearsal: Rehearsal, get: Any, path: str) -> None:
+    """A field that the model does not have would be lost on the way through it."""
+    if not rehearsal.control_plane.stores.repairs.tickets(1):
+        rehearsal.control_plane.stores.repairs.open_ticket("n9-1", "n9", {"why": "broken"}, b.NOW)
+        rehearsal.control_plane.stores.fleet.add_intent("resume", "fire is out", "alice", b.NOW)
+    inside = {"node": "n3", "job_id": 1, "incident": 1, "decision": 1, "recovery": 2, "ticket": 1, "request": 1}
+    answer = get(path.format(**inside))
+    records = answer["items"] if path in openapi.LISTED else [answer]
+    assert records
+    for record in records:
+        assert msgspec.to_builtins(msgspec.convert(record, READ[path])) == record
 
 
 def test_a_node_and_a_job_are_explained(rehearsal: Rehearsal) -> None:

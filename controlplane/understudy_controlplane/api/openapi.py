@@ -26,13 +26,27 @@ from understudy_controlplane.api.mode import ModeBody
 from understudy_controlplane.api.nodes import NodeSummary
 from understudy_controlplane.api.observed import Observed
 from understudy_controlplane.api.operator_requests import Accepted, HoldBody, MoveBody, PauseBody, RequestBody
+from understudy_controlplane.api.records import (
+    CheckpointRecord,
+    DecisionRecord,
+    GpuRecord,
+    IncidentRecord,
+    JobRecord,
+    NodeRecord,
+    RankRecord,
+    RecoveryRecord,
+    TicketRecord,
+)
 from understudy_controlplane.api.report import FleetReport
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.spares import SizeBody, Spares
 from understudy_controlplane.api.status import Health, Readiness, Status
 from understudy_controlplane.api.user_tokens import UserToken, UserTokenRequest
 from understudy_controlplane.config import Mode
-from understudy_controlplane.fleet.event import Event
+from understudy_controlplane.fleet.decision import Action, Because
+from understudy_controlplane.fleet.event import Event, EventKind
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import Outcome, Verb
 from understudy_controlplane.ingest.answers import JSON, PROBLEM
 
 Document = dict[str, Any]
@@ -73,6 +87,12 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/explain/nodes/{node}": Explanation,
     "/v1/explain/jobs/{job_id}": Explanation,
     "/v1/requests/{request}": RequestState,
+    "/v1/nodes/{node}": NodeRecord,
+    "/v1/jobs/{job_id}": JobRecord,
+    "/v1/incidents/{incident}": IncidentRecord,
+    "/v1/decisions/{decision}": DecisionRecord,
+    "/v1/recoveries/{recovery}": RecoveryRecord,
+    "/v1/tickets/{ticket}": TicketRecord,
     "/v1/reports": Acknowledgement,
     "/v1/launchers": LauncherAnswer,
     "/v1/restore-point": RestorePoint,
@@ -81,8 +101,19 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/enrolment": NodeToken,
     "/v1/user-token": UserToken,
 }
-LISTED: dict[str, type[msgspec.Struct]] = {"/v1/nodes": NodeSummary, "/v1/requests": RequestState}
-"""Records of lists with a model of their own."""
+LISTED: dict[str, type[msgspec.Struct]] = {
+    "/v1/nodes": NodeSummary,
+    "/v1/requests": RequestState,
+    "/v1/jobs": JobRecord,
+    "/v1/jobs/{job_id}/ranks": RankRecord,
+    "/v1/checkpoints": CheckpointRecord,
+    "/v1/gpus": GpuRecord,
+    "/v1/incidents": IncidentRecord,
+    "/v1/decisions": DecisionRecord,
+    "/v1/recoveries": RecoveryRecord,
+    "/v1/tickets": TicketRecord,
+}
+"""Records of lists."""
 
 EXAMPLES: dict[type[msgspec.Struct], msgspec.Struct] = {
     Refusal: Refusal(
@@ -91,6 +122,24 @@ EXAMPLES: dict[type[msgspec.Struct], msgspec.Struct] = {
         "node_state",
         "c2 is retired: hold would change nothing",
         "docs/repair-cycle.md shows which request fits which state",
+    ),
+    Accepted: Accepted(17, "c2", Verb.HOLD, Outcome.WILL_ACT, "c2 is drained within seconds"),
+    Event: Event(EventKind.RECOVERY_STEP, 1763884801.5, 9, "recovery 9", ("c2",), 17, "requeue_job done: restart 1"),
+    DecisionRecord: DecisionRecord(
+        id=41,
+        at=1763884800.2,
+        table_row=10,
+        rule="xid.79",
+        subject="c2",
+        action=Action.QUARANTINE,
+        because=Because.RULE,
+        reason="the GPU has fallen off the bus; job 17 moves to c9",
+        from_state=NodeState.IN_SERVICE,
+        to_state=NodeState.QUARANTINED,
+        evidence={"xid": 79},
+        incident=7,
+        recovery=9,
+        request=None,
     ),
     RequestBody: RequestBody("the fan is loud", dry_run=True),
     HoldBody: HoldBody("new cables", for_seconds=14400.0),
@@ -140,8 +189,8 @@ def _describe(operation: Document, method: str, path: str) -> None:
         answers["200"] = {"description": "Metrics in the text format of Prometheus.", "content": text}
     elif path in ANSWERED:
         answers["200"] = _content("The answer.", ANSWERED[path])
-    elif path in LISTED or any(one["name"] == "cursor" for one in operation.get("parameters", ())):
-        answers["200"] = {"description": "A page.", "content": {JSON: {"schema": _page(LISTED.get(path))}}}
+    elif path in LISTED:
+        answers["200"] = {"description": "A page.", "content": {JSON: {"schema": _page(LISTED[path])}}}
 
 
 def _group(method: str, path: str) -> str:
@@ -163,13 +212,12 @@ def _reference(kind: type[msgspec.Struct]) -> Document:
     return {"$ref": f"#/components/schemas/{kind.__name__}"}
 
 
-def _page(kind: type[msgspec.Struct] | None) -> Document:
-    record = _reference(kind) if kind else {"type": "object"}
+def _page(kind: type[msgspec.Struct]) -> Document:
     return {
         "type": "object",
         "required": ["items", "next"],
         "properties": {
-            "items": {"type": "array", "items": record},
+            "items": {"type": "array", "items": _reference(kind)},
             "next": {"type": ["string", "integer", "null"], "description": "`cursor` of the next page; null: none."},
         },
     }

@@ -1,0 +1,248 @@
+"""Models of the records that the routes to read show, for the OpenAPI document. A test holds the answers against them.
+
+Times are seconds since the epoch. Evidence, details and bodies of tickets are for people: their keys differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from understudy_agent.wire import Gpu, Host, Port
+from understudy_controlplane.fleet.decision import Action, Because
+from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RecoveryStep
+from understudy_controlplane.fleet.subject import SubjectKind
+from understudy_controlplane.fleet.suspicion import SuspicionCause
+from understudy_controlplane.plan.ettr import Ettr
+
+
+class NodeInSlurm(msgspec.Struct, frozen=True):
+    state: str
+    flags: list[str]
+    reason: str
+    reason_user: str
+    weight: int
+
+
+class NodeSuspicion(msgspec.Struct, frozen=True):
+    cause: SuspicionCause
+    since: float
+
+
+class LemonScore(msgspec.Struct, frozen=True):
+    score: float
+    faults: float
+    agent_losses: float
+    xid_kinds: float
+    outages: float
+    single_node_failures: float
+    multi_node_failures: float
+    excluded_by: float
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """`row` is the row of the table that the node entered last; `slurm` is null where Slurm does not show it."""
+
+    name: str
+    state: NodeState
+    since: float
+    row: int
+    suspicions: list[NodeSuspicion]
+    spare: bool
+    boot_id: str
+    heard_at: float | None
+    agent_problems: list[str]
+    slurm: NodeInSlurm | None
+    jobs: list[int]
+    gpus: list[Gpu]
+    ports: list[Port]
+    host: Host | None
+    nvml_silent_seconds: float
+    ports_silent_seconds: float
+    host_silent_seconds: float
+    lemon: LemonScore
+
+
+class GpuRecord(msgspec.Struct, frozen=True):
+    """A GPU that was seen in a node. `faults` are incidents of it there."""
+
+    uuid: str
+    node: str
+    serial: str
+    name: str
+    bus_id: str
+    first_seen_at: float
+    last_seen_at: float
+    faults: int
+    board_part_number: str
+
+
+class AttemptRecord(msgspec.Struct, frozen=True):
+    restart_count: int
+    launch: int
+    nodes: list[str]
+    running_at: float | None
+    ended_at: float | None
+    restore_step: int | None
+    restore_path: str
+    restore_at: float | None
+    restore_why: str
+    last_step: int | None
+    last_step_at: float | None
+
+
+class LaunchRecord(msgspec.Struct, frozen=True):
+    """As the job's launcher reported it; `table_row` to `ended_at` are null while it runs."""
+
+    restart_count: int
+    launch: int
+    seats: list[str]
+    spares: list[str]
+    at: float
+    table_row: str | None
+    cause: str | None
+    reason: str | None
+    progressed: bool | None
+    ended_at: float | None
+
+
+class JobRecord(msgspec.Struct, frozen=True):
+    cluster: str
+    job_id: int
+    submit_at: int
+    user: str
+    user_id: int
+    name: str
+    managed: bool
+    state: str
+    restart_count: int
+    seen_at: float
+    attempts: list[AttemptRecord]
+    launches: list[LaunchRecord]
+    paused: str
+    paused_until: float | None
+    ettr: Ettr | None
+
+
+class CollectiveRecord(msgspec.Struct, frozen=True):
+    name: str
+    sequence: int
+    entered_at: float
+    step: int | None
+    inside: bool
+
+
+class RankRecord(msgspec.Struct, frozen=True):
+    rank: int
+    node: str
+    role: str
+    gpu_index: int | None
+    last_step: int | None
+    collective: CollectiveRecord | None
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True):
+    cluster: str
+    job_id: int
+    submit_at: int
+    restart_count: int
+    launch: int
+    step: int
+    path: str
+    world_size: int
+    shards: int
+    size_bytes: int
+    at: float
+    complete: bool
+    suspect: str
+
+
+class FindingRecord(msgspec.Struct, frozen=True):
+    rule: str
+    signal: str
+    summary: str
+    evidence: dict[str, Any]
+    at: float
+
+
+class IncidentRecord(msgspec.Struct, frozen=True):
+    id: int
+    subject_kind: SubjectKind
+    subject: str
+    nodes: list[str]
+    rule: str
+    signal: Signal
+    summary: str
+    evidence: dict[str, Any]
+    detail: dict[str, Any] | None
+    fault_at: float
+    opened_at: float
+    closed_at: float | None
+    outcome: str
+    findings: list[FindingRecord]
+
+
+class DecisionRecord(msgspec.Struct, frozen=True):
+    id: int
+    at: float
+    table_row: int
+    rule: str
+    subject: str
+    action: Action
+    because: Because
+    reason: str
+    from_state: NodeState | None
+    to_state: NodeState | None
+    evidence: dict[str, Any]
+    incident: int | None
+    recovery: int | None
+    request: int | None
+
+
+class JobOfRecovery(msgspec.Struct, frozen=True):
+    cluster: str
+    job_id: int
+    submit_at: int
+
+
+class RecoveryRecord(msgspec.Struct, frozen=True):
+    """`launch` to `steps_lost` only where the recovery moves or restarts a gang."""
+
+    id: int
+    kind: RecoveryKind
+    status: RecoveryStatus
+    outcome: str
+    job: JobOfRecovery | None
+    restart_count: int
+    nodes: list[str]
+    spares: list[str]
+    seats: list[str]
+    fault_at: float
+    detected_at: float
+    decided_at: float
+    ended_at: float | None
+    approve_by: float | None
+    approved_by: str
+    phases_ms: dict[str, int]
+    steps: list[RecoveryStep]
+    launch: int | UnsetType = UNSET
+    hang: str | UnsetType = UNSET
+    last_step: int | UnsetType | None = UNSET
+    restore_step: int | UnsetType | None = UNSET
+    steps_lost: int | UnsetType | None = UNSET
+
+
+class TicketRecord(msgspec.Struct, frozen=True):
+    id: int
+    label: str
+    node: str
+    opened_at: float
+    sent_at: float | None
+    closed_at: float | None
+    acknowledged_at: float | None
+    acknowledged_by: str
+    body: dict[str, Any]
