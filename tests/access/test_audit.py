@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import event, insert
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from tests import builders as b
 from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.cli.audit import exported
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.recovery import QuarantinePlan, StepName
 from understudy_controlplane.simulate.slurm import VirtualSlurm
+from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import entries
 from understudy_controlplane.store.fleet import FleetStore
 
@@ -93,6 +96,37 @@ def test_the_database_itself_keeps_every_entry(plane: ControlPlane, change: str)
     with pytest.raises(DBAPIError, match="append-only"), plane.engine.begin() as connection:
         connection.exec_driver_sql(change)
     assert len(shown(plane)) == 1
+
+
+def add(plane: ControlPlane, number: int, action: str) -> None:
+    values = {"at": b.NOW, "who": "a", "role": "host", "address": "", "subject": "x", "reason": "", "before": {}}
+    with plane.engine.begin() as connection:
+        connection.execute(insert(tables.audit).values(id=number, action=action, after={}, **values))
+
+
+def test_an_export_goes_on_with_each_new_entry_also_after_the_database_was_away(plane: ControlPlane) -> None:
+    add(plane, 50, "first")
+    waits = iter(range(4))
+
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT", {}, Exception("away"))
+
+    def wait() -> None:
+        match next(waits):
+            case 0:
+                event.listen(plane.engine, "before_cursor_execute", fail)
+            case 1:
+                event.remove(plane.engine, "before_cursor_execute", fail)
+                add(plane, 49, "committed late")
+                add(plane, 51, "new")
+            case 3:
+                raise KeyboardInterrupt
+
+    found: list[Any] = []
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(one["action"] for one in exported(plane.engine, 0.0, wait))
+    assert found == ["first", "committed late", "new"]
+    assert [one["id"] for one in exported(plane.engine, 0.0, None)] == [49, 50, 51]
 
 
 def test_changes_of_tokens_are_exported_as_lines_of_json(tmp_path: Path, database: str) -> None:

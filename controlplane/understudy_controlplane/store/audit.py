@@ -41,9 +41,9 @@ class AuditStore:
                 append(connection, entry)
 
 
-def entries(engine: Engine, since: float) -> Iterator[dict[str, Any]]:
-    """Oldest first, a page in memory at a time."""
-    table, last = tables.audit, 0
+def entries(engine: Engine, since: float, after: int = 0) -> Iterator[dict[str, Any]]:
+    """Those whose id is above `after`, oldest first, a page in memory at a time."""
+    table, last = tables.audit, after
     while True:
         query = select(table).where(table.c.id > last, table.c.at >= since).order_by(table.c.id).limit(PAGE)
         with reading(engine) as connection:
