@@ -108,7 +108,6 @@ def test_the_demo_leaves_no_process(result: dict[str, Any]) -> None:
     assert leftovers() == []
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process(how: signal.Signals) -> None:
     # A shell starts what runs in the background with SIGINT ignored, and children inherit that.
@@ -122,9 +121,9 @@ def test_an_interrupted_demo_leaves_no_process(how: signal.Signals) -> None:
                 break
         assert leftovers()
         os.kill(demo.pid, how)
-        code = demo.wait(30)
+        code = demo.wait(90)
     assert code == (-signal.SIGKILL if how is signal.SIGKILL else 130)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while leftovers() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert leftovers() == []
