@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import NEED_TORCH
 from tests.contract.slurm_sides import REAL_SIDES
 from tests.new_database import new_database
 from tests.pythons import HOOK_VERSIONS, missing
@@ -31,10 +32,7 @@ settings.register_profile("test", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=10_000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("test")
 
-NEED_TORCH = ["agent/selfcheck/test_selfcheck.py", "hook/test_ddp.py", "launch/test_on_a_cluster.py"]
-"""`make unit` and `make check` install no training framework."""
-
-collect_ignore = [] if importlib.util.find_spec("torch") else NEED_TORCH
+collect_ignore = [] if importlib.util.find_spec("torch") else list(NEED_TORCH)
 
 STARTS_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"})
 """Audit events of Python (https://docs.python.org/3/library/audit_events.html)."""

@@ -25,7 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import REPOSITORY
+from tests import NEED_TORCH, REPOSITORY
 
 BUILD = Path(os.environ.get("UNDERSTUDY_BUILD", REPOSITORY / "build"))
 LOGS = BUILD / "test"
@@ -54,7 +54,11 @@ SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
 # Tests on clusters mostly wait for Slurm: more of them at once than the machine has cores.
 CLUSTERS = ("-n", "4", "--dist", "loadgroup")
 STAGES = {
-    "unit": Stage("not integration and not timed and not cluster", SIDE_BY_SIDE, depends_on_machine=False),
+    "unit": Stage(
+        "not integration and not timed and not cluster",
+        (*SIDE_BY_SIDE, *(f"--ignore=tests/{file}" for file in NEED_TORCH)),
+        depends_on_machine=False,
+    ),
     "patient": Stage("patient", SIDE_BY_SIDE, gives_way=True),
     "integration": Stage("integration and not patient and not timed and not cluster", SIDE_BY_SIDE),
     "new-seeds": Stage("simulations that no run has tried", gives_way=True, program="tests.simulate.new_seeds"),
@@ -141,6 +145,8 @@ def make_slurm_versions() -> bool:
 
 
 def main() -> int:
+    # Thousands of processes are started. Each would compile this project again, and pytest all of its tests.
+    os.environ["PYTHONDONTWRITEBYTECODE"] = ""
     names = [name for name in sys.argv[1:] if name in STAGES]
     arguments = [word for word in sys.argv[1:] if word not in STAGES]
     shutil.rmtree(FLAKY, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import functools
 import io
 import re
 import sys
@@ -69,8 +70,13 @@ KEYS = {
 }
 
 
-def log_calls() -> Iterator[tuple[str, ast.Call]]:
+@functools.cache
+def log_calls() -> list[tuple[str, ast.Call]]:
     """Where each line is logged, and the call that logs it."""
+    return list(find_log_calls())
+
+
+def find_log_calls() -> Iterator[tuple[str, ast.Call]]:
     for source in SOURCES:
         for path in sorted((REPOSITORY / source).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):

@@ -33,6 +33,9 @@ class WordList:
     words: list[Rule]
     names: list[Rule]
     exempt: tuple[str, ...]
+    any_word: re.Pattern[str]
+    any_name: re.Pattern[str]
+    """Find in one pass whether a text has any of them: most have none."""
 
     def applies_to(self, path: str) -> bool:
         return not path.startswith(self.exempt)
@@ -40,10 +43,15 @@ class WordList:
     def found(self, path: str, text: str) -> list[str]:
         """A line for each use: where, what, and what to write instead."""
         lines = []
-        for rules, normalised in ((self.words, in_words), (self.names, str)):
+        for rules, any_of_them, normalised in (
+            (self.words, self.any_word, in_words),
+            (self.names, self.any_name, str),
+        ):
             if any(True for rule in rules for _ in rule.found_in(normalised(path))):
                 lines.append(f"{path}: the file's name")
             content = normalised(text)
+            if not any_of_them.search(content):
+                continue
             for rule in rules:
                 for match in rule.found_in(content):
                     line = content.count("\n", 0, match.start()) + 1
@@ -73,6 +81,8 @@ def read_word_list() -> WordList:
             Rule(re.compile(rf"(?<!\w){re.escape(name)}(?!\w)"), instead) for name, instead in data["names"].items()
         ],
         exempt=tuple(data["exempt"]),
+        any_word=whole_words("|".join(data["words"])),
+        any_name=re.compile("|".join(map(re.escape, data["names"]))),
     )
 
 

@@ -21,10 +21,12 @@ from understudy_agent.launch import warm
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize("version", list(interpreters()))
+@pytest.mark.parametrize("version", HOOK_VERSIONS)
 def test_hook_and_warm_start_work_on_this_version(
     version: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
+    if version not in interpreters():  # asked here: each interpreter is started for it
+        pytest.skip(f"Python {version} is not on this machine")
     command = [interpreters()[version], on_any_python.__file__, REPOSITORY / "agents", warm.__file__, tmp_path]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

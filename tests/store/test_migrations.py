@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +16,7 @@ from alembic.config import Config as AlembicConfig
 from sqlalchemy import Engine, insert, inspect, select, text
 
 from tests import builders as b
+from tests.new_database import new_database
 from understudy_agent.wire import CheckpointShard, LaunchEnded, RankStarted
 from understudy_controlplane.decide.transitions import violations
 from understudy_controlplane.fleet.finding import HardwareDetail
@@ -20,7 +25,7 @@ from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_controlplane.store.database import MIGRATIONS, migrate
+from understudy_controlplane.store.database import MIGRATIONS, migrate, open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.incidents import IncidentStore
@@ -39,6 +44,24 @@ def downgrade(engine: Engine, revision: str) -> None:
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.downgrade(config, revision)
+
+
+def start_at(engine: Engine, revision: str) -> None:
+    """The database becomes an empty one of that revision. On SQLite the way down is gone once for each process."""
+    if engine.url.database is None or engine.dialect.name != "sqlite":
+        downgrade(engine, revision)
+        return
+    engine.dispose()
+    shutil.copy(empty_at(revision), engine.url.database)
+
+
+@functools.cache
+def empty_at(revision: str) -> Path:
+    path = Path(tempfile.mkdtemp(prefix="understudy-")) / "fleet.db"
+    engine = open_database(new_database(path))
+    downgrade(engine, revision)
+    engine.dispose()
+    return path
 
 
 def add_recovery(engine: Engine, number: int, steps: tuple[str, ...], failed: str, words: str, status: str) -> None:
@@ -90,7 +113,7 @@ class TestWhetherATestBegan:
         self, engine: Engine, steps: tuple[str, ...], failed: str, words: str, never_began: bool, status: str
     ) -> None:
         """Also of one that had failed and was not ended yet when the older release stopped."""
-        downgrade(engine, "0012")
+        start_at(engine, "0012")
         add_recovery(engine, 1, VALIDATE, "run_validation", "job 16 FAILED", "failed")
         add_recovery(engine, 2, steps, failed, words, status)
         migrate(engine)
@@ -99,7 +122,7 @@ class TestWhetherATestBegan:
             assert list(rows) == [False, never_began]
 
     def test_goes_and_comes_again_with_the_steps_that_refer_to_it(self, engine: Engine) -> None:
-        downgrade(engine, "0012")
+        start_at(engine, "0012")
         add_recovery(engine, 1, VALIDATE, "run_validation", "did not start: Resources", "failed")
         for _ in range(2):
             migrate(engine)
@@ -123,7 +146,7 @@ class TestRowsOfTheLaunchersTable:
         job = {"id": 1, "cluster": "c", "job_id": 7, "submit_at": 0, "user": "u", "user_id": 1, "name": ""}
         waiting = b'{"type":"launch_ended","job_id":8,"restart_count":0,"launch":0,"table_row":75,"reason":"","at":1.0}'
         fact = {"job_id": 8, "node": "n1", "received_at": 1.0, "fact": waiting.decode(), "digest": "0"}
-        downgrade(engine, "0013")
+        start_at(engine, "0013")
         with engine.begin() as connection:
             connection.execute(
                 insert(tables.job), [job | {"managed": True, "state": "RUNNING", "restart_count": 0, "seen_at": 1.0}]
@@ -211,7 +234,7 @@ class TestWhatRowNumbersTold:
     def test_is_in_columns_of_the_node(
         self, engine: Engine, state: str, row: int, past: tuple[int, ...], expected: NodeRecord
     ) -> None:
-        downgrade(engine, "0013")
+        start_at(engine, "0013")
         for number, one in enumerate(past, 1):
             add_decision(engine, number, one)
         add_node(engine, "n1", state, row)
@@ -225,7 +248,7 @@ class TestWhatRowNumbersTold:
         assert "suspicion" not in inspect(engine).get_table_names()
 
     def test_is_in_columns_of_the_decisions_that_changed_a_state(self, engine: Engine) -> None:
-        downgrade(engine, "0013")
+        start_at(engine, "0013")
         for number, row in enumerate((30, 31, 10, 241), 1):
             add_decision(engine, number, row, held_back=row == 10)
         add_decision(engine, 5, 290, "fleet")
@@ -246,7 +269,7 @@ class TestManualRepair:
     """It was called "hands" before."""
 
     def test_is_renamed_wherever_it_is_stored_and_back(self, engine: Engine) -> None:
-        downgrade(engine, "0013")
+        start_at(engine, "0013")
         add_node(engine, "n1", "hands", 202)
         add_node(engine, "hands", "in_service", 0)
         add_decision(engine, 1, 202)
@@ -296,7 +319,7 @@ class TestTheOrderToALauncher:
     """Its step has another name."""
 
     def test_is_renamed_in_the_steps_and_in_the_plan_and_back(self, engine: Engine) -> None:
-        downgrade(engine, "0013")
+        start_at(engine, "0013")
         steps = ("drain_nodes", "tell_launcher")
         add_recovery(engine, 1, steps, "tell_launcher", "no answer", "running")
         with engine.begin() as connection:
@@ -324,7 +347,7 @@ class TestDetailsOfFindings:
     SLOW = '{"gpu": 0, "bus_id": ""}'
 
     def test_an_open_incident_keeps_its_gpu_and_its_repair(self, engine: Engine) -> None:
-        downgrade(engine, "0013")
+        start_at(engine, "0013")
         with engine.begin() as connection:
             for number, evidence in enumerate((self.XID, self.SWITCH, self.SLOW, "{}"), 1):
                 row = {"id": number, "node": f"n{number}", "evidence": evidence}
@@ -346,7 +369,7 @@ class TestDetailsOfFindings:
         assert nothing.detail is None
 
     def test_its_subject_is_its_node_and_older_releases_know_no_other(self, engine: Engine) -> None:
-        downgrade(engine, "0013")
+        start_at(engine, "0013")
         with engine.begin() as connection:
             connection.execute(text(INCIDENT), {"id": 1, "node": "n1", "evidence": "{}"})
         migrate(engine)
