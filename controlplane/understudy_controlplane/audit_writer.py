@@ -42,6 +42,6 @@ class AuditWriter:
         try:
             self._store.add(self._waiting)
         except StoreError as error:
-            log.warning("audit_not_written", error=type(error).__name__, entries=len(self._waiting))
+            log.warning("audit_not_written", error=type(error).__name__, count=len(self._waiting))
         else:
             self._waiting = []

@@ -76,7 +76,7 @@ def test_metrics_status_and_log_show_a_token_that_ends_until_it_has_a_successor(
         with capture_logs() as lines:
             warnings = client.get("/v1/status").json()["problems"]
         shown = [one for one in warnings if "token" in one]
-        return shown, [one["warning"] for one in lines if one["event"] == "token_ends_soon"]
+        return shown, [one["text"] for one in lines if one["event"] == "token_ends_soon"]
 
     assert after(0) == ([], [])
     add("a", 13)

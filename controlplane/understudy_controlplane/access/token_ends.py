@@ -53,4 +53,4 @@ class DailyWarning:
             return
         self._warned_at = now
         for warning in ending_soon(ends, now):
-            log.warning("token_ends_soon", warning=warning)
+            log.warning("token_ends_soon", text=warning)
