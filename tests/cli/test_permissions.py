@@ -98,7 +98,8 @@ def test_a_viewer_requests_nothing(command: tuple[str, ...], acting: Served) -> 
     assert "; " in printed
 
 
-def test_without_a_valid_token_nothing_is_shown_or_requested(acting: Served) -> None:
+def test_without_a_valid_token_nothing_is_shown_or_requested(acting: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")  # without MUNGE, by which a user of the cluster needs no token
     for token in ("", secret(Role.VIEWER, "other")):
         for command in (("status",), ("node", "hold", "n1", "x")):
             assert "understudy token create" in run(*command, url=acting.url, token=token, status=1).output
