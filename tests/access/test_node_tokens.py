@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from structlog.testing import capture_logs
 from tests import builders as b
 from tests.new_database import new_database
 from understudy_agent.wire import WIRE_VERSION, NodeClaim, NodeToken, NodeTokenRequest
-from understudy_controlplane.access.addresses import NodeAddresses, canonical
+from understudy_controlplane.access.addresses import LOOK_UPS_MAX, NodeAddresses, TooManyNames, canonical
 from understudy_controlplane.access.challenges import SECONDS, Challenges
 from understudy_controlplane.access.munge import Credential, CredentialRefused, MungeUnavailable, parse
 from understudy_controlplane.access.secret import new_token
@@ -358,6 +359,29 @@ class TestAddresses:
         for clock.at, count in ((b.NOW, 1), (b.NOW + 59, 1), (b.NOW + 60, 2)):
             run(addresses.of("n3"))
             assert len(asked) == count
+
+    def test_a_resolver_that_does_not_answer_takes_no_thread_from_reports(self) -> None:
+        answer = threading.Event()
+        asked: list[str] = []
+
+        def resolve(host: str) -> list[str]:
+            asked.append(host)
+            answer.wait(10)
+            return ["10.0.0.1"]
+
+        addresses = NodeAddresses(lambda node: node, {}, SetClock(), resolve)
+
+        async def ask() -> tuple[str, list[object]]:
+            looks = [asyncio.create_task(addresses.of(f"n{number}")) for number in range(LOOK_UPS_MAX + 2)]
+            again = asyncio.create_task(addresses.of("n0"))
+            stored = await asyncio.wait_for(asyncio.to_thread(lambda: "facts"), 2)
+            answer.set()
+            return stored, list(await asyncio.gather(*looks, again, return_exceptions=True))
+
+        stored, found = asyncio.run(ask())
+        assert stored == "facts"
+        assert [type(one) for one in found].count(TooManyNames) == 2
+        assert found.count(frozenset({"10.0.0.1"})) == len(asked) + 1 == LOOK_UPS_MAX + 1
 
     def test_an_address_has_one_spelling(self) -> None:
         assert [canonical(one) for one in ("::ffff:10.0.0.1", "FD00:0:0::1", "testclient")] == [

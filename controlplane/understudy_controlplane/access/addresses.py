@@ -6,12 +6,20 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from understudy_controlplane.clock import Clock
 
 KEPT_SECONDS = 60.0
+LOOKED_UP_AT_ONCE = 4
+LOOK_UPS_MAX = 256
+"""Host names that are looked up or wait for it."""
 
 Resolve = Callable[[str], list[str]]
+
+
+class TooManyNames(Exception):
+    """Too many host names wait already: the resolver is slow, or does not answer."""
 
 
 class NodeAddresses:
@@ -27,10 +35,12 @@ class NodeAddresses:
         self._further = further
         self._clock = clock
         self._resolve = resolve or addresses_of_host
+        self._threads = ThreadPoolExecutor(LOOKED_UP_AT_ONCE, "resolver")
+        self._looking_up: dict[str, asyncio.Future[list[str]]] = {}
         self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
 
     async def of(self, node: str) -> frozenset[str] | None:
-        """None: Slurm does not know the node."""
+        """None: Slurm does not know the node. Raises TooManyNames."""
         own = self._of_slurm(node)
         if own is None:
             return None
@@ -45,9 +55,20 @@ class NodeAddresses:
         known = self._resolved.get(host)
         now = self._clock.monotonic()
         if known is None or now - known[0] >= KEPT_SECONDS:
-            known = now, frozenset(map(canonical, await asyncio.to_thread(self._resolve, host)))
+            known = now, frozenset(map(canonical, await self._look_up(host)))
             self._resolved[host] = known
         return known[1]
+
+    async def _look_up(self, host: str) -> list[str]:
+        """On threads of its own: a resolver that does not answer takes seconds of each, and reports wait for none."""
+        found = self._looking_up.get(host)
+        if found is None:
+            if len(self._looking_up) >= LOOK_UPS_MAX:
+                raise TooManyNames
+            found = asyncio.get_running_loop().run_in_executor(self._threads, self._resolve, host)
+            self._looking_up[host] = found
+            found.add_done_callback(lambda _: self._looking_up.pop(host))
+        return await asyncio.shield(found)
 
 
 def canonical(address: str) -> str:

@@ -24,7 +24,7 @@ from understudy_agent.wire import (
     NodeToken,
     NodeTokenRequest,
 )
-from understudy_controlplane.access.addresses import NodeAddresses
+from understudy_controlplane.access.addresses import NodeAddresses, TooManyNames
 from understudy_controlplane.access.admission import Admission, Denied, address_of
 from understudy_controlplane.access.challenges import Challenges
 from understudy_controlplane.access.munge import Credential, CredentialRefused, MungeUnavailable
@@ -143,7 +143,10 @@ class Issuer:
                 f"node {claim.node} is of cluster {claim.cluster!r}; this control plane serves {self._deps.cluster!r}"
             )
             raise Denied(400, error, "set `cluster` in the agent's configuration to Slurm's ClusterName")
-        addresses = await self._deps.addresses.of(claim.node)
+        try:
+            addresses = await self._deps.addresses.of(claim.node)
+        except TooManyNames:
+            raise Denied(503, "the addresses of nodes cannot be looked up now", "ask again") from None
         if addresses is None:
             raise Denied(404, f"Slurm knows no node {claim.node!r}", "set `node` in the agent's configuration")
         if address not in addresses:
