@@ -13,7 +13,7 @@ from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import Name, NumberedQuery, known_parameters, page
 from understudy_controlplane.decide import job_moves, prospects
 from understudy_controlplane.fleet.identity import Identity
-from understudy_controlplane.fleet.operator import NODE_VERBS, Request, RequestStatus, Verb, recovery_of
+from understudy_controlplane.fleet.operator import NODE_VERBS, Request, RequestStatus, Verb, job_of_subject, recovery_of
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.store.database import ID_MAX
@@ -108,8 +108,12 @@ def _of_move(deps: ReadDependencies, row: Record) -> tuple[RequestStatus, str]:
     snapshot = deps.pulse.snapshot
     moves = snapshot.moves.items() if snapshot is not None else ()
     asked = next(((key, one) for key, one in moves if one.id == row["id"]), None)
-    if snapshot is None or asked is None:
-        return RequestStatus.WAITING, "Slurm does not show the job"
+    if snapshot is None or snapshot.slurm_read_at is None:
+        return RequestStatus.WAITING, "Slurm has not been read yet"
+    if job_of_subject(row["subject"]) not in {key.job_id for key in snapshot.jobs}:
+        return RequestStatus.GIVEN_UP, "Slurm does not show the job any more"
+    if asked is None:
+        return RequestStatus.WAITING, "the next round takes it up"
     prospect = job_moves.prospect(snapshot, *asked, deps.config)
     return RequestStatus.WAITING, prospect if isinstance(prospect, str) else prospect.why
 
