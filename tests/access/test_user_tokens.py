@@ -104,13 +104,13 @@ def test_a_challenge_is_soon_over_and_for_the_address_that_asked(site: Site) -> 
     refused(site.ask("x", credential), 403, "challenge is not valid")
 
 
-@pytest.mark.parametrize("server", ["127.0.0.1:7117", "testserver:81", "", ":", "[::1]:80"])
-def test_what_a_server_elsewhere_got_from_a_user_counts_for_nothing(site: Site, server: str) -> None:
+def test_what_a_server_elsewhere_got_from_a_user_counts_for_nothing(site: Site) -> None:
     """It passes a challenge on to the user, and the credential back."""
-    challenge = site.challenge()
-    credential = site.munge.sign(claim(server, challenge), ALICE)
-    assert site.ask(challenge, credential, server=server or "x").status_code == 403
-    refused(site.ask(challenge, credential), 403, "another claim")
+    for server in ("127.0.0.1:7117", "testserver:81", "x", ":", "[::1]:80"):
+        challenge = site.challenge()
+        credential = site.munge.sign(claim(server, challenge), ALICE)
+        refused(site.ask(challenge, credential, server=server), 403, "the credential is for the server")
+        refused(site.ask(challenge, credential), 403, "another claim")
 
 
 def test_further_addresses_of_the_control_plane_count_where_the_site_names_them(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_a_munge_that_does_not_work_is_this_hosts_problem(site: Site) -> None:
     assert [one["cause"] for one in lines] == ["munged does not answer"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"{}", b"[" * 100_000])
-def test_nonsense_is_refused(site: Site, body: bytes) -> None:
-    assert site.client().post("/v1/user-token", content=body).status_code == 400
+def test_nonsense_is_refused(site: Site) -> None:
+    for body in (b"", b"{", b"[]", b"\xff", b"{}", b"[" * 100_000):
+        assert site.client().post("/v1/user-token", content=body).status_code == 400
 
 
 def test_tokens_of_users_keep_little_memory() -> None:
