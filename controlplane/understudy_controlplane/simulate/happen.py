@@ -66,7 +66,7 @@ def _xids_at_once(world: World, event: Event, machine: Machine) -> None:
 
 def _nvlink_down(world: World, event: Event, machine: Machine) -> None:
     if machine.alive:
-        machine.nvlink_down_until = _until(world, event)
+        machine.nvlink_down_until, machine.accused_at = _until(world, event), world.now
 
 
 def _prolog_refuses(world: World, event: Event, machine: Machine) -> None:
@@ -265,6 +265,7 @@ def _slurm_loses_answers(world: World, event: Event) -> None:
 
 def _slurm_crashes(world: World, _event: Event) -> None:
     world.slurm.crash(world.saved)
+    world.invariants.slurm_crashed()
 
 
 def _killed_at_effect(world: World, event: Event) -> None:

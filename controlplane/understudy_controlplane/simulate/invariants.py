@@ -24,6 +24,7 @@ from understudy_controlplane.fleet.recovery import (
     SwapPlan,
     job_of,
 )
+from understudy_controlplane.fleet.snapshot import LEFT_SECONDS
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.simulate.slurm import REQUEUE_DELAY_SECONDS
 
@@ -40,6 +41,9 @@ LATE_SECONDS = 30.0
 
 STEP_SECONDS_MAX = 420.0
 """No step of these simulations may take longer."""
+
+AFTER_CRASH_SECONDS = 15.0
+"""How long after a crash of slurmctld a drain that is not there counts as lost in it."""
 
 POOL = "understudy_spares"
 MANY_LAUNCHES = 1_000_000
@@ -107,8 +111,11 @@ class Invariants:
         self._asked: dict[str, float] = {}
         self._drained_by_person: set[str] = set()
         self._drained_for_prolog: set[str] = set()
+        self._drained_unseen: set[str] = set()
+        """By a person, since the control plane was last seen at work."""
         self._resumed_at: dict[str, float] = {}
         self._vouched_at: dict[str, float] = {}
+        self._slurm_crashed_at = -math.inf
         self._restores_seen = 0
         self._history: RecoveryHistory  # of the control plane that runs
         self._clock_jumps = 0
@@ -149,6 +156,7 @@ class Invariants:
 
     def drained_by_person(self, node: str) -> None:
         self._drained_by_person.add(node)
+        self._drained_unseen.add(node)
 
     def drained_for_prolog(self, node: str) -> None:
         """Slurm has drained it: the control plane takes that over, whatever its budget."""
@@ -156,7 +164,13 @@ class Invariants:
 
     def resumed_by_person(self, node: str) -> None:
         self._drained_by_person.discard(node)
-        self._resumed_at[node] = self._vouched_at[node] = self._world.now
+        self._vouched_at[node] = self._world.now
+        crashed = self._world.now - self._slurm_crashed_at < AFTER_CRASH_SECONDS
+        if not crashed and node not in self._drained_unseen:
+            self._resumed_at[node] = self._world.now
+
+    def slurm_crashed(self) -> None:
+        self._slurm_crashed_at = self._world.now
 
     def _read_history(self, core: Core) -> None:
         """Again when the clock was set: times in the database are others then."""
@@ -247,6 +261,8 @@ class Invariants:
         if errors and not self.errors_excused:
             raise Violation("no-error", core.loop.pulse.last_error or "a recovery ran into an error")
         self.errors_excused = False
+        if not core.loop.pulse.slurm.error:
+            self._drained_unseen.clear()
         if core.loop.pulse.slurm.error:
             self._fine_since = math.inf
         else:
@@ -294,7 +310,7 @@ class Invariants:
         guards = self._world.config.guards
         not_counted = self._asked.keys() | self._drained_for_prolog
         at_fault = {name for name, record in records.items() if record.at_fault and name not in not_counted}
-        waiting = sum(records[name].state is NodeState.MANUAL_REPAIR for name in at_fault)
+        waiting = sum(self._waits(records[name]) for name in at_fault)
         limit = (guards.quarantined_nodes_max or 0) + min(waiting, guards.waiting_nodes_min)
         if at_fault - self._at_fault and len(at_fault) > limit:
             raise Violation("never-over-a-budget", f"{', '.join(sorted(at_fault))} are out of service, {limit} may be")
@@ -304,6 +320,12 @@ class Invariants:
         for job, number in moves.items():
             if number > self._world.config.jobs.swaps_per_hour_max:
                 raise Violation("never-over-a-budget", f"job {job} was moved {number} times within an hour")
+
+    def _waits(self, record: NodeRecord) -> bool:
+        """For a person, or for the jobs on it."""
+        left = record.drained_at is not None and self._world.clock.now() - record.since > LEFT_SECONDS
+        runs = record.state is NodeState.QUARANTINED and bool(_jobs_on(self._world, record.name))
+        return record.state is NodeState.MANUAL_REPAIR or (left and runs)
 
     def _one_recovery_a_node(self) -> None:
         claimed: dict[str, int] = {}

@@ -203,6 +203,25 @@ KINDS: tuple[tuple[int, Kind, To], ...] = (
 )
 """How often, what, and to whom."""
 
+TO_ALL = frozenset(kind for _, kind, to in KINDS if to is To.ALL)
+
+COMPANIONS: dict[Kind, tuple[tuple[float, float, Kind], ...]] = {
+    Kind.XID: (
+        (0.5, 4, Kind.SLURM_CRASHES),  # which loses the drain
+        (-2, -0.5, Kind.KILLED_BEFORE_EFFECT),
+        (0.5, 5, Kind.DRAINS),  # the administrator has seen it as well
+        (100, 250, Kind.TESTS),  # in its probation
+    ),
+    Kind.SLOW: ((40, 120, Kind.TESTS),),  # a suspect by then
+    Kind.TESTS: ((0.5, 6, Kind.CANCELS_RECOVERY), (0.5, 6, Kind.DRAINS)),
+    Kind.VALIDATION_FAILS: ((1, 10, Kind.TESTS),),
+    Kind.LOSS_NAN: ((70, 140, Kind.REQUEUES), (150, 200, Kind.LOSS_NAN)),
+    Kind.REQUEUES: ((20, 90, Kind.LOSS_NAN),),
+}
+"""What an event comes with, how many seconds later at least and at most."""
+
+COMPANIONS_SHARE = 0.15
+
 WEIGHTS = [weight for weight, _, _ in KINDS]
 TOGETHER_SECONDS = 6.0
 """Half of the events follow another one within this time: races need company."""
@@ -227,6 +246,7 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
         at += random.uniform(0, TOGETHER_SECONDS) if together else random.uniform(5, 80 * until / FAULTS_END / size)
         at = min(at, until)
         events += _event(random, round(at, 2), events, nodes)
+    events += _companions(random, events, nodes)
     return Scenario(seed, tuple(sorted(events, key=lambda event: event.at)), settings, nodes)
 
 
@@ -248,7 +268,21 @@ def _subject(random: Random, to: To, nodes: int, earlier: list[Event]) -> str:
 
 def _event(random: Random, at: float, earlier: list[Event], nodes: int) -> list[Event]:
     _, kind, to = random.choices(KINDS, WEIGHTS)[0]
-    subject = _subject(random, to, nodes, earlier)
+    return _make(random, at, kind, _subject(random, to, nodes, earlier), nodes)
+
+
+def _companions(random: Random, events: list[Event], nodes: int) -> list[Event]:
+    """Of each of these events, some of those that it often comes with, to the same node or gang."""
+    found: list[Event] = []
+    for event in events:
+        for least, most, kind in COMPANIONS.get(event.kind, ()):
+            at = round(event.at + random.uniform(least, most), 2)
+            if random.random() < COMPANIONS_SHARE and FAULTS_BEGIN <= at <= faults_end(nodes):
+                found += _make(random, at, kind, "" if kind in TO_ALL else event.subject, nodes)
+    return found
+
+
+def _make(random: Random, at: float, kind: Kind, subject: str, nodes: int) -> list[Event]:
     if kind is Kind.PROLOG_REFUSES:  # on a node that a job is about to get
         subject = random.choice(node_names(nodes)[-3:])
         return [Event(at, kind, subject, _short(random)), Event(round(at + 0.5, 2), Kind.SUBMITS, number=1)]

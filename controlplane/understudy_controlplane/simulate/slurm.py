@@ -151,6 +151,10 @@ class VirtualSlurm:
         for job in self._jobs.values():
             if job.state == "RUNNING" and job.runs_seconds is not None:
                 job.runs_seconds += seconds
+            if job.state == "COMPLETING":
+                job.completes_at += seconds
+        for node in self._nodes.values():
+            node.quiet_until += seconds
 
     def kill_node(self, name: str) -> None:
         """The node stops answering. Slurm does not know it yet."""

@@ -206,11 +206,18 @@ class World:
                 self._due = min(self._due, self.now + SOON_SECONDS)
                 self._pause = SOON_SECONDS
             self._do_chores()
-            self.cluster.live(self.jobs(), self.core, self.now)
+            self._live()
             if self.core is None and self.now >= self._restart_at:
                 self.start()
             if self.core is not None and self.now >= self._due:
                 self._tick()
+
+    def _live(self) -> None:
+        """Ranks that ask for their restore point may ask for the last thing that the control plane does."""
+        try:
+            self.cluster.live(self.jobs(), self.core, self.now)
+        except Killed as killed:
+            self.die(killed.seconds)
 
     def jobs(self) -> dict[int, SlurmJob]:
         return {job.job_id: job for job in self.line.jobs_now()}
@@ -238,7 +245,9 @@ class World:
             self._recovering = False
             self._due = self.now + IDLE_TICK_SECONDS
             return
-        self.cluster.live(self.jobs(), core, self.now)
+        self._live()
+        if self.core is None:
+            return
         with self.from_outside():
             self.invariants.after_tick()
         self._reset_breaker(core)
