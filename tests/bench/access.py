@@ -30,13 +30,15 @@ from tests.bench.report_cost import NODES, measure_report_cost
 from tests.bench.result import Result, result, write
 from tests.bench.tick import Fleet
 from tests.testbed.configuration import free_ports
-from tests.tokens import add_tokens, bearer, secret
+from tests.tokens import FOREVER, add_tokens
+from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.api.connections import Connections
 from understudy_controlplane.api.server import Server
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.serve import tune_interpreter
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.tokens import NewToken, TokenStore
 
 VIEWERS = 100
 DECISIONS = 300_000
@@ -65,6 +67,7 @@ def main() -> int:
         fleet.tick()
         fill(fleet.control_plane.engine)
         add_tokens(fleet.control_plane.engine, map(node_name, range(NODES)))
+        add_viewers(fleet.control_plane.engine)
         cost = measure_report_cost(fleet.control_plane)
         fleet.control_plane.telemetry.know(fleet.control_plane.stores.fleet.nodes())
         results = [*measure_readers(fleet, directory), measure_hellos()]
@@ -92,6 +95,16 @@ def fill(engine: Engine) -> None:
     rows = [row | {"at": b.NOW + number, "subject": f"c{number % 12_500}"} for number in range(DECISIONS)]
     with engine.begin() as connection:
         connection.execute(insert(tables.decision), rows)
+
+
+def viewer(number: object) -> str:
+    return f"understudy_viewer-in-bench-{number}"
+
+
+def add_viewers(engine: Engine) -> None:
+    names = (viewer(number) for number in range(VIEWERS))
+    tokens = [NewToken(digest_of(one), Role.VIEWER, one, "", b.NOW, "a benchmark", FOREVER) for one in names]
+    TokenStore(engine).add(tokens)
 
 
 def measure_readers(fleet: Fleet, directory: Path) -> list[Result]:
@@ -153,13 +166,13 @@ def serving(control_plane: ControlPlane) -> Iterator[str]:
 
 @contextmanager
 def reading(url: str, script: Path) -> Iterator[None]:
-    """As many viewers as there are, each with its own connection."""
+    """As many viewers as there are, each with its own connection and token."""
     paths = ", ".join(f'"{path}"' for path in READS)
     script.write_text(
         f"local paths = {{{paths}}}\nlocal next = 0\n"
-        f"wrk.headers['Authorization'] = 'Bearer {secret(Role.VIEWER)}'\n"
-        f'wrk.headers["Authorization"] = "{bearer(Role.VIEWER)["Authorization"]}"\n'
-        "request = function() next = next % #paths + 1; return wrk.format('GET', paths[next]) end\n"
+        "request = function()\n  next = next + 1\n"
+        f"  local headers = {{Authorization = 'Bearer {viewer('')}' .. next % {VIEWERS}}}\n"
+        "  return wrk.format('GET', paths[next % #paths + 1], headers)\nend\n"
     )
     viewers = subprocess.Popen(
         ["wrk", "-t1", f"-c{VIEWERS}", "-d600s", "--timeout", "60s", "-s", script, url], stdout=subprocess.DEVNULL
