@@ -88,6 +88,7 @@ REQUESTS = [
     ("spare", "size", "3", "x"),
     ("spare", "size-as-configured", "x"),
     ("breaker", "reset", "x"),
+    ("mode", "set", "observe", "x"),
 ]
 
 
