@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from tests import builders as b
+from tests.new_database import new_database
 from tests.recover.rehearsal import Rehearsal
-from tests.tokens import add_tokens, bearer
+from tests.tokens import add_tokens, bearer, with_tokens
+from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 
 @pytest.fixture
@@ -23,13 +27,34 @@ def rehearsal(tmp_path: Path) -> Iterator[Rehearsal]:
     made.control_plane.close()
 
 
-def ask(rehearsal: Rehearsal, mode: str, role: Role = Role.ADMIN, **more: Any) -> Any:
-    client = TestClient(rehearsal.control_plane.app, headers=bearer(role))
-    return client.post("/v1/mode", json={"mode": mode, "reason": "a new driver", **more})
+def ask(rehearsal: Rehearsal, mode: str) -> Any:
+    return asked(rehearsal.control_plane, mode)
 
 
 def status(rehearsal: Rehearsal) -> Any:
-    return TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER)).get("/v1/status").json()
+    return status_of(rehearsal.control_plane)
+
+
+def asked(plane: ControlPlane, mode: str, role: Role = Role.ADMIN, **more: Any) -> Any:
+    client = TestClient(plane.app, headers=bearer(role))
+    return client.post("/v1/mode", json={"mode": mode, "reason": "a new driver", **more})
+
+
+def status_of(plane: ControlPlane) -> Any:
+    return TestClient(plane.app, headers=bearer(Role.VIEWER)).get("/v1/status").json()
+
+
+@pytest.fixture(scope="module")
+def planes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ControlPlane]]:
+    """By the configured mode."""
+    made = {}
+    for mode in Mode:
+        server = {"database": with_tokens(new_database(tmp_path_factory.mktemp("mode") / "fleet.db"))}
+        outside = Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True)
+        made[mode.value] = compose(b.config(mode=mode.value, server=server), outside)
+    yield made
+    for plane in made.values():
+        plane.close()
 
 
 def test_in_mode_observe_a_fault_changes_nothing_until_the_configured_mode_is_set_again(rehearsal: Rehearsal) -> None:
@@ -68,12 +93,14 @@ def test_in_mode_approve_a_recovery_waits(rehearsal: Rehearsal) -> None:
     assert not rehearsal.line.effects
 
 
-def test_a_limit_for_some_time_ends_by_itself(rehearsal: Rehearsal) -> None:
-    ask(rehearsal, "observe", for_seconds=600)
-    now = rehearsal.clock.now()
-    fleet = rehearsal.control_plane.stores.fleet
-    assert fleet.mode_limit(now + 599).mode is Mode.OBSERVE
-    assert fleet.mode_limit(now + 601).mode is Mode.ACT
+def test_a_limit_for_some_time_ends_by_itself(planes: dict[str, ControlPlane]) -> None:
+    plane = planes["act"]
+    asked(plane, "observe", for_seconds=600)
+    until = status_of(plane)["mode_limit_until"]
+    assert plane.stores.fleet.mode_limit(until - 1).mode is Mode.OBSERVE
+    assert plane.stores.fleet.mode_limit(until).mode is Mode.ACT
+    asked(plane, "act")
+    assert status_of(plane)["mode"] == "act"
 
 
 @pytest.mark.parametrize(
@@ -90,12 +117,12 @@ def test_a_limit_for_some_time_ends_by_itself(rehearsal: Rehearsal) -> None:
     ],
 )
 def test_what_is_refused_changes_nothing(
-    rehearsal: Rehearsal, configured: str, mode: str, more: dict[str, Any], role: Role, code: int
+    planes: dict[str, ControlPlane], configured: str, mode: str, more: dict[str, Any], role: Role, code: int
 ) -> None:
-    rehearsal.restart_control_plane(configured)
-    answer = ask(rehearsal, mode, role, **more)
+    answer = asked(planes[configured], mode, role, **more)
     assert answer.status_code == code, answer.text
-    assert (status(rehearsal)["mode"], status(rehearsal)["mode_limit"]) == (configured, "")
+    shown = status_of(planes[configured])
+    assert (shown["mode"], shown["mode_limit"]) == (configured, "")
     if code == 409:
         assert f'set mode = "{mode}" in the configuration file' in answer.json()["hint"]
 
