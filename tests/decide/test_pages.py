@@ -117,3 +117,34 @@ def test_nodes_that_slurm_keeps_out_page_a_person_once_and_together() -> None:
 )
 def test_what_an_administrator_took_or_slurm_took_just_now_pages_no_person(changes: dict[str, Any]) -> None:
     assert pages(b.snapshot(*away("n2", **changes))) == []
+
+
+def restarted(for_seconds: float = 1900.0, *, heard: bool = True, **values: Any) -> Snapshot:
+    """No rank of job 7 has reported since its restart, though its ranks did before."""
+    job = b.job(nodes=("n1", "n2"), restart_count=1)
+    nodes = [b.node(name, heard_at=b.NOW - (1 if heard else 300)) for name in job.slurm.nodes]
+    values = {"started_at": b.NOW - 9000, **values}
+    return b.snapshot(*nodes, jobs=[job], unheard_gangs={job.key: b.NOW - for_seconds}, **values)
+
+
+def test_a_gang_of_which_no_rank_reports_after_a_restart_pages_a_person_once() -> None:
+    (page,) = pages(restarted())
+    plan = b.plan_as(PagePlan, page.plan)
+    assert (page.row, plan.about) == (94, ("job 7",))
+    assert "scontrol requeue JOBID" in plan.reason
+    sent = RepairAttempt(1, "job 7", RecoveryKind.PAGE, None, b.NOW - 10, RecoveryStatus.SUCCEEDED)
+    assert pages(restarted(attempts=(sent,))) == []
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        restarted(1700.0),
+        restarted(started_at=b.NOW - 1700),
+        restarted(heard=False),
+        restarted(paused_jobs={b.job().key: "alice: debugging"}),
+    ],
+    ids=["not for long", "the control plane has just started", "agents are silent", "its owner paused it"],
+)
+def test_nor_a_gang_that_may_still_come(snapshot: Snapshot) -> None:
+    assert pages(snapshot) == []

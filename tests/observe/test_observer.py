@@ -11,6 +11,8 @@ from sqlalchemy import Engine, event
 
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
+from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.observe.observer import Observation
 
 
@@ -64,3 +66,27 @@ def test_a_reading_of_slurm_that_shows_the_same_jobs_asks_the_database_for_no_at
         loop.look(0.0)
     assert not [one for one in quiet if " attempt " in one and "ended_at" in one]
     assert [one for one in ended if one.startswith("UPDATE attempt SET ended_at")]
+
+
+def test_a_restarted_gang_whose_ranks_do_not_report_is_seen_where_they_did_before(tmp_path: Path) -> None:
+    """A gang without a hook looks the same otherwise, and is left alone."""
+    rehearsal = Rehearsal(tmp_path)
+    plane, fake = rehearsal.control_plane, rehearsal.fake
+    observer = plane.loop.observer
+    fake.cancel(rehearsal.hungry)  # it would take the nodes
+
+    def restart() -> Snapshot:
+        count = rehearsal.gang_state()[1]
+        fake.requeue_job(rehearsal.gang)
+        rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", count + 1), 200)
+        return observer.look(observer.read_slurm(0.0)).snapshot
+
+    assert restart().unheard_gangs == {}
+    known = plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang]
+    plane.stores.fleet.note_progress({(known.row, Attempt(1)): (10, fake.now)})
+    seen = restart()
+    assert seen.tables == {}
+    assert list(seen.unheard_gangs) == [known.key]
+    with statements() as again:
+        observer.look(None)
+    assert not [one for one in again if "last_step" in one], "what was before a restart is looked up once"

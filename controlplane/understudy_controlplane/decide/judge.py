@@ -10,7 +10,7 @@ from understudy_controlplane.decide import repair_actions, repair_cycle
 from understudy_controlplane.decide.approvals import await_approval
 from understudy_controlplane.decide.condemnation import condemnations
 from understudy_controlplane.decide.job_moves import moves_asked
-from understudy_controlplane.decide.pages import held_back, left_by_slurm, page
+from understudy_controlplane.decide.pages import held_back, left_by_slurm, page, unheard
 from understudy_controlplane.decide.pool import fill_pool, pool_short
 from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, release
 from understudy_controlplane.decide.round import Entered, Round
@@ -42,7 +42,8 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         acting = any(one.plan and one.action is not Action.RELEASE_JOB for one in decisions)
         current = replace(current, acting=acting)
     decisions = await_approval(snapshot, decisions, config)
-    return decisions + page(current, [*_of_no_node((*held_back(current, decisions), *left_by_slurm(current)))])
+    waiting = (*held_back(current, decisions), *left_by_slurm(current), *unheard(current))
+    return decisions + page(current, [*_of_no_node(waiting)])
 
 
 def _of_no_node(findings: Iterable[Finding]) -> Iterator[Entered]:

@@ -1,4 +1,6 @@
-"""A person is notified of what waits for long: faults that a guard holds back, and nodes that Slurm keeps out."""
+"""A person is notified of what waits for long: faults that a guard holds back, nodes that Slurm keeps out, and gangs
+whose ranks do not report after a restart.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from understudy_controlplane.config import Config, NoSpare
 from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
+from understudy_controlplane.detect.hang import all_report
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
@@ -31,6 +34,9 @@ HOLDING = frozenset(
     }
 )
 """Not the mode, a pause, and a rule that only observes: a person has chosen those."""
+
+LABELS = {Signal.HELD_BACK: "held", Signal.LEFT_BY_SLURM: "left", Signal.GANG_UNHEARD: "unheard"}
+"""How the labels of tickets begin."""
 
 SHOWN_MAX = 8
 
@@ -77,13 +83,37 @@ def left_by_slurm(current: Round) -> Iterator[Finding]:
         yield Finding(Signal.LEFT_BY_SLURM, "slurm.left", "", snapshot.now, words, evidence, nodes=tuple(due))
 
 
+def unheard(current: Round) -> Iterator[Finding]:
+    """One for all gangs that are due, such as those restarted on nodes whose fabric port was down."""
+    snapshot = current.snapshot
+    if guards.object_to_operator(snapshot) is not None:
+        return
+    long_ago = snapshot.now - current.config.hang.first_step_seconds
+    due = [
+        key
+        for key, since in snapshot.unheard_gangs.items()
+        if max(since, snapshot.started_at) <= long_ago
+        and key not in snapshot.paused_jobs
+        and all_report(snapshot.jobs[key].slurm.nodes, snapshot, current.config.silence)
+        and not _is_paged(snapshot, f"job {key.job_id}", since)
+    ]
+    if due:
+        about = tuple(f"job {key.job_id}" for key in due)
+        words = (
+            f"no rank of {_shown(about)} has reported since Slurm restarted it, for more than "
+            f"{current.config.hang.first_step_seconds:.0f} s, though its ranks did before: look at its output, and "
+            "restart it with `scontrol requeue JOBID`"
+        )
+        evidence = Evidence({"jobs": [*about], "since": [snapshot.unheard_gangs[key] for key in due]})
+        yield Finding(Signal.GANG_UNHEARD, "hang.unheard", "", snapshot.now, words, evidence, nodes=about)
+
+
 def page(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     return [_page(current.snapshot, *one) for one in entered]
 
 
 def _page(snapshot: Snapshot, row: Row, finding: Finding) -> Decision:
-    what = "held" if finding.signal is Signal.HELD_BACK else "left"
-    label = f"{what}-{finding.nodes[0]}-{int(snapshot.now)}"
+    label = f"{LABELS[finding.signal]}-{finding.nodes[0].replace(' ', '-')}-{int(snapshot.now)}"
     return Decision(
         row=row.number,
         subject=finding.label,

@@ -118,6 +118,9 @@ TABLE: tuple[Row, ...] = (
         "a guard has held it back for the time after which a person has to look"),
     Row(93, (), (Signal.LEFT_BY_SLURM,), None, Action.PAGE,
         "the control plane returns only nodes that it took out of service itself: a person has to look at these"),
+    Row(94, (), (Signal.GANG_UNHEARD,), None, Action.PAGE,
+        "its processes may wait for each other before the hook begins, or its script may not get there: a person has "
+        "to look"),
     Row(100, (IN_SERVICE, UNKNOWN, PROBATION), (Signal.GANG_HUNG,), SUSPECT, Action.RESTART_GANG,
         "the gang hangs and waits for this node: the gang is restarted, and the node is only a suspect",
         suspects=SuspicionCause.HANG),

@@ -33,7 +33,7 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
     stopped: list[tuple[str, float]] = []
     for table in running.values():
         nodes = _nodes_of(table)
-        if not nodes or not _all_report(nodes, snapshot, silence):
+        if not nodes or not all_report(nodes, snapshot, silence):
             continue
         since = _still_since(table, snapshot)
         if snapshot.now - since <= patience_seconds(table, policy):
@@ -106,7 +106,7 @@ def not_arrived(table: StepTable) -> list[int]:
     return sorted(found) if 2 * len(found) <= len(sequences) else []
 
 
-def _all_report(nodes: Sequence[str], snapshot: Snapshot, silence: Silence) -> bool:
+def all_report(nodes: Sequence[str], snapshot: Snapshot, silence: Silence) -> bool:
     """Whether all agents of the gang report: otherwise steps may continue unreported, or `silence` finds the node."""
     views = [snapshot.nodes.get(name) for name in nodes]
     return all(

@@ -69,6 +69,10 @@ class Snapshot:
     replaced: Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]] = field(default_factory=dict)
     """Job and restart count → nodes that its launcher took for bad → of which launch last, and when that ended."""
     tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
+    unheard_gangs: Mapping[JobKey, float] = field(default_factory=dict)
+    """Restarted jobs of which no rank has reported since, though ranks of an earlier attempt finished steps → when it
+    was started.
+    """
     attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
     quarantined_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # node → when, within the last week
     incidents: Mapping[Subject, OpenIncident] = field(default_factory=dict)  # the open ones

@@ -61,6 +61,8 @@ class Observer:
         self._events = EventCache(stores.facts, config.xid.burst_silence_seconds)
         self._history = NodeHistory(stores.checkpoints, stores.lemons, config.lemon.days)
         self._inventory = Inventory(stores.repairs)
+        self._progressed: dict[tuple[JobKey, int], bool] = {}
+        """Job and restart count, while no rank of it has reported → whether the job finished a step before."""
         self.begin()
 
     def begin(self) -> None:
@@ -112,6 +114,11 @@ class Observer:
         past.refresh(attempts_since)
         pauses = stores.repairs.job_pauses(now)
         pause, breaker = stores.fleet.pause(now), stores.repairs.breaker()
+        tables = {
+            job.key: table
+            for job in jobs
+            if job.running and (table := sources.telemetry.table(job.key, job.slurm.restart_count)) is not None
+        }
         return Snapshot(
             now=now,
             started_at=self._started_at,
@@ -153,12 +160,30 @@ class Observer:
             hangs=past.hangs_since(week_ago),
             black_holes=stores.launches.black_holes_since(week_ago),
             replaced=stores.launches.replacements(config.cluster),
-            tables={
-                job.key: table
-                for job in jobs
-                if job.running and (table := sources.telemetry.table(job.key, job.slurm.restart_count)) is not None
-            },
+            tables=tables,
+            unheard_gangs=self._unheard_gangs(
+                [job for job in jobs if job.managed and job.running and job.key not in tables]
+            ),
         )
+
+    def _unheard_gangs(self, silent: Sequence[Job]) -> dict[JobKey, float]:
+        """Each restart is looked up once: what was before it does not change."""
+        restarted = {(job.key, job.slurm.restart_count): job for job in silent if job.slurm.restart_count}
+        rows = {
+            this: known.row
+            for this in restarted.keys() - self._progressed.keys()
+            if (known := self._sources.directory.get(this[0].job_id)) is not None
+        }
+        have = self._sources.stores.fleet.have_progressed(rows.values()) if rows else set()
+        self._progressed = {
+            **{this: self._progressed[this] for this in restarted.keys() & self._progressed.keys()},
+            **{this: row in have for this, row in rows.items()},
+        }
+        return {
+            key: float(job.slurm.start_at or self._started_at)
+            for (key, count), job in restarted.items()
+            if self._progressed.get((key, count))
+        }
 
     def _moves(self, jobs: Sequence[Job]) -> dict[JobKey, MoveRequest]:
         """Checkpoints are read only for a move that waits for one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -52,6 +52,7 @@ class FleetReads(Protocol):
     def pause(self, now: float) -> Pause: ...
     def mode_limit(self, now: float) -> ModeLimit: ...
     def spares_size(self) -> SparesSize: ...
+    def have_progressed(self, job_rows: Collection[int]) -> set[int]: ...
 
 
 class RecoveryReads(Protocol):

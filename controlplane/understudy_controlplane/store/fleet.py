@@ -45,6 +45,11 @@ _IS_ATTEMPT = (
     & (tables.attempt.c.launch == bindparam("of_launch"))
 )
 _NOTE_PROGRESS = update(tables.attempt).where(_IS_ATTEMPT)
+_PROGRESSED = (
+    select(tables.attempt.c.job)
+    .where(tables.attempt.c.job.in_(bindparam("jobs", expanding=True)), tables.attempt.c.last_step.is_not(None))
+    .distinct()
+)
 _NOTE_RUNNING = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.running_at.is_(None))
 _RESTORE_POINT = select(tables.attempt.c.restore_step, tables.attempt.c.restore_path).where(_IS_ATTEMPT)
 _FIX_RESTORE_POINT = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.restore_step.is_(None))
@@ -199,6 +204,15 @@ class FleetStore:
             # Those that asked for their restore point before.
             asked = [{**_this(job, attempt), "running_at": now} for job, attempt in launches.items()]
             connection.execute(_NOTE_RUNNING, asked)
+
+    def have_progressed(self, job_rows: Collection[int]) -> set[int]:
+        """Those of these jobs (rows) that have finished a step in any attempt."""
+        found: set[int] = set()
+        ids = list(job_rows)
+        with reading(self._engine) as connection:
+            for first in range(0, len(ids), IDS_AT_ONCE):
+                found.update(connection.execute(_PROGRESSED, {"jobs": ids[first : first + IDS_AT_ONCE]}).scalars())
+        return found
 
     def note_progress(self, attempts: Mapping[tuple[int, Attempt], tuple[int, float]]) -> None:
         """(job row, attempt) → furthest step finished, and when. All in one transaction."""
