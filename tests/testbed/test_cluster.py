@@ -118,7 +118,7 @@ def test_where_namespaces_are_forbidden_a_node_still_dies_with_all_that_runs_on_
     ]
     assert len(sleepers(cluster, "n2")) == 3
     assert agents[0].pid in cluster.kill_node("n1")
-    assert len(sleepers(cluster, "n2")) == 3
+    assert agents[1].pid in {one.pid for one in sleepers(cluster, "n2")}, "Slurm may have ended the job's by now"
     assert cluster.node_pids("n1") == []
     assert agents[0].wait(5) == -signal.SIGKILL
     assert agents[1].poll() is None

@@ -237,12 +237,13 @@ class Invariants:
             raise Violation("nothing-of-others-touched", f"{effect}, and {words}")
 
     def _has_evidence(self, effect: Effect, machine: Machine) -> None:
-        was_cut = self._world.now - machine.cut_until < LATE_SECONDS
-        if was_cut and not self._makes_progress(machine):
-            machine.accused_at = self._world.now
+        now = self._world.now
+        was_cut = now - machine.cut_until < LATE_SECONDS
+        if now < machine.slow_until or (was_cut and not self._makes_progress(machine)):
+            machine.accused_at = now
         if machine.accused_at == -math.inf:
             raise Violation("no-decision-without-evidence", f"{effect}, and nothing has happened to the node")
-        measured = not machine.alive or machine.port_is_down(self._world.now)
+        measured = not machine.alive or machine.port_is_down(now)
         if not measured and machine.accused_at < self._resumed_at.get(machine.name, -math.inf):
             raise Violation("a-resume-stands", f"{effect}, and nothing has happened since a person resumed the node")
 
