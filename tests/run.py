@@ -12,15 +12,17 @@ times.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,7 @@ RERUNS_MAX = 12
 """More failures than this in one stage have one cause, and it is not the machine's speed."""
 
 LOWEST_PRIORITY = ("nice", "-n", "19")
+giving_way: list[subprocess.Popen[str]] = []
 
 PYTEST_RAN = (0, 1, 5)
 """Exit codes of pytest: all passed, some failed, none were selected. Others are errors of pytest or of its user."""
@@ -113,13 +116,25 @@ def run_program(module: Sequence[str], log: Path, *, gives_way: bool = False) ->
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            start_new_session=gives_way,
         )
+        if gives_way:
+            giving_way.append(program)
+            give_way(program.pid)
         assert program.stdout is not None
         for line in program.stdout:
             if not gives_way:
                 print(line, end="", flush=True)
             file.write(line)
         return program.wait()
+
+
+def give_way(leader: int) -> None:
+    """Linux shares the processors between sessions first (sched(7), autogroup): each daemon of a cluster has one of its
+    own, and within a session alone the priority would mean nothing to them.
+    """
+    with contextlib.suppress(OSError):  # this kernel has no such groups
+        Path(f"/proc/{leader}/autogroup").write_text("19")
 
 
 def counts(log: Path) -> Counter[str]:
@@ -152,7 +167,7 @@ def main() -> int:
     shutil.rmtree(FLAKY, ignore_errors=True)
     LOGS.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads, ended_at_the_end():
         beside: list[Future[Outcome]] = []
         for name in names:
             if STAGES[name].promises_times:
@@ -168,6 +183,17 @@ def main() -> int:
                 outcomes.append(run_stage(name, arguments))
         outcomes += finished(beside)
     return report(outcomes)
+
+
+@contextlib.contextmanager
+def ended_at_the_end() -> Iterator[None]:
+    """Ctrl-C reaches only this session."""
+    try:
+        yield
+    finally:
+        for program in giving_way:
+            if program.poll() is None:
+                os.killpg(program.pid, signal.SIGTERM)
 
 
 def finished(beside: list[Future[Outcome]]) -> list[Outcome]:
