@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests import REPOSITORY
 from tests.acceptance import gang
 from tests.acceptance.ranks import weight_after
 from tests.testbed.installation import NATIVE
-from tests.testbed.processes import all_processes, environment_of
+from tests.testbed.processes import MARK, all_processes, environment_of
 from tests.testbed.site import RESEARCHER, Site
 
 OTHER_PYTHON = Path("/usr/bin/python3")
@@ -89,10 +90,15 @@ class LauncherJob:
         (pid,) = (
             pid
             for pid in all_processes()
-            if (found := environment_of(pid)).get("SLURM_JOB_ID") == str(self.job)
+            if self.owns(found := environment_of(pid))
             and (found.get("RANK"), found.get("UNDERSTUDY_LAUNCH")) == (str(rank), str(launch))
         )
         os.kill(pid, signal.SIGKILL)
+
+    def owns(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with this environment is of this job: clusters of other tests have such a number too."""
+        cluster = str(self.site.cluster.directory)
+        return (environment.get(MARK), environment.get("SLURM_JOB_ID")) == (cluster, str(self.job))
 
     def time_limit_minutes(self) -> int:
         hours, minutes, _ = gang.job_fields(self.site, self.job)["TimeLimit"].split(":")

@@ -26,7 +26,7 @@ def launcher_of(job: LauncherJob) -> int:
     found = [
         process
         for pid in all_processes()
-        if environment_of(pid).get("SLURM_JOB_ID") == str(job.job)
+        if job.owns(environment_of(pid))
         and b"\0understudy_agent.launch\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
         and (process := read_process(pid)) is not None
     ]
