@@ -239,12 +239,12 @@ class Invariants:
     def _has_evidence(self, effect: Effect, machine: Machine) -> None:
         now = self._world.now
         was_cut = now - machine.cut_until < LATE_SECONDS
-        if now < machine.slow_until or (was_cut and not self._makes_progress(machine)):
+        measured = not machine.alive or machine.port_is_down(now) or now < machine.slow_until
+        if measured or (was_cut and not self._makes_progress(machine)):
             machine.accused_at = now
         if machine.accused_at == -math.inf:
             raise Violation("no-decision-without-evidence", f"{effect}, and nothing has happened to the node")
-        measured = not machine.alive or machine.port_is_down(now)
-        if not measured and machine.accused_at < self._resumed_at.get(machine.name, -math.inf):
+        if machine.accused_at < self._resumed_at.get(machine.name, -math.inf):
             raise Violation("a-resume-stands", f"{effect}, and nothing has happened since a person resumed the node")
 
     def _makes_progress(self, machine: Machine) -> bool:
@@ -382,7 +382,8 @@ class Invariants:
         for recovery in self._known:
             for step in recovery.steps:
                 key = (recovery.id, step.position, step.status)
-                moved[key] = now if self._is_paused(job_of(recovery.plan)) else self._moved_at.get(key, now)
+                waits = self._halted or self._is_paused(job_of(recovery.plan))
+                moved[key] = now if waits else self._moved_at.get(key, now)
             last = max(moved[recovery.id, step.position, step.status] for step in recovery.steps)
             if now - max(last, self._fine_since) > STEP_SECONDS_MAX:
                 words = f"recovery {recovery.id} ({recovery.plan.kind.value}) has not moved for {now - last:.0f} s"
