@@ -127,12 +127,14 @@ def restarted(for_seconds: float = 1900.0, *, heard: bool = True, **values: Any)
     return b.snapshot(*nodes, jobs=[job], unheard_gangs={job.key: b.NOW - for_seconds}, **values)
 
 
-def test_a_gang_of_which_no_rank_reports_after_a_restart_pages_a_person_once() -> None:
+@pytest.mark.parametrize("seconds_ago", [10, 5000])
+def test_a_gang_of_which_no_rank_reports_after_a_restart_pages_a_person_once(seconds_ago: int) -> None:
+    """Also where it was restarted again after the page: users must not be able to page people without end."""
     (page,) = pages(restarted())
     plan = b.plan_as(PagePlan, page.plan)
     assert (page.row, plan.about) == (94, ("job 7",))
     assert "scontrol requeue JOBID" in plan.reason
-    sent = RepairAttempt(1, "job 7", RecoveryKind.PAGE, None, b.NOW - 10, RecoveryStatus.SUCCEEDED)
+    sent = RepairAttempt(1, "job 7", RecoveryKind.PAGE, None, b.NOW - seconds_ago, RecoveryStatus.SUCCEEDED)
     assert pages(restarted(attempts=(sent,))) == []
 
 

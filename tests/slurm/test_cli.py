@@ -141,14 +141,15 @@ def test_a_job_of_the_control_plane_waits_for_no_login_shell_and_gets_no_secret(
     program = tmp_path / "sbatch"
     program.write_text(PROGRAM.format(python=sys.executable, calls=str(calls.path), out="7", err="", code=0, seconds=0))
     program.chmod(0o755)
-    environment = {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/somewhere", "PGPASSWORD": "geheim", "SBATCH_EXPORT": "NONE"}
+    wanted = {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/somewhere"}
+    environment = wanted | {"PGPASSWORD": "geheim", "PATH_OF_KEY": "/k", "SBATCH_EXPORT": "NONE"}
     CommandLineGateway(str(tmp_path / "scontrol"), environment).submit_job(
         JobRequest("understudy-x", "n1", "understudy", "train", "root", "", "true", 5, "/dev/null")
     )
     ((arguments, given),) = calls()
     assert "--export=ALL" in arguments
-    assert given.items() >= {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/somewhere"}.items()
-    assert not {"PGPASSWORD", "SBATCH_EXPORT"} & given.keys()
+    assert given.items() >= wanted.items()
+    assert not {"PGPASSWORD", "PATH_OF_KEY", "SBATCH_EXPORT"} & given.keys()
 
 
 def test_an_imitated_job_is_asked_for_by_its_id(scontrol: Make, calls: Calls) -> None:

@@ -84,7 +84,9 @@ def left_by_slurm(current: Round) -> Iterator[Finding]:
 
 
 def unheard(current: Round) -> Iterator[Finding]:
-    """One for all gangs that are due, such as those restarted on nodes whose fabric port was down."""
+    """One for all gangs that are due, such as those restarted on nodes whose fabric port was down. Once for each job:
+    its owner may restart it as often as they like.
+    """
     snapshot = current.snapshot
     if guards.object_to_operator(snapshot) is not None:
         return
@@ -95,7 +97,7 @@ def unheard(current: Round) -> Iterator[Finding]:
         if max(since, snapshot.started_at) <= long_ago
         and key not in snapshot.paused_jobs
         and all_report(snapshot.jobs[key].slurm.nodes, snapshot, current.config.silence)
-        and not _is_paged(snapshot, f"job {key.job_id}", since)
+        and not _is_paged(snapshot, f"job {key.job_id}", key.submit_at)
     ]
     if due:
         about = tuple(f"job {key.job_id}" for key in due)

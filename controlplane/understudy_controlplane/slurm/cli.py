@@ -32,7 +32,7 @@ UNAVAILABLE = re.compile(
     re.IGNORECASE,
 )
 _FILTERS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SBATCH_", "SLURM_CLUSTERS")
-_OF_JOBS = ("PATH", "LD_LIBRARY_PATH", "SLURM_", "SPANK_")
+_OF_JOBS = re.compile(r"PATH|LD_LIBRARY_PATH|SLURM_.*|SPANK_.*")
 _CANCELLED_ALREADY = re.compile(r"Invalid job id specified|Job/step already completing or completed")
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
 
@@ -58,8 +58,8 @@ class CommandLineGateway:
             "SLURM_TIME_FORMAT": "standard",
             "LC_ALL": "C",
         }
-        # What a job of the control plane gets: sbatch reads its configuration from it, and no secret is in it.
-        self._job_environment = {name: value for name, value in self._environment.items() if name.startswith(_OF_JOBS)}
+        # What a job of the control plane gets. sbatch needs Slurm's own variables itself: with auth/jwt, its token too.
+        self._job_environment = {name: value for name, value in self._environment.items() if _OF_JOBS.fullmatch(name)}
 
     def config(self) -> Mapping[str, str]:
         return parse_config(self._run("show", "config"))
