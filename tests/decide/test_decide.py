@@ -17,6 +17,7 @@ from understudy_controlplane.decide.table import TABLE
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import ACCUSING, Signal
+from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.job import Checkpoint, JobThere, Refusal
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, DrainKind, NodeRecord, NodeState, NodeView
 from understudy_controlplane.fleet.operator import Request, Verb
@@ -417,6 +418,11 @@ class TestPool:
     def test_an_empty_pool_is_filled_from_idle_nodes_last_by_name(self) -> None:
         decision = only(decided(b.snapshot(jobs=[]), self.config))
         assert (decision.action, filling(decision)) == (Action.FILL_POOL, ("n6", "n7", "n8"))
+
+    def test_a_node_whose_gpus_cannot_be_read_does_not_join_even_before_it_is_suspect(self) -> None:
+        eight = dataclasses.replace(b.slurm_node("n8"), gres="gpu:8")
+        none = b.node("n8", slurm=eight, gpus_readable=GpusReadable(0, b.NOW - 1))
+        assert filling(only(decided(b.snapshot(none), self.config))) == ("n5", "n6", "n7")
 
     def test_a_full_pool_is_left_alone(self) -> None:
         assert decided(b.snapshot(spares=SPARES), self.config) == []

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import NOT_MOUNTED, Disk, GpuStatus, HardwareEvent, HardwareKind, Host, Port
+from understudy_agent.wire import NOT_MOUNTED, Disk, Gpu, GpuStatus, HardwareEvent, HardwareKind, Host, Port
 from understudy_controlplane.detect import detect
 from understudy_controlplane.detect.causes import OF_THE_HARDWARE, Cause, second_signals
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.node import NodeState, NodeView, StoredHardwareEvent
-from understudy_controlplane.fleet.slurm import gpus_of_gres
+from understudy_controlplane.fleet.slurm import SlurmNode, gpus_of_gres
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 
@@ -75,8 +76,9 @@ class TestGpuSet:
         assert findings(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "gpus.too_few")]
         assert findings(b.snapshot(node), gpus_per_node=7) == []
 
-    def test_a_node_whose_driver_lists_none_is_not_judged_by_it(self) -> None:
-        assert findings(b.snapshot(b.node("n3")), gpus_per_node=8) == []
+    def test_a_node_without_gpus_in_slurm_or_whose_agent_reads_none_is_not_judged_by_it(self) -> None:
+        assert findings(b.snapshot(b.node("n3", gpus_readable=none_since(600.0))), gpus_per_node=8) == []
+        assert findings(b.snapshot(b.node("n3", slurm=eight_gpus("n3")))) == []
 
     @pytest.mark.parametrize(
         ("gres", "count"),
@@ -94,6 +96,69 @@ class TestGpuSet:
     )
     def test_how_many_gpus_a_gres_means(self, gres: str, count: int) -> None:
         assert gpus_of_gres(gres) == count
+
+
+MISMATCH = "NVML cannot be used: Driver/library version mismatch (NVML error 18)"
+
+
+def eight_gpus(name: str) -> SlurmNode:
+    return replace(b.slurm_node(name), gres="gpu:h100:8(S:0-1)")
+
+
+def none_since(ago: float) -> GpusReadable:
+    return GpusReadable(0, b.NOW - ago)
+
+
+def unreadable(count: int, error: str) -> tuple[Gpu, ...]:
+    """Eight GPUs, of which the last ones cannot be read."""
+    return tuple(b.gpu(i) if i < 8 - count else b.gpu(i, GpuStatus.UNREADABLE, error=error) for i in range(8))
+
+
+class TestUnreadable:
+    @pytest.mark.parametrize(
+        ("text", "rule"),
+        [
+            (MISMATCH, "nvml.driver_mismatch"),
+            ("NVML cannot be used: Driver Not Loaded (NVML error 9)", "nvml.not_loaded"),
+            ("NVML cannot be used: Insufficient Permissions (NVML error 4)", "nvml.no_permission"),
+            ("NVML cannot be used: NVML Shared Library Not Found (NVML error 12)", "nvml.no_library"),
+            ("NVML cannot be used: Not Ready (NVML error 27)", "nvml.not_ready"),
+            ("the process that reads NVML ended with -11", "nvml.unreadable"),
+            ("", "nvml.no_gpu"),
+        ],
+    )
+    def test_a_node_that_shows_none_of_its_gpus_is_suspect_and_the_cause_is_named(self, text: str, rule: str) -> None:
+        node = b.node("n3", slurm=eight_gpus("n3"), gpus_readable=none_since(61.0), problems=(text,) if text else ())
+        (finding,) = found(b.snapshot(node))
+        assert (finding.node, finding.signal, finding.rule) == ("n3", Signal.HEALTH_SUSPECTED, rule)
+        assert "0 of 8 GPUs" in finding.summary and text in finding.summary
+
+    @pytest.mark.parametrize("count", [1, 8])
+    def test_gpus_that_cannot_be_read_make_the_node_suspect(self, count: int) -> None:
+        readable = GpusReadable(8 - count, b.NOW - 900.0, {8: b.NOW - 61.0})
+        node = b.node("n3", gpus=unreadable(count, MISMATCH), gpus_readable=readable)
+        assert findings(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "nvml.driver_mismatch")]
+
+    def test_one_that_was_never_readable_in_this_boot_counts_from_the_first_report(self) -> None:
+        node = b.node("n3", gpus=unreadable(1, "Unknown Error (NVML error 999)"))
+        for seconds, expected in ((59.0, []), (61.0, [("n3", Signal.HEALTH_SUSPECTED, "nvml.unreadable")])):
+            aged = replace(node, gpus_readable=GpusReadable(7, b.NOW - seconds))
+            assert findings(b.snapshot(aged)) == expected
+
+    def test_a_reset_and_a_start_of_the_agent_are_no_sign(self) -> None:
+        recently = GpusReadable(0, b.NOW - 900.0, {8: b.NOW - 20.0})
+        assert findings(b.snapshot(b.node("n3", gpus=unreadable(8, "a reset"), gpus_readable=recently))) == []
+        node = b.node("n3", slurm=eight_gpus("n3"), gpus_readable=none_since(5.0))
+        assert findings(b.snapshot(node)) == []
+
+    def test_a_driver_that_does_not_answer_is_judged_by_that_alone(self) -> None:
+        gpus = unreadable(8, "NVML has not answered for 70 s")
+        node = b.node("n3", gpus=gpus, gpus_readable=none_since(70.0), nvml_silent_seconds=70.0)
+        assert findings(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "driver.silent")]
+
+    def test_what_an_agent_cannot_read_is_recorded(self) -> None:
+        node = b.node("n3", problems=("/dev/kmsg: cannot be read: Operation not permitted",))
+        assert findings(b.snapshot(node)) == [("n3", Signal.RECORDED, "agent.problems")]
 
 
 class TestMemory:

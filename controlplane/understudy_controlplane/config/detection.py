@@ -153,6 +153,12 @@ class Hardware(Section):
     gpu_missing_seconds: float = Field(
         60.0, ge=0, description="Time for which a GPU seen earlier in this boot may be missing, as during a reset."
     )
+    gpu_unreadable_seconds: float = Field(
+        60.0,
+        ge=0,
+        description="Time for which NVML can read fewer GPUs than the node has, after which the node is suspect. It is "
+        "no spare from the first moment.",
+    )
     nvml_silent_seconds: float = Field(
         30.0, ge=10, description="Time without an answer from the driver after which the node is suspect."
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from understudy_controlplane.decide.spares import natural
+from understudy_controlplane.detect.host import AGENT_PROBLEMS
 from understudy_controlplane.detect.silence import HEARD, NEVER_HEARD
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Decision, DecisionKey
@@ -14,6 +15,7 @@ from understudy_controlplane.fleet.finding import Signal
 
 NOTED_TOGETHER_MIN = 20
 NAMED_MAX = 4
+NOTED_TOGETHER = frozenset({NEVER_HEARD, HEARD, AGENT_PROBLEMS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,13 @@ class Recorded:
 
 
 def noted_together(news: Sequence[Change]) -> list[Change]:
-    """While agents are installed, thousands of nodes change alike in one round: they get one decision for the fleet,
-    with their names.
+    """While agents are installed or upgraded, thousands of nodes change alike in one round: they get one decision for
+    the fleet, with their names.
     """
     alike: dict[tuple[int, str], list[Change]] = {}
     for change in news:
         finding = change.decision.finding
-        if finding is not None and finding.rule in (NEVER_HEARD, HEARD):
+        if finding is not None and finding.rule in NOTED_TOGETHER:
             alike.setdefault((change.decision.row, finding.rule), []).append(change)
     many = [group for group in alike.values() if len(group) >= NOTED_TOGETHER_MIN]
     together = {change.decision.subject for group in many for change in group}

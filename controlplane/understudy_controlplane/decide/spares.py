@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from understudy_controlplane.config import Config, Spares
 from understudy_controlplane.decide.guards import still_gathering
+from understudy_controlplane.detect.gpu_set import lacks_gpus
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
@@ -60,7 +61,7 @@ def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
     fit = [
         name
         for name, node in snapshot.nodes.items()
-        if node.is_spare and name not in taken and _fit(node, snapshot) and not snapshot.holders_of(name)
+        if node.is_spare and name not in taken and _fit(node, snapshot, config) and not snapshot.holders_of(name)
     ]
     known = lemons(snapshot, config.lemon)
     return sorted(fit, key=lambda name: (name in known, _on_probation(snapshot, name), natural(name)))
@@ -107,7 +108,9 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     missing = wanted(snapshot, policy) - _held(snapshot)
     if missing <= 0 or still_gathering(snapshot):
         return ()
-    idle = [name for name in _unused(snapshot) if name not in bad and _is_in(snapshot.nodes[name], policy.partition)]
+    idle = [
+        name for name in _unused(snapshot, config) if name not in bad and _is_in(snapshot.nodes[name], policy.partition)
+    ]
     known = lemons(snapshot, config.lemon)
     best_last = sorted(idle, key=lambda name: (name not in known, _on_probation(snapshot, name), natural(name)))
     return tuple(best_last[-missing:])
@@ -120,21 +123,21 @@ def idle_nodes(snapshot: Snapshot, config: Config) -> list[str]:
     promised = {name for one in snapshot.recoveries for name in one.plan.claimed}
     idle = [
         name
-        for name in _unused(snapshot)
+        for name in _unused(snapshot, config)
         if name not in promised and name not in snapshot.requests and not snapshot.holders_of(name)
     ]
     known = lemons(snapshot, config.lemon)
     return sorted(idle, key=lambda name: (name in known, _on_probation(snapshot, name), natural(name)))
 
 
-def _unused(snapshot: Snapshot) -> list[str]:
+def _unused(snapshot: Snapshot, config: Config) -> list[str]:
     """Healthy nodes that Slurm has idle, and planned and reserved for nothing."""
     reserved = {name for reservation in snapshot.reservations.values() for name in reservation.nodes}
     return [
         name
         for name, node in snapshot.nodes.items()
         if name not in reserved
-        and _fit(node, snapshot)
+        and _fit(node, snapshot, config)
         and node.slurm is not None
         and node.slurm.base_state == "IDLE"
         and not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
@@ -172,11 +175,12 @@ HEARD_WITHIN_SECONDS = 10.0
 """A node on probation stays so when it falls silent; then it is no spare."""
 
 
-def _fit(node: NodeView, snapshot: Snapshot) -> bool:
+def _fit(node: NodeView, snapshot: Snapshot, config: Config) -> bool:
     on_probation = node.state is NodeState.PROBATION and snapshot.now - (node.heard_at or 0.0) < HEARD_WITHIN_SECONDS
     return (
         (node.state is NodeState.IN_SERVICE or on_probation)
         and node.heard_at is not None
         and node.slurm is not None
         and node.slurm.usable
+        and not lacks_gpus(node, config.hardware)
     )

@@ -1,4 +1,4 @@
-"""GPUs that are not there any more, others in their place, and fewer than there should be.
+"""GPUs that are not there any more, that NVML cannot read, others in their place, and fewer than there should be.
 
 The agent remembers which GPUs it has seen since the node booted. A GPU that is being reset goes away for seconds and
 comes back the same; one that stays away has left the bus, whether or not the driver reported it.
@@ -7,15 +7,51 @@ comes back the same; one that stays away has left the bus, whether or not the dr
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
+from understudy_controlplane.fleet.gpu import nvml_error
 from understudy_controlplane.fleet.node import NodeView
-from understudy_controlplane.fleet.slurm import gpus_of_gres
+from understudy_controlplane.fleet.slurm import gpus_of_gres, has_gpus
 from understudy_controlplane.xid_policy import Repair
+
+ERROR_CHARACTERS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableCause:
+    rule: str
+    what: str
+    repair: Repair
+
+
+UNREADABLE = UnreadableCause("nvml.unreadable", "NVML returns an error", Repair.REBOOT)
+NONE_LISTED = UnreadableCause("nvml.no_gpu", "the driver is loaded and has no GPU", Repair.REBOOT)
+
+CAUSES = {
+    4: UnreadableCause(
+        "nvml.no_permission", "the agent may not open the device files: its user, or a cgroup", Repair.NONE
+    ),
+    8: UnreadableCause("nvml.no_power", "a power cable of the GPU is not connected", Repair.MANUAL_REPAIR),
+    9: UnreadableCause("nvml.not_loaded", "the driver is not loaded", Repair.REBOOT),
+    12: UnreadableCause("nvml.no_library", "the driver's library is not installed", Repair.NONE),
+    14: UnreadableCause("nvml.corrupted_inforom", "the GPU's InfoROM is corrupted", Repair.MANUAL_REPAIR),
+    15: UnreadableCause("nvml.lost", "the GPU is lost", Repair.REBOOT),
+    17: UnreadableCause("nvml.no_permission", "the operating system or a cgroup blocks the GPU", Repair.NONE),
+    18: UnreadableCause(
+        "nvml.driver_mismatch",
+        "the driver's library and its kernel module are of different releases, as after an upgrade without a reboot",
+        Repair.REBOOT,
+    ),
+    27: UnreadableCause(
+        "nvml.not_ready", "the system is not ready: the Fabric Manager, or a driver that is starting", Repair.REBOOT
+    ),
+}
+"""nvmlReturn → the cause, by NVML's reference (nvml.h of driver R580)."""
 
 
 def gpu_in_set(node: NodeView, gpu: Gpu, policy: Hardware) -> Iterator[Finding]:
@@ -33,6 +69,56 @@ def gpu_in_set(node: NodeView, gpu: Gpu, policy: Hardware) -> Iterator[Finding]:
             Repair.MANUAL_REPAIR,
             replaced_uuid=gpu.replaced_uuid,
         )
+
+
+def expected_gpus(node: NodeView, policy: Hardware) -> int:
+    """As many as the site or Slurm says, and no fewer than were seen in this boot. 0: a node without GPUs."""
+    gres = node.slurm.gres if node.slurm is not None else ""
+    if not node.gpus and not has_gpus(gres):
+        return 0
+    return max(len(node.gpus), policy.gpus_per_node or gpus_of_gres(gres) or 1)
+
+
+def lacks_gpus(node: NodeView, policy: Hardware) -> bool:
+    """NVML can read fewer GPUs at this moment than the node has: it must not become a gang's spare."""
+    return node.gpus_readable is not None and node.gpus_readable.count < expected_gpus(node, policy)
+
+
+def unreadable_gpus(now: float, node: NodeView, policy: Hardware) -> Iterator[Finding]:
+    """GPUs for which NVML returns an error, and nodes whose NVML lists no GPU at all. One finding for a node: the cause
+    is nearly always its driver. A driver that does not answer is judged by itself (`detect.driver`).
+    """
+    unreadable = [gpu for gpu in node.gpus if gpu.status is GpuStatus.UNREADABLE]
+    if not lacks_gpus(node, policy) or node.nvml_silent_seconds or (node.gpus and not unreadable):
+        return
+    assert node.gpus_readable is not None
+    expected, count = expected_gpus(node, policy), node.gpus_readable.count
+    since = node.gpus_readable.fewer_since(len(node.gpus) or expected)
+    if now - since < policy.gpu_unreadable_seconds:
+        return
+    texts = [gpu.error for gpu in unreadable if gpu.error] or [text for text in node.problems if "NVML" in text]
+    codes = [code for text in texts if (code := nvml_error(text)) is not None]
+    cause = CAUSES.get(codes[0], UNREADABLE) if codes else UNREADABLE if texts or unreadable else NONE_LISTED
+    which = f"GPU {', '.join(str(gpu.index) for gpu in unreadable)}" if unreadable else "no GPU is listed"
+    text = f" ({texts[0][:ERROR_CHARACTERS_MAX]})" if texts else ""
+    yield Finding(
+        Signal.HEALTH_SUSPECTED,
+        cause.rule,
+        node.name,
+        since,
+        f"NVML can read {count} of {expected} GPUs for {now - since:.0f} s ({which}): {cause.what}{text}",
+        Evidence(
+            {
+                "readable": count,
+                "expected": expected,
+                "gpus": [gpu.index for gpu in unreadable],
+                "nvml_error": codes[0] if codes else None,
+                "errors": [*dict.fromkeys(texts)],
+                "repair": cause.repair.value,
+            }
+        ),
+        detail=HardwareDetail(repair=cause.repair, boot_id=node.boot_id),
+    )
 
 
 def too_few_gpus(node: NodeView, policy: Hardware) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from understudy_controlplane.detect.fabric import (
     too_few_ports,
     unsteady_ports,
 )
-from understudy_controlplane.detect.gpu_set import gpu_in_set, too_few_gpus
+from understudy_controlplane.detect.gpu_set import gpu_in_set, too_few_gpus, unreadable_gpus
 from understudy_controlplane.detect.host import host
 from understudy_controlplane.detect.memory_wear import gpu_memory, host_memory
 from understudy_controlplane.detect.thermal import held_back
@@ -57,6 +57,9 @@ def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
             yield from held_back(node, gpu, policy)
             yield from gpu_fabric(node, gpu)
         yield from too_few_gpus(node, policy)
+        readable = node.gpus_readable
+        if readable is not None and (readable.count < len(node.gpus) or not readable.count):
+            yield from unreadable_gpus(snapshot.now, node, policy)
         yield from host_memory(node)
         yield from host(node, policy)
         yield from too_few_ports(node, policy)

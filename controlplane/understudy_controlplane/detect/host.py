@@ -1,5 +1,5 @@
 """The host under the GPUs: disks that are full, read-only or missing, a wrong clock; and a host that cannot be read,
-because a file system or an adapter's firmware hangs.
+because a file system or an adapter's firmware hangs; and what its agent reports that it cannot read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from understudy_controlplane.xid_policy import Repair
 
 SILENT_SECONDS = 30.0
 """An agent that has just been started takes a moment to read them for the first time."""
+
+AGENT_PROBLEMS = "agent.problems"
 
 
 def host(node: NodeView, policy: Hardware) -> Iterator[Finding]:
@@ -42,6 +44,16 @@ def host(node: NodeView, policy: Hardware) -> Iterator[Finding]:
                 ),
                 detail=HardwareDetail(repair=Repair.REBOOT, boot_id=node.boot_id),
             )
+    # What concerns NVML is judged by the GPUs: a node without GPUs has no driver either.
+    if problems := [text for text in node.problems if "NVML" not in text]:
+        yield Finding(
+            Signal.RECORDED,
+            AGENT_PROBLEMS,
+            node.name,
+            node.heard_at or 0.0,
+            f"its agent cannot read or keep everything: {problems[0]}",
+            Evidence({"problems": [*problems]}),
+        )
     if abs(node.clock_ahead_seconds) > policy.clock_offset_seconds:
         way = "ahead of" if node.clock_ahead_seconds > 0 else "behind"
         yield Finding(

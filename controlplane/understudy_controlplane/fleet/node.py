@@ -9,6 +9,7 @@ from hashlib import sha256
 
 from understudy_agent.wire import Gpu, HardwareEvent, Host, KernelEvent, Port
 from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.job import JobThere
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
@@ -225,6 +226,8 @@ class NodeView:
     host_silent_seconds: float = 0.0
     stopping: bool = False  # its agent announced that it stops
     clock_ahead_seconds: float = 0.0  # of the control plane's clock; the report's travel time makes it less
+    gpus_readable: GpusReadable | None = None  # None: not known, or its agent reads no GPUs
+    problems: tuple[str, ...] = ()  # what its agent could not read, as text
 
     @property
     def name(self) -> str:

@@ -42,6 +42,11 @@ def gpus_of_gres(gres: str) -> int:
     return sum(int(match["count"]) for match in found)
 
 
+def has_gpus(gres: str) -> bool:
+    """Whether Slurm has GPUs, or instances of GPUs, for the node."""
+    return _GPUS.search(gres) is not None
+
+
 PROLOG_ERROR = "Prolog error"
 """The reason with which Slurm itself drains a node whose Prolog failed, of whichever site."""
 

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from understudy_agent.wire import RANKS_PER_NODE_MAX, RankWindow, Report
+from understudy_agent.wire import RANKS_PER_NODE_MAX, GpuStatus, RankWindow, Report
+from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.live.allocations import Allocations
@@ -34,6 +35,7 @@ class ExpectedJob:
 class Heard:
     report: Report
     at: float  # by the control plane's clock
+    gpus: GpusReadable | None = None  # None: this agent reads no GPUs
 
 
 class Telemetry:
@@ -66,7 +68,7 @@ class Telemetry:
         with self._lock:
             if report.node not in self._known:
                 raise UnknownNode(report.node)
-            self._heard[report.node] = Heard(report, now)
+            self._heard[report.node] = Heard(report, now, _gpus_readable(report, self._heard.get(report.node), now))
             self.reports_total += 1
             dropped: list[str] = []
             for window in report.ranks:
@@ -170,3 +172,13 @@ class Telemetry:
         if buffer is None or buffer.attempt != attempt:
             buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size)
         return buffer
+
+
+def _gpus_readable(report: Report, before: Heard | None, now: float) -> GpusReadable | None:
+    if not reads_nvml(report):
+        return None
+    count = sum(gpu.status is not GpuStatus.UNREADABLE for gpu in report.gpus)
+    earlier = before.gpus if before is not None and before.report.boot_id == report.boot_id else None
+    if before is None or earlier is None:
+        return GpusReadable(count, now)
+    return earlier.followed_by(count, before.at)

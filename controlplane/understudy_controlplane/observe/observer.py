@@ -240,13 +240,16 @@ class Observer:
             heard = None  # sent before the reboot: the node has changed since
         boot_id = heard.report.boot_id if heard else ""
         events = self._events.kernel_events(record.name, now)
+        shows_gpus = heard is not None and heard.at > record.cleared_at + REPORT_DELAY_SECONDS
         return NodeView(
             record=record,
             slurm=self._view.nodes.get(record.name) if self._view else None,
             heard_at=heard.at if heard else None,
             boot_id=boot_id,
             driver_version=heard.report.driver_version if heard else "",
-            gpus=tuple(heard.report.gpus) if heard and heard.at > record.cleared_at + REPORT_DELAY_SECONDS else (),
+            gpus=tuple(heard.report.gpus) if heard and shows_gpus else (),
+            gpus_readable=heard.gpus if heard and shows_gpus else None,
+            problems=tuple(heard.report.problems) if heard else (),
             events=tuple(one for one in events if one.event.boot_id == boot_id and one.received_at > record.cleared_at),
             history=tuple(events),
             is_spare=is_spare,
