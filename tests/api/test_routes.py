@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -25,6 +26,7 @@ from understudy_controlplane.api.status import CAUSE_AT
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.cli.explained_subject import lines
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 
@@ -259,6 +261,24 @@ def test_a_node_and_a_job_are_explained(rehearsal: Rehearsal) -> None:
     assert any(" quarantine (row 10): " in line for line in node), node
     assert job[0].endswith("restarted 1 times, managed"), job
     assert any(" pool n3 to n6: succeeded in " in line for line in job), job
+
+
+def test_the_explanation_of_a_job_says_what_it_is_to_slurm(rehearsal: Rehearsal) -> None:
+    pulse = rehearsal.control_plane.loop.pulse
+    before = pulse.snapshot
+    assert before is not None
+    (key,) = [key for key in before.jobs if key.job_id == 1]
+
+    def explained_as(**changes: Any) -> str:
+        job = before.jobs[key]
+        pulse.snapshot = replace(before, jobs={key: replace(job, slurm=replace(job.slurm, **changes))})
+        return str(client_of(rehearsal).get("/v1/explain/jobs/1").json()["is_now"])
+
+    assert explained_as(array_task=ArrayTask(1, 4)).endswith("managed; it is task 1_4 of a job array")
+    assert explained_as(part_of=HETEROGENEOUS_JOB).endswith(
+        "it belongs to a heterogeneous job, which Slurm requeues as a whole: its gang is left to a person"
+    )
+    pulse.snapshot = before
 
 
 def test_nodes_show_their_state_here_and_in_slurm(get: Any) -> None:

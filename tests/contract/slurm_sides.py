@@ -40,6 +40,10 @@ class Side(Protocol):
         """A job that runs on until it is killed; `kill_seconds` is how long it takes to die then."""
         ...
 
+    def submit_array(self, user: str, tasks: int) -> int:
+        """Returns the array's id."""
+        ...
+
     def wait(self, seconds: float) -> None: ...
 
     def address_of(self, node: str, /) -> str: ...
@@ -82,6 +86,9 @@ class FakeSide:
         self, user: str, node_count: int, comment: str = "", requeue: bool = True, kill_seconds: float = 0.0
     ) -> int:
         return self.fake.submit(user, node_count, "job", comment, requeue, kill_seconds or 0.1)
+
+    def submit_array(self, user: str, tasks: int) -> int:
+        return self.fake.submit_array(user, tasks)
 
     def wait(self, seconds: float) -> None:
         self.fake.advance(seconds)
@@ -180,9 +187,8 @@ class RealSide:
         self.start_node(node)
 
     def submit_array(self, user: str, tasks: int) -> int:
-        """Returns the array's id."""
         script = "#!/bin/sh\nwhile :; do sleep 0.1; done\n"
-        return self._cluster.sbatch("--nodes=1", f"--array=1-{tasks}", user=user, script=script)
+        return self._cluster.sbatch("--nodes=1", "--requeue", f"--array=1-{tasks}", user=user, script=script)
 
     def submit_named(self, user: str, name: bytes) -> int:
         script = "#!/bin/sh\nwhile :; do sleep 0.1; done\n"
@@ -275,9 +281,9 @@ def pending(side: Side, job_id: int) -> SlurmJob:
 
 def start(side: Side, job_id: int) -> None:
     """Start a requeued job, not in the second of its requeue: Slurm fails a job for that."""
-    submit_at = job_of(side, job_id).submit_at
-    until(side, lambda: side.now() > submit_at + 1.05, "the second of the requeue is over")
-    side.slurm.start_job_now(job_id)
+    job = job_of(side, job_id)
+    until(side, lambda: side.now() > job.submit_at + 1.05, "the second of the requeue is over")
+    side.slurm.start_job_now(job.address)
 
 
 def _idle(node: SlurmNode) -> bool:

@@ -24,7 +24,7 @@ from tests.contract.slurm_sides import (
     start,
     until,
 )
-from understudy_controlplane.fleet.slurm import PROLOG_ERROR, JobRequest, SlurmJob
+from understudy_controlplane.fleet.slurm import PROLOG_ERROR, ArrayTask, JobRequest, SlurmJob
 from understudy_controlplane.slurm.protocol import SlurmError, slurm_version
 
 EPILOG_SECONDS = 4.0
@@ -498,6 +498,41 @@ def test_of_two_free_nodes_a_job_gets_the_one_of_less_weight(side: Side, heavy: 
     assert running(side, side.submit("news", 1)).nodes == (heavy,), "last, and not never"
 
 
+@pytest.mark.parametrize("side", ["fake", pytest.param("22.05-cli", marks=pytest.mark.cluster)], indirect=True)
+def test_a_task_of_an_array_is_changed_alone_by_its_address_and_with_all_others_by_the_arrays_id(side: Side) -> None:
+    """The last task has the array's own id. One real version: all others have the same code (job_mgr.c)."""
+    array = side.submit_array("news", 3)
+    until(side, lambda: sum(job.state == "RUNNING" for job in side.slurm.jobs()) == 3, "all tasks run")
+    last = job_of(side, array)
+    assert last.address == ArrayTask(array, 3)
+    others = [job.job_id for job in side.slurm.jobs() if job.job_id != array and job.state == "RUNNING"]
+
+    def of_others() -> set[tuple[str, int, str, tuple[str, ...]]]:
+        jobs = (job_of(side, number) for number in others)
+        return {(job.state, job.restart_count, job.reservation, job.excluded_nodes) for job in jobs}
+
+    untouched = {("RUNNING", 0, "", ())}
+    side.slurm.create_reservation("seats", last.nodes, "news", 60)
+    side.slurm.set_job_reservation(last.address, "seats")
+    assert job_of(side, array).reservation == "seats"
+    side.slurm.requeue_job(last.address)
+    assert pending(side, array).restart_count == 1
+    assert job_of(side, array).address == last.address
+    side.slurm.set_excluded_nodes(last.address, ["n8"])
+    side.slurm.hold_job(last.address)
+    assert job_of(side, array).held
+    side.slurm.release_job(last.address)
+    start(side, array)
+    assert running(side, array).nodes == last.nodes
+    assert job_of(side, array).excluded_nodes == ("n8",)
+    assert of_others() == untouched
+    side.slurm.set_job_reservation(last.address, "")
+    side.slurm.set_time_limit(array, 5)
+    assert {job_of(side, number).time_limit_minutes for number in (array, *others)} == {5}
+    side.slurm.requeue_job(array)
+    until(side, lambda: {job_of(side, number).restart_count for number in others} == {1}, "all are requeued")
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", REAL_SIDES)
 def test_tasks_of_an_array_and_odd_text_are_read_as_separate_jobs(
@@ -506,12 +541,13 @@ def test_tasks_of_an_array_and_odd_text_are_read_as_separate_jobs(
     """What only a real Slurm can show: an array's last task has the array's own id, and text need not be UTF-8."""
     side = real_sides(name)
     side.clear()
-    side.submit_array("news", 3)
+    array = side.submit_array("news", 3)
     odd = side.submit_named("news", b"bad\xffname MCS_label=x JobState=RUNNING")
     until(side, lambda: len([job for job in side.slurm.jobs() if job.state == "RUNNING"]) >= 4, "all run")
     jobs = {job.job_id: job for job in side.slurm.jobs() if job.state == "RUNNING"}
-    assert sorted(job.part_of for job in jobs.values()) == ["", "job array", "job array", "job array"]
-    assert jobs[odd].part_of == ""
+    assert {job.address for job in jobs.values()} == {odd, *(ArrayTask(array, task) for task in (1, 2, 3))}
+    assert jobs[array].array_task == ArrayTask(array, 3)
+    assert {job.part_of for job in jobs.values()} == {""}
     assert jobs[odd].name.startswith("bad")
     side.clear()
 

@@ -32,7 +32,9 @@ from understudy_controlplane.fleet.recovery import (
     RecoveryStep,
     StepName,
     StepStatus,
+    SwapPlan,
 )
+from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 
@@ -128,6 +130,14 @@ def test_a_gang_that_may_shrink_needs_no_spare() -> None:
 def test_a_dead_batch_host_takes_the_launcher_with_it() -> None:
     assert planned(scene(), fault("n1", dead=True)).kind is RecoveryKind.POOL_SWAP
     assert planned(scene(), fault("n2", dead=True)).kind is RecoveryKind.ALLOCATION_SWAP
+
+
+@pytest.mark.parametrize("finding", [fault("n2"), hang(), hang(named=False)], ids=["fault", "hang", "unnamed hang"])
+def test_a_component_of_a_heterogeneous_job_is_left_to_a_person_also_with_a_launcher(finding: Finding) -> None:
+    component = replace(JOB, slurm=replace(JOB.slurm, part_of=HETEROGENEOUS_JOB))
+    decision = judged(b.snapshot(jobs=[component], spares=("n7", "n8"), gangs={JOB.key: GANG}), finding)
+    assert not isinstance(decision.plan, SwapPlan)
+    assert "belongs to a heterogeneous job, which Slurm requeues as a whole: left to a person" in decision.reason
 
 
 def test_a_launcher_that_failed_an_order_gets_no_other_in_this_allocation() -> None:

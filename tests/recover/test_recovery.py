@@ -14,7 +14,7 @@ from tests.recover.rehearsal import EFFECTS, Rehearsal, refuse
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus, StepName
-from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask, SlurmJob
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
@@ -471,7 +471,7 @@ def test_a_dead_node_with_a_job_that_is_not_managed_on_it_is_not_declared_down(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"part_of": "job array"}, "is part of a job array"),
+        ({"part_of": HETEROGENEOUS_JOB}, "belongs to a heterogeneous job, which Slurm requeues as a whole"),
         ({"required_nodes": ("n3",)}, "asked for n3 by name"),
     ],
 )
@@ -488,8 +488,43 @@ def test_a_gang_that_slurm_would_not_seat_alone_or_elsewhere_is_left_to_a_person
     rehearsal.run(10)
     assert rehearsal.gang_state() == ("RUNNING", 0)
     assert rehearsal.recoveries() == []
+    assert [*rehearsal.line.effects] == ["drain_node n3"]
     (decision,) = [one for one in Queries(rehearsal.engine).decisions(50) if one["table_row"] == 10]
     assert words in decision["reason"]
+
+
+def test_a_dead_node_of_a_heterogeneous_job_is_left_to_slurm(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Down would requeue the component on it, and Slurm requeues them together only."""
+    real = rehearsal.fake.jobs
+    monkeypatch.setattr(rehearsal.fake, "jobs", lambda: [replace(job, part_of=HETEROGENEOUS_JOB) for job in real()])
+    rehearsal.kill_node("n3")
+    rehearsal.run(60)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert [*rehearsal.line.effects] == ["drain_node n3"]
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first task", "last task, whose job id is the array's"])
+def test_a_task_of_an_array_moves_alone(rehearsal: Rehearsal, last: bool) -> None:
+    for number in (rehearsal.gang, rehearsal.hungry):
+        rehearsal.fake.cancel(number)
+    rehearsal.run(2)
+    array = rehearsal.fake.submit_array(rehearsal.gang_user, 2, 2, "understudy")
+    rehearsal.run(2)
+    rehearsal.line.effects.clear()
+    rehearsal.gang, other = (array, array + 1) if last else (array + 1, array)
+    task = ArrayTask(array, 2 if last else 1)
+    left = rehearsal.gang_nodes()[0]
+    rehearsal.fail(left)
+    rehearsal.run_until(rehearsal.ended)
+    (recovery,) = rehearsal.recoveries()
+    assert recovery.status is RecoveryStatus.SUCCEEDED
+    assert rehearsal.gang_state() == ("RUNNING", 1)
+    assert left not in rehearsal.gang_nodes()
+    (alone,) = [job for job in rehearsal.fake.jobs() if job.job_id == other]
+    assert (alone.state, alone.restart_count, alone.reservation) == ("RUNNING", 0, "")
+    assert {name.partition(" ")[2] for name in rehearsal.line.effects if "_job" in name} == {str(task)}
 
 
 def test_seats_deleted_before_the_job_is_bound_to_them_are_held_again(rehearsal: Rehearsal) -> None:

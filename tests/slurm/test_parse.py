@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, WAITING_TASKS, ArrayTask, SlurmJob
 from understudy_controlplane.slurm.parse import (
     ambiguous_job_ids,
     epoch_seconds,
@@ -195,13 +195,13 @@ def test_text_of_a_user_between_slurms_own_fields_is_not_believed(forgery: str) 
     assert parse_jobs(clumsy) == [honest]
 
 
-def test_a_part_of_an_array_or_of_a_heterogeneous_job_is_known() -> None:
-    record = job_line(5)
-    number = "JobId=5"
-    array = record.replace(number, f"{number} ArrayJobId=1 ArrayTaskId=3", 1)
-    component = record.replace(number, f"{number} HetJobId=1 HetJobOffset=1 HetJobIdSet=1-2", 1)
-    assert [job.part_of for text in (record, array, component) for job in parse_jobs(text)] == [
-        "",
-        "job array",
-        "heterogeneous job",
-    ]
+def test_a_task_of_an_array_has_an_address_and_what_slurm_changes_as_a_whole_is_known() -> None:
+    def read(identity: str) -> tuple[object, str]:
+        (job,) = parse_jobs(job_line(5).replace("JobId=5", f"JobId=5{identity}", 1))
+        return job.address, job.part_of
+
+    assert read("") == (5, "")
+    assert read(" ArrayJobId=1 ArrayTaskId=3") == (ArrayTask(1, 3), "")
+    assert read(" ArrayJobId=5 ArrayTaskId=9 ArrayTaskThrottle=1") == (ArrayTask(5, 9), "")
+    assert read(" ArrayJobId=5 ArrayTaskId=2-7,9%1") == (5, WAITING_TASKS)
+    assert read(" HetJobId=1 HetJobOffset=1 HetJobIdSet=1-2") == (5, HETEROGENEOUS_JOB)

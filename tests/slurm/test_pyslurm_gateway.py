@@ -15,7 +15,7 @@ import pytest
 
 from understudy_controlplane.config import Gateway
 from understudy_controlplane.config import Slurm as Policy
-from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.fleet.slurm import ArrayTask, JobAddress, SlurmNode
 from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
@@ -55,12 +55,16 @@ class RecordedCommandLine(CommandLineGateway):
     def __init__(self) -> None:
         super().__init__(scontrol="/nowhere/scontrol")
         self.drained: list[str] = []
+        self.released: list[JobAddress] = []
 
     def nodes(self) -> list[SlurmNode]:
         return BY_COMMAND_LINE
 
     def drain_node(self, node: str, reason: str) -> None:
         self.drained.append(f"{node} {reason}")
+
+    def release_job(self, job: JobAddress) -> None:
+        self.released.append(job)
 
 
 Make = Callable[..., PyslurmGateway]
@@ -103,6 +107,12 @@ def test_a_reading_that_somebodys_text_makes_impossible_is_taken_from_the_comman
     pid = gateway.worker.pid
     assert gateway.nodes() == BY_COMMAND_LINE
     assert gateway.worker.pid == pid is not None
+
+
+def test_a_task_of_an_array_is_the_command_lines_because_pyslurm_takes_numbers_only() -> None:
+    command_line = RecordedCommandLine()
+    PyslurmGateway(command_line, "/nowhere/python").release_job(ArrayTask(7, 3))
+    assert command_line.released == [ArrayTask(7, 3)]
 
 
 def test_an_effect_that_pyslurm_dies_of_has_an_unknown_outcome_and_is_then_the_command_lines(make: Make) -> None:

@@ -79,15 +79,25 @@ def _of_job(deps: ReadDependencies, job_id: int, reader: Identity) -> Explanatio
         return record
     managed = "managed" if record["managed"] else "not managed: Understudy never touches it"
     restarted = f"restarted {record['restart_count']} times"
-    is_now = f"job {job_id} of {record['user']} is {record['state']}, {restarted}, {managed}"
+    key = JobKey(record["cluster"], job_id, record["submit_at"])
+    is_now = f"job {job_id} of {record['user']} is {record['state']}, {restarted}, {managed}{_in_slurm(deps, key)}"
     recoveries = _recoveries(deps, RecoveryFilter(job_id=job_id, user_id=reader.user_id))
     requests = request_states(deps, NEWEST, ID_MAX, RequestFilter(node=job_subject(job_id), by=only_by(reader)))
     if reader.user_id is not None:
         return Explanation(is_now, record, [], recoveries, requests, [])
-    gang = str(JobKey(record["cluster"], job_id, record["submit_at"]))
     return Explanation(
-        is_now, record, _incidents(deps, gang), recoveries, requests, _decisions(deps, job_subject(job_id))
+        is_now, record, _incidents(deps, str(key)), recoveries, requests, _decisions(deps, job_subject(job_id))
     )
+
+
+def _in_slurm(deps: ReadDependencies, key: JobKey) -> str:
+    """What a user of `squeue` and `scontrol` has to know besides."""
+    job = deps.pulse.snapshot.jobs.get(key) if deps.pulse.snapshot is not None else None
+    if job is None:
+        return ""
+    task = f"; it is task {job.slurm.array_task} of a job array" if job.slurm.array_task else ""
+    alone = f"; it {job.slurm.not_alone}: its gang is left to a person" if job.slurm.not_alone else ""
+    return task + alone
 
 
 def _incidents(deps: ReadDependencies, subject: str) -> list[Record]:

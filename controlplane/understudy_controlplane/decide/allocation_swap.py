@@ -41,6 +41,8 @@ def why_not(  # noqa: PLR0911 - a list: a return for each reason
     gang = snapshot.gangs.get(job.key)
     if gang is None:
         return "no launcher drives it"
+    if job.slurm.not_alone:
+        return f"it {job.slurm.not_alone}"
     if gang.heard_at is None or snapshot.now - gang.heard_at > HEARD_SECONDS:
         return "its launcher does not report"
     if gang.leaving:

@@ -240,8 +240,8 @@ def _cannot_move(current: Round, job: Job, findings: Sequence[Finding], seats: S
         return f"is not to run again ({slurm.end_in_words})"
     if not slurm.batch or not slurm.requeue:
         return "was not submitted as a batch job with --requeue"
-    if slurm.part_of:
-        return f"is part of a {slurm.part_of}: Slurm would requeue more than it"
+    if slurm.not_alone:
+        return slurm.not_alone
     insisted = {finding.node for finding in findings} & set(slurm.required_nodes)
     if insisted:
         return f"asked for {', '.join(sorted(insisted))} by name (--nodelist) and cannot run without"

@@ -121,11 +121,9 @@ def _release(current: Round, row: Row, finding: Finding) -> Decision:
 
 
 def _not_alone(job: Job) -> guards.Objection | None:
-    if not job.slurm.part_of:
+    if not job.slurm.not_alone:
         return None
-    words = (
-        f"it is part of a {job.slurm.part_of}, of which Slurm would release more: left to a person (scontrol release)"
-    )
+    words = f"it {job.slurm.not_alone}: left to a person (scontrol release)"
     return guards.Objection(Because.RULE, words)
 
 

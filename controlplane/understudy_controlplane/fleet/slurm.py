@@ -165,6 +165,26 @@ PENDING_STATES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayTask:
+    """One task of a job array. It has a job id of its own, but that of an array's last task is the array's id as well:
+    by that number Slurm would requeue, hold or update all tasks.
+    """
+
+    array_job_id: int
+    task_id: int
+
+    def __str__(self) -> str:
+        return f"{self.array_job_id}_{self.task_id}"
+
+
+HETEROGENEOUS_JOB = "heterogeneous job"
+WAITING_TASKS = "job array's waiting tasks"
+
+JobAddress = int | ArrayTask
+"""By what Slurm's commands address one job and no other."""
+
+
+@dataclass(frozen=True, slots=True)
 class SlurmJob:
     """A job as `scontrol show job` prints it. Job ids are used again: `submit_at` makes them unique."""
 
@@ -189,9 +209,19 @@ class SlurmJob:
     time_limit_minutes: int | None = None  # None: none of its own
     required_nodes: tuple[str, ...] = ()  # it runs on no set of nodes without these
     features: str = ""  # that its nodes must have, as an expression of Slurm's
-    part_of: str = ""  # "job array", "heterogeneous job": Slurm may take its id for the whole
+    array_task: ArrayTask | None = None
+    part_of: str = ""  # HETEROGENEOUS_JOB or WAITING_TASKS, which Slurm requeues and holds as a whole only
     exit_code: int = 0  # of its script, once it has ended
     exit_signal: int = 0  # that ended its script
+
+    @property
+    def address(self) -> JobAddress:
+        return self.array_task or self.job_id
+
+    @property
+    def not_alone(self) -> str:
+        """Why nothing is done with this job alone; empty: Slurm can requeue, hold and release it alone."""
+        return f"belongs to a {self.part_of}, which Slurm requeues as a whole" if self.part_of else ""
 
     @property
     def pending(self) -> bool:

@@ -3,7 +3,8 @@
 What it does was seen on Slurm 22.05: a requeue passes through COMPLETING, renews the submit time and puts the
 begin time two minutes off; a begin time set while COMPLETING is lost; a plain requeue runs a job again that is
 COMPLETING because it was cancelled or has ended; a job started in the second of its kill fails; a dead node holds its
-job COMPLETING until it is set DOWN, and a job requeued before that fails for good.
+job COMPLETING until it is set DOWN, and a job requeued before that fails for good; the id of a job array stands for all
+its tasks, although its last task has that id as well.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from understudy_controlplane.fleet.slurm import (
+    ArrayTask,
+    JobAddress,
+    JobRequest,
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    SlurmStep,
+)
 from understudy_controlplane.slurm.protocol import SlurmError
 
 REQUEUE_DELAY_SECONDS = 121
@@ -55,6 +64,7 @@ class _Job:
     node_count: int
     requeue: bool
     kill_seconds: float
+    array_task: ArrayTask | None = None
     state: str = "PENDING"
     restart_count: int = 0
     nodes: list[str] = field(default_factory=list)
@@ -126,6 +136,16 @@ class VirtualSlurm:
         self._next_job_id += 1
         self._jobs[job.job_id] = job
         return job.job_id
+
+    def submit_array(self, user: str, tasks: int, node_count: int = 1, comment: str = "") -> int:
+        """Returns the array's id. Tasks 1 to n are records of their own from the beginning, as if all had started."""
+        array = self._next_job_id
+        numbers = [*range(array + 1, array + tasks), array]  # Slurm starts the last task as the array's own record
+        for task, number in enumerate(numbers, start=1):
+            self._next_job_id = number
+            self._jobs[self.submit(user, node_count, comment=comment)].array_task = ArrayTask(array, task)
+        self._next_job_id = array + tasks
+        return array
 
     def cancel(self, job_id: int) -> None:
         job = self._job(job_id)
@@ -336,13 +356,11 @@ class VirtualSlurm:
             raise SlurmError(f"delete reservation {name}: Requested reservation is in use")
         del self._reservations[name], self._reservation_ends[name]
 
-    def set_job_reservation(self, job_id: int, reservation: str) -> None:
-        job = self._job(job_id)
-        if job.state in OVER:
-            raise SlurmError(f"Job has already finished for job {job_id}")
+    def set_job_reservation(self, job: JobAddress, reservation: str) -> None:
         for name in reservation.split(",") if reservation else ():
             self._reservation(name)
-        job.reservation = reservation.partition(",")[0]
+        for one in self._unfinished(job):
+            one.reservation = reservation.partition(",")[0]
 
     def submit_job(self, request: JobRequest) -> None:
         if request.node not in self._nodes or self._partition not in request.partition.split(","):
@@ -357,20 +375,23 @@ class VirtualSlurm:
         if job_id in self._jobs:
             self.cancel(job_id)
 
-    def requeue_job(self, job_id: int) -> None:
-        job = self._job(job_id)
-        if not job.requeue:
-            raise SlurmError(f"Requested operation is presently disabled for job {job_id}")
-        if job.state == "RUNNING":
-            job.restart_count += 1
-            self._kill(job, "PENDING")
+    def requeue_job(self, job: JobAddress) -> None:
+        for one in self._addressed(job):
+            if not one.requeue:
+                raise SlurmError(f"Requested operation is presently disabled for job {job}")
+            if one.state == "RUNNING":
+                one.restart_count += 1
+                self._kill(one, "PENDING")
 
-    def requeue_failed_job(self, job_id: int) -> None:
-        job = self._job(job_id)
+    def requeue_failed_job(self, job: JobAddress) -> None:
+        for one in self._addressed(job):
+            self._requeue_whatever_became_of_it(one)
+
+    def _requeue_whatever_became_of_it(self, job: _Job) -> None:
         if not job.requeue:
-            raise SlurmError(f"Requested operation is presently disabled for job {job_id}")
+            raise SlurmError(f"Requested operation is presently disabled for job {job.job_id}")
         if job.state == "PENDING" or (job.state == "COMPLETING" and job.next_state == "PENDING"):
-            raise SlurmError(f"Job is pending execution for job {job_id}")
+            raise SlurmError(f"Job is pending execution for job {job.job_id}")
         job.restart_count += 1
         if job.state == "RUNNING":
             self._kill(job, "PENDING")
@@ -379,37 +400,40 @@ class VirtualSlurm:
         else:
             self._pend(job)
 
-    def hold_job(self, job_id: int) -> None:
-        self._job(job_id).priority = 0
+    def hold_job(self, job: JobAddress) -> None:
+        for one in self._addressed(job):
+            one.priority = 0
 
-    def release_job(self, job_id: int) -> None:
-        job = self._job(job_id)
-        job.priority, job.launch_failed = job.priority or 1, False
+    def release_job(self, job: JobAddress) -> None:
+        for one in self._addressed(job):
+            one.priority, one.launch_failed = one.priority or 1, False
 
-    def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
+    def set_excluded_nodes(self, job: JobAddress, nodes: Sequence[str]) -> None:
         for name in nodes:
             self._node(name)
-        self._unfinished(job_id).excluded = tuple(sorted(set(nodes)))
+        for one in self._unfinished(job):
+            one.excluded = tuple(sorted(set(nodes)))
 
-    def set_job_priority(self, job_id: int, priority: int) -> None:
-        self._unfinished(job_id).priority = priority
+    def set_job_priority(self, job: JobAddress, priority: int) -> None:
+        for one in self._unfinished(job):
+            one.priority = priority
 
-    def set_time_limit(self, job_id: int, minutes: int) -> None:
-        self._unfinished(job_id).time_limit_minutes = minutes
+    def set_time_limit(self, job: JobAddress, minutes: int) -> None:
+        for one in self._unfinished(job):
+            one.time_limit_minutes = minutes
 
-    def set_job_comment(self, job_id: int, comment: str) -> None:
-        self._job(job_id).comment = " ".join(comment.split())
+    def set_job_comment(self, job: JobAddress, comment: str) -> None:
+        for one in self._addressed(job):
+            one.comment = " ".join(comment.split())
 
-    def set_job_extra(self, job_id: int, extra: str) -> None:
-        self._job(job_id)
+    def set_job_extra(self, job: JobAddress, extra: str) -> None:
+        self._addressed(job)
         raise SlurmError(f"Update of this parameter is not supported: Extra={extra}")  # before 23.02
 
-    def start_job_now(self, job_id: int) -> None:
-        job = self._job(job_id)
-        if job.state in OVER:
-            raise SlurmError(f"Job has already finished for job {job_id}")
-        if job.state == "PENDING":  # accepted in any other state, too, and lost
-            job.begin_at = None
+    def start_job_now(self, job: JobAddress) -> None:
+        for one in self._unfinished(job):
+            if one.state == "PENDING":  # accepted in any other state, too, and lost
+                one.begin_at = None
 
     # -- how it goes on ----------------------------------------------------------------------------------------
 
@@ -599,6 +623,7 @@ class VirtualSlurm:
             time_limit_minutes=job.time_limit_minutes,
             exit_code=job.exit_code,
             exit_signal=job.exit_signal,
+            array_task=job.array_task,
         )
 
     def _check_nodes(self, reservation: str, nodes: Sequence[str]) -> None:
@@ -617,11 +642,21 @@ class VirtualSlurm:
             raise SlurmError(f"Invalid job id specified: {job_id}")
         return self._jobs[job_id]
 
-    def _unfinished(self, job_id: int) -> _Job:
-        job = self._job(job_id)
-        if job.state in OVER:
-            raise SlurmError(f"Job has already finished for job {job_id}")
-        return job
+    def _addressed(self, address: JobAddress) -> list[_Job]:
+        """One job, or by the id of an array all of its tasks."""
+        arrays = [(job, job.array_task) for job in self._jobs.values() if job.array_task]
+        if isinstance(address, ArrayTask):
+            found = [job for job, task in arrays if task == address]
+        else:
+            found = [job for job, task in arrays if task.array_job_id == address]
+        return found or [self._job(address if isinstance(address, int) else 0)]
+
+    def _unfinished(self, address: JobAddress) -> list[_Job]:
+        jobs = self._addressed(address)
+        left = [job for job in jobs if job.state not in OVER]
+        if not left:
+            raise SlurmError(f"Job has already finished for job {address}")
+        return left
 
     def _reservation(self, name: str) -> SlurmReservation:
         if name not in self._reservations:

@@ -11,7 +11,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from understudy_controlplane.fleet.slurm import JobAddress, JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
 from understudy_controlplane.slurm.hostlist import compress
 from understudy_controlplane.slurm.parse import (
     NodeReader,
@@ -144,8 +144,8 @@ class CommandLineGateway:
     def delete_reservation(self, name: str) -> None:
         self._run("delete", f"ReservationName={checked_name(name)}")
 
-    def set_job_reservation(self, job_id: int, reservation: str) -> None:
-        self._update_job(job_id, "ReservationName", checked_names(reservation) if reservation else "")
+    def set_job_reservation(self, job: JobAddress, reservation: str) -> None:
+        self._update_job(job, "ReservationName", checked_names(reservation) if reservation else "")
 
     def submit_job(self, request: JobRequest) -> None:
         given = [f"--gres={request.gres}"] if request.gres else []
@@ -180,38 +180,38 @@ class CommandLineGateway:
             if not _CANCELLED_ALREADY.search(str(error)):
                 raise
 
-    def requeue_job(self, job_id: int) -> None:
-        self._run("requeue", "incomplete", str(int(job_id)))
+    def requeue_job(self, job: JobAddress) -> None:
+        self._run("requeue", "incomplete", str(job))
 
-    def requeue_failed_job(self, job_id: int) -> None:
-        self._run("requeue", str(int(job_id)))
+    def requeue_failed_job(self, job: JobAddress) -> None:
+        self._run("requeue", str(job))
 
-    def start_job_now(self, job_id: int) -> None:
-        self._update_job(job_id, "StartTime", "now")
+    def start_job_now(self, job: JobAddress) -> None:
+        self._update_job(job, "StartTime", "now")
 
-    def hold_job(self, job_id: int) -> None:
-        self._run("hold", str(int(job_id)))
+    def hold_job(self, job: JobAddress) -> None:
+        self._run("hold", str(job))
 
-    def release_job(self, job_id: int) -> None:
-        self._run("release", str(int(job_id)))
+    def release_job(self, job: JobAddress) -> None:
+        self._run("release", str(job))
 
-    def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
-        self._update_job(job_id, "ExcNodeList", compress(checked_name(node) for node in nodes))
+    def set_excluded_nodes(self, job: JobAddress, nodes: Sequence[str]) -> None:
+        self._update_job(job, "ExcNodeList", compress(checked_name(node) for node in nodes))
 
-    def set_job_priority(self, job_id: int, priority: int) -> None:
-        self._update_job(job_id, "Priority", str(int(priority)))
+    def set_job_priority(self, job: JobAddress, priority: int) -> None:
+        self._update_job(job, "Priority", str(int(priority)))
 
-    def set_time_limit(self, job_id: int, minutes: int) -> None:
-        self._update_job(job_id, "TimeLimit", str(int(minutes)))
+    def set_time_limit(self, job: JobAddress, minutes: int) -> None:
+        self._update_job(job, "TimeLimit", str(int(minutes)))
 
-    def set_job_comment(self, job_id: int, comment: str) -> None:
-        self._update_job(job_id, "Comment", " ".join(comment.split()))
+    def set_job_comment(self, job: JobAddress, comment: str) -> None:
+        self._update_job(job, "Comment", " ".join(comment.split()))
 
-    def set_job_extra(self, job_id: int, extra: str) -> None:
-        self._update_job(job_id, "Extra", " ".join(extra.split()))
+    def set_job_extra(self, job: JobAddress, extra: str) -> None:
+        self._update_job(job, "Extra", " ".join(extra.split()))
 
-    def _update_job(self, job_id: int, key: str, value: str) -> None:
-        self._run("update", f"JobId={int(job_id)}", f"{key}={value}")
+    def _update_job(self, job: JobAddress, key: str, value: str) -> None:
+        self._run("update", f"JobId={job}", f"{key}={value}")
 
     def _jobs_claiming(self, job_id: int) -> list[SlurmJob]:
         try:

@@ -15,7 +15,16 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from understudy_controlplane.fleet.slurm import PENDING_STATES, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from understudy_controlplane.fleet.slurm import (
+    HETEROGENEOUS_JOB,
+    PENDING_STATES,
+    WAITING_TASKS,
+    ArrayTask,
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    SlurmStep,
+)
 from understudy_controlplane.slurm.hostlist import HostListError, expand
 from understudy_controlplane.slurm.protocol import SlurmError
 
@@ -31,7 +40,7 @@ _OWN_KEYS = re.compile(
 )
 """Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS)."""
 _RESERVATION = re.compile(r" DelayBoot=\S+\s+Reservation=(\S+)")
-_ARRAY = re.compile(r"JobId=\d+ ArrayJobId=\d+ ")
+_ARRAY = re.compile(r"JobId=\d+ ArrayJobId=(?P<array>\d+) ArrayTaskId=(?:(?P<task>\d+) )?")
 _HETEROGENEOUS = re.compile(r"JobId=\d+ (?:ArrayJobId=\d+ ArrayTaskId=\S+ )?HetJobId=\d+ ")
 _USER_TEXT = re.compile(r" (?:Network|Command|WorkDir|AdminComment)=")
 _ADMIN_COMMENT = re.compile(r" AdminComment=")
@@ -279,16 +288,26 @@ def _job(record: str) -> SlurmJob | None:
         time_limit_minutes=minutes(_value(own_part, "TimeLimit") or ""),
         required_nodes=hosts(_value(own_part, "ReqNodeList") or ""),
         features=_value(own_part, "Features") or "",
+        array_task=_array_task(record),
         part_of=_part_of(record),
         exit_code=_integer(exit_code, record) if exit_code.isdecimal() else 0,
         exit_signal=_integer(exit_signal, record) if exit_signal.isdecimal() else 0,
     )
 
 
+def _array_task(record: str) -> ArrayTask | None:
+    array = _ARRAY.match(record)
+    if array is None or array["task"] is None:
+        return None
+    return ArrayTask(_integer(array["array"], record), _integer(array["task"], record))
+
+
 def _part_of(record: str) -> str:
+    """Tasks that have never started are one record, with a list of their numbers."""
     if _HETEROGENEOUS.match(record):
-        return "heterogeneous job"
-    return "job array" if _ARRAY.match(record) else ""
+        return HETEROGENEOUS_JOB
+    array = _ARRAY.match(record)
+    return WAITING_TASKS if array is not None and array["task"] is None else ""
 
 
 def _comment(record: str, start: int) -> str:

@@ -10,10 +10,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep, SlurmView
+from understudy_controlplane.fleet.slurm import (
+    JobAddress,
+    JobRequest,
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    SlurmStep,
+    SlurmView,
+)
 
 __all__ = [
     "READS",
+    "JobAddress",
     "JobRequest",
     "Slurm",
     "SlurmError",
@@ -81,7 +90,10 @@ READS = frozenset(name for name in vars(SlurmReads) if not name.startswith("_"))
 
 
 class Slurm(SlurmReads, Protocol):
-    """Raises SlurmUnavailable or SlurmError from every method."""
+    """Raises SlurmUnavailable or SlurmError from every method.
+
+    A job is changed by its `address`: by the id of a job array, Slurm changes all tasks of it.
+    """
 
     def drain_node(self, node: str, reason: str) -> None:
         """Set State=DRAIN. Running jobs are left alone. The caller has checked that the node may be drained."""
@@ -113,7 +125,7 @@ class Slurm(SlurmReads, Protocol):
 
     def delete_reservation(self, name: str) -> None: ...
 
-    def set_job_reservation(self, job_id: int, reservation: str) -> None:
+    def set_job_reservation(self, job: JobAddress, reservation: str) -> None:
         """Bind the job to a reservation; the empty string unbinds it. Of several, with commas between them, Slurm 22.05
         takes the first, although a job may be submitted with several.
         """
@@ -127,7 +139,7 @@ class Slurm(SlurmReads, Protocol):
         """End the job, pending or running. Nothing happens to a job that has ended."""
         ...
 
-    def requeue_job(self, job_id: int) -> None:
+    def requeue_job(self, job: JobAddress) -> None:
         """Requeue a job that has not ended. The restart count goes up at once; the submit time is renewed once the job
         is PENDING again.
 
@@ -140,39 +152,39 @@ class Slurm(SlurmReads, Protocol):
         """
         ...
 
-    def requeue_failed_job(self, job_id: int) -> None:
+    def requeue_failed_job(self, job: JobAddress) -> None:
         """Requeue a job whose script has ended, while it is COMPLETING or as long as Slurm remembers it.
 
         Slurm also runs a job again that was cancelled or that completed: the caller has checked that it failed.
         """
         ...
 
-    def start_job_now(self, job_id: int) -> None:
+    def start_job_now(self, job: JobAddress) -> None:
         """Clear the pending job's begin time. Lost by Slurm while the job is still COMPLETING.
 
         Not within the second of the job's submit time: Slurm fails a job that starts in the second of its kill.
         """
         ...
 
-    def hold_job(self, job_id: int) -> None:
+    def hold_job(self, job: JobAddress) -> None:
         """Keep the pending job from starting until it is released. Its owner cannot release it."""
         ...
 
-    def release_job(self, job_id: int) -> None:
+    def release_job(self, job: JobAddress) -> None:
         """Lift the hold of a pending job. Its begin time stays."""
         ...
 
-    def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
+    def set_excluded_nodes(self, job: JobAddress, nodes: Sequence[str]) -> None:
         """Replace the list of nodes that the pending job must not start on. The caller keeps the user's own."""
         ...
 
-    def set_job_priority(self, job_id: int, priority: int) -> None: ...
+    def set_job_priority(self, job: JobAddress, priority: int) -> None: ...
 
-    def set_time_limit(self, job_id: int, minutes: int) -> None: ...
+    def set_time_limit(self, job: JobAddress, minutes: int) -> None: ...
 
-    def set_job_comment(self, job_id: int, comment: str) -> None: ...
+    def set_job_comment(self, job: JobAddress, comment: str) -> None: ...
 
-    def set_job_extra(self, job_id: int, extra: str) -> None:
+    def set_job_extra(self, job: JobAddress, extra: str) -> None:
         """Refused by Slurm before 23.02."""
         ...
 

@@ -17,6 +17,8 @@ import structlog
 
 from understudy_controlplane.fleet.slurm import (
     PENDING_STATES,
+    ArrayTask,
+    JobAddress,
     JobRequest,
     SlurmJob,
     SlurmNode,
@@ -76,6 +78,7 @@ class _Job(msgspec.Struct, frozen=True):
     required_nodes: str
     features: str
     part_of: str
+    array_task: tuple[int, int] | None = None
     exit_code: int = 0
     exit_signal: int = 0
 
@@ -174,11 +177,11 @@ class PyslurmGateway:
     def delete_reservation(self, name: str) -> None:
         self._act("delete_reservation", checked_name(name))
 
-    def set_job_reservation(self, job_id: int, reservation: str) -> None:
+    def set_job_reservation(self, job: JobAddress, reservation: str) -> None:
         if reservation:
-            self._act("set_job_reservation", int(job_id), checked_names(reservation))
+            self._act_on_job("set_job_reservation", job, checked_names(reservation))
         else:
-            self._command_line.set_job_reservation(job_id, "")
+            self._command_line.set_job_reservation(job, "")
 
     def submit_job(self, request: JobRequest) -> None:
         self._command_line.submit_job(request)
@@ -186,44 +189,44 @@ class PyslurmGateway:
     def cancel_job(self, job_id: int) -> None:
         self._command_line.cancel_job(job_id)
 
-    def requeue_job(self, job_id: int) -> None:
-        self._command_line.requeue_job(job_id)  # pyslurm cannot pass "incomplete"
+    def requeue_job(self, job: JobAddress) -> None:
+        self._command_line.requeue_job(job)  # pyslurm cannot pass "incomplete"
 
-    def requeue_failed_job(self, job_id: int) -> None:
-        self._act("requeue_failed_job", int(job_id))
+    def requeue_failed_job(self, job: JobAddress) -> None:
+        self._act_on_job("requeue_failed_job", job)
 
-    def start_job_now(self, job_id: int) -> None:
-        self._act("start_job_now", int(job_id))
+    def start_job_now(self, job: JobAddress) -> None:
+        self._act_on_job("start_job_now", job)
 
-    def hold_job(self, job_id: int) -> None:
-        self._act("hold_job", int(job_id))
+    def hold_job(self, job: JobAddress) -> None:
+        self._act_on_job("hold_job", job)
 
-    def release_job(self, job_id: int) -> None:
-        self._act("release_job", int(job_id))
+    def release_job(self, job: JobAddress) -> None:
+        self._act_on_job("release_job", job)
 
-    def set_excluded_nodes(self, job_id: int, nodes: Sequence[str]) -> None:
+    def set_excluded_nodes(self, job: JobAddress, nodes: Sequence[str]) -> None:
         if nodes:
-            self._act("set_excluded_nodes", int(job_id), [checked_name(node) for node in nodes])
+            self._act_on_job("set_excluded_nodes", job, [checked_name(node) for node in nodes])
         else:
-            self._command_line.set_excluded_nodes(job_id, nodes)
+            self._command_line.set_excluded_nodes(job, nodes)
 
-    def set_job_priority(self, job_id: int, priority: int) -> None:
-        self._act("set_job_priority", int(job_id), int(priority))
+    def set_job_priority(self, job: JobAddress, priority: int) -> None:
+        self._act_on_job("set_job_priority", job, int(priority))
 
-    def set_time_limit(self, job_id: int, minutes: int) -> None:
-        self._act("set_time_limit", int(job_id), int(minutes))
+    def set_time_limit(self, job: JobAddress, minutes: int) -> None:
+        self._act_on_job("set_time_limit", job, int(minutes))
 
-    def set_job_comment(self, job_id: int, comment: str) -> None:
+    def set_job_comment(self, job: JobAddress, comment: str) -> None:
         if comment.strip():
-            self._act("set_job_comment", int(job_id), " ".join(comment.split()))
+            self._act_on_job("set_job_comment", job, " ".join(comment.split()))
         else:
-            self._command_line.set_job_comment(job_id, "")
+            self._command_line.set_job_comment(job, "")
 
-    def set_job_extra(self, job_id: int, extra: str) -> None:
+    def set_job_extra(self, job: JobAddress, extra: str) -> None:
         if extra.strip():
-            self._act("set_job_extra", int(job_id), " ".join(extra.split()))
+            self._act_on_job("set_job_extra", job, " ".join(extra.split()))
         else:
-            self._command_line.set_job_extra(job_id, "")
+            self._command_line.set_job_extra(job, "")
 
     def _read(
         self, call: str, arguments: Sequence[object], kind: Any, build: Callable[[Any], Noun]
@@ -256,6 +259,13 @@ class PyslurmGateway:
             self._avoid(call)
             raise
 
+    def _act_on_job(self, call: str, job: JobAddress, *arguments: object) -> None:
+        """pyslurm addresses jobs by number only, which for some tasks of an array is that of the whole array."""
+        if isinstance(job, ArrayTask):
+            getattr(self._command_line, call)(job, *arguments)
+        else:
+            self._act(call, int(job), *arguments)
+
     def _avoid(self, call: str) -> None:
         self._fatal_calls.add(call)
         log.error("pyslurm_avoided", call=call, remedy="the command line makes this call until the next start")
@@ -284,6 +294,7 @@ def _job(one: _Job) -> SlurmJob:
     values["nodes"] = () if one.state in PENDING_STATES else hosts(one.nodes)
     values["excluded_nodes"] = hosts(one.excluded_nodes)
     values["required_nodes"] = hosts(one.required_nodes)
+    values["array_task"] = ArrayTask(*one.array_task) if one.array_task else None
     return SlurmJob(**values)
 
 

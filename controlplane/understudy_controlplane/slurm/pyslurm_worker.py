@@ -44,7 +44,13 @@ def _text(value: Any) -> str:
 def _part_of(job: Any) -> str:
     if job.heterogeneous_id:
         return "heterogeneous job"
-    return "job array" if job.array_id else ""
+    return "job array's waiting tasks" if job.array_id and _array_task(job) is None else ""
+
+
+def _array_task(job: Any) -> list[int] | None:
+    """[array, task]; None for other jobs, and for the tasks that have never started, which are one record."""
+    task = job.array_task_id if job.array_id else None
+    return [job.array_id, task] if isinstance(task, int) else None
 
 
 def _gres(configured: dict[str, Any]) -> str:
@@ -217,6 +223,7 @@ class Calls:
             "required_nodes": job.required_nodes or "",
             "features": _text(job.constraints),
             "part_of": _part_of(job),
+            "array_task": _array_task(job),
             "exit_code": _count(getattr(job, "exit_code", 0)),
             "exit_signal": _count(getattr(job, "exit_code_signal", 0)),
         }

@@ -42,7 +42,7 @@ def credit(context: StepContext, slurm: Slurm) -> None:
     target = _target(context)
     assert target is not None
     assert context.job is not None
-    slurm.set_time_limit(context.job.job_id, target)
+    slurm.set_time_limit(context.job.address, target)
 
 
 CREDIT_TIME = Step(StepName.CREDIT_TIME, observe_credited, credit)

@@ -78,7 +78,7 @@ def requeue(context: StepContext, slurm: Slurm) -> None:
     plan = context.plan_as(PoolSwapPlan)
     assert context.job is not None
     if context.job.failed_by_itself:
-        slurm.requeue_failed_job(plan.job.job_id)
+        slurm.requeue_failed_job(context.job.address)
         return
     dead = context.gone(name for name in context.job.nodes if name in plan.nodes)
     held = _held_by_others(context, dead)
@@ -92,7 +92,7 @@ def requeue(context: StepContext, slurm: Slurm) -> None:
     for name in dead:
         slurm.down_node(name, plan.drain_reason)
     if not dead:
-        slurm.requeue_job(plan.job.job_id)
+        slurm.requeue_job(context.job.address)
 
 
 def _to_exclude(context: StepContext) -> list[str]:
@@ -116,7 +116,7 @@ def observe_excluded(context: StepContext) -> Observation:
 def exclude(context: StepContext, slurm: Slurm) -> None:
     """Besides the nodes that its user excludes."""
     assert context.job is not None
-    slurm.set_excluded_nodes(context.job.job_id, [*context.job.excluded_nodes, *_to_exclude(context)])
+    slurm.set_excluded_nodes(context.job.address, [*context.job.excluded_nodes, *_to_exclude(context)])
 
 
 def observe_started(context: StepContext) -> Observation:
@@ -168,7 +168,8 @@ def _begins_later(job: SlurmJob, now: float) -> bool:
 
 
 def start(context: StepContext, slurm: Slurm) -> None:
-    slurm.start_job_now(context.plan_as(PoolSwapPlan).job.job_id)
+    assert context.job is not None
+    slurm.start_job_now(context.job.address)
 
 
 def observe_released(context: StepContext) -> Observation:
@@ -191,8 +192,8 @@ def release(context: StepContext, slurm: Slurm) -> None:
     """Only Slurm's own hold: one that a person has set meanwhile has another reason and is left alone."""
     assert context.job is not None
     if context.job.held_after_failed_launch:
-        slurm.release_job(context.job.job_id)
-    slurm.start_job_now(context.job.job_id)
+        slurm.release_job(context.job.address)
+    slurm.start_job_now(context.job.address)
 
 
 def _to_allow(context: StepContext) -> list[str]:
@@ -213,7 +214,7 @@ def allow(context: StepContext, slurm: Slurm) -> None:
     """The nodes that its user excludes stay excluded."""
     assert context.job is not None
     todo = _to_allow(context)
-    slurm.set_excluded_nodes(context.job.job_id, [name for name in context.job.excluded_nodes if name not in todo])
+    slurm.set_excluded_nodes(context.job.address, [name for name in context.job.excluded_nodes if name not in todo])
 
 
 REQUEUE_JOB = Step(StepName.REQUEUE_JOB, observe_requeued, requeue, needs=SEATED)

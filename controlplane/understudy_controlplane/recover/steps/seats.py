@@ -48,7 +48,8 @@ def observe_bound(context: StepContext) -> Observation:
 
 
 def bind(context: StepContext, slurm: Slurm) -> None:
-    slurm.set_job_reservation(context.plan_as(PoolSwapPlan).job.job_id, context.seats_name)
+    assert context.job is not None
+    slurm.set_job_reservation(context.job.address, context.seats_name)
 
 
 def observe_released(context: StepContext) -> Observation:
@@ -76,7 +77,7 @@ def release(context: StepContext, slurm: Slurm) -> None:
     plan = context.plan_as(PoolSwapPlan)
     before = ",".join(name for name in plan.reservation.split(",") if name in context.slurm.reservations)
     if job and job.reservation == context.seats_name and not job.ended:
-        slurm.set_job_reservation(job.job_id, before)
+        slurm.set_job_reservation(job.address, before)
     held = context.slurm.reservations.get(context.seats_name)
     if held is not None and held.made_for(plan.user):
         slurm.delete_reservation(held.name)
