@@ -19,6 +19,7 @@ from understudy_controlplane.fleet.recovery import (
     PagePlan,
     Plan,
     PlanBase,
+    PoolSwapPlan,
     ReleaseJobPlan,
     StepName,
     SwapPlan,
@@ -27,6 +28,8 @@ from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmView
 from understudy_controlplane.slurm.protocol import Slurm
 
 PlanT = TypeVar("PlanT", bound=PlanBase)
+
+RESTART_FORGOTTEN = "the job runs as before its requeue: slurmctld crashed and has forgotten it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,18 @@ class StepContext:
         if job is None or (job.submit_at != plan.submit_at and job.restart_count <= plan.restart_count):
             return None
         return job
+
+    @property
+    def restart_is_forgotten(self) -> bool:
+        """Whether the gang runs as before the requeue, of a plan that is past it: slurmctld has crashed since."""
+        return self.job is not None and self.job.state == "RUNNING" and not self.is_next_attempt
+
+    @property
+    def is_next_attempt(self) -> bool:
+        """Whether Slurm shows an attempt of the job that the plan has led to. The facts of others prove nothing."""
+        if not isinstance(self.plan, PoolSwapPlan):
+            return True
+        return self.job is not None and self.job.restart_count > self.plan.restart_count
 
     def others_hold(self, node: SlurmNode) -> bool:
         """Whether an administrator took the node out of service, or took over Understudy's drain."""

@@ -19,6 +19,8 @@ from understudy_controlplane.simulate.world import World
 from understudy_controlplane.store.database import DatabaseInMemory
 
 SHRINKS_MAX = 200
+PROGRESS_SEEDS = 100
+"""How often a long run prints how far it is."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,11 @@ def shrink(scenario: Scenario, violation: Violation) -> Scenario:
 
 def run_seeds(seeds: Sequence[int], *, nodes: int = NODES, trace: bool, show: Callable[[str], None]) -> list[int]:
     """Returns the seeds that failed."""
-    failed = []
+    failed: list[int] = []
     coverage = Coverage()
-    for seed in seeds:
+    for tried, seed in enumerate(seeds):
+        if tried and tried % PROGRESS_SEEDS == 0:
+            show(f"{tried} of {len(seeds)} seeds tried, {len(failed)} failed")
         scenario = draw(seed, nodes)
         outcome = simulate(scenario, trace=trace)
         coverage.add(outcome.world)

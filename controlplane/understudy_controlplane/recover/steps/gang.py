@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
-from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Wait, nothing_to_do
+from understudy_controlplane.recover.step import (
+    RESTART_FORGOTTEN,
+    Done,
+    Failed,
+    Observation,
+    Step,
+    StepContext,
+    Wait,
+    nothing_to_do,
+)
 
 
 def _no_word_expected(context: StepContext) -> Done | Failed | None:
@@ -13,6 +22,8 @@ def _no_word_expected(context: StepContext) -> Done | Failed | None:
         return Done("the job has completed")
     if job.ended:
         return Failed(f"the job is over: {job.state}")
+    if context.restart_is_forgotten:
+        return Failed(RESTART_FORGOTTEN)
     if isinstance(context.plan, AllocationSwapPlan) and _stays(context):
         return Failed("the launcher starts nothing any more, and leaves the gang to the control plane")
     if not context.gang(job.restart_count).hook_was_used:
@@ -29,7 +40,7 @@ def _stays(context: StepContext) -> bool:
 
 def observe_processes(context: StepContext) -> Observation:
     job = context.job
-    if job is not None:
+    if job is not None and context.is_next_attempt:
         gang = context.gang(job.restart_count)
         if gang.world_size and gang.ranks_started >= gang.world_size:
             return Done(f"{gang.ranks_started} ranks", at=gang.last_started_at)
@@ -39,7 +50,7 @@ def observe_processes(context: StepContext) -> Observation:
 
 def observe_first_step(context: StepContext) -> Observation:
     job = context.job
-    if job is not None:
+    if job is not None and context.is_next_attempt:
         first = context.gang(job.restart_count).first_step
         if first is not None:
             return Done(f"step {first[0]}", at=first[1])

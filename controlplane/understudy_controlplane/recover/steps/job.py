@@ -6,7 +6,16 @@ from collections.abc import Iterable
 
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, ReleaseJobPlan, StepName
 from understudy_controlplane.fleet.slurm import SlurmJob
-from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait
+from understudy_controlplane.recover.step import (
+    RESTART_FORGOTTEN,
+    Done,
+    Failed,
+    Observation,
+    Step,
+    StepContext,
+    Todo,
+    Wait,
+)
 from understudy_controlplane.recover.steps.seats import SEATED
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError
 
@@ -125,8 +134,8 @@ def observe_started(context: StepContext) -> Observation:
         return Failed("Slurm no longer knows the job")
     if job.state == "COMPLETED":
         return Done("the job has completed")
-    if job.state == "RUNNING" and job.restart_count <= plan.restart_count:
-        return Failed("the job runs as before its requeue: slurmctld crashed and has forgotten it")
+    if context.restart_is_forgotten:
+        return Failed(RESTART_FORGOTTEN)
     if job.state == "RUNNING":
         bad = sorted(set(job.nodes) & set(plan.nodes))
         if bad:
