@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -14,6 +15,7 @@ import pytest
 from understudy_agent.sample import nvml, nvml_process
 from understudy_agent.sample.nvml_process import Events, MessageWriter, Wakeup
 from understudy_agent.sample.nvml_sample import NvmlSample
+from understudy_agent.wire import Gpu, GpuStatus
 
 pytestmark = pytest.mark.integration
 
@@ -74,16 +76,73 @@ def test_many_requests_read_everything_once_a_second(monkeypatch: pytest.MonkeyP
     assert whole[1] - whole[0] >= nvml_process.EVERYTHING_INTERVAL_SECONDS
 
 
-def test_a_reading_that_fails_is_reported_until_it_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(handle: Any) -> nvml.Fields:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+INTERVALS = {"power_watts": nvml.FAST_SECONDS, "sm_clock_mhz": nvml.FAST_SECONDS, "uuid": nvml.SLOW_SECONDS}
 
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
-    monkeypatch.setattr(nvml, "_FAST", ())
-    monkeypatch.setattr(nvml, "_INTERVALS", (((lambda _: {"uuid": "GPU-0"}, fails), 60.0), ((lambda _: {},), 0.0)))
-    reader = nvml.Nvml()
-    for _ in range(2):
-        assert "not all of it can be read" in reader._gpu(0).error
-    monkeypatch.setattr(nvml, "_INTERVALS", (((lambda _: {},), 60.0), ((lambda _: {},), 0.0)))
-    reader._read_at.clear()
-    assert reader._gpu(0).error == ""
+
+class Driver:
+    """One GPU's readings: each answers with its value, or fails with the nvmlReturn of its name in `fails`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+        self.fails: dict[str, int] = {}
+        self.asked: list[str] = []
+        readings = tuple(nvml.Reading(name, every, self._of(name)) for name, every in INTERVALS.items())
+        self.reader = nvml.GpuReader(readings)
+
+    def _of(self, name: str) -> Callable[[Any], nvml.Fields]:
+        def read(handle: Any) -> nvml.Fields:
+            self.asked.append(name)
+            if name in self.fails:
+                raise pynvml.NVMLError(self.fails[name])
+            return {name: "GPU-0" if name == "uuid" else 5}
+
+        return read
+
+    def read(self, now: float, everything: bool = False) -> Gpu:
+        self.asked.clear()
+        return self.reader.read(0, now, everything)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    return Driver(monkeypatch)
+
+
+def test_a_reading_that_fails_is_named_and_unknown_until_it_succeeds(driver: Driver) -> None:
+    driver.read(0.0)
+    driver.fails["power_watts"] = pynvml.NVML_ERROR_UNKNOWN
+    gpu = driver.read(2.0)
+    assert (gpu.status, gpu.power_watts, gpu.sm_clock_mhz, gpu.uuid) == (GpuStatus.OK, None, 5, "GPU-0")
+    assert "power_watts" in gpu.error and "NVML error 999" in gpu.error
+    driver.fails.clear()
+    assert driver.read(4.0) == Gpu(0, GpuStatus.OK, "GPU-0", power_watts=5, sm_clock_mhz=5)
+
+
+def test_what_a_driver_does_not_know_is_asked_again_rarely(driver: Driver) -> None:
+    driver.fails["power_watts"] = pynvml.NVML_ERROR_INVALID_ARGUMENT
+    assert driver.read(0.0).error == ""
+    driver.read(2.0, everything=True)
+    assert driver.asked == ["sm_clock_mhz", "uuid"]
+    driver.read(nvml.RARE_SECONDS)
+    assert "power_watts" in driver.asked
+
+
+def test_a_gpu_keeps_its_identity_when_it_cannot_be_read_again(driver: Driver) -> None:
+    driver.read(0.0)
+    driver.fails["uuid"] = pynvml.NVML_ERROR_UNKNOWN
+    gpu = driver.read(nvml.SLOW_SECONDS)
+    assert (gpu.status, gpu.uuid) == (GpuStatus.OK, "GPU-0")
+
+
+def test_a_number_that_is_not_available_is_none(driver: Driver) -> None:
+    reading = nvml.Reading("power_watts", 0.0, lambda _: {"power_watts": (2**32 - 1) / 1000, "sm_clock_mhz": 2**32 - 1})
+    gpu = nvml.GpuReader((reading,)).read(0, 0.0, everything=False)
+    assert (gpu.power_watts, gpu.sm_clock_mhz) == (None, None)
+
+
+def test_what_was_read_before_a_gpu_was_lost_goes_with_the_report(driver: Driver) -> None:
+    driver.read(0.0)
+    driver.fails["sm_clock_mhz"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    with pytest.raises(pynvml.NVMLError):
+        driver.read(2.0)
+    assert driver.reader.last_known() == {"uuid": "GPU-0", "power_watts": 5}

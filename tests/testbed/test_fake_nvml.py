@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,17 +18,24 @@ from tests.testbed.fake_nvml import (
     A100,
     B200,
     DRIVER_VERSION,
+    DRIVERS,
     EVENT_RECOVERY_ACTION,
     EVENT_XID,
+    GB200,
+    GPU_IS_LOST,
     H100,
+    H200,
+    L40S,
     OLD_DRIVER,
     OLD_DRIVER_VERSION,
     REASON_HW_SLOWDOWN,
     RESET_REQUIRED,
+    SHAPES,
     WITH_MIG,
     FakeGpus,
     Shape,
     build,
+    failing,
     h100_node,
     shaped_node,
 )
@@ -276,12 +285,15 @@ def test_an_edit_survives_writing_and_reading(gpus: FakeGpus) -> None:
     ("shape", "name", "links", "memory_gib"),
     [
         (H100, "NVIDIA H100 80GB HBM3", 18, 80),
+        (H200, "NVIDIA H200", 18, 140),
         (A100, "NVIDIA A100-SXM4-80GB", 12, 80),
         (B200, "NVIDIA B200", 18, 180),
+        (GB200, "NVIDIA GB200", 18, 180),
+        (L40S, "NVIDIA L40S", None, 48),
     ],
 )
 def test_nodes_have_the_shape_of_their_kind(
-    reader: Reader, gpus: FakeGpus, shape: Shape, name: str, links: int, memory_gib: int
+    reader: Reader, gpus: FakeGpus, shape: Shape, name: str, links: int | None, memory_gib: int
 ) -> None:
     gpus.write(shaped_node("n1", shape))
     for gpu in reader.read().gpus:
@@ -310,6 +322,129 @@ def test_with_mig_there_is_no_word_of_remapped_rows(reader: Reader, gpus: FakeGp
     gpus.write(shaped_node("n1", H100, **WITH_MIG))
     gpu = reader.read().gpus[0]
     assert (gpu.status, gpu.remapped_rows_pending, gpu.utilization_percent) == (GpuStatus.OK, None, None)
+
+
+READ_EACH_TIME = (
+    "temperature_celsius",
+    "power_watts",
+    "sm_clock_mhz",
+    "clock_event_reasons",
+    "memory_total_bytes",
+    "pcie_width",
+)
+
+
+def test_every_gpu_is_whole_under_every_driver(reader: Reader, gpus: FakeGpus) -> None:
+    for shape in SHAPES:
+        for driver, unknown in DRIVERS.items():
+            for differences in ({}, WITH_MIG):
+                gpus.write([])  # as when the driver is exchanged
+                reader.read()
+                gpus.write(shaped_node("n1", shape, 1, **(unknown | differences)), driver)
+                for gpu in reader.read().gpus:
+                    if gpu.status is GpuStatus.MISSING:  # one of the shape before
+                        continue
+                    assert (gpu.status, gpu.error) == (GpuStatus.OK, ""), (shape, driver)
+                    assert None not in [getattr(gpu, name) for name in READ_EACH_TIME], (shape, driver)
+                    assert (gpu.recovery_action is None) == (driver < "565"), driver
+                    assert (gpu.nvlink_errors is None) == (shape is L40S), (shape, driver)
+
+
+CALLS = (
+    "field_230",
+    "nvmlDeviceGetArchitecture",
+    "nvmlDeviceGetBoardPartNumber",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetCurrPcieLinkGeneration",
+    "nvmlDeviceGetCurrPcieLinkWidth",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetGpuFabricInfoV",
+    "nvmlDeviceGetMaxClockInfo",
+    "nvmlDeviceGetMaxPcieLinkGeneration",
+    "nvmlDeviceGetMaxPcieLinkWidth",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetNvLinkErrorCounter",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetPcieReplayCounter",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceGetSerial",
+    "nvmlDeviceGetSramEccErrorStatus",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetViolationStatus",
+)
+OF_THE_GPU = {GPU_IS_LOST: GpuStatus.LOST, RESET_REQUIRED: GpuStatus.RESET_REQUIRED}
+RESULTS = (1, 2, 3, 4, 6, 13, 15, 16, 18, 21, 27, 999)
+
+
+def test_one_call_that_fails_takes_no_other_reading_with_it(reader: Reader, gpus: FakeGpus) -> None:
+    (whole,) = shaped_node("n1", H100, 1)
+    for call in CALLS:
+        for result in RESULTS:
+            gpus.write([])
+            reader.read()
+            gpus.write([dataclasses.replace(whole, errors=failing(**{call: result}))])
+            (gpu,) = reader.read().gpus
+            assert gpu.status is OF_THE_GPU.get(result, GpuStatus.OK), (call, result, gpu)
+            if result in OF_THE_GPU:
+                continue
+            unread = [name for name in READ_EACH_TIME if getattr(gpu, name) is None]
+            assert len(unread) <= 1, (call, result)
+            assert gpu.uuid == whole.uuid
+            assert not gpu.error or f"NVML error {result}" in gpu.error
+
+
+def test_a_gpu_is_unreadable_without_its_uuid_or_any_fast_reading(reader: Reader, gpus: FakeGpus) -> None:
+    fast = dict.fromkeys(
+        (
+            "field_230",
+            "nvmlDeviceGetTemperature",
+            "nvmlDeviceGetPowerUsage",
+            "nvmlDeviceGetClockInfo",
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            "nvmlDeviceGetUtilizationRates",
+        ),
+        999,
+    )
+    gpus.change(0, errors=failing(nvmlDeviceGetUUID=999))
+    gpus.change(1, errors=failing(nvmlDeviceGetHandleByIndex_v2=999))
+    gpus.change(2, errors=failing(**fast))
+    status = [gpu.status for gpu in reader.read().gpus]
+    assert status == [GpuStatus.UNREADABLE] * 3 + [GpuStatus.OK] * 5
+
+
+def test_what_the_library_itself_answers_is_a_problem(reader: Reader, gpus: FakeGpus) -> None:
+    for call in ("nvmlInitWithFlags", "nvmlDeviceGetCount_v2"):
+        for result in RESULTS:
+            gpus.write(h100_node("n1"), errors=failing(**{call: result}))
+            assert f"(NVML error {result})" in reader.read().problems[0]
+    gpus.write(h100_node("n1"), errors=failing(nvmlSystemGetDriverVersion=999))
+    assert {gpu.status for gpu in reader.read().gpus} == {GpuStatus.OK}
+
+
+@pytest.mark.parametrize(
+    ("shape", "fake", "errors"),
+    [
+        (A100, {"nvlink_crc_errors": 3, "nvlink_replays": 4}, 7),
+        (H100, {"nvlink_crc_errors": 3, "nvlink_replays": 4}, 7),
+        (H100, {"errors": failing(nvmlDeviceGetNvLinkErrorCounter=3)}, None),
+        (B200, {"nvlink_rcv_errors": 9}, 9),
+        (B200, {"errors": failing(field_208=3, field_211=3, field_212=3, field_215=3, field_219=3)}, None),
+        (B200, {"errors": failing(nvmlDeviceGetArchitecture=13)}, None),
+    ],
+)
+def test_nvlink_errors_are_read_where_they_can_be_trusted(
+    reader: Reader, gpus: FakeGpus, shape: Shape, fake: dict[str, Any], errors: int | None
+) -> None:
+    gpus.write(shaped_node("n1", shape, 1, **fake))
+    (gpu,) = reader.read().gpus
+    assert (gpu.status, gpu.nvlink_errors) == (GpuStatus.OK, errors)
 
 
 @pytest.mark.parametrize(

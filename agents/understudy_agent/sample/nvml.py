@@ -1,44 +1,142 @@
 """Reads all GPUs of this node through NVML into the types of the wire.
 
-A GPU that fails is reported as failed; a reading that a GPU does not support is None. NVML is initialised once, and
-again after an error shows that the driver is gone. What changes within seconds is read each time, the rest at longer
-intervals: a sample has the last value of each reading.
+Each reading succeeds or fails for itself: a GPU is unreadable only when its handle, its name or every fast reading
+fails. What a GPU or its driver does not support is None and is asked again rarely; what failed is None and is named in
+`error`. NVML is initialised once, and again after an error shows that the driver is gone. What changes within seconds
+is read each time, the rest at longer intervals: a sample has the last value of each reading.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pynvml
 
 from understudy_agent.pci import normal_bus_id
+from understudy_agent.sample.nvlink import links_up, nvlink_errors
 from understudy_agent.sample.nvml_sample import NvmlSample
 from understudy_agent.wire import GPUS_PER_NODE_MAX, Gpu, GpuStatus
 
-SLOW_SECONDS = 60.0
-"""Identity of a GPU, errors of its memory, links: counters and states that need no action within seconds."""
+FAST_SECONDS = 0.0
+"""Read each time."""
 
 STEADY_SECONDS = 10.0
 """Readings that explain why a GPU is slow at the moment."""
 
+SLOW_SECONDS = 60.0
+"""Identity of a GPU, errors of its memory, links: counters and states that need no action within seconds."""
+
 RARE_SECONDS = 300.0
-"""Readings for which the driver has to ask the GPU's own processor, which takes long."""
+"""Readings for which the driver has to ask the GPU's own processor, which takes long; and readings that a GPU or its
+driver does not support."""
 
 Handle = Any  # pynvml's opaque pointer
 Fields = dict[str, Any]
 
-_NOT_THERE = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_NO_PERMISSION,
-}
+UNSUPPORTED = frozenset(
+    {
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,  # drivers before R565 answer so for field 230
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_NOT_FOUND,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_DEPRECATED,
+    }
+)
+"""Errors of a single reading that say nothing about the GPU's health."""
+
 _STATUS = {
     pynvml.NVML_ERROR_GPU_IS_LOST: GpuStatus.LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED: GpuStatus.RESET_REQUIRED,
 }
+_NOT_AVAILABLE = (2**32 - 1, 2**64 - 1, (2**32 - 1) / 1000)
+"""NVML_VALUE_NOT_AVAILABLE is -1, in an unsigned number of either size; and the same in watts."""
+
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindings have no name for
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    name: str
+    """In error texts."""
+    seconds: float
+    """Interval."""
+    read: Callable[[Handle], Fields]
+
+
+class GpuReader:
+    """The readings of one GPU: the latest of each, which are due, and why one failed."""
+
+    def __init__(self, readings: tuple[Reading, ...]) -> None:
+        self._readings = readings
+        self._values: dict[str, Fields] = {}
+        self._due_at: dict[str, float] = {}
+        self._unsupported: set[str] = set()
+        self._errors: dict[str, str] = {}
+        self._fresh: Fields = {}
+        """Fast readings of this sample."""
+
+    def read(self, index: int, now: float, everything: bool) -> Gpu:
+        """Takes the readings that are due, or every supported one. Raises NVMLError when the GPU is lost, must be reset
+        or cannot be read at all.
+        """
+        self._fresh = {}
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        answered, failures = False, []
+        for reading in self._readings:
+            due = now >= self._due_at.get(reading.name, now)
+            if not due and (not everything or reading.name in self._unsupported):
+                continue
+            is_fast = reading.seconds == FAST_SECONDS
+            try:
+                self._take(reading, handle, now)
+                answered = answered or is_fast
+            except pynvml.NVMLError as error:
+                if error.value in _STATUS or (reading.name == "uuid" and not self._values.get("uuid")):
+                    raise
+                failures += [error] if is_fast else []
+        if failures and not answered:
+            raise failures[0]
+        fields = {key: value for fields in self._values.values() for key, value in fields.items()}
+        return Gpu(index=index, status=GpuStatus.OK, error=next(iter(self._errors.values()), ""), **fields)
+
+    def last_known(self) -> Fields:
+        """Of a GPU that cannot be read: its identity, and what was read before the reading that failed."""
+        known = {key: value for fields in self._values.values() for key, value in fields.items()}
+        return {key: value for key, value in known.items() if key in _IDENTITY_KEYS} | self._fresh
+
+    def _take(self, reading: Reading, handle: Handle, now: float) -> None:
+        """Raises an error of NVML other than that the reading is not supported."""
+        self._unsupported.discard(reading.name)
+        self._errors.pop(reading.name, None)
+        self._due_at[reading.name] = now + reading.seconds
+        try:
+            fields = reading.read(handle)
+        except pynvml.NVMLError as error:
+            self._forget(reading)
+            if error.value not in UNSUPPORTED:
+                self._errors[reading.name] = f"not all of it can be read: {reading.name}: {_error_text(error)}"
+                raise
+            self._unsupported.add(reading.name)
+            self._due_at[reading.name] = now + RARE_SECONDS
+        except ValueError as error:  # such as a text that is no UTF-8
+            self._forget(reading)
+            self._errors[reading.name] = f"not all of it can be read: {reading.name}: {error}"
+        else:
+            known = {key: value for key, value in fields.items() if value not in _NOT_AVAILABLE}
+            self._values[reading.name] = known
+            if reading.seconds == FAST_SECONDS:
+                self._fresh |= known
+
+    def _forget(self, reading: Reading) -> None:
+        """An old value is no value of now, but a GPU keeps its identity."""
+        if not self._values.get(reading.name, {}).keys() & _IDENTITY_KEYS:
+            self._values.pop(reading.name, None)
 
 
 class Nvml:
@@ -53,34 +151,32 @@ class Nvml:
         self._initialised = False
         self._driver_version = ""
         self._count_before = 0
-        self._kept: dict[int, Fields] = {}
-        """By index: the latest of the readings that are not taken each time. A GPU that failed has none."""
-        self._read_at: dict[tuple[int, float], float] = {}
-        """By index and interval: when those were taken."""
-        self._errors: dict[tuple[int, float], str] = {}
-        """By index and interval: why a reading failed."""
+        self._readers: dict[int, GpuReader] = {}
+        """By index. A GPU that failed has none: nothing old may stay of one that was reset or exchanged, for which the
+        driver first returns an error or another uuid.
+        """
 
     def read(self, everything: bool = False) -> NvmlSample:
         """Reads every GPU. May take as long as the driver takes; raises no error of NVML."""
         try:
             count = self._count()
         except pynvml.NVMLError as error:
-            self._kept.clear()
+            self._readers.clear()
             return NvmlSample(self._driver_version, error=f"NVML cannot be used: {_error_text(error)}")
         problems = []
         if count > GPUS_PER_NODE_MAX:
             problems.append(f"NVML lists {count} GPUs; only the first {GPUS_PER_NODE_MAX} are reported")
-        if everything or count != self._count_before:
-            self._kept.clear()
+        if count != self._count_before:
+            self._readers.clear()
         self._count_before = count
-        gpus = [self._gpu(index) for index in range(min(count, GPUS_PER_NODE_MAX))]
+        gpus = [self._gpu(index, everything) for index in range(min(count, GPUS_PER_NODE_MAX))]
         return NvmlSample(self._driver_version, tuple(gpus), tuple(problems))
 
     def _count(self) -> int:
         if not self._initialised:
             pynvml.nvmlInit()
             self._initialised = True
-            self._driver_version = str(pynvml.nvmlSystemGetDriverVersion())
+            self._driver_version = _driver_version()
             self._on_open(_handles())
         try:
             return int(pynvml.nvmlDeviceGetCount())
@@ -91,47 +187,21 @@ class Nvml:
             pynvml.nvmlShutdown()
             raise
 
-    def _gpu(self, index: int) -> Gpu:
-        fields: Fields = {}
+    def _gpu(self, index: int, everything: bool = False) -> Gpu:
+        reader = self._readers.setdefault(index, GpuReader(READINGS))
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            self._keep(index, handle)
-            for reading in _FAST:
-                fields |= _supported(reading, handle)
+            return reader.read(index, time.monotonic(), everything)
         except pynvml.NVMLError as error:
-            identity = {key: value for key, value in self._kept.pop(index, {}).items() if key in _IDENTITY_KEYS}
+            del self._readers[index]
             status = _STATUS.get(error.value, GpuStatus.UNREADABLE)
-            return Gpu(index=index, status=status, error=_error_text(error), **(identity | fields))
-        return Gpu(index=index, status=GpuStatus.OK, **(self._kept[index] | fields))
+            return Gpu(index=index, status=status, error=_error_text(error), **reader.last_known())
 
-    def _keep(self, index: int, handle: Handle) -> None:
-        """Takes the readings that are due. Nothing old may stay of a GPU that was reset or exchanged: the driver first
-        returns an error or another uuid.
-        """
-        now = time.monotonic()
-        kept = self._kept.get(index)
-        if kept is None:
-            kept = {}
-            for _, seconds in _INTERVALS:
-                self._read_at.pop((index, seconds), None)
-                self._errors.pop((index, seconds), None)
-        for readings, seconds in _INTERVALS:
-            if now - self._read_at.get((index, seconds), -seconds) < seconds:
-                continue
-            self._errors.pop((index, seconds), None)
-            for reading in readings:
-                try:
-                    kept |= _supported(reading, handle)
-                except pynvml.NVMLError as error:
-                    if error.value in _STATUS or not kept.get("uuid"):
-                        raise
-                    # The other readings remain valid.
-                    self._errors[index, seconds] = f"not all of it can be read: {_error_text(error)}"
-            self._read_at[index, seconds] = now
-        kept["error"] = next(
-            (self._errors[index, interval] for _, interval in _INTERVALS if (index, interval) in self._errors), ""
-        )
-        self._kept[index] = kept
+
+def _driver_version() -> str:
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except (pynvml.NVMLError, ValueError):  # the GPUs can be read all the same
+        return ""
 
 
 def _handles() -> list[Handle]:
@@ -146,15 +216,6 @@ def _handles() -> list[Handle]:
         except pynvml.NVMLError:  # the sample reports that this GPU fails
             continue
     return found
-
-
-def _supported(reading: Callable[[Handle], Fields], handle: Handle) -> Fields:
-    try:
-        return reading(handle)
-    except pynvml.NVMLError as error:
-        if error.value in _NOT_THERE:
-            return {}
-        raise
 
 
 def _error_text(error: Any) -> str:
@@ -202,35 +263,6 @@ def _sram(handle: Handle) -> Fields:
     return {"sram_threshold_exceeded": bool(status.bThresholdExceeded)}
 
 
-def _nvlinks(handle: Handle) -> Fields:
-    """When the first link is not supported, the GPU has none."""
-    links = 0
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            links += int(pynvml.nvmlDeviceGetNvLinkState(handle, link) == pynvml.NVML_FEATURE_ENABLED)
-        except pynvml.NVMLError as error:
-            if link and error.value in (*_NOT_THERE, pynvml.NVML_ERROR_INVALID_ARGUMENT):
-                break  # a generation with fewer links
-            raise
-    return {"nvlinks": links}
-
-
-def _nvlink_errors(handle: Handle) -> Fields:
-    values = pynvml.nvmlDeviceGetFieldValues(handle, list(_NVLINK_ERRORS))
-    counts = [_number(value) for value in values if value.nvmlReturn == pynvml.NVML_SUCCESS]
-    return {"nvlink_errors": sum(counts)} if counts else {}
-
-
-def _number(value: Any) -> int:
-    """The number in a field value, of whichever type the driver returns it."""
-    kinds = {
-        pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-    }
-    return int(getattr(value.value, kinds.get(value.valueType, "ullVal")))
-
-
 def _violation(key: str, policy: int) -> Callable[[Handle], Fields]:
     def read(handle: Handle) -> Fields:
         return {key: int(pynvml.nvmlDeviceGetViolationStatus(handle, policy).violationTime) / 1e9}
@@ -245,49 +277,53 @@ def _fabric(handle: Handle) -> Fields:
 
 
 _IDENTITY_KEYS = frozenset({"uuid", "bus_id", "serial", "name", "board_part_number"})
-_NVLINK_ERRORS = (
-    pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
-    pynvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
-    pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
-    pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+
+
+def _clock_event_reasons(handle: Handle) -> Fields:
+    """By its old name for drivers before R535."""
+    try:
+        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+        reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return {"clock_event_reasons": int(reasons)}
+
+
+def _one(name: str, seconds: float, read: Callable[[Handle], Any]) -> Reading:
+    """A reading of one field of `Gpu`."""
+    return Reading(name, seconds, lambda handle: {name: read(handle)})
+
+
+READINGS: tuple[Reading, ...] = (
+    # The driver's own verdict comes first: it is needed when a later reading fails.
+    Reading("recovery_action", FAST_SECONDS, _recovery_action),
+    _one("temperature_celsius", FAST_SECONDS, lambda h: int(pynvml.nvmlDeviceGetTemperature(h, 0))),
+    _one("power_watts", FAST_SECONDS, lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000),
+    _one("sm_clock_mhz", FAST_SECONDS, lambda h: int(pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM))),
+    Reading("clock_event_reasons", FAST_SECONDS, _clock_event_reasons),
+    _one("utilization_percent", FAST_SECONDS, lambda h: int(pynvml.nvmlDeviceGetUtilizationRates(h).gpu)),
+    _one("uuid", SLOW_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetUUID(h))),
+    _one("bus_id", SLOW_SECONDS, lambda h: normal_bus_id(_text(pynvml.nvmlDeviceGetPciInfo(h).busId))),
+    _one("serial", SLOW_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetSerial(h))),
+    _one("name", SLOW_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetName(h))),
+    _one("board_part_number", SLOW_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetBoardPartNumber(h)).strip()),
+    _one("sm_clock_max_mhz", SLOW_SECONDS, lambda h: int(pynvml.nvmlDeviceGetMaxClockInfo(h, pynvml.NVML_CLOCK_SM))),
+    _one("power_limit_watts", SLOW_SECONDS, lambda h: pynvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1000),
+    Reading("memory", SLOW_SECONDS, _memory),
+    Reading("ecc", SLOW_SECONDS, _ecc),
+    Reading("remapped_rows", SLOW_SECONDS, _remapped_rows),
+    _one("pcie_generation_max", SLOW_SECONDS, lambda h: int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(h))),
+    _one("pcie_width", SLOW_SECONDS, lambda h: int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(h))),
+    _one("pcie_width_max", SLOW_SECONDS, lambda h: int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(h))),
+    _one("pcie_replays", SLOW_SECONDS, lambda h: int(pynvml.nvmlDeviceGetPcieReplayCounter(h))),
+    _one("nvlinks", SLOW_SECONDS, lambda h: len(links_up(h))),
+    _one("nvlink_errors", SLOW_SECONDS, nvlink_errors),
+    Reading("fabric", SLOW_SECONDS, _fabric),
+    Reading("power_violation", STEADY_SECONDS, _violation("power_violation_seconds", pynvml.NVML_PERF_POLICY_POWER)),
+    Reading(
+        "thermal_violation", STEADY_SECONDS, _violation("thermal_violation_seconds", pynvml.NVML_PERF_POLICY_THERMAL)
+    ),
+    _one("pcie_generation", STEADY_SECONDS, lambda h: int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(h))),
+    Reading("sram", RARE_SECONDS, _sram),
 )
-
-# The recovery action comes first: it is the driver's own verdict, and needed when a later reading fails.
-_FAST: tuple[Callable[[Handle], Fields], ...] = (
-    _recovery_action,
-    lambda handle: {"temperature_celsius": int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))},
-    lambda handle: {"power_watts": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000},
-    lambda handle: {"sm_clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))},
-    lambda handle: {"clock_event_reasons": int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))},
-    lambda handle: {"utilization_percent": int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)},
-)
-
-_SLOW: tuple[Callable[[Handle], Fields], ...] = (
-    lambda handle: {"uuid": _text(pynvml.nvmlDeviceGetUUID(handle))},
-    lambda handle: {"bus_id": normal_bus_id(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId))},
-    lambda handle: {"serial": _text(pynvml.nvmlDeviceGetSerial(handle))},
-    lambda handle: {"name": _text(pynvml.nvmlDeviceGetName(handle))},
-    lambda handle: {"board_part_number": _text(pynvml.nvmlDeviceGetBoardPartNumber(handle)).strip()},
-    lambda handle: {"sm_clock_max_mhz": int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))},
-    lambda handle: {"power_limit_watts": pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000},
-    _memory,
-    _ecc,
-    _remapped_rows,
-    lambda handle: {"pcie_generation_max": int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))},
-    lambda handle: {"pcie_width": int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle))},
-    lambda handle: {"pcie_width_max": int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))},
-    lambda handle: {"pcie_replays": int(pynvml.nvmlDeviceGetPcieReplayCounter(handle))},
-    _nvlinks,
-    _nvlink_errors,
-    _fabric,
-)
-
-_STEADY: tuple[Callable[[Handle], Fields], ...] = (
-    _violation("power_violation_seconds", pynvml.NVML_PERF_POLICY_POWER),
-    _violation("thermal_violation_seconds", pynvml.NVML_PERF_POLICY_THERMAL),
-    lambda handle: {"pcie_generation": int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))},
-)
-
-_RARE: tuple[Callable[[Handle], Fields], ...] = (_sram,)
-
-_INTERVALS = ((_SLOW, SLOW_SECONDS), (_STEADY, STEADY_SECONDS), (_RARE, RARE_SECONDS))

@@ -23,6 +23,9 @@ from typing import Any
 SOURCE = Path(__file__).parent / "nvml.c"
 LIBRARY_NAME = "libnvidia-ml.so.1"
 
+AMPERE, ADA, HOPPER, BLACKWELL = 7, 8, 9, 10
+"""nvmlDeviceArchitecture."""
+
 GPU_IS_LOST = 15
 RESET_REQUIRED = 16
 
@@ -113,16 +116,25 @@ class FakeGpu:
     nvlinks_up: int | None = 18
     nvlink_crc_errors: int | None = 0
     nvlink_replays: int | None = 0
+    nvlink_rcv_errors: int | None = 0
+    architecture: int = HOPPER
     fabric_state: int | None = 3
     fabric_status: int | None = 0
     fabric_health: int | None = 0
     event_kinds: int | None = EVENT_KINDS
     hang: int = 0  # 1: no call about this GPU ever returns
+    errors: str | None = None  # calls that fail, as failing() writes them
 
 
+def failing(**results: int) -> str:
+    """`nvmlDeviceGetPowerUsage=999`, or `field_230=2` for a field: each call's nvmlReturn."""
+    return ",".join(f"{name.replace('field_', 'field.')}:{result}" for name, result in results.items())
+
+
+TEXTS = ("uuid", "bus_id", "serial", "name", "board_part_number", "errors")
 IDENTITY = ("uuid", "bus_id", "serial", "name", "board_part_number")
 EVENTS_KEPT = 100
-_DRIVER = "driver_version="
+_DRIVER, _ERRORS = "driver_version=", "errors="
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +162,40 @@ A100 = Shape(
         "pcie_generation_max": 4,
         "nvlinks": 12,
         "nvlinks_up": 12,
+        "architecture": AMPERE,
         "fabric_state": None,  # the fabric is asked for from Hopper on
+    },
+)
+H200 = Shape(
+    H100.buses,
+    {
+        "name": "NVIDIA H200",
+        "pci_device_id": 0x233510DE,
+        "memory_clock_mhz": 3201,
+        "memory_clock_max_mhz": 3201,
+        "memory_used_bytes": 120 * 2**30,
+        "memory_total_bytes": 140 * 2**30,
+    },
+)
+L40S = Shape(
+    ("01", "21", "41", "61", "81", "a1", "c1", "e1"),
+    {
+        "name": "NVIDIA L40S",
+        "pci_device_id": 0x26B910DE,
+        "power_milliwatts": 302_000,
+        "power_limit_milliwatts": 350_000,
+        "sm_clock_mhz": 2520,
+        "sm_clock_max_mhz": 2520,
+        "memory_clock_mhz": 9001,
+        "memory_clock_max_mhz": 9001,
+        "memory_used_bytes": 40 * 2**30,
+        "memory_total_bytes": 48 * 2**30,
+        "pcie_generation": 4,
+        "pcie_generation_max": 4,
+        "nvlinks": None,
+        "nvlinks_up": None,
+        "architecture": ADA,
+        "fabric_state": None,
     },
 )
 B200 = Shape(
@@ -166,8 +211,48 @@ B200 = Shape(
         "memory_clock_max_mhz": 3996,
         "memory_used_bytes": 150 * 2**30,
         "memory_total_bytes": 180 * 2**30,
+        "architecture": BLACKWELL,
     },
 )
+GB200 = Shape(
+    ("01", "02", "03", "04"),
+    B200.gpu
+    | {
+        "name": "NVIDIA GB200",
+        "pci_device_id": 0x294110DE,
+        "power_limit_milliwatts": 1_200_000,
+        "sm_clock_mhz": 2062,
+        "sm_clock_max_mhz": 2062,
+    },
+)
+SHAPES = (A100, H100, H200, B200, GB200, L40S)
+DRIVERS: dict[str, dict[str, Any]] = {
+    "525.147.05": {
+        "recovery_action": None,
+        "event_kinds": EVENT_KINDS_OLD,
+        "errors": failing(
+            field_230=2,
+            nvmlDeviceGetSramEccErrorStatus=13,
+            nvmlDeviceGetCurrentClocksEventReasons=13,
+            nvmlDeviceGetGpuFabricInfoV=13,
+        ),
+    },
+    "535.183.06": {
+        "recovery_action": None,
+        "event_kinds": EVENT_KINDS_OLD,
+        "errors": failing(field_230=2, nvmlDeviceGetSramEccErrorStatus=13),
+    },
+    "550.163.01": {
+        "recovery_action": None,
+        "event_kinds": EVENT_KINDS_OLD,
+        "errors": failing(field_230=2),
+    },
+    "570.124.06": {},
+    "580.95.05": {},
+    "590.44.01": {},
+}
+"""Driver → what its branch does not know, by the functions and fields that NVML's releases added."""
+
 OLD_DRIVER: dict[str, Any] = {
     "recovery_action": None,
     "sram_threshold_exceeded": None,
@@ -181,11 +266,12 @@ WITH_MIG: dict[str, Any] = {
 """What a GPU with MIG instances does not report."""
 
 
-def shaped_node(node: str, shape: Shape, gpu_count: int = 8, **differences: Any) -> list[FakeGpu]:
+def shaped_node(node: str, shape: Shape, gpu_count: int | None = None, **differences: Any) -> list[FakeGpu]:
     """The GPUs of a healthy node. Identities depend on the node's name, and on nothing else.
 
     `differences` are fields of FakeGpu, such as **OLD_DRIVER or **WITH_MIG.
     """
+    gpu_count = len(shape.buses) if gpu_count is None else gpu_count
     if not 0 <= gpu_count <= len(shape.buses):
         raise ValueError(f"{gpu_count} GPUs asked for; such a node has at most {len(shape.buses)}")
     gpus = []
@@ -214,14 +300,22 @@ class FakeGpus:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write(self, gpus: Sequence[FakeGpu], driver_version: str = "", events: Sequence[str] | None = None) -> None:
+    def write(
+        self,
+        gpus: Sequence[FakeGpu],
+        driver_version: str = "",
+        events: Sequence[str] | None = None,
+        errors: str | None = None,
+    ) -> None:
         """Replace the file at once; a reader sees the old state or the new, never half of one.
 
-        A driver version or events that are not given stay what they are.
+        A driver version, events or errors that are not given stay what they are. `errors` is failing() of calls that
+        are about no GPU.
         """
         before = self.path.read_text().splitlines() if self.path.exists() else []
         old_version = next((line for line in before if line.startswith(_DRIVER)), f"{_DRIVER}{DRIVER_VERSION}")
         lines = [f"{_DRIVER}{driver_version}" if driver_version else old_version]
+        lines += [line for line in before if line.startswith(_ERRORS)] if errors is None else [f"{_ERRORS}{errors}"]
         lines += [_line(index, gpu) for index, gpu in enumerate(gpus)]
         lines += [line for line in before if line.startswith("event=")] if events is None else events
         descriptor, fresh = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}-")
@@ -266,7 +360,7 @@ class FakeGpus:
         """A healthy GPU again, the same one, of the same shape as the others."""
         gpus = self.read()
         same = {name: getattr(gpus[gpu], name) for name in IDENTITY}
-        shape = next((one for one in (A100, B200) if one.gpu["name"] == gpus[gpu].name), H100)
+        shape = next((one for one in SHAPES if one.gpu.get("name") == gpus[gpu].name), H100)
         gpus[gpu] = FakeGpu(**(shape.gpu | same))
         self.write(gpus)
 
@@ -281,5 +375,5 @@ def _parse(line: str) -> FakeGpu:
     values: dict[str, str | int | None] = {}
     for field in dataclasses.fields(FakeGpu):
         text = given.get(field.name)
-        values[field.name] = text if text is None or field.name in IDENTITY else int(text, 0)
+        values[field.name] = text if text is None or field.name in TEXTS else int(text, 0)
     return FakeGpu(**values)  # type: ignore[arg-type]

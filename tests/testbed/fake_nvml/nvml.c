@@ -45,11 +45,13 @@ enum {
     UNKNOWN = 999,
 };
 
-enum { GPUS_MAX = 64, TEXT_MAX = 96, FILE_MAX = 1 << 20, EVENTS_MAX = 256, EVENT_SETS_MAX = 64 };
+enum { GPUS_MAX = 64, TEXT_MAX = 96, ERRORS_MAX = 2048, FILE_MAX = 1 << 20, EVENTS_MAX = 256, EVENT_SETS_MAX = 64 };
 
 enum {
     FIELD_NVLINK_CRC_FLIT = 38,
     FIELD_NVLINK_REPLAY = 52,
+    FIELD_NVLINK_RCV_ERRORS = 208,
+    FIELD_NVLINK_SYMBOL_BER = 222,
     FIELD_RECOVERY_ACTION = 230
 };
 
@@ -88,6 +90,8 @@ enum number {
     NVLINKS_UP,
     NVLINK_CRC_ERRORS,
     NVLINK_REPLAYS,
+    NVLINK_RCV_ERRORS,
+    ARCHITECTURE,
     FABRIC_STATE,
     FABRIC_STATUS,
     FABRIC_HEALTH,
@@ -103,7 +107,7 @@ static const char *const NUMBERS[NUMBER_COUNT] = {
     "remapped_failed", "recovery_action", "pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max",
     "pcie_replays", "pci_device_id", "power_limit_milliwatts", "power_violation_nanoseconds",
     "thermal_violation_nanoseconds", "sram_threshold_exceeded", "nvlinks", "nvlinks_up", "nvlink_crc_errors",
-    "nvlink_replays", "fabric_state", "fabric_status", "fabric_health", "event_kinds", "hang",
+    "nvlink_replays", "nvlink_rcv_errors", "architecture", "fabric_state", "fabric_status", "fabric_health", "event_kinds", "hang",
 };
 
 enum text { UUID, BUS_ID, SERIAL, NAME, BOARD_PART_NUMBER, TEXT_COUNT };
@@ -114,6 +118,7 @@ struct gpu {
     unsigned char given[NUMBER_COUNT];
     unsigned long long number[NUMBER_COUNT];
     char text[TEXT_COUNT][TEXT_MAX]; /* empty: not given */
+    char errors[ERRORS_MAX];
 };
 
 struct event {
@@ -124,6 +129,7 @@ struct state {
     int result; /* SUCCESS, DRIVER_NOT_LOADED or UNKNOWN */
     unsigned int count;
     char driver_version[TEXT_MAX];
+    char errors[ERRORS_MAX]; /* of calls that are about no GPU */
     struct gpu gpus[GPUS_MAX];
     unsigned int event_count;
     struct event events[EVENTS_MAX];
@@ -235,6 +241,11 @@ static void complain(const char *format, ...) {
 }
 
 static int set_field(struct gpu *gpu, const char *key, const char *value) {
+    if (strcmp(key, "errors") == 0) {
+        if (strlen(value) >= ERRORS_MAX) return 0;
+        strcpy(gpu->errors, value);
+        return 1;
+    }
     for (int i = 0; i < TEXT_COUNT; i++)
         if (strcmp(key, TEXTS[i]) == 0) {
             if (strlen(value) >= TEXT_MAX) return 0;
@@ -283,6 +294,11 @@ static int parse_line(struct state *target, char *line) {
         if (!gpu && strcmp(field, "driver_version") == 0) {
             if (strlen(value) >= TEXT_MAX) return 0;
             strcpy(target->driver_version, value);
+            return 1;
+        }
+        if (!gpu && strcmp(field, "errors") == 0) {
+            if (strlen(value) >= ERRORS_MAX) return 0;
+            strcpy(target->errors, value);
             return 1;
         }
         if (!gpu) {
@@ -344,12 +360,24 @@ static int refresh(void) {
 
 /* ---- answering ----------------------------------------------------------------------------------------------- */
 
+/* The nvmlReturn that `errors` gives for a call or field; SUCCESS: it is not named there. */
+static int error_of(const char *errors, const char *call) {
+    size_t length = strlen(call);
+    for (const char *at = errors; *at; at++) {
+        if ((at == errors || at[-1] == ',') && strncmp(at, call, length) == 0 && at[length] == ':')
+            return atoi(at + length + 1);
+    }
+    return SUCCESS;
+}
+
 /* Takes the lock; the caller always calls leave(). */
-static int enter(void) {
+static int enter_call(const char *call) {
     pthread_mutex_lock(&lock);
     int result = refresh();
-    return users == 0 ? UNINITIALIZED : result;
+    if (users == 0) return UNINITIALIZED;
+    return result != SUCCESS ? result : error_of(state.errors, call);
 }
+#define enter() enter_call(__func__)
 
 static int leave(int result) {
     pthread_mutex_unlock(&lock);
@@ -363,19 +391,21 @@ static void hang(void) {
 }
 
 /* Takes the lock; the caller always calls leave(). */
-static int enter_gpu(const struct device *device, const struct gpu **gpu) {
-    int result = enter();
+static int enter_gpu_call(const char *call, const struct device *device, const struct gpu **gpu) {
+    int result = enter_call(call);
     if (result != SUCCESS) return result;
     if (device < devices || device >= devices + GPUS_MAX) return INVALID_ARGUMENT;
     if ((size_t)(device - devices) >= state.count) return INVALID_ARGUMENT;
     *gpu = &state.gpus[device - devices];
     if ((*gpu)->number[HANG]) hang();
-    return (int)(*gpu)->number[RESULT];
+    result = (int)(*gpu)->number[RESULT];
+    return result != SUCCESS ? result : error_of((*gpu)->errors, call);
 }
+#define enter_gpu(device, gpu) enter_gpu_call(__func__, device, gpu)
 
-static int read_number(const struct device *device, enum number which, unsigned int *value) {
+static int read_number_call(const char *call, const struct device *device, enum number which, unsigned int *value) {
     const struct gpu *gpu;
-    int result = enter_gpu(device, &gpu);
+    int result = enter_gpu_call(call, device, &gpu);
     if (result != SUCCESS) return leave(result);
     if (!value) return leave(INVALID_ARGUMENT);
     if (!gpu->given[which]) return leave(NOT_SUPPORTED);
@@ -383,15 +413,20 @@ static int read_number(const struct device *device, enum number which, unsigned 
     return leave(SUCCESS);
 }
 
-static int read_long(const struct device *device, enum number which, unsigned long long *value) {
+#define read_number(device, which, value) read_number_call(__func__, device, which, value)
+
+static int read_long_call(const char *call, const struct device *device, enum number which,
+                          unsigned long long *value) {
     const struct gpu *gpu;
-    int result = enter_gpu(device, &gpu);
+    int result = enter_gpu_call(call, device, &gpu);
     if (result != SUCCESS) return leave(result);
     if (!value) return leave(INVALID_ARGUMENT);
     if (!gpu->given[which]) return leave(NOT_SUPPORTED);
     *value = gpu->number[which];
     return leave(SUCCESS);
 }
+
+#define read_long(device, which, value) read_long_call(__func__, device, which, value)
 
 static int copy_text(const char *text, char *buffer, unsigned int length) {
     if (!buffer) return INVALID_ARGUMENT;
@@ -401,11 +436,13 @@ static int copy_text(const char *text, char *buffer, unsigned int length) {
     return SUCCESS;
 }
 
-static int read_text(const struct device *device, enum text which, char *buffer, unsigned int length) {
+static int read_text_call(const char *call, const struct device *device, enum text which, char *buffer,
+                          unsigned int length) {
     const struct gpu *gpu;
-    int result = enter_gpu(device, &gpu);
+    int result = enter_gpu_call(call, device, &gpu);
     return leave(result != SUCCESS ? result : copy_text(gpu->text[which], buffer, length));
 }
+#define read_text(device, which, buffer, length) read_text_call(__func__, device, which, buffer, length)
 
 /* ---- library and system -------------------------------------------------------------------------------------- */
 
@@ -413,6 +450,7 @@ int nvmlInitWithFlags(unsigned int flags) {
     (void)flags;
     pthread_mutex_lock(&lock);
     int result = refresh();
+    if (result == SUCCESS) result = error_of(state.errors, __func__);
     if (result == SUCCESS) users++;
     return leave(result);
 }
@@ -578,11 +616,40 @@ int nvmlDeviceGetRemappedRows(struct device *device, unsigned int *correctable, 
     return leave(SUCCESS);
 }
 
-/* Where a field of NVLink errors is kept; -1: it is another field. */
-static int nvlink_errors(unsigned int field) {
-    if (field == FIELD_NVLINK_CRC_FLIT) return NVLINK_CRC_ERRORS;
-    if (field == FIELD_NVLINK_REPLAY) return NVLINK_REPLAYS;
-    return -1;
+enum { HOPPER = 9, BLACKWELL = 10 };
+
+int nvmlDeviceGetArchitecture(struct device *device, unsigned int *architecture) {
+    return read_number(device, ARCHITECTURE, architecture);
+}
+
+/* Counters of a link: 0 replays, 2 CRC errors of flits; all are of the first link. Blackwell has none of these. */
+int nvmlDeviceGetNvLinkErrorCounter(struct device *device, unsigned int link, int counter, unsigned long long *count) {
+    const struct gpu *gpu;
+    int result = enter_gpu(device, &gpu);
+    if (result != SUCCESS) return leave(result);
+    if (!gpu->given[NVLINKS] || gpu->number[ARCHITECTURE] >= BLACKWELL) return leave(NOT_SUPPORTED);
+    if (link >= gpu->number[NVLINKS] || counter < 0 || counter > 4) return leave(INVALID_ARGUMENT);
+    if (counter != 0 && counter != 2) return leave(NOT_SUPPORTED);
+    *count = link == 0 ? gpu->number[counter == 0 ? NVLINK_REPLAYS : NVLINK_CRC_ERRORS] : 0;
+    return leave(SUCCESS);
+}
+
+/* The totals of all links answer "success, zero" on Hopper. From Blackwell on fields 206 to 222 are those of a port. */
+static int nvlink_field(const struct gpu *gpu, struct field_value *value) {
+    unsigned long long architecture = gpu->number[ARCHITECTURE], port = value->scope_id;
+    value->value_type = VALUE_TYPE_UNSIGNED_LONG_LONG;
+    if (!gpu->given[NVLINKS]) return NOT_SUPPORTED;
+    if (value->field_id == FIELD_NVLINK_CRC_FLIT || value->field_id == FIELD_NVLINK_REPLAY) {
+        int crc = value->field_id == FIELD_NVLINK_CRC_FLIT;
+        if (architecture >= BLACKWELL) return NOT_SUPPORTED;
+        value->value.ull = architecture == HOPPER ? 0 : gpu->number[crc ? NVLINK_CRC_ERRORS : NVLINK_REPLAYS];
+        return SUCCESS;
+    }
+    if (architecture < BLACKWELL || value->field_id < 206 || value->field_id > FIELD_NVLINK_SYMBOL_BER)
+        return NOT_SUPPORTED;
+    if (port >= gpu->number[NVLINKS]) return INVALID_ARGUMENT;
+    value->value.ull = value->field_id == FIELD_NVLINK_RCV_ERRORS && port == 0 ? gpu->number[NVLINK_RCV_ERRORS] : 0;
+    return SUCCESS;
 }
 
 int nvmlDeviceGetFieldValues(struct device *device, int count, struct field_value *values) {
@@ -591,20 +658,20 @@ int nvmlDeviceGetFieldValues(struct device *device, int count, struct field_valu
     if (result != SUCCESS) return leave(result);
     if (count < 1 || !values) return leave(INVALID_ARGUMENT);
     for (int i = 0; i < count; i++) {
+        char name[TEXT_MAX];
+        snprintf(name, sizeof name, "field.%u", values[i].field_id);
         values[i].timestamp = 0;
         values[i].latency_microseconds = 0;
         values[i].value_type = VALUE_TYPE_UNSIGNED_INT;
         values[i].value.ull = 0;
-        values[i].result = NOT_SUPPORTED;
-        if (values[i].field_id == FIELD_RECOVERY_ACTION && gpu->given[RECOVERY_ACTION]) {
+        values[i].result = error_of(gpu->errors, name);
+        if (values[i].result != SUCCESS) continue;
+        if (values[i].field_id != FIELD_RECOVERY_ACTION) {
+            values[i].result = nvlink_field(gpu, &values[i]);
+        } else if (gpu->given[RECOVERY_ACTION]) {
             values[i].value.ui = (unsigned int)gpu->number[RECOVERY_ACTION];
-            values[i].result = SUCCESS;
-        }
-        int errors = nvlink_errors(values[i].field_id);
-        if (errors >= 0 && gpu->given[errors]) {
-            values[i].value_type = VALUE_TYPE_UNSIGNED_LONG_LONG;
-            values[i].value.ull = gpu->number[errors];
-            values[i].result = SUCCESS;
+        } else {
+            values[i].result = NOT_SUPPORTED;
         }
     }
     return leave(SUCCESS);

@@ -103,5 +103,9 @@ GPUS: tuple[Metric[Source], ...] = (
     _gpu("gpu_pcie_replays", "PCIe replays.", lambda g: g.pcie_replays, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),
     _gpu("gpu_pcie_width", "PCIe lanes in use.", lambda g: g.pcie_width, "DCGM_FI_DEV_PCIE_LINK_WIDTH"),
     _gpu("gpu_nvlinks", "NVLinks that are up.", lambda g: g.nvlinks),
-    _gpu("gpu_nvlink_errors", "Replays, recoveries and CRC errors of all NVLinks.", lambda g: g.nvlink_errors),
+    _gpu(
+        "gpu_nvlink_errors",
+        "Errors of all NVLinks that are up, or of their ports.",
+        lambda g: g.nvlink_errors,
+    ),
 )
