@@ -20,6 +20,7 @@ from understudy_controlplane.api.exported.nodes import NODES
 from understudy_controlplane.api.exported.source import JOBS_MAX
 from understudy_controlplane.cli.explained_code import DECODED, ECHOES, FOLLOWS, REPAIRS
 from understudy_controlplane.config import Config, Limits
+from understudy_controlplane.config.current import needs_restart
 from understudy_controlplane.decide.table import (
     TABLE,
     Condition,
@@ -74,6 +75,8 @@ def configuration() -> str:
         "",
         "One TOML file, `/etc/understudy/controlplane.toml` or the file that `--config` names. It is checked whole at",
         "start; unknown keys are refused. `understudy check-config` checks it without starting anything.",
+        "Changes come into force by `systemctl reload understudy-controlplane` (SIGHUP), but for those marked so:",
+        "*Needs a restart.*",
         "",
         *_section("", Config),
         *_agent(),
@@ -137,7 +140,8 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
             inner.append((key, annotation))
             continue
         default = "required" if field.default is PydanticUndefined else f"`{_toml(field.default)}`"
-        yield f"| `{key}` | {default} | {field.description} |"
+        mark = " *Needs a restart.*" if needs_restart(f"{name}.{key}" if name else key) else ""
+        yield f"| `{key}` | {default} | {field.description}{mark} |"
     yield ""
     for key, section in inner:
         yield from _section(key, section)

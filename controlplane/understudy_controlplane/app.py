@@ -48,6 +48,7 @@ from understudy_controlplane.api.user_tokens import UserTokenDependencies, user_
 from understudy_controlplane.audit_writer import AuditWriter
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config
+from understudy_controlplane.config.current import ConfigFile, CurrentConfig
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.ingest.answers import refuse, refuse_denied
@@ -112,6 +113,8 @@ class Outside:
     begin_effect: Callable[[Callable[[], None]], Effect] = Effect
     alone: Callable[[], None] = lambda: None
     """Raises DatabaseTaken where another control plane works on the database."""
+    config_file: ConfigFile | None = None
+    """Read again when that is requested."""
     stopping: Callable[[], None] = lambda: None
     """Called when the control plane begins to stop."""
     decode_credential: Callable[[str], Credential] | None = None
@@ -120,6 +123,7 @@ class Outside:
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
     app: FastAPI
+    current: CurrentConfig
     loop: Loop
     telemetry: Telemetry
     stores: Stores
@@ -155,6 +159,7 @@ class Live:
 class Core:
     """The control plane without its routes."""
 
+    current: CurrentConfig
     loop: Loop
     telemetry: Telemetry
     stores: Stores
@@ -168,12 +173,13 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
     stores = outside.make_stores(engine)
     telemetry = Telemetry()
     telemetry.know(stores.fleet.nodes())
-    directory = JobDirectory(lambda job_ids: stores.fleet.known_jobs(config.cluster, job_ids))
-    launchers = Launchers(stores.launches.gangs(config.cluster))
-    loop = _loop(config, outside, stores, Live(telemetry, directory, launchers))
+    cluster, current = config.cluster, CurrentConfig(config, outside.config_file)
+    directory = JobDirectory(lambda job_ids: stores.fleet.known_jobs(cluster, job_ids))
+    launchers = Launchers(stores.launches.gangs(cluster))
+    loop = _loop(current, outside, stores, Live(telemetry, directory, launchers))
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
     reports = ReportDependencies(
-        cluster=config.cluster,
+        cluster=cluster,
         telemetry=telemetry,
         directory=directory,
         facts=stores.facts,
@@ -188,26 +194,26 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         meters=loop.pulse.meters,
         refusals=Refusals(loop.pulse.meters),
     )
-    return Core(loop, telemetry, stores, launchers, reports)
+    return Core(current, loop, telemetry, stores, launchers, reports)
 
 
 def compose(config: Config, outside: Outside) -> ControlPlane:
     """Raises SQLAlchemyError. Nothing runs yet."""
     engine = open_database(config.server.database)
     core = assemble(config, outside, engine)
-    loop, stores, clock = core.loop, core.stores, outside.clock
+    current, loop, stores, clock = core.current, core.loop, core.stores, outside.clock
     reads = _reads(config, core, clock)
     tokens = TokenStore(engine)
 
     def note_token_ends(ends: Ends) -> None:
         loop.pulse.token_ends = ends
 
-    users = UserTokens(config.access, clock)
-    proxy = Proxy(config.access, clock, loop.pulse.meters.proxy_headers_refused.inc)
+    users = UserTokens(current, clock)
+    proxy = Proxy(current, clock, loop.pulse.meters.proxy_headers_refused.inc)
     admission = Admission(Tokens(tokens, clock, note_token_ends), users, _open_to_all(config), proxy)
     challenges = Challenges(clock)
     decode = outside.decode_credential or Munge(config.server.munge_socket).decode
-    pruner = Pruner(RetentionStore(engine), config.retention, clock)
+    pruner = Pruner(RetentionStore(engine), lambda: current.config.retention, clock)
     notes = NodeTokenNotes()
     audit = AuditWriter(AuditStore(engine), notes, clock)
     app = FastAPI(
@@ -224,10 +230,10 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.add_exception_handler(Exception, _refuse_for_error)
     app.add_exception_handler(RequestValidationError, _refuse_request)
     app.include_router(reports_router(core.reports, admission))
-    addresses = _addresses(config, loop, clock)
+    addresses = _addresses(current, loop, clock)
     of_nodes = NodeTokenDependencies(config.cluster, challenges, decode, addresses, tokens, admission, clock, notes)
     app.include_router(node_tokens_router(of_nodes))
-    app.include_router(user_tokens_router(UserTokenDependencies(config.access, decode, challenges, users, clock)))
+    app.include_router(user_tokens_router(UserTokenDependencies(current, decode, challenges, users, clock)))
     app.include_router(launchers_router(core.reports, core.launchers, admission))
     readers = [Depends(admission.admit_reader)]
     for router in READ_ROUTERS:
@@ -239,7 +245,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.include_router(
         operator_router(
             OperatorDependencies(
-                admission, stores.fleet, stores.repairs, stores.recoveries, config, clock, loop.pulse, loop.wake
+                admission, stores.fleet, stores.repairs, stores.recoveries, current, clock, loop.pulse, loop.wake
             )
         )
     )
@@ -250,15 +256,15 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
                 stores.repairs,
                 core.reports.directory,
                 core.reports.newest_checkpoint,
-                config,
+                current,
                 loop.pulse,
                 clock,
                 loop.wake,
             )
         )
     )
-    app.include_router(mode_router(ModeDependencies(admission, stores.fleet, config.mode, clock, loop.wake)))
-    app.include_router(spare_requests_router(SpareDependencies(admission, stores.fleet, config, clock, loop.wake)))
+    app.include_router(mode_router(ModeDependencies(admission, stores.fleet, current, clock, loop.wake)))
+    app.include_router(spare_requests_router(SpareDependencies(admission, stores.fleet, current, clock, loop.wake)))
     app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock)))
 
     @app.get("/openapi.json", dependencies=readers, include_in_schema=False)
@@ -271,7 +277,9 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         policy = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
         return Response(REFERENCE.read_text(), media_type="text/html", headers={"Content-Security-Policy": policy})
 
-    return ControlPlane(app, loop, core.telemetry, stores, core.launchers, engine, reads, admission, events, audit)
+    return ControlPlane(
+        app, current, loop, core.telemetry, stores, core.launchers, engine, reads, admission, events, audit
+    )
 
 
 async def _client_gone(_request: Request, _error: Exception) -> Response:
@@ -279,13 +287,13 @@ async def _client_gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=400)
 
 
-def _addresses(config: Config, loop: Loop, clock: Clock) -> NodeAddresses:
+def _addresses(current: CurrentConfig, loop: Loop, clock: Clock) -> NodeAddresses:
     def of_slurm(node: str) -> str | None:
         snapshot = loop.pulse.snapshot
         known = snapshot.nodes.get(node) if snapshot else None
         return known.slurm.address if known and known.slurm else None
 
-    return NodeAddresses(of_slurm, config.server.node_addresses, clock)
+    return NodeAddresses(of_slurm, lambda: current.config.server.node_addresses, clock)
 
 
 async def _refuse_for_error(_request: Request, _error: Exception) -> Response:
@@ -305,7 +313,7 @@ def _reads(config: Config, core: Core, clock: Clock) -> ReadDependencies:
     connections = limits.reads_at_once + health_threads + events_threads
     engine = open_reader(config.server.database, connections, limits.read_seconds_max)
     return ReadDependencies(
-        config,
+        core.current,
         clock,
         core.reports.directory,
         core.telemetry,
@@ -332,21 +340,21 @@ async def _refuse_request(_request: Request, error: Exception) -> Response:
     return refusal
 
 
-def _loop(config: Config, outside: Outside, stores: Stores, live: Live) -> Loop:
+def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live) -> Loop:
     telemetry, directory, launchers = live.telemetry, live.directory, live.launchers
-    sources = Sources(outside.slurm, stores, telemetry, launchers, directory, outside.probe, config, outside.clock)
+    sources = Sources(outside.slurm, stores, telemetry, launchers, directory, outside.probe, current, outside.clock)
     effects = Effects(outside.slurm, outside.probe, launchers, outside.webhook, outside.sleep, outside.begin_effect)
-    runner = Runner(effects, stores, config, outside.clock)
+    runner = Runner(effects, stores, current, outside.clock)
     return Loop(
         Observer(sources),
-        SlurmRecorder(config, stores, telemetry, directory, launchers),
+        SlurmRecorder(current, stores, telemetry, directory, launchers),
         AgentRecorder(stores.fleet, stores.repairs),
         stores,
         directory,
         telemetry,
         launchers,
         runner,
-        config,
+        current,
         outside.clock,
         outside.alone,
     )

@@ -38,6 +38,8 @@ class Heartbeat:
             return f"Slurm cannot be read: {self.pulse.slurm.error}"
         if self.pulse.last_error:
             return f"the last tick failed: {self.pulse.last_error}"
+        if self.ready and self.pulse.config_problems:
+            return "; ".join(self.pulse.config_problems)
         snapshot = self.pulse.snapshot
         mode = snapshot.mode.value if snapshot is not None else self.mode
         return f"mode {mode}" if self.ready else "reads Slurm for the first time"

@@ -14,7 +14,8 @@ import structlog
 
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.clock import Clock, ClockWatch
-from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.config import Mode
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.approvals import endings
 from understudy_controlplane.decide.course import Course, course
 from understudy_controlplane.decide.fitness import unfit_nodes
@@ -68,7 +69,7 @@ class Loop:
         telemetry: Telemetry,
         launchers: Launchers,
         runner: Runner,
-        config: Config,
+        current: CurrentConfig,
         clock: Clock,
         alone: Callable[[], None] = lambda: None,
     ) -> None:
@@ -83,7 +84,7 @@ class Loop:
         self._telemetry = telemetry
         self._launchers = launchers
         self._runner = runner
-        self._config = config
+        self._current = current
         self._clock = clock
         self._clock_watch = ClockWatch(clock)
         self._recorded = Recorded.from_journal(stores.journal.keys_since(clock.now() - RECORDED_SECONDS))
@@ -134,6 +135,8 @@ class Loop:
 
     def tick(self, recovering: bool = False) -> bool:
         """Returns whether a recovery has to be looked at again soon."""
+        self._current.follow()
+        self.pulse.config_problems = self._current.problems()
         self._look_at_clock()
         begun = self._clock.now()
         self._look_at_tickets(begun)
@@ -161,7 +164,7 @@ class Loop:
     def _age_max_seconds(self) -> float:
         """Of the newest reading of Slurm. A reading that was asked for comes sooner, but any user can ask."""
         soon, self._read_soon = self._read_soon, False
-        return self._config.slurm.poll_interval_seconds * (SOON_SHARE if soon else 1.0)
+        return self._current.config.slurm.poll_interval_seconds * (SOON_SHARE if soon else 1.0)
 
     def _look_at_clock(self) -> None:
         """A clock that was set makes every age in memory wrong: all nodes have to be heard again, as after a start."""
@@ -227,8 +230,8 @@ class Loop:
         self.pulse.meters.note_snapshot(snapshot)
         self.verdicts.set(unfit_nodes(snapshot), snapshot.slurm_read_at)
         self._launchers.replace_orders(launcher_orders(snapshot))
-        findings = detect(snapshot, self._config)
-        return snapshot, findings, decide(snapshot, findings, self._config)
+        findings = detect(snapshot, self._current.config)
+        return snapshot, findings, decide(snapshot, findings, self._current.config)
 
     def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> bool:
         """Returns whether there was anything new: incidents and recoveries are then others than in the snapshot."""

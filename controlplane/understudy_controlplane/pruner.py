@@ -35,7 +35,7 @@ PAUSE_FACTOR = 10.0
 
 
 class Pruner:
-    def __init__(self, store: RetentionStore, policy: Retention, clock: Clock) -> None:
+    def __init__(self, store: RetentionStore, policy: Callable[[], Retention], clock: Clock) -> None:
         self._store = store
         self._policy = policy
         self._clock = clock
@@ -101,7 +101,7 @@ class Pruner:
         return deleted
 
     def _limits(self) -> Limits:
-        return limits(self._policy, self._clock.now(), self._store.jobs_seen_at(), self._store.repairs_since())
+        return limits(self._policy(), self._clock.now(), self._store.jobs_seen_at(), self._store.repairs_since())
 
     def wait(self, seconds: float) -> None:
         """No longer than until `stop`."""

@@ -7,10 +7,12 @@ import gc
 import io
 import logging
 import resource
+import signal
 import socket
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TextIO, cast
 
 import structlog
@@ -22,6 +24,7 @@ from understudy_controlplane.api.server import Server as HttpServer
 from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config, ConfigError, Limits, Server
+from understudy_controlplane.config.current import ConfigFile
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.heartbeat import Heartbeat
 from understudy_controlplane.observe.slurmd_probe import slurmd_answers
@@ -207,16 +210,20 @@ def server_of(
     return TlsServer(settings, connections, certificate, stopping)
 
 
-def serve(config: Config, outside: Outside | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Raises ConfigError when the configuration cannot be used on this host."""
+def serve(config: Config, path: Path, outside: Outside | None = None) -> None:
+    """Run until SIGTERM or SIGINT; SIGHUP reloads the configuration from `path`. Raises ConfigError when the
+    configuration cannot be used on this host.
+    """
     configure_logging()
+    config_file = ConfigFile(path)
+    signal.signal(signal.SIGHUP, lambda _signal, _frame: config_file.request())
     tune_interpreter()
     certificate = certificate_of(config)
     manager = ServiceManager()
     outside = outside or real_outside(config)
     check_slurm(config, outside.slurm)
     manager.starting("opens the database", OPEN_SECONDS)
-    control_plane = compose_alone(config, replace(outside, stopping=manager.stopping))
+    control_plane = compose_alone(config, replace(outside, config_file=config_file, stopping=manager.stopping))
     try:
         sockets = listen(config.server)
     except ConfigError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from understudy_controlplane.config import Config
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, jobs_in
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, SLURM_SAVES_SECONDS, NodeRecord
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
@@ -29,9 +29,14 @@ class SlurmRecorder:
     """Writes only changes: a fleet has thousands of jobs that stay as they are."""
 
     def __init__(
-        self, config: Config, stores: Stores, telemetry: Telemetry, directory: JobDirectory, launchers: Launchers
+        self,
+        current: CurrentConfig,
+        stores: Stores,
+        telemetry: Telemetry,
+        directory: JobDirectory,
+        launchers: Launchers,
     ) -> None:
-        self._config = config
+        self._current = current
         self._fleet = stores.fleet
         self._facts = stores.facts
         self._repairs = stores.repairs
@@ -53,7 +58,7 @@ class SlurmRecorder:
         self._end_holds(now)
         self._telemetry.know(view.nodes.keys())
         self._directory.show(view.jobs.keys(), now)
-        shown = jobs_in(view, self._config.cluster, self._config.jobs.opt_in_word, self._directory.get)
+        shown = jobs_in(view, self._current.config.cluster, self._current.config.jobs.opt_in_word, self._directory.get)
         jobs = self._record_jobs(shown, now)
         running = {job.job_id: job for job in view.jobs.values() if job.state == "RUNNING"}
         self._telemetry.allocations.note((job for _, job in jobs), now)
@@ -88,7 +93,7 @@ class SlurmRecorder:
             return
         self._fleet.add_nodes(new_nodes, now)
         # Without any node in the database the control plane is new, not the nodes.
-        if self._names and self._config.validation.burn_in_new_nodes:
+        if self._names and self._current.config.validation.burn_in_new_nodes:
             for name in new_nodes:
                 self._repairs.ask(Verb.BURN_IN, name, "the node is new in Slurm", BY_CONTROL_PLANE, now)
 

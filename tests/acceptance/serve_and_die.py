@@ -124,7 +124,7 @@ def serve_until_killed() -> None:
         real.probe,
         make_stores=partial(mortal_stores, reaper),
     )
-    serve(config, outside)
+    serve(config, config_file, outside)
 
 
 if __name__ == "__main__":

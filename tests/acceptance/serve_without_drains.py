@@ -37,7 +37,9 @@ def main() -> None:
     config_file = Path(sys.argv[sys.argv.index("--config") + 1])
     config = load_config(config_file)
     real = real_outside(config)
-    serve(config, Outside(cast("Slurm", UnwillingSlurm(real.slurm, config_file.parent / FILE)), real.probe))
+    serve(
+        config, config_file, Outside(cast("Slurm", UnwillingSlurm(real.slurm, config_file.parent / FILE)), real.probe)
+    )
 
 
 if __name__ == "__main__":

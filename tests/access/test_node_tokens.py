@@ -339,7 +339,7 @@ class TestAddresses:
             return HOSTS[host]
 
         of_slurm = {"n1": "n1", "n2": "FD00:0::2", "n3": "lost"}.get
-        return NodeAddresses(of_slurm, {"n1": ["n1-ib", "10.2.0.1"]}, clock, resolve)
+        return NodeAddresses(of_slurm, lambda: {"n1": ["n1-ib", "10.2.0.1"]}, clock, resolve)
 
     @pytest.mark.parametrize(
         ("node", "expected"),
@@ -369,7 +369,7 @@ class TestAddresses:
             answer.wait(10)
             return ["10.0.0.1"]
 
-        addresses = NodeAddresses(lambda node: node, {}, SetClock(), resolve)
+        addresses = NodeAddresses(lambda node: node, dict, SetClock(), resolve)
 
         async def ask() -> tuple[str, list[object]]:
             looks = [asyncio.create_task(addresses.of(f"n{number}")) for number in range(LOOK_UPS_MAX + 2)]

@@ -77,7 +77,7 @@ def test_a_database_that_fails_is_not_described(plane: ControlPlane, stranger: T
 
 def test_munge_that_fails_is_not_described(plane: ControlPlane, stranger: TestClient) -> None:
     challenge = msgspec.json.decode(stranger.get("/v1/challenge").content, type=Challenge).challenge
-    claim = NodeClaim(plane.reads.config.cluster, "n1", challenge)
+    claim = NodeClaim(plane.reads.current.config.cluster, "n1", challenge)
     answer = stranger.post(
         "/v1/node-token", content=msgspec.json.encode(NodeTokenRequest(WIRE_VERSION, claim, "MUNGE:x:"))
     )

@@ -25,7 +25,8 @@ from understudy_controlplane.access.munge import MungeUnavailable
 from understudy_controlplane.access.user_tokens import ALL_MAX, PER_USER_MAX, SECONDS, UserTokens
 from understudy_controlplane.api.user_tokens import claim
 from understudy_controlplane.app import ControlPlane, Outside, compose
-from understudy_controlplane.config import Access, ConfigError, parse_config
+from understudy_controlplane.config import ConfigError, parse_config
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
 
@@ -178,7 +179,7 @@ def test_nonsense_is_refused(site: Site) -> None:
 
 def test_tokens_of_users_keep_little_memory() -> None:
     clock = SetClock()
-    tokens = UserTokens(Access(), clock)
+    tokens = UserTokens(CurrentConfig(b.config()), clock)
     given = [tokens.make(ALICE, "", LOGIN) for _ in range(PER_USER_MAX + 1)]
     bobs = tokens.make(ALICE + 1, "", LOGIN)
     found = [tokens.find(one, LOGIN) is not None for one in (given[0], given[1], given[-1], bobs)]

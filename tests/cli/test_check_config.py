@@ -57,6 +57,15 @@ def test_a_configuration_that_can_be_used_has_no_problem(usable: dict[str, Any])
     assert "can be opened" in found["server.database"]
 
 
+def test_the_file_alone_is_checked_before_a_reload_and_nothing_is_tried(tmp_path: Path) -> None:
+    path = tmp_path / "controlplane.toml"
+    path.write_text('cluster = "testbed"\n[server]\ndatabase = "sqlite:////nowhere/fleet.db"\n')
+    done = CliRunner().invoke(root, ["check-config", "--file-only", "--config", str(path)])
+    assert (done.exit_code, done.output) == (0, f"good  {path}: cluster testbed, mode observe\n")
+    path.write_text("cluster = 7\n")
+    assert CliRunner().invoke(root, ["check-config", "--file-only", "--config", str(path)]).exit_code == 2
+
+
 DATABASES = [
     ("nonsense", "the URL cannot be read"),
     ("oracle://host/x", "its driver"),

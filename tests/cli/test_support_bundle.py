@@ -21,8 +21,8 @@ def test_it_has_the_incident_of_that_time_and_no_secret(tmp_path: Path) -> None:
     begin = rehearsal.clock.now()
     rehearsal.fail("n3")
     rehearsal.run_until(rehearsal.ended)
-    config = rehearsal.control_plane.reads.config.model_copy(
-        update={"repair": rehearsal.control_plane.reads.config.repair.model_copy(
+    config = rehearsal.control_plane.reads.current.config.model_copy(
+        update={"repair": rehearsal.control_plane.reads.current.config.repair.model_copy(
             update={"webhook": f"https://hooks.example/{PASSWORD}"})}
     )  # fmt: skip
     found = dict(contents(config, begin, rehearsal.clock.now() + 1))

@@ -159,7 +159,13 @@ def understudy(machine: Machine, arguments: str, status: int = 0) -> str:
 
 def a_node_is_held_and_released(machine: Machine) -> None:
     """In mode act the service, within its sandbox, changes Slurm."""
+    process = pids(machine)
+    machine.run("cd /etc/understudy && cp -p controlplane.toml good && echo mode = 7 >> controlplane.toml")
+    machine.run("systemctl reload understudy-controlplane", status=1)
+    machine.run("cd /etc/understudy && mv good controlplane.toml")
     follow(machine, "From observe to act", "/")
+    machine.until("systemctl show -P StatusText understudy-controlplane", lambda text: text.strip() == "mode act")
+    assert pids(machine) == process, "without a restart"
     understudy(machine, "node hold head1 'new cables'")
     machine.until("scontrol show node head1", lambda shown: "DRAIN" in shown and "understudy:" in shown)
     understudy(machine, "node release head1 'cables are new'")

@@ -64,7 +64,7 @@ def engine(memory: DatabaseInMemory) -> Engine:
 
 @pytest.fixture
 def pruner(engine: Engine) -> Pruner:
-    return Pruner(RetentionStore(engine), Retention(), StoodClock())
+    return Pruner(RetentionStore(engine), Retention, StoodClock())
 
 
 def add(engine: Engine, table: Any, **values: Any) -> int:
@@ -323,7 +323,7 @@ class TestAPass:
                 sizes.append(len(values))
 
         event.listen(engine, "before_cursor_execute", note)
-        slow = Pruner(RetentionStore(engine), Retention(), clock)
+        slow = Pruner(RetentionStore(engine), Retention, clock)
         assert slow.prune(waits.append) == {"decision": 100}
         assert sizes == [10] * 10
         assert waits == pytest.approx([0.03] * 10)
@@ -332,9 +332,9 @@ class TestAPass:
         for _ in range(100):
             decision(engine, 8)
         newest(engine)
-        first = Pruner(RetentionStore(engine), Retention(), StoodClock())
+        first = Pruner(RetentionStore(engine), Retention, StoodClock())
         assert first.prune(lambda _: first.stop()) == {"decision": 10}
-        assert Pruner(RetentionStore(engine), Retention(), StoodClock()).prune() == {"decision": 90}
+        assert Pruner(RetentionStore(engine), Retention, StoodClock()).prune() == {"decision": 90}
 
     def test_counts_what_it_would_delete(self, engine: Engine, pruner: Pruner) -> None:
         decision(engine, 8)
@@ -372,7 +372,7 @@ class TestPasses:
     def looked(self, engine: Engine, *steps: Callable[[SetClock], None]) -> list[int]:
         """How many old decisions there are after a look, before and after each step; each look finds a new one."""
         clock = SetClock()
-        pruner, left = Pruner(RetentionStore(engine), Retention(), clock), list[int]()
+        pruner, left = Pruner(RetentionStore(engine), Retention, clock), list[int]()
         for step in (lambda _: None, *steps):
             step(clock)
             decision(engine, 8)
@@ -405,7 +405,7 @@ class TestPasses:
                 raise OperationalError(statement, None, sqlite3.OperationalError("database or disk is full"))
 
         failing, clock = True, SetClock()
-        pruner = Pruner(RetentionStore(engine), Retention(), clock)
+        pruner = Pruner(RetentionStore(engine), Retention, clock)
         decision(engine, 8)
         newest(engine)
         event.listen(engine, "before_cursor_execute", fail)
@@ -431,7 +431,7 @@ def _rules_of(table: str) -> list[Rule]:
 
 def test_no_pass_reads_a_whole_table_that_grows(tmp_path: Path) -> None:
     engine = open_database(new_database(tmp_path / "fleet.db"))
-    pruner = Pruner(RetentionStore(engine), Retention(), StoodClock())
+    pruner = Pruner(RetentionStore(engine), Retention, StoodClock())
     for _ in range(2):
         decision(engine, 8)
     with captured(engine) as asked:
@@ -468,5 +468,5 @@ def test_a_transaction_looks_at_the_rows_that_it_deletes_and_at_no_others(engine
 )
 def test_it_is_the_same_on_postgresql(scenario: Callable[[Engine, Pruner], None], postgres_url: str) -> None:
     engine = open_database(postgres_url)
-    scenario(engine, Pruner(RetentionStore(engine), Retention(), StoodClock()))
+    scenario(engine, Pruner(RetentionStore(engine), Retention, StoodClock()))
     engine.dispose()

@@ -38,7 +38,7 @@ def test_its_rows_take_what_the_documents_say_and_none_is_too_old(tmp_path: Path
     for table, size in measured.items():
         assert size == pytest.approx(DOCUMENTED[table][1], rel=0.25), table
     engine = open_database(f"sqlite:///{tmp_path / 'year.db'}")
-    assert Pruner(RetentionStore(engine), KEPT, StoodClock()).count() == {}
+    assert Pruner(RetentionStore(engine), lambda: KEPT, StoodClock()).count() == {}
     engine.dispose()
 
 

@@ -26,11 +26,13 @@ class NodeAddresses:
     def __init__(
         self,
         of_slurm: Callable[[str], str | None],
-        further: Mapping[str, Sequence[str]],
+        further: Callable[[], Mapping[str, Sequence[str]]],
         clock: Clock,
         resolve: Resolve | None = None,
     ) -> None:
-        """`of_slurm(node)` is its NodeAddr; None: Slurm does not know the node. `resolve` may block."""
+        """`of_slurm(node)` is its NodeAddr; None: Slurm does not know the node. `further()` has more of each node.
+        `resolve` may block.
+        """
         self._of_slurm = of_slurm
         self._further = further
         self._clock = clock
@@ -45,7 +47,7 @@ class NodeAddresses:
         if own is None:
             return None
         found: frozenset[str] = frozenset()
-        for host in (own, *self._further.get(node, ())):
+        for host in (own, *self._further().get(node, ())):
             found |= await self._of_host(host)
         return found
 

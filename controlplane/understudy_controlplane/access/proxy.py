@@ -15,6 +15,7 @@ from fastapi import Request
 from understudy_controlplane.access.addresses import canonical
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Access
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.identity import Identity, Role
 
 log = structlog.get_logger()
@@ -31,29 +32,29 @@ class NotBelieved(Exception):
 
 
 class Proxy:
-    def __init__(self, access: Access, clock: Clock, note_forged: Callable[[], None]) -> None:
+    def __init__(self, current: CurrentConfig, clock: Clock, note_forged: Callable[[], None]) -> None:
         """`note_forged` counts a request with the header from elsewhere."""
-        self._access = access
+        self._current = current
         self._clock = clock
-        self._addresses = frozenset(map(canonical, access.proxy_addresses))
         self._note_forged = note_forged
         self._logged_at = float("-inf")
 
     def identity(self, request: Request, address: str) -> Identity | None:
         """Whom the proxy names; None: it names no person. Raises NotBelieved."""
-        names = request.headers.getlist(self._access.proxy_user_header) if self._addresses else []
+        access = self._current.config.access
+        names = request.headers.getlist(access.proxy_user_header) if access.proxy_addresses else []
         if not names:
             return None
-        if address not in self._addresses:
-            self._refuse(address)
+        if address not in map(canonical, access.proxy_addresses):
+            self._refuse(address, access.proxy_user_header)
             return None
-        groups = request.headers.getlist(self._access.proxy_groups_header)
+        groups = request.headers.getlist(access.proxy_groups_header)
         if len(names) > 1 or len(groups) > 1:
             raise NotBelieved("the header of the proxy is there twice: the proxy has to replace what a client sends")
         name = names[0].strip()
         if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
             raise NotBelieved(f"the header of the proxy names no user, or one of over {NAME_CHARACTERS_MAX} characters")
-        role = self._role(name, [one.strip() for one in (groups or [""])[0].split(",")])
+        role = _role(access, name, [one.strip() for one in (groups or [""])[0].split(",")])
         if role is None:
             raise NotBelieved(
                 f"{name} has no role: [access] gives one neither to this user nor to a group of this user"
@@ -63,12 +64,7 @@ class Proxy:
             raise NotBelieved("the request changes something, and is not of the type application/json")
         return Identity(role, f"{name} (proxy)", "", address)
 
-    def _role(self, name: str, groups: list[str]) -> Role | None:
-        given = [self._access.proxy_roles.get(name), *map(self._access.proxy_group_roles.get, groups)]
-        found = max((RISING.index(role) for role in given if role is not None), default=None)
-        return None if found is None else Role(RISING[found])
-
-    def _refuse(self, address: str) -> None:
+    def _refuse(self, address: str, header: str) -> None:
         self._note_forged()
         now = self._clock.monotonic()
         if now - self._logged_at >= LOGGED_EVERY_SECONDS:
@@ -76,6 +72,12 @@ class Proxy:
             log.warning(
                 "proxy_header_not_believed",
                 address=address,
-                header=self._access.proxy_user_header,
+                header=header,
                 remedy="if it is the proxy, add it to access.proxy_addresses; otherwise a client tries to be a person",
             )
+
+
+def _role(access: Access, name: str, groups: list[str]) -> Role | None:
+    given = [access.proxy_roles.get(name), *map(access.proxy_group_roles.get, groups)]
+    found = max((RISING.index(role) for role in given if role is not None), default=None)
+    return None if found is None else Role(RISING[found])

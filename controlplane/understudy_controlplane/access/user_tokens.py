@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.access.secret import digest_of, new_secret
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.config import Access
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.identity import Identity, Role
 
 SECONDS = 300.0
@@ -21,15 +21,16 @@ ALL_MAX = 16_384
 @dataclass(frozen=True, slots=True)
 class _Token:
     user_id: int
-    identity: Identity
+    name: str
+    address: str
     ends_at: float  # monotonic
 
 
 class UserTokens:
     """Belongs to one event loop."""
 
-    def __init__(self, access: Access, clock: Clock) -> None:
-        self._access = access
+    def __init__(self, current: CurrentConfig, clock: Clock) -> None:
+        self._current = current
         self._clock = clock
         self._tokens: dict[str, _Token] = {}
         """By digest, oldest first."""
@@ -38,23 +39,27 @@ class UserTokens:
         """The secret. `name`: of the user on this host; empty: it has none."""
         secret, now = new_secret(), self._clock.monotonic()
         self._drop(user_id, now)
-        self._tokens[digest_of(secret)] = _Token(user_id, self._identity(user_id, name, address), now + SECONDS)
+        self._tokens[digest_of(secret)] = _Token(user_id, name, address, now + SECONDS)
         return secret
 
     def find(self, secret: str, address: str) -> Identity | None:
         """Whose it is. It counts for the address that got it."""
         token = self._tokens.get(digest_of(secret)) if self._tokens else None
-        if token is None or self._clock.monotonic() >= token.ends_at or token.identity.address != address:
+        if token is None or self._clock.monotonic() >= token.ends_at or token.address != address:
             return None
-        return token.identity
+        return self._identity(token)
 
-    def _identity(self, user_id: int, name: str, address: str) -> Identity:
-        label = f"user {name or '?'} ({user_id})"
-        if name and name in self._access.munge_admins:
-            return Identity(Role.ADMIN, label, "", address)
-        if name and name in self._access.munge_operators:
-            return Identity(Role.OPERATOR, label, "", address)
-        return Identity(Role.USER, label, "", address, user_id=user_id)
+    def _identity(self, token: _Token) -> Identity | None:
+        """With the role that the configuration gives now."""
+        access, name = self._current.config.access, token.name
+        if not access.munge_users:
+            return None
+        label = f"user {name or '?'} ({token.user_id})"
+        if name and name in access.munge_admins:
+            return Identity(Role.ADMIN, label, "", token.address)
+        if name and name in access.munge_operators:
+            return Identity(Role.OPERATOR, label, "", token.address)
+        return Identity(Role.USER, label, "", token.address, user_id=token.user_id)
 
     def _drop(self, user_id: int, now: float) -> None:
         valid = {digest: token for digest, token in self._tokens.items() if now < token.ends_at}

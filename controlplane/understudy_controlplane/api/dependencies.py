@@ -9,7 +9,7 @@ from fastapi import Path, Response
 
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.config import Config
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.pulse import Pulse
@@ -30,7 +30,7 @@ RecoveryId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/recov
 class ReadDependencies:
     """`pulse.snapshot` is the newest of the loop. Checks of health, scrapes and events have threads of their own."""
 
-    config: Config
+    current: CurrentConfig
     clock: Clock
     directory: JobDirectory
     telemetry: Telemetry

@@ -22,7 +22,7 @@ from understudy_controlplane.api.operator_requests import (
 )
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.config import Config
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide import job_moves
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
@@ -42,7 +42,7 @@ class JobRequestDependencies:
     repairs: RepairStore
     directory: JobDirectory
     newest_checkpoint: Callable[[KnownJob], tuple[int, str]]
-    config: Config
+    current: CurrentConfig
     pulse: Pulse
     clock: Clock
     wake_loop: Callable[[], None]
@@ -85,7 +85,8 @@ async def _move(deps: JobRequestDependencies, request: Request, job_id: int) -> 
     if snapshot is None:
         return not_ready()
     asked = _move_request(snapshot, job, operator_request, deps.clock.now())
-    prospect = job_moves.prospect(snapshot, job.key, asked, deps.config) if isinstance(asked, MoveRequest) else asked
+    config = deps.current.config
+    prospect = job_moves.prospect(snapshot, job.key, asked, config) if isinstance(asked, MoveRequest) else asked
     if not isinstance(prospect, Prospect) or not isinstance(asked, MoveRequest):
         return refuse(409, f"the gang is not moved: {prospect}", f"see GET /v1/jobs/{job_id}")
     loss = await asyncio.to_thread(_loss, deps, snapshot, job)

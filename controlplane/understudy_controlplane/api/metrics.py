@@ -74,7 +74,7 @@ class MetricsPage:
         yield generate_latest(pulse.meters.registry).decode()
         if snapshot is None:
             return
-        source = Source(snapshot, deps.config, pulse, deps.telemetry, deps.clock.now())
+        source = Source(snapshot, deps.current.config, pulse, deps.telemetry, deps.clock.now())
         for metrics in METRIC_GROUPS.values():
             for metric in metrics:
                 yield from metric.text(source)

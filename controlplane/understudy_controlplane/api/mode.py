@@ -15,6 +15,7 @@ from understudy_controlplane.api.operator_requests import RequestBody, Seconds, 
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Mode
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb
@@ -39,7 +40,7 @@ class ModeBody(RequestBody, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class ModeDependencies:
     admission: Admission
     fleet: FleetStore
-    configured: Mode
+    current: CurrentConfig
     clock: Clock
     wake_loop: Callable[[], None]
 
@@ -65,11 +66,13 @@ def mode_router(deps: ModeDependencies) -> APIRouter:
 async def _set_mode(deps: ModeDependencies, identity: Identity, body: ModeBody) -> Response:
     if not body.reason.strip():
         return refuse(422, "reason must not be empty", "give a reason that the next operator understands")
-    configured = deps.configured
+    configured = deps.current.config.mode
     if body.mode.at_most(configured) is not body.mode:
         detail = f"mode {body.mode.value} is above the configured mode {configured.value}"
         return refuse(
-            409, detail, f'set mode = "{body.mode.value}" in the configuration file, and restart the control plane'
+            409,
+            detail,
+            f'set mode = "{body.mode.value}" in the configuration file, and reload the control plane',
         )
     verb = Verb.MODE_CONFIGURED if body.mode is configured else BELOW[body.mode]
     if verb is Verb.MODE_CONFIGURED and body.for_seconds is not None:
@@ -85,7 +88,7 @@ async def _set_mode(deps: ModeDependencies, identity: Identity, body: ModeBody) 
 def _store(deps: ModeDependencies, identity: Identity, body: ModeBody, verb: Verb) -> int:
     now = deps.clock.now()
     until = None if body.for_seconds is None else now + body.for_seconds
-    before = deps.configured.at_most(deps.fleet.mode_limit(now).mode)
+    before = deps.current.config.mode.at_most(deps.fleet.mode_limit(now).mode)
     entry = AuditEntry(
         now,
         identity.label,

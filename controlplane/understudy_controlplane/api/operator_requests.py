@@ -20,7 +20,7 @@ from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.dependencies import DecisionId, NodeName, RecoveryId, TicketId
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.config import Config
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide import prospects
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
@@ -97,7 +97,7 @@ class OperatorDependencies:
     fleet: FleetStore
     repairs: RepairStore
     recoveries: RecoveryStore
-    config: Config
+    current: CurrentConfig
     clock: Clock
     pulse: Pulse
     wake_loop: Callable[[], None]
@@ -352,7 +352,7 @@ async def _request_for_node(deps: OperatorDependencies, request: Request, verb: 
     current = replace(snapshot, nodes={**snapshot.nodes, node: replace(snapshot.nodes[node], record=record)})
     now = deps.clock.now()
     asked = AskedFor(0, node, verb, operator_request.reason, operator_request.by, now)
-    prospect = prospects.of_node(current, asked, deps.config)
+    prospect = prospects.of_node(current, asked, deps.current.config)
     if prospect is None:
         hint = "docs/repair-cycle.md shows which request fits which state"
         if record.state is NodeState.FOREIGN_DRAIN:

@@ -114,7 +114,7 @@ def _of_move(deps: ReadDependencies, row: Record) -> tuple[RequestStatus, str]:
         return RequestStatus.GIVEN_UP, "Slurm does not show the job any more"
     if asked is None:
         return RequestStatus.WAITING, "the next round takes it up"
-    prospect = job_moves.prospect(snapshot, *asked, deps.config)
+    prospect = job_moves.prospect(snapshot, *asked, deps.current.config)
     return RequestStatus.WAITING, prospect if isinstance(prospect, str) else prospect.why
 
 
@@ -136,7 +136,7 @@ def _waits_for(deps: ReadDependencies, asked: Request) -> str:
     snapshot = deps.pulse.snapshot
     if snapshot is None or asked.node not in snapshot.nodes:
         return "Slurm does not show the node"
-    prospect = prospects.of_node(snapshot, asked, deps.config)
+    prospect = prospects.of_node(snapshot, asked, deps.current.config)
     if prospect is None:
         return f"{asked.node} is {snapshot.nodes[asked.node].state.value}"
     return prospect.why

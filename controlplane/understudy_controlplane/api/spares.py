@@ -17,7 +17,7 @@ from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.operator_requests import RequestBody, accepted, log_audited, not_ready
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.config import Config
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb
@@ -51,7 +51,7 @@ class Spares(msgspec.Struct, frozen=True):
 class SpareDependencies:
     admission: Admission
     fleet: FleetStore
-    config: Config
+    current: CurrentConfig
     clock: Clock
     wake_loop: Callable[[], None]
 
@@ -68,13 +68,13 @@ def spares_router(deps: ReadDependencies) -> APIRouter:
 
 
 def _spares(deps: ReadDependencies) -> Spares | Response:
-    snapshot, configured = deps.pulse.snapshot, deps.config.spares.count
+    snapshot, policy = deps.pulse.snapshot, deps.current.config.spares
     if snapshot is None:
         return not_ready()
     size = deps.stores.fleet.spares_size()
     held = sorted(node.name for node in snapshot.nodes.values() if node.is_spare)
-    wanted = configured if size.count is None else size.count
-    return Spares(wanted, configured, size.reason, held, _reservations(snapshot, deps.config.spares.reservation))
+    wanted = policy.count if size.count is None else size.count
+    return Spares(wanted, policy.count, size.reason, held, _reservations(snapshot, policy.reservation))
 
 
 def _reservations(snapshot: Snapshot, pool: str) -> list[Reservation]:
@@ -109,7 +109,7 @@ async def _set_size(deps: SpareDependencies, request: Request) -> Response:
         return refuse(400, f"the request cannot be read: {error}", 'send {"size": 4, "reason": "…"}')
     if not body.reason.strip():
         return refuse(422, "reason must not be empty", "give a reason that the next operator understands")
-    configured = deps.config.spares.count
+    configured = deps.current.config.spares.count
     words = f"{configured if body.size is None else body.size} spares are wanted"
     prospect = Prospect(Outcome.WILL_ACT, f"{words}; none leaves the pool for that")
     number = None

@@ -142,9 +142,9 @@ def _summary(deps: ReadDependencies) -> Status:
     pause = deps.stores.fleet.pause(deps.clock.now())
     limit = deps.stores.fleet.mode_limit(deps.clock.now())
     return Status(
-        cluster=deps.config.cluster,
-        mode=deps.config.mode.at_most(limit.mode),
-        mode_configured=deps.config.mode,
+        cluster=deps.current.config.cluster,
+        mode=deps.current.config.mode.at_most(limit.mode),
+        mode_configured=deps.current.config.mode,
         mode_limit=limit.reason,
         mode_limit_until=limit.until,
         paused=pause.reason,
@@ -163,7 +163,7 @@ def _summary(deps: ReadDependencies) -> Status:
 
 def _spares_wanted(deps: ReadDependencies) -> int:
     size = deps.stores.fleet.spares_size()
-    return deps.config.spares.count if size.count is None else size.count
+    return deps.current.config.spares.count if size.count is None else size.count
 
 
 def _for_user(status: Status) -> Status:
@@ -203,14 +203,15 @@ def _problems(deps: ReadDependencies) -> list[Problem]:
 
 def _warnings(deps: ReadDependencies) -> list[str]:
     """What an operator should know although the control plane itself works."""
-    return [*_warnings_of_fleet(deps), *ending_soon(deps.pulse.token_ends, deps.clock.now())]
+    ends = ending_soon(deps.pulse.token_ends, deps.clock.now())
+    return [*deps.pulse.config_problems, *_warnings_of_fleet(deps), *ends]
 
 
 def _warnings_of_fleet(deps: ReadDependencies) -> list[str]:
     snapshot = deps.pulse.snapshot
     if snapshot is None:
         return []
-    limit = deps.config.silence.silent_after_seconds
+    limit = deps.current.config.silence.silent_after_seconds
     views = list(snapshot.nodes.values())
     warnings = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
     waiting = [str(one.id) for one in snapshot.proposals if one.status is RecoveryStatus.AWAITS_APPROVAL]

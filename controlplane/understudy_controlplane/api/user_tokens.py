@@ -28,7 +28,7 @@ from understudy_controlplane.access.munge import Credential, CredentialRefused, 
 from understudy_controlplane.access.user_tokens import SECONDS, UserTokens
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.config import Access
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.ingest.answers import answer
 
 log = structlog.get_logger()
@@ -60,7 +60,7 @@ class UserToken(msgspec.Struct, frozen=True):
 class UserTokenDependencies:
     """`decode` is MUNGE's; it may block."""
 
-    access: Access
+    current: CurrentConfig
     decode: Callable[[str], Credential]
     challenges: Challenges
     tokens: UserTokens
@@ -91,7 +91,6 @@ def claim(server: str, challenge: str) -> bytes:
 class _Issuer:
     def __init__(self, deps: UserTokenDependencies) -> None:
         self._deps = deps
-        self._further = frozenset(map(_canonical_server, deps.access.addresses))
         self._threads = ThreadPoolExecutor(DECODED_AT_ONCE, "munge of users")  # never those of nodes
         self._waiting: Counter[str] = Counter()
         self._logged_at = float("-inf")
@@ -110,12 +109,13 @@ class _Issuer:
 
     def _check(self, asked: UserTokenRequest, address: str, server: str) -> None:
         """What costs no process comes first: any client may send this."""
-        if not self._deps.access.munge_users:
+        access = self._deps.current.config.access
+        if not access.munge_users:
             hint = "ask an administrator for a token, and name its file with --token-file"
             raise Denied(403, "users of the cluster get no tokens by MUNGE here: access.munge_users is false", hint)
         if not self._deps.challenges.is_valid(asked.challenge, address):
             raise Denied(403, "the challenge is not valid, or not any more", "get another one: GET /v1/challenge")
-        if _canonical_server(asked.server) not in {server, *self._further}:
+        if _canonical_server(asked.server) not in {server, *map(_canonical_server, access.addresses)}:
             error = f"the credential is for the server {asked.server:.100}; this one is {server}"
             raise Denied(403, error, "use an URL of the control plane itself, or add the address to access.addresses")
 

@@ -51,8 +51,9 @@ def prune(dry_run: bool, config: Path, as_json: bool) -> None:
     from understudy_controlplane.pruner import Pruner
     from understudy_controlplane.store.retention import RetentionStore
 
+    retention = config_of(config).retention
     with opened(config) as engine:
-        pruner = Pruner(RetentionStore(engine), config_of(config).retention, SystemClock())
+        pruner = Pruner(RetentionStore(engine), lambda: retention, SystemClock())
         deleted = pruner.count() if dry_run else pruner.prune(time.sleep)
     if as_json:
         print_json({"dry_run": dry_run, "rows": deleted})

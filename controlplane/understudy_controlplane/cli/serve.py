@@ -18,6 +18,6 @@ def serve(config: Path) -> None:
     from understudy_controlplane.serve import serve as run
 
     try:
-        run(config_of(config))
+        run(config_of(config), config)
     except ConfigError as error:
         fail(str(error), Exit.USAGE)

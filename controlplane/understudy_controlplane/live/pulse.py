@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -28,6 +28,8 @@ class Pulse:
     clock_jumps_total: int = 0
     snapshot: Snapshot | None = None  # the newest
     tickets_opened_at: tuple[float, ...] = ()  # of the open tickets
+    config_problems: Sequence[str] = ()
+    """Why the configuration file, as it was read last, is not wholly in force."""
     token_ends: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Role and label of people and programs → when the last of their tokens ends."""
     meters: Meters = field(default_factory=Meters)

@@ -23,6 +23,12 @@ class EventCache:
         self._returned_id = 0
         self.forget()
 
+    def set_burst_silence(self, seconds: float) -> None:
+        """The configuration may change it: then the events are put into bursts again."""
+        if seconds != self._burst_silence_seconds:
+            self._burst_silence_seconds = seconds
+            self.forget()
+
     def forget(self) -> None:
         """The next `refresh` reads all of them again: their times were changed."""
         self._last_kernel_id = 0

@@ -15,10 +15,9 @@ DAY_SECONDS = 24 * 3600.0
 
 
 class NodeHistory:
-    def __init__(self, checkpoints: CheckpointReads, lemons: LemonReads, lemon_days: float) -> None:
+    def __init__(self, checkpoints: CheckpointReads, lemons: LemonReads) -> None:
         self._checkpoints = checkpoints
         self._lemons = lemons
-        self._lemon_days = lemon_days
         self._first_nans: tuple[FirstNan, ...] = ()
         self._newest_anomaly, self._nans_read_at = 0, 0.0
         self._lemon_signals: dict[str, LemonSignals] = {}
@@ -32,9 +31,9 @@ class NodeHistory:
             self._newest_anomaly, self._nans_read_at = newest, now
         return self._first_nans
 
-    def lemon_signals(self, jobs: Sequence[Job], now: float) -> dict[str, LemonSignals]:
+    def lemon_signals(self, jobs: Sequence[Job], days: float, now: float) -> dict[str, LemonSignals]:
         """By node. Read again every five minutes: a count over weeks does not change within a tick."""
         if not 0 <= now - self._lemons_read_at < AGE_MAX_SECONDS:
-            self._lemon_signals = self._lemons.signals(now - self._lemon_days * DAY_SECONDS, excluded_by(jobs))
+            self._lemon_signals = self._lemons.signals(now - days * DAY_SECONDS, excluded_by(jobs))
             self._lemons_read_at = now
         return self._lemon_signals

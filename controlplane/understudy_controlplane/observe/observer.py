@@ -55,11 +55,11 @@ class Observation:
 
 class Observer:
     def __init__(self, sources: Sources) -> None:
-        config, stores = sources.config, sources.stores
+        stores = sources.stores
         self._sources = sources
-        self._slurm = SlurmReader(sources.slurm, config.cluster, sources.clock)
-        self._events = EventCache(stores.facts, config.xid.burst_silence_seconds)
-        self._history = NodeHistory(stores.checkpoints, stores.lemons, config.lemon.days)
+        self._slurm = SlurmReader(sources.slurm, sources.current.config.cluster, sources.clock)
+        self._events = EventCache(stores.facts, sources.current.config.xid.burst_silence_seconds)
+        self._history = NodeHistory(stores.checkpoints, stores.lemons)
         self._inventory = Inventory(stores.repairs)
         self._progressed: dict[tuple[JobKey, int], bool] = {}
         """Job and restart count, while no rank of it has reported → whether the job finished a step before."""
@@ -69,8 +69,7 @@ class Observer:
         """At a start, and when the clock was set: how long a node is silent counts from now on."""
         self._started_at = self._sources.clock.now()
         self._view: SlurmView | None = None
-        silent_after_seconds = self._sources.config.silence.silent_after_seconds
-        self._probe = SlurmdProbe(self._sources.probe, silent_after_seconds, self._started_at)
+        self._probe = SlurmdProbe(self._sources.probe, self._started_at)
         self._recoveries = RecoveryHistory(self._sources.stores.recoveries)  # a clock ahead made it forget too much
         self._events.forget()  # a clock that was set back changed their times
 
@@ -99,14 +98,16 @@ class Observer:
         if view:  # while Slurm has never been read, the nodes are those in the database
             records = {name: record for name, record in records.items() if name in view.nodes}
         gpus_due = self._inventory.look(heard, now)
+        self._events.set_burst_silence(sources.current.config.xid.burst_silence_seconds)
         new_events = [one for one in self._events.refresh(now) if one.received_at >= self._started_at]
-        probed = self._probe.probe(records, view.nodes if view else {}, heard, now)
+        silent_before = now - sources.current.config.silence.silent_after_seconds
+        probed = self._probe.probe(records, view.nodes if view else {}, heard, silent_before, now)
         nodes = self._nodes(records, heard, probed.silent_since, now)
         return Observation(self._snapshot(nodes, now), heard, probed.first_answers, gpus_due, new_events)
 
     def _snapshot(self, nodes: Mapping[str, NodeView], now: float) -> Snapshot:
         sources, view = self._sources, self._view
-        stores, config = sources.stores, sources.config
+        stores, config = sources.stores, sources.current.config
         jobs = jobs_in(view, config.cluster, config.jobs.opt_in_word, sources.directory.get) if view else []
         week_ago = now - WEEK_SECONDS
         attempts_since = min([week_ago, *(node.record.since for node in nodes.values() if node.state in IN_REPAIR)])
@@ -140,7 +141,7 @@ class Observer:
             exclusions=past.exclusions_since(now - WEEK_SECONDS),
             refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
             first_nans=self._history.first_nans(now),
-            lemon_signals=self._history.lemon_signals(jobs, now),
+            lemon_signals=self._history.lemon_signals(jobs, config.lemon.days, now),
             attempts=past.attempts_since(attempts_since),
             quarantined_at=stores.repairs.quarantined_since(week_ago),
             incidents=stores.incidents.open_incidents(),
@@ -205,7 +206,7 @@ class Observer:
                 found.setdefault(f"partition {partition}", []).append(node.name)
         domains = {name: tuple(nodes) for name, nodes in found.items()}
         domains |= {f"switch {name}": nodes for name, nodes in self._slurm.topology(now).items()}
-        return domains | {name: tuple(nodes) for name, nodes in self._sources.config.guards.domains.items()}
+        return domains | {name: tuple(nodes) for name, nodes in self._sources.current.config.guards.domains.items()}
 
     def _gangs(self, jobs: Sequence[Job]) -> dict[JobKey, Gang]:
         """Gangs of managed running jobs, as reported by the launcher of the job's current allocation."""
@@ -226,7 +227,7 @@ class Observer:
         now: float,
     ) -> dict[str, NodeView]:
         view = self._view
-        pool = view.reservations.get(self._sources.config.spares.reservation) if view else None
+        pool = view.reservations.get(self._sources.current.config.spares.reservation) if view else None
         spares = frozenset(pool.nodes) if pool is not None and pool.made_for(POOL_USER) else frozenset()
         return {
             name: self._node(record, heard.get(name), name in spares, slurmds_silent_since.get(name), now)

@@ -56,9 +56,8 @@ class SlurmdProbe:
     Each node is tried for that when its agent is first heard. Idle nodes that are out of service are not probed.
     """
 
-    def __init__(self, answers: Callable[[SlurmNode], bool], silent_after_seconds: float, started_at: float) -> None:
+    def __init__(self, answers: Callable[[SlurmNode], bool], started_at: float) -> None:
         self._answers = answers
-        self._silent_after_seconds = silent_after_seconds
         self._started_at = started_at
         self._retry_at: dict[str, float] = {}
         self._tries: Counter[str] = Counter()
@@ -70,9 +69,11 @@ class SlurmdProbe:
         records: Mapping[str, NodeRecord],
         slurm_nodes: Mapping[str, SlurmNode],
         heard: Mapping[str, Heard],
+        silent_before: float,
         now: float,
     ) -> ProbeResult:
-        silent = self._silent_nodes(records, slurm_nodes, heard, now)
+        """A node that was heard last before `silent_before` is silent."""
+        silent = self._silent_nodes(records, slurm_nodes, heard, silent_before)
         names = {node.name for node in silent}
         self._probed_at = {name: at for name, at in self._probed_at.items() if name in names}
         self._silent_since = {name: at for name, at in self._silent_since.items() if name in names}
@@ -98,9 +99,8 @@ class SlurmdProbe:
         records: Mapping[str, NodeRecord],
         slurm_nodes: Mapping[str, SlurmNode],
         heard: Mapping[str, Heard],
-        now: float,
+        silent_before: float,
     ) -> list[SlurmNode]:
-        silent_before = now - self._silent_after_seconds
         found = []
         for name, record in records.items():
             slurm = slurm_nodes.get(name)

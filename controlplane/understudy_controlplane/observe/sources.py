@@ -10,7 +10,7 @@ from typing import Protocol
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.config import Config
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.gang import BlackHole, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import OpenIncident
@@ -120,5 +120,5 @@ class Sources:
     launchers: LauncherReads
     directory: DirectoryReads
     probe: Callable[[SlurmNode], bool]
-    config: Config
+    current: CurrentConfig
     clock: Clock

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.config import Config
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.course import AS_PLANNED, Course, Ending, ended_by_its_owner, undo_steps
 from understudy_controlplane.fleet.recovery import (
     JOBS_ON_A_NODE,
@@ -91,15 +91,15 @@ class Runner:
     moment.
     """
 
-    def __init__(self, effects: Effects, stores: Stores, config: Config, clock: Clock) -> None:
-        self._tickets = Tickets(stores.repairs, config, clock, effects.webhook)
+    def __init__(self, effects: Effects, stores: Stores, current: CurrentConfig, clock: Clock) -> None:
+        self._tickets = Tickets(stores.repairs, current, clock, effects.webhook)
         self._slurm = effects.slurm
         self._answers = effects.answers
         self._sleep = effects.sleep
         self._begin_effect = effects.begin
         self._launchers = effects.launchers
         self._stores = stores
-        self._config = config
+        self._current = current
         self._clock = clock
         self._patience = Patience()
         self._reading: SlurmView | None = None
@@ -186,7 +186,7 @@ class Runner:
     ) -> bool:
         takes_long = isinstance(observation, Wait) and observation.may_take_long
         waited = self._patience.look(recovery.id, step.position, context.now, long=takes_long)
-        timeout = timeout_seconds(step.name, observation, recovery.plan, self._config)
+        timeout = timeout_seconds(step.name, observation, recovery.plan, self._current.config)
         if waited > timeout:
             refusal = self._refusals.get((recovery.id, step.position), "")
             self._fail(
@@ -251,7 +251,7 @@ class Runner:
         if step.intended_at is None:
             return True
         pause = TICKET_AGAIN_SECONDS if step.name is StepName.OPEN_TICKET else 0.0
-        pause = max(pause, self._config.recovery.repeat_after_seconds)
+        pause = max(pause, self._current.config.recovery.repeat_after_seconds)
         return not 0.0 <= self._clock.now() - step.intended_at < pause  # negative: the clock was set back
 
     def _done(self, recovery: Recovery, step: RecoveryStep, outcome: Done, context: StepContext) -> None:
@@ -289,7 +289,7 @@ class Runner:
             gang=self._gang(recovery),
             answers=answers,
             is_gone=lambda node: self._is_gone(answers, node),
-            config=self._config,
+            config=self._current.config,
             now=now,
             worked_until=lambda: self._worked_until(recovery),
             send_orders=lambda orders: self._launchers.add_orders(job.job_id, orders) if job else None,

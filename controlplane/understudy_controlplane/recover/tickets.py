@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.config import Config
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.recovery import ManualRepairPlan, PagePlan
 from understudy_controlplane.store.repairs import RepairStore
@@ -31,9 +31,9 @@ class WebhookSender(Protocol):
 
 
 class Tickets:
-    def __init__(self, store: RepairStore, config: Config, clock: Clock, webhook: WebhookSender) -> None:
+    def __init__(self, store: RepairStore, current: CurrentConfig, clock: Clock, webhook: WebhookSender) -> None:
         self._store = store
-        self._config = config
+        self._current = current
         self._clock = clock
         self._webhook = webhook
 
@@ -41,7 +41,7 @@ class Tickets:
         """An answer that has come meanwhile is written down first."""
         answer = self._webhook.take_answer(label)
         if answer:
-            log.warning("ticket_refused", ticket=label, url=self._config.repair.webhook, error=answer)
+            log.warning("ticket_refused", ticket=label, url=self._current.config.repair.webhook, error=answer)
         elif answer is not None:
             self._store.ticket_sent(label, self._clock.now())
         return self._store.is_ticket_sent(label)
@@ -51,8 +51,8 @@ class Tickets:
         now, page = self._clock.now(), isinstance(plan, PagePlan)
         body = self._of_page(plan) if isinstance(plan, PagePlan) else self._of_repair(plan)
         self._store.open_ticket(plan.label, str(body["node"]), body, now, closed=page)
-        if self._config.repair.webhook:
-            self._webhook.send(self._config.repair.webhook, body)
+        if self._current.config.repair.webhook:
+            self._webhook.send(self._current.config.repair.webhook, body)
         else:
             self._store.ticket_sent(plan.label, now)
 
@@ -60,7 +60,7 @@ class Tickets:
         node = plan.nodes[0]
         return {
             "id": plan.label,
-            "cluster": self._config.cluster,
+            "cluster": self._current.config.cluster,
             "node": node,
             "reason": plan.drain_reason,
             "evidence": self._history(node),
@@ -70,7 +70,7 @@ class Tickets:
     def _of_page(self, plan: PagePlan) -> dict[str, Json]:
         return {
             "id": plan.label,
-            "cluster": self._config.cluster,
+            "cluster": self._current.config.cluster,
             "node": plan.about[0],
             "about": list(plan.about),
             "reason": plan.reason,

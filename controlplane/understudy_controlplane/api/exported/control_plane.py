@@ -84,6 +84,11 @@ CONTROL_PLANE: tuple[Metric[Source], ...] = (
         "3",
     ),
     Metric("paused", "1 while an operator has paused the control plane.", one(lambda s: bool(s.snapshot.paused))),
+    Metric(
+        "config_in_force",
+        "0 where the configuration file cannot be used, or has changed settings that need a restart; else 1.",
+        one(lambda s: not s.pulse.config_problems),
+    ),
     Metric("loop_age_seconds", "Time since the last tick ended.", one(lambda s: s.now - s.pulse.last_tick_at)),
     _counter("loop_ticks_total", "Ticks that ended.", lambda s: s.pulse.ticks_total),
     _counter("loop_errors_total", "Ticks, recoveries and transitions that failed.", lambda s: s.pulse.errors_total),
