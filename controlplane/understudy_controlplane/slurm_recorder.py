@@ -16,7 +16,7 @@ from understudy_controlplane.store.stores import Stores
 
 log = structlog.get_logger()
 
-PROGRESS_INTERVAL_SECONDS = 2.0
+PROGRESS_INTERVAL_SECONDS = 10.0
 
 SEEN_SECONDS = 24 * 3600.0
 """A job that stays as it is is written once a day: how long Slurm has not shown a job decides when it is deleted."""
@@ -136,7 +136,7 @@ class SlurmRecorder:
             self._attempts = current
 
     def _record_progress(self, running: set[tuple[int, int]], now: float) -> None:
-        """Every two seconds for attempts that run; at once for those that ended: no later report repeats it."""
+        """Every ten seconds for attempts that run; at once for those that ended: no later report repeats it."""
         progress = self._telemetry.progress()
         news: dict[tuple[int, Attempt], tuple[int, float]] = {}
         launches: dict[int, Attempt] = {}

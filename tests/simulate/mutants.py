@@ -53,7 +53,7 @@ MUTANTS: dict[str, tuple[str, Mutant]] = {
     ),
     "no intent is recorded": (
         "no-effect-without-decision",
-        lambda: patch.object(RecoveryStore, "intend", lambda *_: None),
+        lambda: patch.object(RecoveryStore, "intend", lambda _store, _recovery, step, _now: step),
     ),
     "seats are never released": ("everything-has-an-owner", lambda: _step_does_nothing(StepName.RELEASE_SEATS)),
     "nodes are never drained": ("everything-comes-to-rest", lambda: _step_does_nothing(StepName.DRAIN_NODES)),

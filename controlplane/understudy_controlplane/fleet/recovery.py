@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar
 
@@ -290,6 +290,10 @@ class Recovery:
 
     def step(self, name: StepName) -> RecoveryStep | None:
         return next((step for step in self.steps if step.name is name), None)
+
+    def with_step(self, step: RecoveryStep) -> Recovery:
+        """The same recovery, in which the step of this position is now this one."""
+        return replace(self, steps=tuple(step if one.position == step.position else one for one in self.steps))
 
     def begun(self, name: StepName) -> bool:
         """Whether the step has acted, or its effect was seen."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -138,9 +138,9 @@ class Runner:
                 self.unreadable()
                 log.warning("slurm_unreadable", recovery=recovery.id, step=step.name.value, error=str(error))
                 return False
-            if not moved:
+            if moved is None:
                 return True
-            recovery = self._reload(recovery)
+            recovery = moved
         return True
 
     def hurries(self, recoveries: Iterable[Recovery]) -> bool:
@@ -162,69 +162,65 @@ class Runner:
         self._patience.look(recovery.id, step.position, self._clock.now())
         return False
 
-    def _advance_step(self, recovery: Recovery, step: RecoveryStep, course: Course) -> bool:
-        """Returns whether the step moved on, so that it is worth looking again at once."""
+    def _advance_step(self, recovery: Recovery, step: RecoveryStep, course: Course) -> Recovery | None:
+        """The recovery as it is now where it is worth looking again at once: its step has moved on. Else None."""
         context = self._context(recovery)
         ending = None if recovery.ends_as or step.name in BEFORE_THE_JOB else ended_by_its_owner(recovery, context.job)
         if ending is not None:
-            self._end_early(recovery, ending)
-            return True
+            return self._end_early(recovery, ending)
         observation = STEPS[step.name].observe(context)
         match observation:
             case Done():
-                self._done(recovery, step, observation, context)
+                return self._done(recovery, step, observation, context)
             case Failed(why, never_began):
-                self._fail(recovery, step, why, never_began=never_began)
+                return self._fail(recovery, step, why, never_began=never_began)
             case Todo() if not course.may_act:
-                return False
+                return None
             case Todo() | Wait():
                 return self._wait_or_try(recovery, step, observation, context, course)
-        return True
 
     def _wait_or_try(
         self, recovery: Recovery, step: RecoveryStep, observation: Todo | Wait, context: StepContext, course: Course
-    ) -> bool:
+    ) -> Recovery | None:
         takes_long = isinstance(observation, Wait) and observation.may_take_long
         waited = self._patience.look(recovery.id, step.position, context.now, long=takes_long)
         timeout = timeout_seconds(step.name, observation, recovery.plan, self._current.config)
         if waited > timeout:
             refusal = self._refusals.get((recovery.id, step.position), "")
-            self._fail(
+            return self._fail(
                 recovery, step, f"not done after {timeout:.0f} s: {observation.why}{refusal and f' ({refusal})'}"
             )
-            return True
         if isinstance(observation, Todo) and self._may_act(step):
             return self._try(recovery, step, context, course)
         if isinstance(observation, Wait):
             self._patience.rest(recovery.id, self._clock.monotonic() + rest_seconds(waited, timeout))
-        return False
+        return None
 
-    def _try(self, recovery: Recovery, step: RecoveryStep, context: StepContext, course: Course) -> bool:
+    def _try(self, recovery: Recovery, step: RecoveryStep, context: StepContext, course: Course) -> Recovery | None:
         """Act, where what is needed for it stands and it has not been tried too often."""
         if self._clock.now() - self._read_at > FRESH_SECONDS:
             self._reading = None
-            return True
+            return recovery
         undone = _undone(recovery, step, context)
         if undone is not None and undone.name is StepName.DRAIN_NODES and not course.drain_forgotten:
-            return False  # a person may have lifted it: what follows from that is decided in the next round
+            return None  # a person may have lifted it: what follows from that is decided in the next round
         if undone is not None:
-            self._stores.recoveries.reopen(recovery.id, undone)
             log.warning("step_undone", recovery=recovery.id, step=undone.name.value, needed_by=step.name.value)
-            return True
+            return recovery.with_step(self._stores.recoveries.reopen(recovery.id, undone))
         if step.name in ON_A_NODE and step.attempts >= TRIES_MAX:
             reason = self._refusals.get((recovery.id, step.position), "its effect is not seen")
             why = f"tried {step.attempts} times: {reason}"
-            self._fail(recovery, step, why, never_began=step.name in JOBS_ON_A_NODE)
-            return True
+            return self._fail(recovery, step, why, never_began=step.name in JOBS_ON_A_NODE)
         return self._act(recovery, step, context)
 
-    def _act(self, recovery: Recovery, step: RecoveryStep, context: StepContext) -> bool:
-        self._stores.recoveries.intend(recovery.id, step, self._clock.now())
-        log.info("step_begun", recovery=recovery.id, step=step.name.value, tries=step.attempts + 1)
+    def _act(self, recovery: Recovery, step: RecoveryStep, context: StepContext) -> Recovery | None:
+        step = self._stores.recoveries.intend(recovery.id, step, self._clock.now())
+        log.info("step_begun", recovery=recovery.id, step=step.name.value, tries=step.attempts)
         self._reading = None
         effect = self._begin_effect(lambda: STEPS[step.name].act(context, self._slurm))
         self._under_way[recovery.id] = step, effect
-        return effect.is_over(EFFECT_SECONDS) and self._settle(recovery, step)
+        settled = effect.is_over(EFFECT_SECONDS) and self._settle(recovery, step)
+        return recovery.with_step(step) if settled else None
 
     def _settle(self, recovery: Recovery, step: RecoveryStep) -> bool:
         """Returns whether the call was answered. If not, or if Slurm refused it, what Slurm shows next time counts:
@@ -244,7 +240,7 @@ class Runner:
     def _end_early(self, recovery: Recovery, ending: Ending) -> Recovery:
         self._stores.recoveries.end_early(recovery, ending.status, ending.why, undo_steps(recovery), self._clock.now())
         log.info("recovery_ends_early", recovery=recovery.id, status=ending.status.value, reason=ending.why)
-        return self._reload(recovery)
+        return self._stores.recoveries.get(recovery.id)
 
     def _may_act(self, step: RecoveryStep) -> bool:
         """An effect may take a moment to be seen: it is not tried again at once."""
@@ -254,7 +250,7 @@ class Runner:
         pause = max(pause, self._current.config.recovery.repeat_after_seconds)
         return not 0.0 <= self._clock.now() - step.intended_at < pause  # negative: the clock was set back
 
-    def _done(self, recovery: Recovery, step: RecoveryStep, outcome: Done, context: StepContext) -> None:
+    def _done(self, recovery: Recovery, step: RecoveryStep, outcome: Done, context: StepContext) -> Recovery:
         now = self._clock.now()
         if step.name in WRITE_REASONS:
             for node in (context.slurm.nodes.get(name) for name in recovery.plan.nodes):
@@ -262,13 +258,16 @@ class Runner:
                     self._stores.fleet.owned(node, now)
                 elif node is not None:
                     self._stores.fleet.drained(node, now)
-        self._stores.recoveries.done(recovery.id, step, outcome.at or now, outcome.detail)
+        done = self._stores.recoveries.done(recovery.id, step, outcome.at or now, outcome.detail)
         log.info("step_done", recovery=recovery.id, step=step.name.value, detail=outcome.detail)
+        return recovery.with_step(done)
 
-    def _fail(self, recovery: Recovery, step: RecoveryStep, why: str, *, never_began: bool = False) -> None:
+    def _fail(self, recovery: Recovery, step: RecoveryStep, why: str, *, never_began: bool = False) -> Recovery:
         never_began = never_began or _comes_before_its_job(recovery, step)
-        self._stores.recoveries.step_failed(recovery.id, step, self._clock.now(), why, never_began=never_began)
+        now = self._clock.now()
+        failed = self._stores.recoveries.step_failed(recovery.id, step, now, why, never_began=never_began)
         log.error("step_failed", recovery=recovery.id, step=step.name.value, reason=why)
+        return replace(recovery.with_step(failed), never_began=recovery.never_began or never_began)
 
     def _end(self, recovery: Recovery) -> None:
         status, outcome = _end_of(recovery)
@@ -337,9 +336,6 @@ class Runner:
         fault_at = plan.fault_at
         saved = self._stores.checkpoints.complete_checkpoints(plan.job)
         return max((one.completed_at for one in saved if one.completed_at <= fault_at), default=fault_at)
-
-    def _reload(self, recovery: Recovery) -> Recovery:
-        return self._stores.recoveries.get(recovery.id)
 
 
 def _undone(recovery: Recovery, step: RecoveryStep, context: StepContext) -> RecoveryStep | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -162,30 +162,35 @@ class RecoveryStore:
         """
         return self._read(_CHANGED, {"after": after, "known": list(running), "since": since})
 
-    def intend(self, recovery: int, step: RecoveryStep, now: float) -> None:
+    # Each returns the step as it is now: whoever carries the recovery on need not read it again.
+
+    def intend(self, recovery: int, step: RecoveryStep, now: float) -> RecoveryStep:
         """Before the effect. The attempt counts from here on, whatever its outcome."""
-        self._update_step(recovery, step, status=StepStatus.INTENDED.value, attempts=step.attempts + 1, intended_at=now)
+        return self._write(
+            recovery, replace(step, status=StepStatus.INTENDED, attempts=step.attempts + 1, intended_at=now)
+        )
 
-    def done(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> None:
+    def done(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> RecoveryStep:
         """After the effect was read back."""
-        self._update_step(recovery, step, status=StepStatus.DONE.value, done_at=now, detail=detail)
+        return self._write(recovery, replace(step, status=StepStatus.DONE, done_at=now, detail=detail))
 
-    def reopen(self, recovery: int, step: RecoveryStep) -> None:
+    def reopen(self, recovery: int, step: RecoveryStep) -> RecoveryStep:
         """The effect of the step is gone: the step is due again. Its attempts still count."""
-        self._update_step(recovery, step, status=StepStatus.PLANNED.value)
+        return self._write(recovery, replace(step, status=StepStatus.PLANNED))
 
     def step_failed(
         self, recovery: int, step: RecoveryStep, now: float, detail: str, *, never_began: bool = False
-    ) -> None:
+    ) -> RecoveryStep:
         """`never_began`: the recovery fails with this step before its job ran on the node. Written in one transaction
         with the step: the process that ends the recovery may be another one, and could not know it.
         """
-        values = {"status": StepStatus.FAILED.value, "done_at": now, "detail": detail}
+        failed = replace(step, status=StepStatus.FAILED, done_at=now, detail=detail)
         with self._engine.begin() as connection:
-            _write_step(connection, recovery, step, values)
+            _write_step(connection, recovery, failed)
             if never_began:
                 table = tables.recovery
                 connection.execute(update(table).where(table.c.id == recovery).values(never_began=True))
+        return failed
 
     def end_early(
         self, recovery: Recovery, ends_as: RecoveryStatus, outcome: str, undo: Sequence[StepName], now: float
@@ -210,9 +215,10 @@ class RecoveryStore:
         with self._engine.begin() as connection:
             _end_recovery(connection, recovery, status, outcome, now)
 
-    def _update_step(self, recovery: int, step: RecoveryStep, **values: Any) -> None:
+    def _write(self, recovery: int, step: RecoveryStep) -> RecoveryStep:
         with self._engine.begin() as connection:
-            _write_step(connection, recovery, step, values)
+            _write_step(connection, recovery, step)
+        return step
 
     def _read(self, query: Select[Any], values: Mapping[str, Any] | None = None) -> list[Recovery]:
         with reading(self._engine) as connection:
@@ -276,7 +282,14 @@ def _planned(recovery: int, positions: Iterable[int], names: Sequence[StepName])
     ]
 
 
-def _write_step(connection: Connection, recovery: int, step: RecoveryStep, values: Mapping[str, Any]) -> None:
+def _write_step(connection: Connection, recovery: int, step: RecoveryStep) -> None:
+    values = {
+        "status": step.status.value,
+        "attempts": step.attempts,
+        "intended_at": step.intended_at,
+        "done_at": step.done_at,
+        "detail": step.detail,
+    }
     connection.execute(_WRITE_STEP, {"of": recovery, "of_position": step.position, **values})
 
 
