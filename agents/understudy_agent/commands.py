@@ -45,6 +45,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "job": Command("list | show | pause | resume | move | trust-checkpoints", _cli("job", "job")),
         "checkpoints": Command("checkpoints that jobs announced", _cli("checkpoints", "checkpoints")),
         "spare": Command("list | show | size | size-as-configured", _cli("spare", "spare")),
+        "topology": Command("show | check: racks, switches, NVLink blocks", _cli("topology", "topology")),
         "incident": Command("list | show", _cli("incident", "incident")),
         "decision": Command("list | show | agree | disagree", _cli("decision", "decision")),
         "recovery": Command("list | show | cancel | approve", _cli("recovery", "recovery")),

@@ -43,6 +43,7 @@ from understudy_controlplane.api.request_limits import RequestLimits
 from understudy_controlplane.api.requests import requests_router
 from understudy_controlplane.api.spares import SpareDependencies, spare_requests_router, spares_router
 from understudy_controlplane.api.status import health_router, status_router
+from understudy_controlplane.api.topology import topology_router
 from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
 from understudy_controlplane.api.user_tokens import UserTokenDependencies, user_tokens_router
 from understudy_controlplane.audit_writer import AuditWriter
@@ -92,6 +93,7 @@ READ_ROUTERS = (
     requests_router,
     observed_router,
     spares_router,
+    topology_router,
     report_router,
     explain_router,
 )

@@ -24,7 +24,7 @@ from tests.contract.slurm_sides import (
     start,
     until,
 )
-from understudy_controlplane.fleet.slurm import PROLOG_ERROR, ArrayTask, JobRequest, SlurmJob
+from understudy_controlplane.fleet.slurm import PROLOG_ERROR, ArrayTask, JobRequest, SlurmJob, UnitKind
 from understudy_controlplane.slurm.protocol import SlurmError, slurm_version
 
 EPILOG_SECONDS = 4.0
@@ -379,7 +379,11 @@ def test_the_configuration_is_read_as_slurm_prints_it(side: Side) -> None:
 
 
 def test_nodes_have_their_switch(side: Side) -> None:
-    assert side.slurm.topology() == {"rack1": NODES[:4], "rack2": NODES[4:]}
+    assert {(unit.kind, unit.level, unit.name): unit.nodes for unit in side.slurm.topology()} == {
+        (UnitKind.SWITCH, 0, "rack1"): NODES[:4],
+        (UnitKind.SWITCH, 0, "rack2"): NODES[4:],
+        (UnitKind.SWITCH, 1, "spine"): NODES,
+    }
 
 
 def test_the_steps_of_a_job_are_listed_while_they_run(side: Side) -> None:

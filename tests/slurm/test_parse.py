@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, WAITING_TASKS, ArrayTask, SlurmJob
+from understudy_controlplane.fleet.slurm import (
+    HETEROGENEOUS_JOB,
+    WAITING_TASKS,
+    ArrayTask,
+    SlurmJob,
+    TopologyUnit,
+    UnitKind,
+)
 from understudy_controlplane.slurm.parse import (
     ambiguous_job_ids,
     epoch_seconds,
@@ -20,14 +27,15 @@ from understudy_controlplane.slurm.parse import (
     parse_nodes,
     parse_reservations,
     parse_topology,
+    parse_topology_names,
 )
 from understudy_controlplane.slurm.protocol import SlurmError
 
 DATA = Path(__file__).parent / "data"
 
 
-def recorded(kind: str) -> str:
-    return (DATA / f"{kind}-22.05.txt").read_text(encoding="utf-8")
+def recorded(kind: str, version: str = "22.05") -> str:
+    return (DATA / f"{kind}-{version}.txt").read_text(encoding="utf-8")
 
 
 def job_line(job_id: int) -> str:
@@ -205,3 +213,26 @@ def test_a_task_of_an_array_has_an_address_and_what_slurm_changes_as_a_whole_is_
     assert read(" ArrayJobId=5 ArrayTaskId=9 ArrayTaskThrottle=1") == (ArrayTask(5, 9), "")
     assert read(" ArrayJobId=5 ArrayTaskId=2-7,9%1") == (5, WAITING_TASKS)
     assert read(" HetJobId=1 HetJobOffset=1 HetJobIdSet=1-2") == (5, HETEROGENEOUS_JOB)
+
+
+def test_a_node_of_a_tree_may_be_below_several_leaves_and_these_below_several_spines() -> None:
+    units = parse_topology(recorded("topology-rails"))
+    assert [unit.name for unit in units if "n2" in unit.nodes] == ["leaf1a", "leaf1b", "spine1", "spine2"]
+    assert [unit.level for unit in units] == [0, 0, 0, 0, 1, 1]
+
+
+def test_blocks_are_read_with_those_that_slurm_aggregates() -> None:
+    units = parse_topology(recorded("topology-block", "24.11"))
+    assert units[0] == TopologyUnit(UnitKind.BLOCK, "b1", ("n1", "n2"))
+    assert units[3] == TopologyUnit(UnitKind.AGGREGATED, "b[1-2]", ("n1", "n2", "n3", "n4"))
+
+
+def test_of_several_topologies_the_names_beside_the_default_are_read() -> None:
+    assert parse_topology_names(recorded("topoconf", "26.05")) == ["nvl"]
+    assert parse_topology_names("") == []
+
+
+def test_a_ring_between_switches_is_left_out() -> None:
+    assert parse_topology("RingName=r1 Nodes=n1 RingSize=8\nSwitchName=s1 Level=0 Nodes=n2\n") == (
+        TopologyUnit(UnitKind.SWITCH, "s1", ("n2",)),
+    )

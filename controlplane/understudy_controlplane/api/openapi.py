@@ -41,6 +41,7 @@ from understudy_controlplane.api.report import FleetReport
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.spares import SizeBody, Spares
 from understudy_controlplane.api.status import Health, Readiness, Status
+from understudy_controlplane.api.topology import TopologyRecord
 from understudy_controlplane.api.user_tokens import UserToken, UserTokenRequest
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.decision import Action, Because
@@ -82,6 +83,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/readyz": Readiness,
     "/v1/status": Status,
     "/v1/spares": Spares,
+    "/v1/topology": TopologyRecord,
     "/v1/report": FleetReport,
     "/v1/observed": Observed,
     "/v1/explain/nodes/{node}": Explanation,

@@ -67,6 +67,7 @@ def tried(config: Config, choose: Callable[[SlurmPolicy], Choice]) -> Iterator[C
         "server.host, server.port": lambda: _port(config),
         "server.munge_socket": lambda: _munge(config.server.munge_socket),
         "slurm": lambda: _slurm(config, choose),
+        "topology.file": lambda: _topology(config.topology.file),
         "repair.webhook": lambda: _webhook(config.repair.webhook),
     }
     for name, attempt in tries.items():
@@ -176,6 +177,20 @@ def _addresses(config: Config, nodes: set[str]) -> None:
         for host in hosts:
             if not addresses_of_host(host):
                 raise Wrong(f"server.node_addresses: {host!r} of {node} has no address; write an IP address")
+
+
+def _topology(path: Path | None) -> str:
+    from understudy_controlplane.observe.site_topology import TopologyFileError
+    from understudy_controlplane.observe.topology_reader import site_domains
+
+    if path is None:
+        return ""
+    try:
+        domains = site_domains(path)
+    except TopologyFileError as error:
+        raise Wrong(str(error)) from error
+    nodes = {name for one in domains for name in one.nodes}
+    return f"{path}: {len(domains)} domains of {len(nodes)} nodes; `understudy topology check` holds it against Slurm"
 
 
 def _webhook(url: str) -> str:

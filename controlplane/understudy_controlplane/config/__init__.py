@@ -23,7 +23,7 @@ from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Sile
 from understudy_controlplane.config.limits import Limits
 from understudy_controlplane.config.retention import Retention
 from understudy_controlplane.config.section import Section
-from understudy_controlplane.config.service import Gateway, Jobs, NoSpare, Server, Slurm, Spares
+from understudy_controlplane.config.service import Gateway, Jobs, NoSpare, Server, Slurm, Spares, Topology
 from understudy_controlplane.xid_policy import RowOverride
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ __all__ = [
     "Slurm",
     "Spares",
     "Straggler",
+    "Topology",
     "Validation",
     "Xid",
     "load_config",
@@ -98,6 +99,7 @@ class Config(Section):
     slurm: Slurm = Slurm()
     jobs: Jobs = Jobs()
     spares: Spares = Spares()
+    topology: Topology = Topology()
     guards: Guards = Guards()
     silence: Silence = Silence()
     straggler: Straggler = Straggler()

@@ -53,11 +53,13 @@ class Guards(Section):
         0.5,
         ge=0,
         le=1,
-        description="Share of a partition, of a leaf switch or block in Slurm's topology, and of each domain below, "
-        "that may be quarantined at once; never below 1 node.",
+        description="Share of a partition, of each domain of the topology (leaf switch, block, rack and so on), and of "
+        "each domain below, that may be quarantined at once; never below 1 node.",
     )
     domains: dict[str, list[str]] = Field(
-        {}, description='Further domains of failure by name, such as `"rack r1" = ["n1", "n2"]`.'
+        {},
+        description='Further domains of failure by name, such as `"rack r1" = ["n1", "n2"]`. Those whose name begins '
+        "with a kind, such as rack, are part of the topology.",
     )
     breaker_window_seconds: float = Field(
         600.0, gt=0, description="Time over which the circuit breaker counts quarantined nodes."

@@ -119,6 +119,14 @@ class Jobs(Section):
     )
 
 
+class Topology(Section):
+    file: Path | None = Field(
+        None,
+        description="File (TOML) with what Slurm does not know of racks, rows, cooling, power, rails and NVLink blocks "
+        "([topology](topology.md)). It is read again every five minutes.",
+    )
+
+
 class NoSpare(StrEnum):
     IDLE = "idle"
     WAIT = "wait"

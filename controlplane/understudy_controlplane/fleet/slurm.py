@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 
 ON_LEAVE = frozenset(
@@ -277,6 +278,22 @@ class SlurmStep:
     name: str
     state: str
     nodes: tuple[str, ...]
+
+
+class UnitKind(StrEnum):
+    SWITCH = "switch"
+    BLOCK = "block"
+    AGGREGATED = "aggregated"  # several blocks that Slurm plans as one
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyUnit:
+    """A switch of topology/tree, or a block of topology/block, as `scontrol show topology` prints it."""
+
+    kind: UnitKind
+    name: str
+    nodes: tuple[str, ...]  # also those below its switches
+    level: int = 0  # of a switch: 0 is a leaf switch
 
 
 POOL_USER = "root"

@@ -29,6 +29,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.fleet.topology import NO_TOPOLOGY, Topology
 
 LEFT_SECONDS = 3600.0
 """A node that has been quarantined for this time waits for a person where the control plane has nothing to do."""
@@ -84,7 +85,8 @@ class Snapshot:
     breaker: str = ""  # why the circuit breaker is open; empty: it is closed
     breaker_reset_at: float = 0.0  # when a person last closed it
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
-    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "rack r1" → its nodes
+    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
+    topology: Topology = NO_TOPOLOGY
     mass_silence: str = ""  # why nothing is done, because too many agents are silent at once; empty: they are not
     mass_hang: str = ""  # why nothing is done, because too many gangs stopped at once; empty: they did not
 

@@ -19,6 +19,7 @@ from understudy_controlplane.fleet.node import (
 from understudy_controlplane.fleet.operator import MoveRequest
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.topology import Topology
 from understudy_controlplane.live.pulse import SlurmReading
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.observe.event_cache import EventCache
@@ -28,6 +29,7 @@ from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.observe.slurm_reader import SlurmReader
 from understudy_controlplane.observe.slurmd_probe import SlurmdProbe
 from understudy_controlplane.observe.sources import Sources
+from understudy_controlplane.observe.topology_reader import TopologyReader
 
 REFUSAL_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 """How long Slurm may have held a job that the Prolog refused while no control plane was running to release it."""
@@ -58,6 +60,7 @@ class Observer:
         stores = sources.stores
         self._sources = sources
         self._slurm = SlurmReader(sources.slurm, sources.current.config.cluster, sources.clock)
+        self._topology = TopologyReader(sources.slurm)
         self._events = EventCache(stores.facts, sources.current.config.xid.burst_silence_seconds)
         self._history = NodeHistory(stores.checkpoints, stores.lemons)
         self._inventory = Inventory(stores.repairs)
@@ -114,6 +117,7 @@ class Observer:
         past = self._recoveries
         past.refresh(attempts_since)
         pauses = stores.repairs.job_pauses(now)
+        topology = self._topology.read(config, now, self.reading.error)
         pause, breaker = stores.fleet.pause(now), stores.repairs.breaker()
         tables = {
             job.key: table
@@ -153,7 +157,8 @@ class Observer:
             spares_wanted=stores.fleet.spares_size().count,
             breaker=breaker.reason,
             breaker_reset_at=breaker.reset_at,
-            domains=self._domains(now),
+            domains=self._domains(topology),
+            topology=topology,
             moved_gpus=self._inventory.moved,
             gangs=self._gangs(jobs),
             disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
@@ -198,14 +203,14 @@ class Observer:
                 found[job.key] = replace(request, checkpoint_at=newest)
         return found
 
-    def _domains(self, now: float) -> dict[str, tuple[str, ...]]:
-        """Domains of failure: partitions, leaf switches or blocks, and the domains that the site configures."""
+    def _domains(self, topology: Topology) -> dict[str, tuple[str, ...]]:
+        """Domains of failure: partitions, those of the topology, and the domains that the site configures."""
         found: dict[str, list[str]] = {}
         for node in self._view.nodes.values() if self._view else ():
             for partition in node.partitions:
                 found.setdefault(f"partition {partition}", []).append(node.name)
         domains = {name: tuple(nodes) for name, nodes in found.items()}
-        domains |= {f"switch {name}": nodes for name, nodes in self._slurm.topology(now).items()}
+        domains |= topology.failing_together
         return domains | {name: tuple(nodes) for name, nodes in self._sources.current.config.guards.domains.items()}
 
     def _gangs(self, jobs: Sequence[Job]) -> dict[JobKey, Gang]:

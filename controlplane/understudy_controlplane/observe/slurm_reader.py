@@ -1,4 +1,4 @@
-"""Reads nodes, jobs, reservations and topology from Slurm."""
+"""Reads nodes, jobs and reservations from Slurm."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ from understudy_controlplane.slurm.protocol import SlurmError, SlurmReads, read_
 
 log = structlog.get_logger()
 
-TOPOLOGY_AGE_MAX_SECONDS = 300.0
-"""The topology changes only when an administrator reconfigures Slurm."""
-
 
 class SlurmReader:
     def __init__(self, slurm: SlurmReads, cluster: str, clock: Clock) -> None:
         self._slurm = slurm
         self._cluster = cluster
         self._clock = clock
-        self._topology: dict[str, tuple[str, ...]] = {}
-        self._topology_read_at: float | None = None
         self.slurmctld_started_at: float | None = None
         self.reading = SlurmReading()
 
@@ -41,18 +36,6 @@ class SlurmReader:
         self.reading.at, self.reading.error = now, ""
         self.reading.seconds = self._clock.now() - now
         return view
-
-    def topology(self, now: float) -> dict[str, tuple[str, ...]]:
-        """Leaf switch or block → its nodes. After an error the topology read before is returned."""
-        read_at = self._topology_read_at
-        if self.reading.error or (read_at is not None and 0 <= now - read_at < TOPOLOGY_AGE_MAX_SECONDS):
-            return self._topology
-        self._topology_read_at = now
-        try:
-            self._topology = self._slurm.topology()
-        except SlurmError as error:
-            log.warning("topology_unreadable", error=str(error), remedy="the topology read before is used")
-        return self._topology
 
     def _check_cluster(self) -> None:
         """Raises SlurmError where this slurmctld serves another cluster: the control plane must not act on that one."""

@@ -24,6 +24,8 @@ from understudy_controlplane.fleet.slurm import (
     SlurmNode,
     SlurmReservation,
     SlurmStep,
+    TopologyUnit,
+    UnitKind,
 )
 from understudy_controlplane.slurm.protocol import SlurmError
 
@@ -311,10 +313,12 @@ class VirtualSlurm:
         self._job(job_id)
         return ""
 
-    def topology(self) -> dict[str, tuple[str, ...]]:
-        names = list(self._nodes)
+    def topology(self) -> tuple[TopologyUnit, ...]:
+        names = tuple(self._nodes)
         half = len(names) // 2
-        return {"rack1": tuple(names[:half]), "rack2": tuple(names[half:])}
+        halves = {"rack1": names[:half], "rack2": names[half:]}
+        leaves = [TopologyUnit(UnitKind.SWITCH, name, nodes) for name, nodes in halves.items()]
+        return (*leaves, TopologyUnit(UnitKind.SWITCH, "spine", names, level=1))
 
     def drain_node(self, node: str, reason: str) -> None:
         self._set_reason(self._node(node), reason, "root")

@@ -11,7 +11,15 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from understudy_controlplane.fleet.slurm import JobAddress, JobRequest, SlurmJob, SlurmNode, SlurmReservation, SlurmStep
+from understudy_controlplane.fleet.slurm import (
+    JobAddress,
+    JobRequest,
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    SlurmStep,
+    TopologyUnit,
+)
 from understudy_controlplane.slurm.hostlist import compress
 from understudy_controlplane.slurm.parse import (
     NodeReader,
@@ -22,8 +30,9 @@ from understudy_controlplane.slurm.parse import (
     parse_reservations,
     parse_steps,
     parse_topology,
+    parse_topology_names,
 )
-from understudy_controlplane.slurm.protocol import SlurmError, SlurmMissing, SlurmUnavailable
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmMissing, SlurmUnavailable, slurm_version
 
 UNAVAILABLE = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Connection refused|Connection timed out|connect failure"
@@ -31,6 +40,9 @@ UNAVAILABLE = re.compile(
     r"|Unable to establish a? ?connection|Resource temporarily unavailable",
     re.IGNORECASE,
 )
+SEVERAL_TOPOLOGIES = (25, 5)
+"""The first version with topology.yaml."""
+
 _FILTERS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SBATCH_", "SLURM_CLUSTERS")
 _OF_JOBS = re.compile(r"PATH|LD_LIBRARY_PATH|SLURM_.*|SPANK_.*")
 _CANCELLED_ALREADY = re.compile(r"Invalid job id specified|Job/step already completing or completed")
@@ -105,8 +117,13 @@ class CommandLineGateway:
     def job_extra(self, job_id: int) -> str:
         return parse_extra(self._run("--all", "show", "job", "--oneliner", str(int(job_id))))
 
-    def topology(self) -> dict[str, tuple[str, ...]]:
-        return parse_topology(self._run("show", "topology", "--oneliner"))
+    def topology(self) -> tuple[TopologyUnit, ...]:
+        units = parse_topology(self._run("show", "topology", "--oneliner"))
+        if slurm_version(self.config()) < SEVERAL_TOPOLOGIES:
+            return units
+        for name in parse_topology_names(self._run("show", "topoconf")):
+            units += parse_topology(self._run("show", "topology", checked_name(name), "--oneliner"))
+        return units
 
     def drain_node(self, node: str, reason: str) -> None:
         self._run("update", f"NodeName={checked_name(node)}", "State=DRAIN", f"Reason={checked_reason(reason)}")

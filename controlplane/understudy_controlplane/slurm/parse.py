@@ -24,6 +24,8 @@ from understudy_controlplane.fleet.slurm import (
     SlurmNode,
     SlurmReservation,
     SlurmStep,
+    TopologyUnit,
+    UnitKind,
 )
 from understudy_controlplane.slurm.hostlist import HostListError, expand
 from understudy_controlplane.slurm.protocol import SlurmError
@@ -48,6 +50,12 @@ _AFTER_USER_TEXT = r"(?=\s+(?:Extra|StdErr|StdIn|StdOut|Power|TresPer\w+|MailUse
 _COMMENT = re.compile(rf" Comment=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
 _EXTRA = re.compile(rf" Extra=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
 _NODE_REASON = re.compile(r"\sReason=(?P<text>.*)\s\[(?P<user>[^\s\[\]@]+)@(?P<at>[\dT:-]+)\]", re.DOTALL)
+_UNIT_KEYS = {
+    "SwitchName": UnitKind.SWITCH,
+    "BlockName": UnitKind.BLOCK,
+    "AggregatedBlock": UnitKind.AGGREGATED,
+}
+_UNIT_START = re.compile(r"\s*(?:\w+Name|AggregatedBlock)=")
 _SETTING = re.compile(r"^(\w+(?:\[\d+\])?)\s*=[ \t]*(.*)$", re.MULTILINE)
 _DURATION = re.compile(r"(?:(?P<days>\d{1,9})-)?(?P<hours>\d{1,9}):(?P<minutes>\d\d):(?P<seconds>\d\d)")
 _STATE_SUFFIXES = "*~#!%$@^-"
@@ -115,17 +123,25 @@ def parse_steps(text: str) -> list[SlurmStep]:
     return [_step(record) for record in _records(text, re.compile(r"StepId=\d+"))]
 
 
-def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
-    """Switches of level 0, or blocks, in the output of `scontrol show topology`."""
-    found: dict[str, tuple[str, ...]] = {}
-    for record in _records(text, re.compile("(?:SwitchName|BlockName)=")):
+def parse_topology(text: str) -> tuple[TopologyUnit, ...]:
+    """Switches and blocks in the output of `scontrol show topology`. Rings and toruses are left out."""
+    found: list[TopologyUnit] = []
+    for record in _records(text, _UNIT_START):
         pairs = _pairs(record)
-        if pairs.get("Level", "0") == "0":
-            name = pairs.get("SwitchName") or pairs.get("BlockName")
-            if not name:
-                raise SlurmError(f"scontrol printed no name of a switch or block in {record[:120]!r}")
-            found[name] = hosts(pairs.get("Nodes", ""))
-    return found
+        kind, name = next(((kind, pairs[key]) for key, kind in _UNIT_KEYS.items() if key in pairs), (None, ""))
+        if kind is None:
+            continue
+        if not name or not (level := pairs.get("Level", "0")).isdecimal():
+            raise SlurmError(f"scontrol printed no name or no level of a switch or block in {record[:120]!r}")
+        found.append(TopologyUnit(kind, name, hosts(pairs.get("Nodes", "")), int(level)))
+    return tuple(found)
+
+
+def parse_topology_names(text: str) -> list[str]:
+    """Names of the topologies that are not the default one, in the output of `scontrol show topoconf`."""
+    named = re.findall(r"^- topology: (\S+)\n +cluster_default: (\w+)$", text, re.MULTILINE)
+    default = next((name for name, is_default in named if is_default == "true"), named[0][0] if named else "")
+    return [name for name, _ in named if name != default]
 
 
 def minutes(text: str) -> int | None:

@@ -18,6 +18,7 @@ from understudy_controlplane.fleet.slurm import (
     SlurmReservation,
     SlurmStep,
     SlurmView,
+    TopologyUnit,
 )
 
 __all__ = [
@@ -80,8 +81,8 @@ class SlurmReads(Protocol):
         """The job's Extra; empty before Slurm 23.02, which has none."""
         ...
 
-    def topology(self) -> dict[str, tuple[str, ...]]:
-        """Leaf switch or block → the nodes below it; empty where Slurm has no topology."""
+    def topology(self) -> tuple[TopologyUnit, ...]:
+        """Of all topologies that Slurm has (25.05 and later: several); empty where it has none."""
         ...
 
 

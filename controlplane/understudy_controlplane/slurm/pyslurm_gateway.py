@@ -24,6 +24,7 @@ from understudy_controlplane.fleet.slurm import (
     SlurmNode,
     SlurmReservation,
     SlurmStep,
+    TopologyUnit,
 )
 from understudy_controlplane.slurm.cli import CommandLineGateway, checked_name, checked_names, checked_reason
 from understudy_controlplane.slurm.parse import hosts, node_state
@@ -144,7 +145,7 @@ class PyslurmGateway:
     def job_extra(self, job_id: int) -> str:
         return self._command_line.job_extra(job_id)
 
-    def topology(self) -> dict[str, tuple[str, ...]]:
+    def topology(self) -> tuple[TopologyUnit, ...]:
         return self._command_line.topology()
 
     def drain_node(self, node: str, reason: str) -> None:

@@ -1,0 +1,84 @@
+"""Reads the topology: Slurm's, and the site's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.topology import (
+    NO_TOPOLOGY,
+    Domain,
+    Topology,
+    merged,
+    settings_domains,
+    slurm_domains,
+)
+from understudy_controlplane.observe.site_topology import TopologyFileError, parse_site_topology
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmReads
+
+log = structlog.get_logger()
+
+TOPOLOGY_AGE_MAX_SECONDS = 300.0
+"""The topology changes only when an administrator reconfigures Slurm or edits a file."""
+
+
+class TopologyReader:
+    """Of a source that cannot be read, what was read before is used."""
+
+    def __init__(self, slurm: SlurmReads) -> None:
+        self._slurm = slurm
+        self._config: Config | None = None
+        self._known: dict[str, list[Domain]] = {}
+        self._unread: dict[str, str] = {}
+        self._topology = NO_TOPOLOGY
+        self._read_at: float | None = None
+
+    def read(self, config: Config, now: float, slurm_error: str) -> Topology:
+        """The same value until it is read again. Not read while Slurm cannot be read."""
+        young = self._read_at is not None and 0 <= now - self._read_at < TOPOLOGY_AGE_MAX_SECONDS
+        if slurm_error or (young and config is self._config):
+            return self._topology
+        self._config, self._read_at = config, now
+        self._read_slurm()
+        if config.topology.file is None:
+            self._known.pop("file", None)
+            self._unread.pop("file", None)
+        else:
+            self._read_file(config.topology.file)
+        known = (one for domains in self._known.values() for one in domains)
+        domains = [*settings_domains(config.guards.domains), *known]
+        topology = merged(domains, self._unread.values())
+        if topology != self._topology:
+            self._topology = topology
+        return self._topology
+
+    def _read_slurm(self) -> None:
+        try:
+            self._known["slurm"] = slurm_domains(self._slurm.topology())
+        except SlurmError as error:
+            self._failed("slurm", f"Slurm's topology cannot be read: {error}")
+        else:
+            self._unread.pop("slurm", None)
+
+    def _read_file(self, path: Path) -> None:
+        try:
+            self._known["file"] = site_domains(path)
+        except TopologyFileError as error:
+            self._failed("file", str(error))
+        else:
+            self._unread.pop("file", None)
+
+    def _failed(self, source: str, why: str) -> None:
+        self._unread[source] = f"{why}; what was read before is used"
+        log.warning("topology_unreadable", source=source, error=why, remedy="what was read before is used")
+
+
+def site_domains(path: Path) -> list[Domain]:
+    """Raises TopologyFileError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TopologyFileError(f"{path}: cannot be read: {error}; set topology.file to a readable file") from error
+    return parse_site_topology(text, str(path))
