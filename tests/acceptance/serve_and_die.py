@@ -73,13 +73,15 @@ class MortalRecoveries(RecoveryStore):
         super().__init__(engine)
         self._reaper = reaper
 
-    def intend(self, recovery: int, step: RecoveryStep, now: float) -> None:
-        super().intend(recovery, step, now)
+    def intend(self, recovery: int, step: RecoveryStep, now: float) -> RecoveryStep:
+        intended = super().intend(recovery, step, now)
         self._reaper.moment(f"intended {step.name.value}")
+        return intended
 
-    def done(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> None:
-        super().done(recovery, step, now, detail)
+    def done(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> RecoveryStep:
+        done = super().done(recovery, step, now, detail)
         self._reaper.moment(f"done {step.name.value}")
+        return done
 
     def end(self, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:
         super().end(recovery, status, outcome, now)
