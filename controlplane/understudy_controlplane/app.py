@@ -7,8 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -21,10 +19,12 @@ from understudy_controlplane.access.admission import Admission, Denied
 from understudy_controlplane.access.challenges import Challenges
 from understudy_controlplane.access.munge import Credential, Munge
 from understudy_controlplane.access.proxy import Proxy
+from understudy_controlplane.access.sessions import Sessions
 from understudy_controlplane.access.token_ends import Ends
 from understudy_controlplane.access.tokens import Tokens
 from understudy_controlplane.access.user_tokens import UserTokens
 from understudy_controlplane.agent_recorder import AgentRecorder
+from understudy_controlplane.api.browser import add_pages
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.events import EventFeed, events_router
 from understudy_controlplane.api.explain import explain_router
@@ -34,13 +34,13 @@ from understudy_controlplane.api.metrics import metrics_router
 from understudy_controlplane.api.mode import ModeDependencies, mode_router
 from understudy_controlplane.api.nodes import nodes_router
 from understudy_controlplane.api.observed import observed_router
-from understudy_controlplane.api.openapi import describe
 from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.recoveries import recoveries_router
 from understudy_controlplane.api.report import report_router
 from understudy_controlplane.api.request_limits import RequestLimits
 from understudy_controlplane.api.requests import requests_router
+from understudy_controlplane.api.sessions import SessionDependencies, sessions_router
 from understudy_controlplane.api.spares import SpareDependencies, spare_requests_router, spares_router
 from understudy_controlplane.api.status import health_router, status_router
 from understudy_controlplane.api.topology import topology_router
@@ -80,8 +80,6 @@ from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.retention import RetentionStore
 from understudy_controlplane.store.stores import Stores
 from understudy_controlplane.store.tokens import TokenStore
-
-REFERENCE = Path(__file__).with_name("api") / "reference.html"
 
 LOOP_END_SECONDS = 30.0
 
@@ -212,7 +210,8 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
 
     users = UserTokens(current, clock)
     proxy = Proxy(current, clock, loop.pulse.meters.proxy_headers_refused.inc)
-    admission = Admission(Tokens(tokens, clock, note_token_ends), users, _open_to_all(config), proxy)
+    known = Tokens(tokens, clock, note_token_ends)
+    admission = Admission(known, users, _open_to_all(config), proxy)
     challenges = Challenges(clock)
     decode = outside.decode_credential or Munge(config.server.munge_socket).decode
     pruner = Pruner(RetentionStore(engine), lambda: current.config.retention, clock)
@@ -269,16 +268,9 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.include_router(spare_requests_router(SpareDependencies(admission, stores.fleet, current, clock, loop.wake)))
     app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock)))
 
-    @app.get("/openapi.json", dependencies=readers, include_in_schema=False)
-    async def openapi() -> dict[str, Any]:
-        return describe(app.openapi())
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        """A page that shows the document above: it has no data itself, and loads nothing from elsewhere."""
-        policy = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
-        return Response(REFERENCE.read_text(), media_type="text/html", headers={"Content-Security-Policy": policy})
-
+    sessions = Sessions(known, tokens, clock, current)
+    app.include_router(sessions_router(SessionDependencies(admission, sessions, clock)))
+    add_pages(app, admission)
     return ControlPlane(
         app, current, loop, core.telemetry, stores, core.launchers, engine, reads, admission, events, audit
     )

@@ -13,6 +13,9 @@ from click.testing import CliRunner
 from tests.new_database import new_database
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.cli.main import root
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.store.database import open_database
+from understudy_controlplane.store.tokens import NewToken, TokenStore
 
 
 @pytest.fixture
@@ -42,6 +45,18 @@ def test_a_token_is_shown_once_and_stored_as_its_digest(config: Path, tmp_path: 
     (token,) = listed(config)
     assert (token["role"], token["label"], token["node"], token["revoked_at"]) == ("operator", "alice", "", None)
     assert secret not in run("list", "--config", config)
+
+
+def test_sessions_are_listed_and_end_with_their_token(config: Path, tmp_path: Path) -> None:
+    run("create", "--role", "viewer", "--label", "alice", "--config", config)
+    (token,) = listed(config)
+    session = NewToken("x", Role.VIEWER, "alice", "", token["made_at"], "login", token["expires_at"], token["id"])
+    engine = open_database(f"sqlite:///{tmp_path}/fleet.db")
+    TokenStore(engine).add([session])
+    engine.dispose()
+    assert f"viewer, session of {token['id']}" in run("list", "--config", config)
+    run("revoke", token["id"], "--config", config)
+    assert all(one["revoked_at"] for one in listed(config))
 
 
 def test_a_token_of_a_node_names_it_and_no_other_does(config: Path) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from fastapi.testclient import TestClient
 from starlette.applications import Starlette
+from starlette.requests import HTTPConnection
 
 from tests import builders as b
 from tests.new_database import new_database
@@ -95,9 +96,9 @@ def test_the_character_nul_is_refused_in_an_address(client: TestClient, path: st
 def limited(limits: Limits, meters: Meters) -> TestClient:
     """A token is what follows its scheme; "wrong" is none."""
 
-    def sender_of(authorization: str | None, address: str) -> Sender:
-        name = (authorization or "wrong").removeprefix("Bearer ")
-        return Sender(address, has_token=False) if name == "wrong" else Sender(name, has_token=True)
+    def sender_of(request: HTTPConnection) -> Sender:
+        name = request.headers.get("authorization", "wrong").removeprefix("Bearer ")
+        return Sender("an address", has_token=False) if name == "wrong" else Sender(name, has_token=True)
 
     return TestClient(RequestLimits(Starlette(), limits, Refusals(meters), sender_of))
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
+from starlette.requests import HTTPConnection
 
 from understudy_controlplane.access.addresses import canonical
+from understudy_controlplane.access.cross_site import changes_by_other_site
 from understudy_controlplane.access.proxy import NotBelieved, Proxy
+from understudy_controlplane.access.sessions import secret_in_cookie
 from understudy_controlplane.access.tokens import Tokens, TooManyLookUps
 from understudy_controlplane.access.user_tokens import UserTokens
-from understudy_controlplane.fleet.identity import STORED, Identity, Permission, Role, roles_with
+from understudy_controlplane.fleet.identity import STORED, Identity, Permission, Role, Token, roles_with
 from understudy_controlplane.store.database import StoreError
 
 _SCHEME = "bearer "
@@ -71,23 +74,46 @@ class Admission:
             return by_proxy
         secret = _secret(request.headers.get("authorization"))
         if secret is None:
+            session = await self._by_session(request)
+            if session is not None:
+                return session
             if permission in self._open_to_all:
                 return Identity(Role.VIEWER, "", "", address_of(request))
             raise Denied(401, "the request has no token", _remedy(permission))
         of_user = self.users.find(secret, address_of(request)) if self.users else None
         if of_user is not None:
             return of_user
+        token = await self.token(secret)
+        if token is None:
+            raise Denied(401, "the token is unknown, expired or revoked", _remedy(permission))
+        return Identity(token.role, token.label, token.node, address_of(request), token.id)
+
+    async def token(self, secret: str) -> Token | None:
+        """The valid token with this secret; none where it is a session's. Raises Denied."""
+        token = await self._find(secret)
+        return token if token is not None and token.session_of is None else None
+
+    async def _by_session(self, request: Request) -> Identity | None:
+        """Raises Denied."""
+        secret = secret_in_cookie(request)
+        session = await self._find(secret) if secret else None
+        if session is None or session.session_of is None:
+            return None
+        problem = changes_by_other_site(request, named=True)
+        if problem is not None:
+            raise Denied(403, problem, "programs send a token; docs/security.md describes sessions of browsers")
+        return Identity(session.role, session.label, "", address_of(request), session.session_of)
+
+    async def _find(self, secret: str) -> Token | None:
+        """Raises Denied."""
         try:
-            token = await self._tokens.find(secret)
+            return await self._tokens.find(secret)
         except StoreError as error:
             raise Denied(
                 503, "the token cannot be looked up: the database does not answer", "repeat the request"
             ) from error
         except TooManyLookUps:
             raise Denied(503, "too many requests with unknown tokens wait", "repeat the request") from None
-        if token is None:
-            raise Denied(401, "the token is unknown, expired or revoked", _remedy(permission))
-        return Identity(token.role, token.label, token.node, address_of(request), token.id)
 
     def _by_proxy(self, request: Request) -> Identity | None:
         """Raises Denied. A token beside the proxy's header does not count: some proxies pass on one of their own."""
@@ -96,16 +122,17 @@ class Admission:
         except NotBelieved as error:
             raise Denied(403, str(error), "docs/security.md describes what a proxy has to send") from error
 
-    def sender(self, authorization: str | None, address: str) -> Sender:
+    def sender(self, request: HTTPConnection) -> Sender:
         """A token that is shown for the first time does not count yet: its address does. So do tokens that are none."""
-        secret, address = _secret(authorization), canonical(address)
+        secret = _secret(request.headers.get("authorization")) or secret_in_cookie(request)
+        address = address_of(request)
         of_user = self.users.find(secret, address) if self.users and secret is not None else None
         if of_user is not None:
             return Sender(of_user.label, has_token=True)
         token = self._tokens.known(secret) if secret is not None else None
         if token is None:
             return Sender(address, has_token=False)
-        return Sender(f"node {token.node}" if token.node else f"token {token.id}", has_token=True)
+        return Sender(f"node {token.node}" if token.node else f"token {token.session_of or token.id}", has_token=True)
 
     def require(self, permission: Permission) -> Callable[[Request], Awaitable[Identity]]:
         """A dependency for routers."""
@@ -138,7 +165,7 @@ def only_for(identity: Identity, node: str) -> None:
         raise Denied(403, error, "give each node a token of its own: `understudy token create --role node --node NODE`")
 
 
-def address_of(request: Request) -> str:
+def address_of(request: HTTPConnection) -> str:
     """The address from which the request came: that of its connection."""
     return canonical(request.client.host) if request.client else ""
 

@@ -1,8 +1,7 @@
 """People whom a reverse proxy has signed in, such as by OpenID Connect: it names them in a header.
 
 The header counts from the addresses of the proxy alone. A browser sends its cookie for the proxy with every request,
-also with those that a page of another site causes: a request that changes something needs a content type that such a
-page cannot send without a permission (CORS), which the control plane never gives.
+also with those that a page of another site causes: see `cross_site`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import structlog
 from fastapi import Request
 
 from understudy_controlplane.access.addresses import canonical
+from understudy_controlplane.access.cross_site import changes_by_other_site
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Access
 from understudy_controlplane.config.current import CurrentConfig
@@ -22,7 +22,6 @@ log = structlog.get_logger()
 
 LOGGED_EVERY_SECONDS = 3600.0
 NAME_CHARACTERS_MAX = 200
-READING = ("GET", "HEAD")
 RISING = ("viewer", "operator", "admin")
 """Roles of people, from the one that may least."""
 
@@ -59,9 +58,9 @@ class Proxy:
             raise NotBelieved(
                 f"{name} has no role: [access] gives one neither to this user nor to a group of this user"
             )
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if request.method not in READING and kind != "application/json":
-            raise NotBelieved("the request changes something, and is not of the type application/json")
+        problem = changes_by_other_site(request, named=False)
+        if problem is not None:
+            raise NotBelieved(problem)
         return Identity(role, f"{name} (proxy)", "", address)
 
     def _refuse(self, address: str, header: str) -> None:

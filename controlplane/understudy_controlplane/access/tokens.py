@@ -7,7 +7,7 @@ every second; while the database does not answer, the last answer counts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
@@ -72,18 +72,33 @@ class Tokens:
             await self._note_use(digest, token, now)
         return token
 
+    def forget(self, digest: str) -> None:
+        """It is looked up when it is shown again."""
+        self._known.pop(digest, None)
+
+    def forget_deleted(self, deleted: Mapping[str, int]) -> None:
+        """By digest. Their ids may be those of others now."""
+        for digest in deleted:
+            self.forget(digest)
+        self._revoked -= set(deleted.values())
+
+    async def run(self, query: Callable[[], Result]) -> Result:
+        """On the thread of the look-ups: what they found before is in memory before this returns."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, query)
+
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _is_valid(self, token: Token, now: float) -> bool:
-        return token.id not in self._revoked and token.is_valid_at(now)
+        """A session ends with its token, also where it was made while the token was revoked."""
+        return token.is_valid_at(now) and self._revoked.isdisjoint((token.id, token.session_of))
 
     async def _look_up(self, digest: str) -> Token | None:
         if self._waiting >= LOOK_UPS_WAITING_MAX:
             raise TooManyLookUps
         self._waiting += 1
         try:
-            found = await self._run(lambda: self._store.find(digest))
+            found = await self.run(lambda: self._store.find(digest))
         finally:
             self._waiting -= 1
         if found is not None and found.is_valid_at(self._clock.now()):
@@ -94,7 +109,7 @@ class Tokens:
         """Requests that come meanwhile do not wait for it."""
         self._read_at, now = self._clock.monotonic(), self._clock.now()
         try:
-            self._revoked = await self._run(lambda: self._store.revoked(now))
+            self._revoked = await self.run(lambda: self._store.revoked(now))
         except StoreError as error:
             log.warning("revoked_tokens_not_read", error=type(error).__name__)
             return
@@ -105,7 +120,7 @@ class Tokens:
     async def _read_ends(self) -> None:
         self._ends_read_at, now = self._clock.monotonic(), self._clock.now()
         try:
-            tokens = await self._run(lambda: self._store.of_people(now - SHOWN_AFTER_SECONDS))
+            tokens = await self.run(lambda: self._store.of_people(now - SHOWN_AFTER_SECONDS))
         except StoreError as error:
             log.warning("ends_of_tokens_not_read", error=type(error).__name__)
             return
@@ -116,9 +131,6 @@ class Tokens:
     async def _note_use(self, digest: str, token: Token, now: float) -> None:
         self._known[digest] = replace(token, last_used_at=now)
         try:
-            await self._run(lambda: self._store.note_use(token.id, now))
+            await self.run(lambda: self._store.note_use(token.id, now))
         except StoreError as error:
             log.warning("use_of_token_not_stored", error=type(error).__name__)
-
-    async def _run(self, query: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, query)

@@ -20,6 +20,7 @@ from understudy_agent.wire import (
     Report,
     RestorePoint,
 )
+from understudy_controlplane.access.sessions import COOKIE
 from understudy_controlplane.api.events import EVENTS
 from understudy_controlplane.api.explain import Explanation
 from understudy_controlplane.api.mode import ModeBody
@@ -39,6 +40,7 @@ from understudy_controlplane.api.records import (
 )
 from understudy_controlplane.api.report import FleetReport
 from understudy_controlplane.api.requests import RequestState
+from understudy_controlplane.api.sessions import Login, Session
 from understudy_controlplane.api.spares import SizeBody, Spares
 from understudy_controlplane.api.status import Health, Readiness, Status
 from understudy_controlplane.api.topology import TopologyRecord
@@ -53,6 +55,7 @@ from understudy_controlplane.ingest.answers import JSON, PROBLEM
 Document = dict[str, Any]
 
 OPEN_TO_ALL = ("/healthz", "/readyz", "/v1/challenge", "/v1/node-token", "/v1/user-token")
+SESSION = "/v1/session"
 
 GROUPS = {
     "operators": "Requests of operators, and what became of them.",
@@ -69,6 +72,7 @@ SENT: dict[str, type[msgspec.Struct]] = {
     "/v1/launchers": LauncherReport,
     "/v1/node-token": NodeTokenRequest,
     "/v1/user-token": UserTokenRequest,
+    SESSION: Login,
     "/v1/pause": PauseBody,
     "/v1/mode": ModeBody,
     "/v1/nodes/{node}/hold": HoldBody,
@@ -102,6 +106,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/node-token": NodeToken,
     "/v1/enrolment": NodeToken,
     "/v1/user-token": UserToken,
+    SESSION: Session,
 }
 LISTED: dict[str, type[msgspec.Struct]] = {
     "/v1/nodes": NodeSummary,
@@ -163,7 +168,15 @@ def describe(document: Document) -> Document:
         models[kind.__name__]["examples"] = [msgspec.to_builtins(example)]
     components = described.setdefault("components", {})
     components["schemas"] = {**components.get("schemas", {}), **models}
-    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    components["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer"},
+        "session": {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": COOKIE,
+            "description": "Of a browser.",
+        },
+    }
     described["tags"] = [{"name": name, "description": text} for name, text in GROUPS.items()]
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
@@ -173,7 +186,7 @@ def describe(document: Document) -> Document:
 
 def _describe(operation: Document, method: str, path: str) -> None:
     operation["tags"] = [_group(method, path)]
-    operation["security"] = [] if path in OPEN_TO_ALL else [{"token": []}]
+    operation["security"] = _security(method, path)
     answers = operation["responses"]
     answers.pop("422", None)
     answers["default"] = _content("A refusal, by RFC 9457.", Refusal, PROBLEM)
@@ -195,9 +208,15 @@ def _describe(operation: Document, method: str, path: str) -> None:
         answers["200"] = {"description": "A page.", "content": {JSON: {"schema": _page(LISTED[path])}}}
 
 
+def _security(method: str, path: str) -> list[Document]:
+    if path in OPEN_TO_ALL or (method, path) == ("post", SESSION):
+        return []
+    return [{"token": []}] if _group(method, path) == "nodes" else [{"token": []}, {"session": []}]
+
+
 def _group(method: str, path: str) -> str:
     parts = path.strip("/").split("/")
-    if parts[0] != "v1" or parts[1] == "user-token":
+    if parts[0] != "v1" or parts[1] in ("user-token", "session"):
         return "service"
     if parts[1] in AGENTS:
         return "nodes"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from fastapi import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from understudy_agent.wire import REPORT_BYTES_MAX
@@ -30,9 +31,9 @@ class RequestLimits:
     """ASGI middleware."""
 
     def __init__(
-        self, app: ASGIApp, limits: Limits, refusals: Refusals, sender_of: Callable[[str | None, str], Sender]
+        self, app: ASGIApp, limits: Limits, refusals: Refusals, sender_of: Callable[[HTTPConnection], Sender]
     ) -> None:
-        """`refusals` takes note of reports. `sender_of(authorization, address)` asks no database."""
+        """`refusals` takes note of reports. `sender_of` asks no database."""
         self._app = app
         self._refusals = refusals
         self._sender_of = sender_of
@@ -44,7 +45,7 @@ class RequestLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        sender = self._sender_of(_authorization(scope), scope["client"][0] if scope.get("client") else "")
+        sender = self._sender_of(HTTPConnection(scope))
         reader.set(sender.name)
         refusal = self._refusal(scope, sender)
         await (refusal or self._app)(scope, _bounded(receive), self._counted(scope["path"], send))
@@ -77,10 +78,6 @@ class RequestLimits:
         if not sender.has_token:
             return self._without_token
         return self._reads if scope["method"] in READING else self._writes
-
-
-def _authorization(scope: Scope) -> str | None:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), None)
 
 
 def _bounded(receive: Receive) -> Receive:

@@ -95,7 +95,7 @@ def enroll(node: str, hours: float, config: Path, as_json: bool) -> None:
 @config_option
 @json_option
 def list_tokens(config: Path, as_json: bool) -> None:
-    """List all tokens, without their secrets."""
+    """List all tokens, and the sessions of browsers made from them, without their secrets."""
     with _store(config) as store:
         tokens = store.all()
     if as_json:
@@ -107,7 +107,7 @@ def list_tokens(config: Path, as_json: bool) -> None:
         (
             (
                 one.id,
-                one.role.value,
+                one.role.value if one.session_of is None else f"{one.role.value}, session of {one.session_of}",
                 one.label,
                 _date(one.made_at),
                 one.made_by,
@@ -126,7 +126,7 @@ def list_tokens(config: Path, as_json: bool) -> None:
 @config_option
 @json_option
 def revoke(number: int | None, node: str, label: str, config: Path, as_json: bool) -> None:
-    """Revoke tokens: the one of this ID in `understudy token list`, or those of a node or label.
+    """Revoke tokens: the one of this ID in `understudy token list`, or those of a node or label, with their sessions.
 
     Every control plane of the site refuses them within two seconds. With --node the node gets no new token either,
     until `understudy token allow NODE`.

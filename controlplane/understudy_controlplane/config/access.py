@@ -31,6 +31,14 @@ class Access(Section):
         'front of it: `["10.1.0.5:443"]`. A credential of a user counts for the address that it was made for.',
     )
 
+    session_hours: float = Field(
+        12.0,
+        gt=0.0,
+        le=720.0,
+        description="Time after which a browser has to log in again. A session also ends with the token from which it "
+        "was made.",
+    )
+
     proxy_addresses: tuple[str, ...] = Field(
         (),
         description="Addresses of a reverse proxy that signs people in, such as by OpenID Connect. Its header is "

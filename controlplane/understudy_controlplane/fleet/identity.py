@@ -68,6 +68,7 @@ class Token:
     revoked_at: float | None = None
     revoked_by: str = ""
     last_used_at: float | None = None  # to the hour; not kept for nodes
+    session_of: int | None = None  # the token from which this browser session was made; None: it is a token
 
     def is_valid_at(self, now: float) -> bool:
         return self.revoked_at is None and now < self.expires_at

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
+from sqlalchemy import Connection, Engine, Row, and_, delete, insert, or_, select, update
 
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import OF_NODES, Role, Token
@@ -28,6 +28,7 @@ class NewToken:
     made_at: float
     made_by: str
     expires_at: float
+    session_of: int | None = None
 
 
 class TokenStore:
@@ -50,6 +51,22 @@ class TokenStore:
             connection.execute(delete(_table).where(_table.c.node == token.node, expired))
             _add(connection, [token])
         return had_one
+
+    def add_session(self, session: NewToken, sessions_max: int, audit: AuditEntry) -> dict[str, int]:
+        """Deletes the sessions of the same token that have ended, and the oldest ones above `sessions_max`; returns
+        their digests and ids. SQLite gives the same ids to later rows.
+        """
+        of_token = _table.c.session_of == session.session_of
+        valid = and_(_table.c.revoked_at.is_(None), _table.c.expires_at > session.made_at)
+        with self._engine.begin() as connection:
+            query = select(_table.c.id, _table.c.digest, valid).where(of_token).order_by(_table.c.id)
+            rows = connection.execute(query).all()
+            kept = [row.id for row in rows if row[2]][-(sessions_max - 1) :]
+            gone = [row for row in rows if row.id not in kept]
+            connection.execute(delete(_table).where(_table.c.id.in_([row.id for row in gone])))
+            _add(connection, [session])
+            append(connection, audit)
+        return {row.digest: row.id for row in gone}
 
     def exchange(self, code: int, token: NewToken, audit: AuditEntry) -> bool:
         """The token for a one-time code. False, and no token, where the code is used up or the node is barred."""
@@ -81,10 +98,11 @@ class TokenStore:
             return [_token(row) for row in connection.execute(select(_table).order_by(_table.c.id))]
 
     def of_people(self, since: float) -> list[Token]:
-        """Those of people and programs that are not revoked and end after `since`."""
+        """Those of people and programs, without sessions, that are not revoked and end after `since`."""
         roles = [role.value for role in Role if role not in OF_NODES]
+        is_token = _table.c.session_of.is_(None)
         query = select(_table).where(
-            _table.c.role.in_(roles), _table.c.revoked_at.is_(None), _table.c.expires_at > since
+            _table.c.role.in_(roles), _table.c.revoked_at.is_(None), _table.c.expires_at > since, is_token
         )
         with reading(self._engine) as connection:
             return [_token(row) for row in connection.execute(query)]
@@ -96,11 +114,12 @@ class TokenStore:
             return frozenset(connection.execute(query).scalars())
 
     def revoke(self, ids: Iterable[int], by: str, now: float, audit: AuditEntry | None = None) -> None:
-        """A token that is revoked already stays as it is."""
+        """With the sessions made from them. A token that is revoked already stays as it is."""
+        chosen = list(ids)
         with self._engine.begin() as connection:
             connection.execute(
                 update(_table)
-                .where(_table.c.id.in_(list(ids)), _table.c.revoked_at.is_(None))
+                .where(or_(_table.c.id.in_(chosen), _table.c.session_of.in_(chosen)), _table.c.revoked_at.is_(None))
                 .values(revoked_at=now, revoked_by=by)
             )
             if audit is not None:
@@ -141,6 +160,7 @@ def _add(connection: Connection, tokens: Iterable[NewToken]) -> None:
             "made_at": one.made_at,
             "made_by": one.made_by,
             "expires_at": one.expires_at,
+            "session_of": one.session_of,
         }
         for one in tokens
     ]
@@ -159,4 +179,5 @@ def _token(row: Row[Any]) -> Token:
         revoked_at=row.revoked_at,
         revoked_by=row.revoked_by,
         last_used_at=row.last_used_at,
+        session_of=row.session_of,
     )
