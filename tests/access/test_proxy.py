@@ -118,6 +118,9 @@ def test_another_site_cannot_make_a_browser_change_anything(plane: ControlPlane)
         body = b'{"reason": "cables"}'
         answer = send(plane, "/v1/pause", user("bob"), ("Content-Type", kind), content=body)
         assert (answer.status_code, "application/json" in answer.json()["detail"]) == (403, True)
+    for page in (("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Site", "same-site"), ("Origin", "https://evil.example")):
+        answer = send(plane, "/v1/pause", user("bob"), page, json=REASON)
+        assert (answer.status_code, "page of the control plane" in answer.json()["detail"]) == (403, True)
     asked = TestClient(plane.app, client=(PROXY, 1)).options("/v1/pause", headers={"Origin": "https://evil.example"})
     assert (asked.status_code, [one for one in asked.headers if one.startswith("access-control")]) == (405, [])
 
