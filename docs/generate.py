@@ -33,7 +33,7 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.live.meters import Meter, Meters
 from understudy_controlplane.plan.rule import Severity
 from understudy_controlplane.plan.slurm_rules import RULES
-from understudy_controlplane.xid_policy import PolicyRow, default_policy
+from understudy_controlplane.xid_policy import FaultClass, KernelRow, PolicyRow, default_policy
 
 HERE = Path(__file__).parent
 GENERATED = "<!-- Generated from the code by `make docs`. Change the code, not this file. -->"
@@ -262,6 +262,15 @@ time: [`[xid]`](configuration.md).
 """
 
 
+KERNEL_LINES = """\
+Lines without a code that agents pass on because the control plane asks for them, at most 20 of a row within ten
+minutes: those that begin with the first text and have the others behind it. A new row needs no new agent. A site
+changes class and repair of a row by its name: `[xid.kernel_policy.soft_lockup]`. All classes are judgement; the
+forms were read in the source that is given, and never tried on hardware. The Fabric Manager writes to a log of its own,
+which is not read: NVML shows its state ([signals](signals.md)).
+"""
+
+
 def xid_policy() -> str:
     policy = default_policy()
     lines = [
@@ -301,6 +310,14 @@ def xid_policy() -> str:
         "|---|---|---|---|---|---|",
         *(_sxid_row(code, row) for code, row in sorted(policy.sxid.items())),
         "",
+        "## Other lines of the kernel log",
+        "",
+        *KERNEL_LINES.splitlines(),
+        "",
+        "| name | line | meaning | class | repair | hours | from |",
+        "|---|---|---|---|---|---|---|",
+        *(_kernel_row(name, row) for name, row in policy.kernel.items()),
+        "",
         "## The driver's recovery actions",
         "",
         "| action | meaning | class | repair |",
@@ -329,6 +346,12 @@ def _xid_row(code: int, row: PolicyRow) -> str:
         _repeated(row),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _kernel_row(name: str, row: KernelRow) -> str:
+    line = " … ".join(f"`{part}`" for part in (row.prefix, *row.contains))
+    hours = f"{row.hours:g}" if row.fault is FaultClass.SUSPECT else ""
+    return f"| {name} | {line} | {row.meaning} | {row.fault.value} | {row.repair.value} | {hours} | {row.origin} |"
 
 
 def _repeated(row: PolicyRow) -> str:

@@ -123,7 +123,7 @@ class TestXidPolicy:
 
     def test_a_row_of_nonsense_is_refused(self) -> None:
         assert "did you mean 'class'?" in complaint('cluster = "c"\n[xid.policy.94]\nclas = "drain"')
-        assert "'hardware', 'drain', 'application' or 'record'" in complaint(
+        assert "'hardware', 'drain', 'application', 'suspect' or 'record'" in complaint(
             'cluster = "c"\n[xid.policy.94]\nclass = "x"'
         )
         assert "changes nothing" in complaint('cluster = "c"\n[xid.policy.94]')

@@ -36,6 +36,7 @@ from understudy_agent.wire import (
     RELEASE,
     TEXT_CHARACTERS_MAX,
     WIRE_VERSION,
+    Acknowledgement,
     Fact,
     HardwareEvent,
     Host,
@@ -76,7 +77,7 @@ class Agent:
             credentials_of(config),
             self._facts,
             config.request_timeout_seconds,
-            on_unfit=self._verdict.note,
+            on_acknowledged=self._take_acknowledgement,
             tls=tls_of(config),
         )
         self._ranks = RankServer(
@@ -230,6 +231,11 @@ class Agent:
         except TimeoutError:
             log.warning("facts_not_sent", extra=fields(count=len(self._facts)))
 
+    def _take_acknowledgement(self, acknowledgement: Acknowledgement) -> None:
+        self._verdict.note(acknowledgement.unfit)
+        if acknowledgement.kernel_log is not None:
+            self._kernel_log.follow_policy(acknowledgement.kernel_log)
+
     def _build(self) -> Report:
         sample = self._gpus.newest()
         problems = [
@@ -263,4 +269,5 @@ class Agent:
             ranks=self._windows.take(),
             problems=[problem[:TEXT_CHARACTERS_MAX] for problem in problems[:PROBLEMS_MAX]],
             release=RELEASE,
+            kernel_log_policy=self._kernel_log.policy_version,
         )

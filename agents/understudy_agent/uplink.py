@@ -104,14 +104,14 @@ class Uplink:
         credentials: Credentials,
         facts: FactQueue,
         request_timeout_seconds: float,
-        on_unfit: Callable[[str], None] = lambda _: None,
+        on_acknowledged: Callable[[Acknowledgement], None] = lambda _: None,
         tls: Tls | None = None,
     ) -> None:
-        """`on_unfit` is called with every acknowledgement: why no new job may start here; empty: no objection."""
+        """`on_acknowledged` is called with the answer to each report that was accepted."""
         self._urls = list(urls)
         self._credentials = credentials
         self._facts = facts
-        self._on_unfit = on_unfit
+        self._on_acknowledged = on_acknowledged
         self._tls = tls
         verify = tls.context if tls else True
         self._timeout_seconds = request_timeout_seconds
@@ -193,7 +193,7 @@ class Uplink:
             dropped = f"the acknowledgement cannot be decoded: {error}"
         else:
             dropped = "; ".join(acknowledgement.dropped)
-            self._on_unfit(acknowledgement.unfit)
+            self._on_acknowledged(acknowledgement)
         if dropped and dropped != self._dropped:
             log.warning("report_dropped_in_part", extra=fields(reason=dropped))
         self._dropped = dropped

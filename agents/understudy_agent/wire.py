@@ -228,8 +228,30 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     collective: Collective | None = None  # None: none was reported
 
 
+KERNEL_PATTERNS_MAX = 64
+PATTERN_CHARACTERS_MAX = 128
+
+
+class KernelPattern(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Lines of the kernel log that begin with `prefix` and have each of `contains` somewhere behind it."""
+
+    prefix: Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARACTERS_MAX)]
+    contains: tuple[Annotated[str, Meta(max_length=PATTERN_CHARACTERS_MAX)], ...] = ()
+
+    def matches(self, text: str) -> bool:
+        return text.startswith(self.prefix) and all(part in text for part in self.contains)
+
+
+class KernelLogPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which lines of the kernel log an agent passes on, besides those of the driver about GPUs and switches."""
+
+    version: Annotated[str, Meta(min_length=1, max_length=64)]
+    patterns: Annotated[tuple[KernelPattern, ...], Meta(max_length=KERNEL_PATTERNS_MAX)]
+
+
 class KernelEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="kernel"):
-    """A line of the kernel log that the driver wrote about a GPU or switch. Key: (node, boot_id, sequence).
+    """A line of the kernel log that the driver wrote about a GPU or switch, or that the control plane asks for by its
+    policy. Key: (node, boot_id, sequence).
 
     The control plane parses the text itself. `xid` and `bus_id` are what the agent parsed: they count where the control
     plane is older than the agent and does not know the form.
@@ -443,6 +465,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     host_silent_seconds: float = 0.0  # the same of the host
     release: Text = ""  # of the agent; empty before 0.2.0
     stopping: bool = False  # the last report before the agent stops, as for an upgrade
+    kernel_log_policy: Text | None = None  # version of the policy it follows; empty: none yet; None: it knows of none
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -451,6 +474,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
     facts: int
     dropped: list[str] = []  # what was not accepted, and why
     unfit: str = ""  # why no new job may start on this node now; empty: no objection
+    kernel_log: KernelLogPolicy | None = None  # what the agent follows from now on; None: what it has stays
 
 
 class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -193,6 +193,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         rates=Rates(config.limits.reports_per_second_per_node),
         meters=loop.pulse.meters,
         refusals=Refusals(loop.pulse.meters),
+        kernel_log=config.xid.rows.kernel_log,
     )
     return Core(current, loop, telemetry, stores, launchers, reports)
 

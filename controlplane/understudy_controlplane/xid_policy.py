@@ -9,11 +9,15 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
+from hashlib import sha256
 from importlib import resources
 from typing import Any, Self
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from understudy_agent.wire import KERNEL_PATTERNS_MAX, PATTERN_CHARACTERS_MAX, KernelLogPolicy, KernelPattern
 
 
 class PolicyError(ValueError):
@@ -26,6 +30,7 @@ class FaultClass(StrEnum):
     HARDWARE = "hardware"  # the node leaves service at once
     DRAIN = "drain"  # jobs there continue to their end, then the node leaves service
     APPLICATION = "application"  # the program is the cause: no node is at fault
+    SUSPECT = "suspect"  # the node stays in service and is no spare, for the time that the row gives
     RECORD = "record"  # recorded; nothing follows
 
 
@@ -85,6 +90,22 @@ class PolicyRow(_Strict):
     repeat: Repeat | None = None
 
 
+class KernelRow(_Strict):
+    """Lines of the kernel log without a code, from the driver or from the kernel."""
+
+    prefix: str = Field(min_length=1, max_length=PATTERN_CHARACTERS_MAX)
+    contains: tuple[str, ...] = ()
+    meaning: str = Field(min_length=1)
+    fault: FaultClass = Field(alias="class")
+    repair: Repair
+    hours: float = Field(24.0, gt=0, le=168)  # for which it makes its node suspect
+    origin: str = Field(min_length=1)  # where the form of the line was read
+
+    @property
+    def pattern(self) -> KernelPattern:
+        return KernelPattern(self.prefix, self.contains)
+
+
 class RowOverride(_Strict):
     """A site's change of a row. The changed row applies as it is: details in the line are ignored."""
 
@@ -136,15 +157,41 @@ class Policy(_Strict):
     xid: dict[int, PolicyRow]
     sxid: dict[int, PolicyRow]
     recovery_action: dict[int, ActionRow]
+    kernel: dict[str, KernelRow] = {}
     nvlink4: tuple[NvlinkBits, ...] = ()
     nvlink5: tuple[NvlinkUnit, ...] = ()
     overridden: frozenset[tuple[str, int]] = frozenset()  # ("xid", 94): rows that the site changed
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
+        if len(self.kernel) > KERNEL_PATTERNS_MAX:
+            raise ValueError(f"at most {KERNEL_PATTERNS_MAX} rows of the kernel log")
         if 154 not in self.xid or 79 not in self.xid or 0 not in self.recovery_action:
             raise ValueError("rows xid.79, xid.154 and recovery_action.0 must be there")
         return self
+
+    @cached_property
+    def kernel_log(self) -> KernelLogPolicy:
+        """What agents pass on. Its version changes with its content."""
+        patterns = tuple(row.pattern for row in self.kernel.values())
+        return KernelLogPolicy(sha256(msgspec.json.encode(patterns)).hexdigest()[:16], patterns)
+
+    def kernel_row(self, text: str) -> str:
+        """Name of the first row that fits; empty: there is none."""
+        return next((name for name, row in self.kernel.items() if row.pattern.matches(text)), "")
+
+    def with_kernel_overrides(self, overrides: Mapping[str, RowOverride]) -> Policy:
+        """Raises PolicyError for a name that the file does not have."""
+        unknown = overrides.keys() - self.kernel.keys()
+        if unknown:
+            raise PolicyError(f"kernel.{min(unknown)}: no such row; rows: {', '.join(self.kernel)}")
+        changed = {
+            name: self.kernel[name].model_copy(
+                update={"fault": one.fault or self.kernel[name].fault, "repair": one.repair or self.kernel[name].repair}
+            )
+            for name, one in overrides.items()
+        }
+        return self.model_copy(update={"kernel": self.kernel | changed})
 
     def with_overrides(self, xid: Mapping[int, RowOverride], sxid: Mapping[int, RowOverride]) -> Policy:
         """Raises PolicyError for a code without class or repair in the file or from the site."""

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from understudy_agent.sample.kernel_log import RECORD_BYTES_MAX, DeviceSource, FileSource, KernelLog, open_source
-from understudy_agent.wire import KernelEvent
+from understudy_agent.sample.kernel_log import (
+    LINES_OF_A_PATTERN_MAX,
+    RECORD_BYTES_MAX,
+    DeviceSource,
+    FileSource,
+    KernelLog,
+    open_source,
+)
+from understudy_agent.wire import KernelEvent, KernelLogPolicy, KernelPattern
 
 
 def xid_line(sequence: int, xid: int = 79) -> str:
@@ -186,3 +193,59 @@ def test_the_log_of_this_kernel_is_read_without_malformed_lines() -> None:
         assert not any("not records" in problem for problem in log.problems())
     finally:
         source.close()
+
+
+OOM = KernelPattern("Memory cgroup out of memory: ", ("Killed process",))
+XFS = KernelPattern("XFS (")
+KILLED = "Memory cgroup out of memory: Killed process 4242 (python) total-vm:1kB"
+
+
+def plain_line(sequence: int, text: str, seconds: float = 1.0) -> str:
+    return f"6,{sequence},{int(seconds * 1e6)},-;{text}\n"
+
+
+def test_the_agent_passes_on_what_the_control_plane_asks_for_from_the_beginning_of_the_log(
+    path: Path, log: KernelLog
+) -> None:
+    append(path, xid_line(1) + plain_line(2, KILLED) + plain_line(3, "XFS (nvme0n1p1): Mounting V5 Filesystem"))
+    assert sequences(log) == [1]
+    log.follow_policy(KernelLogPolicy("1", (OOM,)))
+    assert log.policy_version == "1"
+    assert sequences(log) == [2], "the Xid was passed on already"
+    append(path, plain_line(4, KILLED) + plain_line(5, "Memory cgroup out of memory: no process"))
+    assert sequences(log) == [4]
+    log.follow_policy(KernelLogPolicy("2", (OOM, XFS)))
+    assert sequences(log) == [3]
+    log.follow_policy(KernelLogPolicy("2", (OOM, XFS)))
+    assert sequences(log) == []
+
+
+def test_a_storm_of_lines_is_passed_on_in_bounds_and_counted(path: Path, log: KernelLog) -> None:
+    log.follow_policy(KernelLogPolicy("1", (XFS,)))
+    append(path, "".join(plain_line(i, "XFS (sda): error", seconds=i) for i in range(1, 101)) + xid_line(101))
+    assert sequences(log) == [*range(1, LINES_OF_A_PATTERN_MAX + 1), 101]
+    assert log.problems() == ["80 lines of the kernel log that begin with 'XFS (' were too many to send"]
+
+
+def test_a_line_that_is_logged_now_has_the_time_of_now_whatever_the_clock_of_the_log_says(
+    path: Path, log: KernelLog
+) -> None:
+    append(path, xid_line(1))
+    (before,) = log.read()
+    log.read()
+    append(path, xid_line(2))
+    (now,) = log.read()
+    booted_at = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+    assert before.at == pytest.approx(booted_at + 1.0, abs=0.5)
+    assert now.at == pytest.approx(time.time(), abs=5.0)
+
+
+def test_a_device_is_read_again_from_its_beginning(tmp_path: Path) -> None:
+    file = tmp_path / "device"
+    file.write_text(plain_line(1, KILLED))
+    source = DeviceSource(file)  # a file, which can be sought as /dev/kmsg can
+    log = KernelLog(source, "boot-1")
+    assert sequences(log) == []
+    log.follow_policy(KernelLogPolicy("1", (OOM,)))
+    assert sequences(log) == [1]
+    source.close()

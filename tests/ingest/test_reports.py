@@ -20,6 +20,7 @@ from tests.new_database import new_database
 from tests.tokens import PEOPLE, add_tokens, admission_of, bearer
 from understudy_agent.wire import (
     REPORT_BYTES_MAX,
+    Acknowledgement,
     CheckpointShard,
     Collective,
     Fact,
@@ -28,6 +29,8 @@ from understudy_agent.wire import (
     HardwareKind,
     JobRefused,
     KernelEvent,
+    KernelLogPolicy,
+    KernelPattern,
     LaunchEnded,
     RankStarted,
     RankWindow,
@@ -83,6 +86,9 @@ class Still:
         return b.NOW
 
 
+KERNEL_LOG = KernelLogPolicy("2026", (KernelPattern("XFS (", ("shut down",)),))
+
+
 @pytest.fixture
 def route(tmp_path: Path) -> Iterator[Route]:
     engine = open_database(new_database(tmp_path / "fleet.db"))
@@ -112,6 +118,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
         Rates(per_second=50),
         meters=meters,
         refusals=Refusals(meters),
+        kernel_log=KERNEL_LOG,
     )
     app = FastAPI()
     add_tokens(engine, ["n1", "n2", "n3", "n4", "n8", "n99"])
@@ -141,6 +148,17 @@ def test_a_good_report_is_heard_and_acknowledged(route: Route) -> None:
     assert (response.status_code, response.json()) == (200, {"facts": 0})
     assert route.telemetry.heard()["n1"].at == b.NOW
     assert route.woken == []
+
+
+def test_an_agent_that_follows_another_policy_for_the_kernel_log_gets_it_and_an_older_agent_nothing(
+    route: Route,
+) -> None:
+    def answered(followed: str | None) -> KernelLogPolicy | None:
+        response = route.post(b.report(kernel_log_policy=followed))
+        return msgspec.json.decode(response.content, type=Acknowledgement).kernel_log
+
+    assert [answered(""), answered("2025")] == [KERNEL_LOG, KERNEL_LOG]
+    assert [answered("2026"), answered(None)] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 Both sources are read from their beginning: what the driver logged before the agent started counts too, and the control
 plane recognises a repeated record by its boot id and sequence. No error ends the reading; what could not be read is
 counted and listed in `problems`.
+
+Besides the driver's lines about GPUs the agent passes on what the control plane asks for by a policy, in bounds: a part
+that fails writes the same line a thousand times.
 """
 
 from __future__ import annotations
@@ -11,17 +14,28 @@ import asyncio
 import os
 import stat
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from understudy_agent.sample.kernel_record import RecordError, parse_record
-from understudy_agent.wire import KernelEvent
+import msgspec
+
+from understudy_agent.kernel_line import is_about_a_device
+from understudy_agent.sample.kernel_record import RecordError, asked_for, parse_record
+from understudy_agent.wire import KernelEvent, KernelLogPolicy, KernelPattern
 
 POLL_SECONDS = 0.05
 RECORDS_PER_READ_MAX = 1000
 RECORD_BYTES_MAX = 65_536
 CHUNK_BYTES = 1 << 20
+
+LOOK_SECONDS = 30.0
+"""/dev/kmsg is read at this interval also when epoll reports nothing: seeking does not make it readable."""
+
+LINES_OF_A_PATTERN_MAX = 20
+LINES_OF_A_PATTERN_SECONDS = 600.0
+"""So many lines of one pattern are passed on within this time of the log; the others are counted."""
 
 
 class Source(Protocol):
@@ -32,6 +46,10 @@ class Source(Protocol):
         ...
 
     def problems(self) -> list[str]: ...
+
+    def rewind(self) -> None:
+        """The next lines are the oldest that are left."""
+        ...
 
     def descriptor(self) -> int | None:
         """A file descriptor that becomes readable with new lines, or None when the caller has to poll."""
@@ -79,6 +97,13 @@ class DeviceSource:
             found.append(f"{self._path}: overrun {self._overruns} times: records were overwritten unread")
         return found
 
+    def rewind(self) -> None:
+        try:
+            if self._descriptor is not None:
+                os.lseek(self._descriptor, 0, os.SEEK_SET)
+        except OSError as error:
+            self._fail(error)  # the next reading opens it again
+
     def descriptor(self) -> int | None:
         return self._descriptor
 
@@ -125,6 +150,9 @@ class FileSource:
         if self._oversized:
             found.append(f"{self._path}: {self._oversized} lines above {RECORD_BYTES_MAX} bytes were skipped")
         return found
+
+    def rewind(self) -> None:
+        self.close()
 
     def descriptor(self) -> int | None:
         return None  # epoll does not support regular files
@@ -186,13 +214,42 @@ class FileSource:
 
 
 class KernelLog:
-    """Turns the lines of a source into events about GPUs."""
+    """Turns the lines of a source into events."""
 
     def __init__(self, source: Source, boot_id: str) -> None:
         self._source = source
         self._boot_id = boot_id
         self._malformed = 0
         self._last_malformed = ""
+        self._policy: KernelLogPolicy | None = None
+        self._patterns_before: tuple[KernelPattern, ...] = ()
+        self._read_up_to = -1
+        """Sequence of the last record that was read."""
+        self._reread_up_to = -1
+        """... before the source was rewound: what is older was passed on already, unless only the new policy asks for
+        it.
+        """
+        self._is_live = False
+        """All that was in the log was read: what comes now was logged now."""
+        self._passed_on: dict[KernelPattern, deque[float]] = {}
+        self._held_back: dict[KernelPattern, int] = {}
+
+    @property
+    def policy_version(self) -> str:
+        """Empty: no policy came yet."""
+        return self._policy.version if self._policy is not None else ""
+
+    def follow_policy(self, policy: KernelLogPolicy) -> None:
+        """Passes on what `policy` asks for, from the beginning of the log on."""
+        if policy == self._policy:
+            return
+        self._patterns_before = self._policy.patterns if self._policy is not None else ()
+        self._policy = policy
+        self._passed_on.clear()
+        self._held_back.clear()
+        self._reread_up_to = self._read_up_to
+        self._is_live = False
+        self._source.rewind()
 
     def read(self) -> list[KernelEvent]:
         return self._parse(self._source.read_lines())
@@ -203,6 +260,8 @@ class KernelLog:
             found.append(
                 f"{self._malformed} lines of the kernel log were not records; the last: {self._last_malformed}"
             )
+        for pattern, count in self._held_back.items():
+            found.append(f"{count} lines of the kernel log that begin with {pattern.prefix!r} were too many to send")
         return found
 
     async def follow(self, deliver: Callable[[list[KernelEvent]], None]) -> None:
@@ -228,19 +287,40 @@ class KernelLog:
     def _parse(self, lines: list[str]) -> list[KernelEvent]:
         events: list[KernelEvent] = []
         if not lines:
+            self._is_live = True
             return events
-        # The clock of records starts at zero when the machine boots and stops while it is suspended.
-        booted_at = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+        patterns = self._policy.patterns if self._policy is not None else ()
+        now = time.time()
+        # The clock of records starts at zero when the machine boots, and stops while it is suspended. It is not kept in
+        # time: within a month it is wrong by a minute. So it counts only for what was logged before it could be read.
+        booted_at = now - time.clock_gettime(time.CLOCK_MONOTONIC)
         for line in lines:
             try:
-                event = parse_record(line, self._boot_id, booted_at)
+                event = parse_record(line, self._boot_id, booted_at, patterns)
             except RecordError as error:
                 self._malformed += 1
                 self._last_malformed = str(error)
                 continue
-            if event is not None:
-                events.append(event)
+            if event is not None and self._is_new(event, patterns):
+                events.append(msgspec.structs.replace(event, at=now) if self._is_live else event)
         return events
+
+    def _is_new(self, event: KernelEvent, patterns: tuple[KernelPattern, ...]) -> bool:
+        self._read_up_to = max(self._read_up_to, event.sequence)
+        again = event.sequence <= self._reread_up_to
+        if is_about_a_device(event.text):
+            return not again
+        if again and asked_for(event.text, self._patterns_before) is not None:
+            return False
+        pattern = asked_for(event.text, patterns)
+        if pattern is None:
+            return False
+        recent = self._passed_on.setdefault(pattern, deque(maxlen=LINES_OF_A_PATTERN_MAX))
+        if len(recent) == LINES_OF_A_PATTERN_MAX and event.at - recent[0] < LINES_OF_A_PATTERN_SECONDS:
+            self._held_back[pattern] = self._held_back.get(pattern, 0) + 1
+            return False
+        recent.append(event.at)
+        return True
 
 
 def open_source(path: Path) -> Source:
@@ -260,6 +340,9 @@ async def _readable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
         await asyncio.sleep(POLL_SECONDS)
         return
     try:
-        await ready.wait()
+        async with asyncio.timeout(LOOK_SECONDS):
+            await ready.wait()
+    except TimeoutError:
+        return
     finally:
         loop.remove_reader(descriptor)

@@ -1,4 +1,4 @@
-"""One record of the kernel log in, one event about a GPU or switch out. Pure.
+"""One record of the kernel log in, one event out: about a GPU or switch, or one that the control plane asks for. Pure.
 
 A record of /dev/kmsg is `priority,sequence,microseconds,flags[,more];text` (the kernel's
 Documentation/ABI/testing/dev-kmsg), then lines that begin with a space and carry properties of the device.
@@ -8,9 +8,10 @@ Documentation/ABI/testing/dev-kmsg), then lines that begin with a space and carr
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from understudy_agent.kernel_line import Form, decode, is_about_a_device
-from understudy_agent.wire import TEXT_CHARACTERS_MAX, KernelEvent
+from understudy_agent.wire import TEXT_CHARACTERS_MAX, KernelEvent, KernelPattern
 
 _RECORD = re.compile(r"\d{1,6},(?P<sequence>\d{1,18}),(?P<microseconds>\d{1,16}),[^;]*;(?P<text>.*)", re.DOTALL)
 
@@ -19,8 +20,16 @@ class RecordError(ValueError):
     """This line is not a record of the kernel log."""
 
 
-def parse_record(line: str, boot_id: str, booted_at: float) -> KernelEvent | None:
-    """The event in `line`, or None when the line is not the driver's about a GPU or switch.
+def asked_for(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern | None:
+    """The first pattern that fits the text."""
+    return next((pattern for pattern in patterns if pattern.matches(text)), None)
+
+
+def parse_record(
+    line: str, boot_id: str, booted_at: float, patterns: Sequence[KernelPattern] = ()
+) -> KernelEvent | None:
+    """The event in `line`, or None when the line is neither the driver's about a GPU or switch, nor asked for by one of
+    `patterns`.
 
     `booted_at` is the time at which the clock of the record's microseconds was zero, in seconds since the Unix epoch.
     Raises RecordError.
@@ -30,7 +39,7 @@ def parse_record(line: str, boot_id: str, booted_at: float) -> KernelEvent | Non
     record = _RECORD.fullmatch(line)
     if record is None:
         raise RecordError(f"not a kernel log record: {line[:80]!r}")
-    if not is_about_a_device(record["text"]):
+    if not is_about_a_device(record["text"]) and asked_for(record["text"], patterns) is None:
         return None
     text = record["text"][:TEXT_CHARACTERS_MAX]
     parsed = decode(text)

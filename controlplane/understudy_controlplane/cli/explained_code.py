@@ -19,6 +19,7 @@ FOLLOWS = {
     FaultClass.HARDWARE: "the node leaves service at once, and a managed gang that runs there moves",
     FaultClass.DRAIN: "the node is drained; jobs that run there continue to their end",
     FaultClass.APPLICATION: "no node is at fault: the program caused it",
+    FaultClass.SUSPECT: "the node is suspect: it stays in service and is no spare",
     FaultClass.RECORD: "nothing: it is recorded",
 }
 REPAIRS = {

@@ -127,10 +127,16 @@ class Xid(Section):
         {}, description="The same for SXids of NVSwitches, such as `[xid.switch_policy.20034]`."
     )
 
+    kernel_policy: dict[str, RowOverride] = Field(
+        {},
+        description="The same for lines of the kernel log without a code, such as `[xid.kernel_policy.soft_lockup]`.",
+    )
+
     @cached_property
     def rows(self) -> Policy:
         """The whole policy, with what this site changes."""
-        return default_policy().with_overrides(self.policy, self.switch_policy)
+        changed = default_policy().with_overrides(self.policy, self.switch_policy)
+        return changed.with_kernel_overrides(self.kernel_policy)
 
     @model_validator(mode="after")
     def _rows_are_whole(self) -> Self:

@@ -14,6 +14,7 @@ from understudy_controlplane.detect.gpu_state import gpu_state
 from understudy_controlplane.detect.hang import hang
 from understudy_controlplane.detect.hardware import hardware
 from understudy_controlplane.detect.inventory import inventory
+from understudy_controlplane.detect.kernel_log import kernel_log
 from understudy_controlplane.detect.launches import launches
 from understudy_controlplane.detect.lemon import lemon
 from understudy_controlplane.detect.prolog import drained_for_prolog
@@ -40,6 +41,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *cancelled(snapshot),
         *drained_for_prolog(snapshot),
         *xid(snapshot, config.xid),
+        *kernel_log(snapshot, config.xid),
         *gpu_state(snapshot),
         *hardware(snapshot, config.hardware),
         *silent_drivers(snapshot, config.hardware),

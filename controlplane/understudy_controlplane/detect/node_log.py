@@ -13,6 +13,7 @@ import msgspec
 from understudy_agent.kernel_line import Form, KernelLine, decode
 from understudy_agent.wire import KernelEvent
 from understudy_controlplane.fleet.node import StoredKernelEvent
+from understudy_controlplane.xid_policy import default_policy
 
 STORMS_OF_A_KIND_MAX = 30
 KINDS_MAX = 500
@@ -100,7 +101,14 @@ def _kind(line: KernelLine) -> tuple[object, ...]:
         line.severity,
         line.uuid,
         line.serial,
+        _row(line.message) if line.form is Form.OTHER else "",
     )
+
+
+@lru_cache(4096)
+def _row(text: str) -> str:
+    """A line without a code is of the kind that the policy has for it."""
+    return default_policy().kernel_row(text)
 
 
 def _joined(storm: StoredKernelEvent, more: StoredKernelEvent) -> StoredKernelEvent:

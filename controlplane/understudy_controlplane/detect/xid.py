@@ -32,6 +32,7 @@ SIGNALS = {
     FaultClass.HARDWARE: Signal.HARDWARE_FAULT,
     FaultClass.DRAIN: Signal.DRAIN_AT_JOB_END,
     FaultClass.APPLICATION: Signal.APPLICATION_FAULT,
+    FaultClass.SUSPECT: Signal.HEALTH_SUSPECTED,
     FaultClass.RECORD: Signal.RECORDED,
 }
 

@@ -29,6 +29,7 @@ from understudy_agent.wire import (
     Acknowledgement,
     Fact,
     KernelEvent,
+    KernelLogPolicy,
     RankFact,
     Report,
     RestorePoint,
@@ -89,6 +90,7 @@ class ReportDependencies:
     newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
     meters: Meters = field(default_factory=Meters)
     refusals: Refusals = field(default_factory=lambda: Refusals(Meters()))
+    kernel_log: KernelLogPolicy | None = None  # which lines of the kernel log agents pass on; None: only the driver's
 
 
 def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
@@ -286,9 +288,12 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     unfit = deps.unfit(report.node, now)
     if dropped:
         log.warning("report_dropped_in_part", node=report.node, reason=dropped[:DROPPED_SHOWN_MAX])
-    elif not report.facts and not unfit:
+    followed = report.kernel_log_policy
+    wanted = deps.kernel_log if deps.kernel_log is not None and followed is not None else None
+    news = wanted if wanted is not None and wanted.version != followed else None
+    if not report.facts and not unfit and not dropped and news is None:
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
-    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit))
+    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit, news))
 
 
 def store_facts(deps: ReportDependencies, report: Report, before: Report | None, now: float) -> list[str]:
