@@ -74,6 +74,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     host: HostConfig = HostConfig()
 
 
+REQUIRED = ("cluster", "control_plane_urls")
+
+
 def parse_config(text: str, origin: str, environment: Mapping[str, str] = os.environ) -> Config:
     """`text` is TOML; `origin` names it in errors. Raises ConfigError."""
     try:
@@ -201,6 +204,10 @@ def _decode_path(kind: type, value: object) -> object:
 
 
 def _readable(error: str) -> str:
-    """msgspec writes "… - at `$.key`"; here the key comes first."""
+    """msgspec writes "… - at `$.key`"; here the key comes first, and a remedy is last."""
     problem, separator, place = error.rpartition(" - at `$.")
-    return f"{place.rstrip('`')}: {problem}" if separator else error
+    if not separator:
+        return f"{error}; set it: docs/configuration.md describes each key"
+    key = place.rstrip("`")
+    remedy = "set another value" if key.partition("[")[0] in REQUIRED else "set another value, or remove the key"
+    return f"{key}: {problem}; {remedy}"

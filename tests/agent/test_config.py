@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from understudy_agent.config import Config, ConfigError, load_config, parse_config, read_token
@@ -72,6 +75,26 @@ def test_a_mistake_is_named_with_file_and_key(more: str, message: str) -> None:
 def test_a_setting_without_a_default_is_required(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_config(text, "agent.toml", {})
+
+
+def keys(struct: type[msgspec.Struct] = Config, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for field in msgspec.structs.fields(struct):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from keys(field.type, (*prefix, field.name))
+        else:
+            yield (*prefix, field.name)
+
+
+@pytest.mark.parametrize("key", list(keys()), ids=".".join)
+@pytest.mark.parametrize("value", ["{ wrong = 1 }", "[[]]", "-1"], ids=["table", "list", "number"])
+def test_each_key_with_a_wrong_value_is_named_with_cause_and_remedy(key: tuple[str, ...], value: str) -> None:
+    section = f"[{key[0]}]\n" if key[1:] else ""
+    least = "\n".join(line for line in LEAST.splitlines() if not line.startswith(f"{key[0]} ="))
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f"{least}\n{section}{key[-1]} = {value}\n", "agent.toml", {})
+    assert re.fullmatch(
+        rf"agent\.toml: {re.escape('.'.join(key))}\S*: Expected .*; set another value.*", str(caught.value)
+    )
 
 
 def test_every_unknown_key_is_named_at_once() -> None:

@@ -208,7 +208,7 @@ KEYS = list(fields(Config))
 def test_each_key_with_a_value_of_another_kind_is_named_with_cause_and_remedy(key: tuple[str, ...], value: str) -> None:
     cluster = "" if key == ("cluster",) else 'cluster = "c"\n'
     with pytest.raises(ConfigError) as caught:
-        parse_config(f"{cluster}{section_of(key)}{key[-1]} = {{ wrong = {{ wrong = [] }} }}\n", "site.toml")
+        parse_config(f"{cluster}{section_of(key)}{key[-1]} = {value}\n", "site.toml")
     lines = str(caught.value).splitlines()
     assert all(line.startswith("site.toml: ") and ".".join(key) in line and "; " in line for line in lines), lines
 

@@ -40,6 +40,7 @@ def support_bundle(file: Path, since: float | None, until: float | None, config:
     """Write versions, configuration without secrets, Slurm's settings, decisions, incidents, recoveries, the audit and
     the journal of a time to a new FILE (tar.gz). Run it on the control plane's host, as root.
     """
+    loaded = config_of(config)  # first: without it no file is left behind
     now = time.time()
     end = now if until is None else until
     begin = end - DAY_SECONDS if since is None else since
@@ -49,7 +50,7 @@ def support_bundle(file: Path, since: float | None, until: float | None, config:
         fail(f"{file}: cannot be written: {error.strerror}; name a file that does not exist yet", Exit.USAGE)
     sizes: dict[str, int] = {}
     with os.fdopen(descriptor, "wb") as target, tarfile.open(fileobj=target, mode="w:gz") as archive:
-        for name, content in contents(config_of(config), begin, end):
+        for name, content in contents(loaded, begin, end):
             entry = tarfile.TarInfo(f"understudy-support/{name}")
             entry.size, entry.mtime, entry.mode = len(content), int(now), 0o600
             archive.addfile(entry, io.BytesIO(content))
