@@ -162,7 +162,7 @@ class RecoveryStore:
         """
         return self._read(_CHANGED, {"after": after, "known": list(running), "since": since})
 
-    # Each returns the step as it is now: whoever carries the recovery on need not read it again.
+    # Each returns the step as it is now: the runner need not read the recovery again.
 
     def intend(self, recovery: int, step: RecoveryStep, now: float) -> RecoveryStep:
         """Before the effect. The attempt counts from here on, whatever its outcome."""
