@@ -168,6 +168,8 @@ def test_an_operator_agrees_with_what_was_only_observed(ask: Ask, plane: tuple[T
     assert client.get("/v1/observed?since=0").json()["rules"] == [rule | {"agreed": 1, "precision": 1.0}]
     assert client.get("/v1/requests").json()["items"][0]["status"] == "done"
     assert ask("/v1/decisions/999/agree").status_code == 404
+    reported = [client.get(f"/v1/report?since=0&until={b.NOW + more}").json()["observed"] for more in (0, 1)]
+    assert [[one["rule"] for one in rules] for rules in reported] == [[], ["xid.79"]]
 
 
 def test_a_ticket_is_acknowledged_and_closed_once(ask: Ask, plane: tuple[TestClient, Stores]) -> None:

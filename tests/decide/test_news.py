@@ -29,7 +29,7 @@ def run(recorded: Recorded, *rounds: list[Decision]) -> list[list[Decision]]:
     found: list[list[Decision]] = []
     for decisions in rounds:
         news = recorded.news(Change(one) for one in decisions)
-        recorded = recorded.after(decisions, news)
+        recorded = recorded.after(decisions, news, b.NOW)
         found.append([one.decision for one in news])
     return found
 
@@ -45,6 +45,19 @@ def test_another_cause_is_another_decision() -> None:
 
 def test_a_decision_about_an_event_is_recorded_once_however_often_the_event_is_seen() -> None:
     assert run(NEW, [NOTED], [], [NOTED]) == [[NOTED], [], []]
+
+
+def test_a_decision_about_an_event_that_no_round_makes_any_more_is_forgotten() -> None:
+    """A control plane that runs for a year keeps the keys of weeks."""
+    recorded, made = Recorded.from_journal([]), 0
+    for week in range(52):
+        boot = replace(EVENT, detail=HardwareDetail(boot_id=f"boot {week}", part="gpu 3", is_event=True))
+        decisions = [NOTED, replace(NOTED, finding=boot)]
+        news = recorded.news(Change(one) for one in decisions)
+        made += len(news)
+        recorded = recorded.after(decisions, news, b.NOW + week * 7 * 24 * 3600.0)
+    assert made == 53, "NOTED once, although it holds for all the year"
+    assert len(recorded.once | recorded.once_before) < 7
 
 
 def test_a_decision_that_acts_or_changes_a_state_is_always_recorded() -> None:

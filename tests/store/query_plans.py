@@ -63,6 +63,26 @@ def read_all(app: FastAPI, client: TestClient, values: Mapping[str, Sequence[str
     return routes
 
 
+def request_all(
+    app: FastAPI,
+    client: TestClient,
+    values: Mapping[str, Sequence[str]],
+    body: Mapping[str, Any],
+    more: Mapping[str, Any],
+) -> int:
+    """Sends `body` to each route that takes an operator's request, with `more` of a path. Returns how many were
+    understood.
+    """
+    understood = 0
+    for path, operations in app.openapi()["paths"].items():
+        parameters = operations.get("post", {}).get("parameters", [])
+        inside = {one["name"]: values.get(one["name"], ("1",))[0] for one in parameters if one["in"] == "path"}
+        if "post" in operations:
+            answer = client.post(path.format(**inside), json={**body, **more.get(path, {})})
+            understood += answer.status_code in {202, 404, 409}
+    return understood
+
+
 def _values(
     parameter: Mapping[str, Any], values: Mapping[str, Sequence[str]], named: Mapping[str, Any]
 ) -> Sequence[str]:

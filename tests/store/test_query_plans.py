@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 from tests import builders as b
 from tests.new_database import new_database
 from tests.recover.rehearsal import Rehearsal
-from tests.store.query_plans import Statements, captured, read_all, whole_tables_read
+from tests.store.query_plans import Statements, captured, read_all, request_all, whole_tables_read
 from tests.tokens import add_tokens, as_user, bearer
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
 from understudy_controlplane.fleet.event import Cursor
@@ -46,19 +46,10 @@ def statements(rehearsal: Rehearsal) -> Statements:
         _report(rehearsal)
         rehearsal.run_until(rehearsal.ended)
         operator = TestClient(plane.app, headers=bearer(Role.ADMIN))
-        for route in (
-            "pause",
-            "resume",
-            "breaker/reset",
-            "nodes/n7/hold",
-            "recoveries/1/cancel",
-            "jobs/1/pause",
-            "jobs/1/move",
-            "spares/size",
-        ):
+        plane.stores.repairs.open_ticket("n3-1", "n3", {}, rehearsal.clock.now())
+        assert request_all(plane.app, operator, VALUES, REASON, {"/v1/mode": {"mode": "act"}}) > 20
+        for route in ("resume", "jobs/1/resume", "nodes/n3/release", "jobs/1/trust-checkpoints"):
             operator.post(f"/v1/{route}", json=REASON)
-        operator.post("/v1/jobs/1/resume", json=REASON)
-        operator.post("/v1/jobs/1/trust-checkpoints", json=REASON)
         rehearsal.run(400)
     rehearsal.restart_control_plane()
     plane = rehearsal.control_plane

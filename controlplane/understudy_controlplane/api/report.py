@@ -19,7 +19,9 @@ Until = Annotated[float | None, Query(allow_inf_nan=False, description="Seconds 
 
 
 class FleetReport(msgspec.Struct, frozen=True):
-    """Of what began in the span. `recoveries` have ended; `observed` are decisions that were not carried out."""
+    """Of what began in the span. `recoveries` have ended; `observed` are decisions that were not carried out, with
+    what people answered, also later.
+    """
 
     since: float
     until: float
@@ -58,5 +60,5 @@ def _report(deps: ReadDependencies, since: float, until: float) -> FleetReport:
         sums.quarantines(since, until),
         sums.worst_nodes(since, until),
         sums.held_back(since, until),
-        records(queries.held_decisions(since), queries.verdicts(since), queries.administrators_drains(since)),
+        records(queries.held_decisions(since, until), queries.verdicts(since), queries.administrators_drains(since)),
     )

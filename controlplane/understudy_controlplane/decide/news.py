@@ -15,6 +15,9 @@ from understudy_controlplane.fleet.finding import Signal
 
 NOTED_TOGETHER_MIN = 20
 NAMED_MAX = 4
+
+PERIOD_SECONDS = 8 * 24 * 3600.0
+"""Longer than an event leads to findings: a decision that no round of two periods has made comes no more."""
 NOTED_TOGETHER = frozenset({NEVER_HEARD, HEARD, AGENT_PROBLEMS})
 
 
@@ -23,7 +26,9 @@ class Recorded:
     """What earlier rounds have recorded."""
 
     last_round: frozenset[DecisionKey]  # all decisions of the last round: they still hold
-    once: frozenset[DecisionKey]  # decisions about single events, of every round
+    once: frozenset[DecisionKey]  # decisions about single events, of the rounds of this period...
+    once_before: frozenset[DecisionKey] = frozenset()  # ... and of the one before
+    period_began_at: float = 0.0
 
     @classmethod
     def from_journal(cls, keys: Iterable[DecisionKey]) -> Recorded:
@@ -35,18 +40,22 @@ class Recorded:
         """A decision that acts or changes a record always is news, any other one when it is not recorded yet."""
         return [one for one in changes if _always_news(one) or not self._has(one.decision)]
 
-    def after(self, decisions: Sequence[Decision], news: Iterable[Change]) -> Recorded:
+    def after(self, decisions: Sequence[Decision], news: Iterable[Change], now: float) -> Recorded:
         """`decisions`: all of the round. After a node was cleared, its events are news again."""
         cleared = {one.decision.subject for one in news if _clears(one.decision)}
-        once = self.once
+        once, before, began_at = self.once, self.once_before, self.period_began_at
+        if now - began_at > PERIOD_SECONDS:
+            once, before, began_at = frozenset(), once, now
         if new := {one.key for one in decisions if one.once} - once:  # a week's keys are not copied every round
             once |= new
         if cleared:
-            once = frozenset(key for key in once if key.subject not in cleared)
-        return Recorded(frozenset(one.key for one in decisions), once)
+            once, before = (frozenset(key for key in keys if key.subject not in cleared) for keys in (once, before))
+        return Recorded(frozenset(one.key for one in decisions), once, before, began_at)
 
     def _has(self, decision: Decision) -> bool:
-        return decision.key in (self.once if decision.once else self.last_round)
+        if decision.once:
+            return decision.key in self.once or decision.key in self.once_before
+        return decision.key in self.last_round
 
 
 def noted_together(news: Sequence[Change]) -> list[Change]:

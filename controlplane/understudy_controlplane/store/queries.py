@@ -164,8 +164,10 @@ class Queries:
             rows = connection.execute(_page(query, table.c.id, limit, before)).mappings()
             return [{key: value for key, value in row.items() if key != "key"} for row in rows]
 
-    def held_decisions(self, since: float) -> list[HeldDecision]:
-        """Those that would have acted: held back by the mode, by `observe_rules`, or until they are approved."""
+    def held_decisions(self, since: float, until: float | None = None) -> list[HeldDecision]:
+        """Those that would have acted: held back by the mode, by `observe_rules`, or until they are approved. Without
+        `until` to the newest.
+        """
         decision, recovery = tables.decision, tables.recovery
         query = (
             select(decision.c.id, decision.c.at, decision.c.subject, decision.c.rule, recovery.c.status)
@@ -174,6 +176,7 @@ class Queries:
                 decision.c.action == Action.NOTHING.value,
                 decision.c.at >= since,
                 decision.c.because.in_([one.value for one in HELD_FOR_PEOPLE]),
+                *([] if until is None else [decision.c.at < until]),
             )
             .order_by(decision.c.at, decision.c.id)
         )
