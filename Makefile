@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long bench bench-access bench-operators bench-recovery bench-sim sim docs wheels packages setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long bench bench-access bench-operators bench-placement bench-recovery bench-sim sim docs wheels packages setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -37,6 +37,10 @@ bench: setup
 	@$(RUN) -m tests.bench.hook
 	@$(RUN) -m tests.bench.footprint
 	@$(RUN) -m tests.bench.straggler
+
+# The spare that costs a gang least, beside one by name and one by chance: build/bench/placement.json.
+bench-placement: setup
+	@$(RUN) -m tests.bench.placement
 
 # What readers cost the loop: build/bench/access.json.
 bench-access: setup

@@ -142,7 +142,8 @@ def _moved_all_the_same(decision: Decision, move: Move, objection: guards.Object
         return replace(decision, reason=f"{decision.reason}; {move.words}")
     summary = decision.finding.summary if decision.finding is not None else ""
     reason = f"{summary}; the node stays in service, because {objection.words}; {move.words}"
-    return replace(decision, action=Action.MOVE_GANG, reason=reason, plan=move.plan)
+    evidence = decision.evidence.with_more(move.evidence)
+    return replace(decision, action=Action.MOVE_GANG, reason=reason, plan=move.plan, evidence=evidence)
 
 
 def _failed_validation(row: Row) -> bool:
@@ -185,7 +186,7 @@ def _act(snapshot: Snapshot, condemned: Entered, move: Move | None) -> Decision:
         reason=f"{finding.summary}: {row.why}; {move.words}",
         to_state=row.to,
         finding=finding,
-        evidence=finding.evidence,
+        evidence=finding.evidence.with_more(move.evidence),
         opens_incident=_opens_incident(snapshot, row, finding),
         plan=plan,
         request=finding.request if plan is not None else None,

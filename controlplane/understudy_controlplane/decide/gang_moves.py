@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide import allocation_swap, guards, hangs, plans, spares
+from understudy_controlplane.decide.placement import Placement
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.fleet.decision import Because
+from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState
@@ -23,6 +25,7 @@ class Move:
     plan: Plan | None
     because: Because
     words: str
+    evidence: Mapping[str, Json] = field(default_factory=dict)  # how the spares were chosen
 
 
 MOVED_ALREADY = Move(None, Because.RULE, "the gang is moved for another reason already")
@@ -69,9 +72,9 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     if held is not None:
         return held
     old = (*hangs.at_fault(current.snapshot, job), *named)
-    fitting = current.fitting(job, old[0]) if old else []
-    plan, words = hangs.restart(current.snapshot, job, findings, fitting, current.condemned, current.config)
-    return Move(plan, Because.RULE, words)
+    placement = current.place(job, old[0], old) if old else Placement(())
+    plan, words = hangs.restart(current.snapshot, job, findings, placement.taken, current.condemned, current.config)
+    return Move(plan, Because.RULE, words, placement.evidence if isinstance(plan, PoolSwapPlan) else {})
 
 
 def _left_alone(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:
@@ -204,9 +207,11 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
         # A dead node has to be declared down before the gang can be requeued, and that would end these as well.
         words = f"job {others[0]}, which is not managed, has the dead node too: left to Slurm's own timeout"
         return Move(None, Because.RULE, words)
-    chosen = free[:needed]
-    plan = plans.swap_plan(snapshot, job, findings, seats, chosen, gone=gone, undrained=current.undrained)
-    return Move(plan, Because.RULE, f"job {job.key.job_id} moves to {', '.join(chosen)}")
+    left = [*gone, *(finding.node for finding in findings), *([""] * _removed(snapshot, job))]
+    placement = current.place(job, findings[0].node, left)
+    plan = plans.swap_plan(snapshot, job, findings, seats, placement.taken, gone=gone, undrained=current.undrained)
+    words = f"job {job.key.job_id} moves to {', '.join(placement.taken)}{placement.words}"
+    return Move(plan, Because.RULE, words, placement.evidence)
 
 
 def _gone(snapshot: Snapshot, job: Job, seats: Sequence[str], findings: Sequence[Finding]) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from understudy_controlplane.config import Config, NoSpare
 from understudy_controlplane.decide import spares
+from understudy_controlplane.decide.placement import Placement, layout_of, place
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import Job
@@ -62,3 +64,17 @@ class Round:
         """Nodes that the job can start on in the place of `failed`, spares first."""
         nodes = self.snapshot.nodes
         return [name for name in (*self.free, *self.idle) if spares.suits(nodes[name], job, nodes[failed])]
+
+    def place(self, job: Job, failed: str, left: Sequence[str]) -> Placement:
+        """Of those nodes, one for each that the job leaves. Spares of the pool come before idle nodes, and nodes of
+        good standing before others, whatever they cost.
+        """
+        standing = spares.standing_of(self.snapshot, self.config)
+        idle = set(self.idle)
+        return place(
+            self.snapshot.topology,
+            layout_of(self.snapshot, job),
+            left,
+            self.fitting(job, failed),
+            lambda name: (name in idle, *standing(name)),
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 
 from understudy_controlplane.config import Config, Spares
 from understudy_controlplane.decide.guards import still_gathering
@@ -17,6 +17,7 @@ from understudy_controlplane.fleet.recovery import (
     FillPoolPlan,
     PoolSwapPlan,
     Recovery,
+    RecoveryKind,
     ReturnPlan,
     StepName,
 )
@@ -63,8 +64,23 @@ def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
         for name, node in snapshot.nodes.items()
         if node.is_spare and name not in taken and _fit(node, snapshot, config) and not snapshot.holders_of(name)
     ]
+    return _best_first(snapshot, fit, config)
+
+
+def _best_first(snapshot: Snapshot, names: Iterable[str], config: Config) -> list[str]:
+    """Lemons and nodes on probation last; those validated most recently first."""
+    standing = standing_of(snapshot, config)
+    validated: dict[str, float] = {}
+    for one in snapshot.attempts:
+        if one.kind is RecoveryKind.VALIDATE and one.ended_at is not None:
+            validated[one.node] = max(one.ended_at, validated.get(one.node, 0.0))
+    return sorted(names, key=lambda name: (standing(name), -validated.get(name, 0.0), natural(name)))
+
+
+def standing_of(snapshot: Snapshot, config: Config) -> Callable[[str], tuple[bool, bool]]:
+    """Of a node: whether it is a lemon, and whether it is on probation."""
     known = lemons(snapshot, config.lemon)
-    return sorted(fit, key=lambda name: (name in known, _on_probation(snapshot, name), natural(name)))
+    return lambda name: (name in known, _on_probation(snapshot, name))
 
 
 def _promised(recovery: Recovery) -> tuple[str, ...]:
@@ -126,8 +142,7 @@ def idle_nodes(snapshot: Snapshot, config: Config) -> list[str]:
         for name in _unused(snapshot, config)
         if name not in promised and name not in snapshot.requests and not snapshot.holders_of(name)
     ]
-    known = lemons(snapshot, config.lemon)
-    return sorted(idle, key=lambda name: (name in known, _on_probation(snapshot, name), natural(name)))
+    return _best_first(snapshot, idle, config)
 
 
 def _unused(snapshot: Snapshot, config: Config) -> list[str]:

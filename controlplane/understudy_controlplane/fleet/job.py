@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from understudy_agent.wire import AnomalyKind
+from understudy_controlplane.fleet.parallelism import Parallelism, parallelism_of
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmView
 
 CHECKPOINTS = "checkpoints="
@@ -169,6 +170,11 @@ def checkpoint_folders(comment: str) -> tuple[str, ...]:
     """Folders that a Slurm comment names: "understudy checkpoints=/scratch/run checkpoints=/home/a/run"."""
     named = (word.removeprefix(CHECKPOINTS) for word in _words(comment) if word.startswith(CHECKPOINTS))
     return tuple(posixpath.normpath(folder) for folder in named if folder)
+
+
+def parallelism(comment: str) -> Parallelism | None:
+    """Sizes that a Slurm comment names: "understudy tp=8 pp=4"."""
+    return parallelism_of(_words(comment))
 
 
 def _words(comment: str) -> list[str]:

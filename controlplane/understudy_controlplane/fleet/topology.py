@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
+from understudy_controlplane.fleet.distance import Distances
 from understudy_controlplane.fleet.slurm import TopologyUnit, UnitKind
 
 NAMES_SHOWN_MAX = 8
@@ -77,6 +78,10 @@ class Topology:
             for name in domain.nodes:
                 found.setdefault(name, []).append(domain)
         return {name: tuple(domains) for name, domains in found.items()}
+
+    @cached_property
+    def distances(self) -> Distances:
+        return Distances(self)
 
     @cached_property
     def failing_together(self) -> dict[str, tuple[str, ...]]:

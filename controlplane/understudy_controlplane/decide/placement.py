@@ -1,0 +1,128 @@
+"""The spare that costs a gang least.
+
+The cost of a node in a gang's seat is the traffic of the seat's ranks with each other seat, times the distance to the
+node there (`fleet.distance`). Traffic follows from the sizes of the gang's parallelism and from Slurm's block
+distribution of ranks over seats (`fleet.parallelism`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.job import Job, parallelism
+from understudy_controlplane.fleet.parallelism import ANY, DATA_PARALLEL, Parallelism, ranks_of_node, traffic
+from understudy_controlplane.fleet.slurm import gpus_of_gres
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.topology import Topology
+
+RUNNERS_UP = 3
+
+Preference = Callable[[str], tuple[object, ...]]
+"""What comes before a node's cost: a node that may fail again costs a gang more than any distance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the ranks of a gang are."""
+
+    seats: tuple[str, ...]  # nodes by node rank
+    world: int  # ranks
+    sizes: Parallelism = DATA_PARALLEL
+
+    def traffic_of(self, seat: int) -> npt.NDArray[np.float32]:
+        """What the ranks of a seat exchange with each seat in a step; nothing with its own."""
+        nodes = len(self.seats)
+        found = np.zeros(nodes, dtype=np.float32)
+        if nodes == 1:
+            return found
+        ranks = ranks_of_node(seat, nodes, self.world)
+        each = max(1, len(ranks_of_node(0, nodes, self.world)))
+        for rank, weight in traffic(ranks, self.world, self.sizes).items():
+            found[min(rank // each, nodes - 1)] += weight
+        found += ANY * len(ranks) / (nodes - 1)
+        found[seat] = 0
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    left: str  # the node that the gang leaves
+    taken: str
+    cost: float
+    cost_before: float  # of the node that it leaves
+    runners_up: tuple[tuple[str, float], ...]
+
+    @property
+    def words(self) -> str:
+        """Empty where the next ones would have cost the same."""
+        if all(round(cost - self.cost, 3) == 0 for _, cost in self.runners_up):
+            return ""
+        others = ", ".join(f"{name} {cost:.1f}" for name, cost in self.runners_up)
+        return f"{self.taken} costs {self.cost:.1f} in the place of {self.left} (others: {others})"
+
+    def shown(self) -> Json:
+        runners_up: list[Json] = [{"node": name, "cost": round(cost, 2)} for name, cost in self.runners_up]
+        costs: dict[str, Json] = {"cost": round(self.cost, 2), "cost_before": round(self.cost_before, 2)}
+        return {"left": self.left, "taken": self.taken, **costs, "runners_up": runners_up}
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    taken: tuple[str, ...]  # in the order of the nodes that are left
+    choices: tuple[Choice, ...] = ()  # empty where no topology is known: all places cost the same
+
+    @property
+    def words(self) -> str:
+        """Behind the names of the nodes that are taken; empty: it made no difference."""
+        return "".join(f"; {one.words}" for one in self.choices if one.words)
+
+    @property
+    def evidence(self) -> dict[str, Json]:
+        return {"placement": [one.shown() for one in self.choices]} if self.choices else {}
+
+
+def layout_of(snapshot: Snapshot, job: Job) -> Layout:
+    """As the launcher, the ranks, or else Slurm show it."""
+    gang, table = snapshot.gangs.get(job.key), snapshot.tables.get(job.key)
+    by_rank = tuple(dict.fromkeys(name for name in table.nodes if name)) if table is not None else ()
+    seats = gang.seats if gang is not None else by_rank or job.slurm.nodes
+    first = snapshot.nodes.get(seats[0]) if seats else None
+    each = gpus_of_gres(first.slurm.gres) if first is not None and first.slurm is not None else 0
+    world = len(table.nodes) if table is not None and by_rank == seats else len(seats) * max(1, each)
+    return Layout(seats, world, parallelism(job.slurm.comment) or DATA_PARALLEL)
+
+
+def place(
+    topology: Topology, layout: Layout, left: Sequence[str], candidates: Sequence[str], preference: Preference
+) -> Placement:
+    """A candidate for each node that is left, while there are any. `candidates` come best first, by what else is
+    known of them: that order decides between equal costs. A node that has no seat, as one that the gang left before,
+    gets the first of what is left. A seat whose node is replaced later counts where its node is now.
+    """
+    distances = topology.distances
+    if not distances.any_known:
+        return Placement(tuple(candidates[: len(left)]))
+    seats = list(layout.seats)
+    free = list(candidates)
+    chosen: list[Choice | str] = []
+    for name in left:
+        if not free:
+            break
+        if name not in layout.seats:
+            chosen.append(free.pop(0))
+            continue
+        seat = layout.seats.index(name)
+        costs = (distances.between([name, *free], seats) @ layout.traffic_of(seat)).tolist()
+        ranked = sorted(range(len(free)), key=lambda i: (preference(free[i]), round(costs[i + 1], 3), i))
+        runners_up = tuple((free[i], costs[i + 1]) for i in ranked[1 : 1 + RUNNERS_UP])
+        taken = free[ranked[0]]
+        chosen.append(Choice(name, taken, costs[ranked[0] + 1], costs[0], runners_up))
+        seats[seat] = taken
+        free.remove(taken)
+    taken_nodes = tuple(one if isinstance(one, str) else one.taken for one in chosen)
+    return Placement(taken_nodes, tuple(one for one in chosen if isinstance(one, Choice)))

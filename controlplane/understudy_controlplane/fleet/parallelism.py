@@ -1,0 +1,97 @@
+"""How the ranks of a gang share the work, and so which of them exchange how much. Pure.
+
+Ranks are numbered as Megatron, DeepSpeed and torch's device meshes do it by default: tensor first, then context, then
+data, then pipeline. Expert groups are consecutive data ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+TENSOR, CONTEXT, EXPERT, DATA, PIPELINE = 100.0, 30.0, 30.0, 10.0, 3.0
+"""Traffic of a rank with the others of its group in a step, in no unit: tensor-parallel ranks exchange activations in
+every layer, data-parallel ones gradients once a step."""
+
+ANY = 1.0
+"""With all other ranks of the gang together: of two equal places, the one nearer to the gang is better."""
+
+SIZES = {"tp": "tensor", "cp": "context", "ep": "expert", "pp": "pipeline"}
+_WORD = re.compile(r"(tp|cp|ep|pp)=([1-9]\d{0,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Sizes of the groups. What they leave of the world is data parallel."""
+
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    pipeline: int = 1
+
+
+DATA_PARALLEL = Parallelism()
+
+
+def parallelism_of(words: list[str]) -> Parallelism | None:
+    """In the words of a Slurm comment: "understudy tp=8 pp=4". None: none of them is a size."""
+    sizes = {SIZES[match[1]]: int(match[2]) for word in words if (match := _WORD.fullmatch(word))}
+    return Parallelism(**sizes) if sizes else None
+
+
+def traffic(ranks: range, world: int, sizes: Parallelism) -> dict[int, float]:
+    """Rank → what the given ranks exchange with it in a step. Sizes that do not divide the world are left out."""
+    if world % (sizes.tensor * sizes.context * sizes.pipeline):
+        sizes = DATA_PARALLEL
+    data = world // (sizes.tensor * sizes.context * sizes.pipeline)
+    shape = (sizes.tensor, sizes.context, data, sizes.pipeline)
+    found: defaultdict[int, float] = defaultdict(float)
+    for rank in ranks:
+        place = _coordinates(rank, shape)
+        for axis, other, weight in _partners(place, shape, min(sizes.expert, data)):
+            there = list(place)
+            there[axis] = other
+            found[_rank(there, shape)] += weight
+    return dict(found)
+
+
+def _coordinates(rank: int, shape: Sequence[int]) -> list[int]:
+    found = []
+    for size in shape:
+        found.append(rank % size)
+        rank //= size
+    return found
+
+
+def _rank(place: Sequence[int], shape: Sequence[int]) -> int:
+    found = 0
+    for own, size in zip(reversed(place), reversed(shape), strict=True):
+        found = found * size + own
+    return found
+
+
+def _partners(place: Sequence[int], shape: Sequence[int], expert: int) -> Iterator[tuple[int, int, float]]:
+    """Axis, coordinate there, weight: of the ranks that differ from this one in that coordinate alone."""
+    tensor, context, data, pipeline = place
+    tensors, contexts, datas, pipelines = shape
+    yield from ((0, other, TENSOR / (tensors - 1)) for other in range(tensors) if other != tensor)
+    yield from ((1, other, CONTEXT / 2) for other in _ring(context, contexts))
+    yield from ((2, other, DATA / 2) for other in _ring(data, datas))
+    first = data - data % expert
+    group = range(first, min(first + expert, datas))
+    yield from ((2, other, EXPERT / (expert - 1)) for other in group if other != data)
+    yield from ((3, other, PIPELINE / 2) for other in (pipeline - 1, pipeline + 1) if 0 <= other < pipelines)
+
+
+def _ring(own: int, count: int) -> tuple[int, ...]:
+    """The neighbours in a ring of this many; of two, the other one twice."""
+    return () if count < 2 else ((own - 1) % count, (own + 1) % count)
+
+
+def ranks_of_node(node_rank: int, nodes: int, world: int) -> range:
+    """Slurm's block distribution: consecutive ranks on each node."""
+    each = max(1, math.ceil(world / nodes))
+    return range(node_rank * each, min((node_rank + 1) * each, world))
