@@ -174,7 +174,7 @@ class Failed:
     """The effect is no longer possible."""
 
     why: str
-    never_began: bool = False  # the control plane's job on the node never started
+    never_began: bool = False  # the control plane's job on the node never started, or was cancelled
 
 
 Observation = Done | Todo | Wait | Failed

@@ -53,6 +53,7 @@ OFTEN_UNTIL_STEP = 240
 CHECKPOINT_STEPS_LATER = 150
 """The faults are over by then."""
 WINDOW_STEPS_MAX = 64
+NAN_SECONDS = 15.0
 REBOOT_SECONDS = 20.0
 LATE_SECONDS_MAX = 15.0
 SELF_SECONDS = 1.0
@@ -85,6 +86,7 @@ class Machine:
     broken: bool = False
     broken_at: float = -math.inf
     fails_validation: bool = False
+    computes_wrong: bool = False
     accused_at: float = -math.inf  # when something last happened for which it may be taken out of service
     sequence: int = 0
     sent_at: float = -math.inf
@@ -124,7 +126,7 @@ class Machine:
         return Port("mlx5_0", 1, "InfiniBand", "ACTIVE", "LinkUp", was_active=True)
 
     def repair(self) -> None:
-        self.broken = self.fails_validation = False
+        self.broken = self.fails_validation = self.computes_wrong = False
         self.slow_until = self.nvlink_down_until = 0.0
         self.port_down_since = math.inf
 
@@ -170,6 +172,7 @@ class Gang:
     left_behind: Attempt | None = None  # that they still belong to
     first_step_sent: bool = False
     saved: int = 0  # the last step of which its ranks have announced a checkpoint
+    wrong_in: Attempt | None = None  # the last one that a GPU has spoilt by computing wrong
     over: str = ""  # how it ended, as its user knows
 
     def step(self, now: float) -> int:
@@ -250,6 +253,7 @@ class Cluster:
             if gang.starts_at <= now:
                 self._start(gang, core, now)
             if gang.since < math.inf:
+                self._compute(gang, now)
                 self._announce(gang, now)
 
     def _well(self, name: str, now: float) -> bool:
@@ -353,15 +357,24 @@ class Cluster:
         bad_since = self.bad_since.get((job_id, attempt)) if attempt is not None else None
         return bad_since is not None and bad_since <= step
 
-    def lose_numbers(self, gang: Gang, now: float) -> None:
-        """From this step on the loss is NaN."""
+    def lose_numbers(self, gang: Gang, nodes: Iterable[str], now: float) -> None:
+        """From this step on the loss is NaN, first on these nodes of the gang."""
         if gang.attempt is None or not gang.computes:
             return
-        (restarts, launch), world = gang.attempt, len(gang.seats)
-        anomaly = Anomaly(
-            gang.job_id, restarts, 0, world, AnomalyKind.LOSS_NAN, gang.step(now), now, "nan", launch=launch
-        )
-        self._put(gang.seats[0], msgspec.structs.replace(anomaly, user_id=self._user_id(gang)))
+        (restarts, launch), world, user = gang.attempt, len(gang.seats), self._user_id(gang)
+        for name in nodes:
+            rank, step = gang.seats.index(name), gang.step(now)
+            anomaly = Anomaly(
+                gang.job_id, restarts, rank, world, AnomalyKind.LOSS_NAN, step, now, "nan", launch=launch, user_id=user
+            )
+            self._put(name, anomaly)
+
+    def _compute(self, gang: Gang, now: float) -> None:
+        """What a GPU computes wrong is seen some seconds after the attempt has begun, once."""
+        wrong = [name for name in gang.seats if self.machines[name].computes_wrong]
+        if wrong and gang.wrong_in != gang.attempt and now - gang.since > NAN_SECONDS:
+            gang.wrong_in = gang.attempt
+            self.lose_numbers(gang, wrong, now)
 
     def _put(self, name: str, fact: Fact) -> None:
         if self.machines[name].alive:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.simulate.cluster import FABRIC, Gang, Machine
 from understudy_controlplane.simulate.scenario import DRAINING_XIDS, FATAL_XIDS, Event, Kind
@@ -133,6 +134,12 @@ def _resumes(world: World, _event: Event, machine: Machine) -> None:
     world.invariants.resumed_by_person(machine.name)
 
 
+def _cancels_test(world: World, _event: Event, machine: Machine) -> None:
+    for job in world.slurm.jobs():
+        if job.reservation == f"{NODE_HOLD_PREFIX}{machine.name}":
+            world.slurm.cancel_job(job.job_id)
+
+
 def _asks(verb: Verb) -> Callable[[World, Event, Machine], None]:
     return lambda world, _event, machine: world.ask(verb, machine.name)
 
@@ -157,6 +164,7 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.QUARANTINES: _asks(Verb.QUARANTINE),
     Kind.RELEASES: _asks(Verb.RELEASE),
     Kind.TESTS: _asks(Verb.VALIDATE),
+    Kind.CANCELS_TEST: _cancels_test,
     Kind.RETIRES: _asks(Verb.RETIRE),
 }
 
@@ -194,7 +202,12 @@ def _ranks_stay(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
 
 
 def _loss_nan(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
-    world.cluster.lose_numbers(gang, world.now)
+    world.cluster.lose_numbers(gang, gang.seats[:1], world.now)
+
+
+def _computes_wrong(world: World, _event: Event, gang: Gang, job: SlurmJob) -> None:
+    if job.state == "RUNNING":
+        world.cluster.machines[job.nodes[-1]].computes_wrong = True
 
 
 def _pauses_job(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
@@ -222,6 +235,7 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.RANK_HANGS: _rank_hangs,
     Kind.RANKS_STAY: _ranks_stay,
     Kind.LOSS_NAN: _loss_nan,
+    Kind.COMPUTES_WRONG: _computes_wrong,
     Kind.PAUSES_JOB: _pauses_job,
     Kind.MOVES_JOB: _moves_job,
     Kind.HOLDS_JOB: _holds_job,

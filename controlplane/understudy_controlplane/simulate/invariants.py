@@ -136,7 +136,7 @@ class Invariants:
         self._asked[node] = self._world.now
         if verb is Verb.RELEASE:
             self._vouched_at[node] = self._world.now
-        if verb in (Verb.HOLD, Verb.QUARANTINE, Verb.VALIDATE, Verb.RETIRE):
+        if verb in (Verb.HOLD, Verb.QUARANTINE, Verb.RETIRE):
             self._world.cluster.machines[node].accused_at = self._world.now
 
     def switched(self, verb: Verb) -> None:

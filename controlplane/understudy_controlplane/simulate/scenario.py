@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from itertools import cycle
+from itertools import chain, cycle
 from random import Random
 
 import msgspec
@@ -68,6 +68,7 @@ class Kind(StrEnum):
     FABRIC_STOPS = "fabric stops all gangs"  # they go on after `seconds`
     RANKS_STAY = "ranks of the gang's last node stay behind at its next launch"
     LOSS_NAN = "loss is NaN"
+    COMPUTES_WRONG = "GPU of the gang's last node computes wrong"  # until it is repaired
     VALIDATION_FAILS = "the next validation of the node fails"
     SLURM_AWAY = "slurmctld does not answer"
     SLURM_SLOW = "slurmctld answers slowly"
@@ -85,6 +86,7 @@ class Kind(StrEnum):
     QUARANTINES = "operator reports a fault of the node"
     RELEASES = "operator releases the node"
     TESTS = "operator asks for a test of the node"
+    CANCELS_TEST = "administrator cancels the control plane's job on the node"
     RETIRES = "operator retires the node"
     CANCELS_RECOVERY = "operator cancels the newest recovery"
     PAUSES = "operator pauses the control plane"
@@ -169,7 +171,8 @@ KINDS: tuple[tuple[int, Kind, To], ...] = (
     (3, Kind.RANK_HANGS, To.GANG),
     (1, Kind.FABRIC_STOPS, To.ALL),
     (1, Kind.RANKS_STAY, To.LAUNCHER),
-    (1, Kind.LOSS_NAN, To.GANG),
+    (3, Kind.LOSS_NAN, To.GANG),
+    (2, Kind.COMPUTES_WRONG, To.GANG),
     (2, Kind.VALIDATION_FAILS, To.NODE),
     (3, Kind.SLURM_AWAY, To.ALL),
     (2, Kind.SLURM_SLOW, To.ALL),
@@ -186,7 +189,8 @@ KINDS: tuple[tuple[int, Kind, To], ...] = (
     (2, Kind.HOLDS, To.NODE),
     (2, Kind.QUARANTINES, To.NODE),
     (2, Kind.RELEASES, To.NODE),
-    (1, Kind.TESTS, To.NODE),
+    (2, Kind.TESTS, To.NODE),
+    (1, Kind.CANCELS_TEST, To.NODE),
     (1, Kind.RETIRES, To.NODE),
     (2, Kind.CANCELS_RECOVERY, To.ALL),
     (1, Kind.PAUSES, To.ALL),
@@ -205,22 +209,26 @@ KINDS: tuple[tuple[int, Kind, To], ...] = (
 
 TO_ALL = frozenset(kind for _, kind, to in KINDS if to is To.ALL)
 
-COMPANIONS: dict[Kind, tuple[tuple[float, float, Kind], ...]] = {
+COMPANIONS: dict[Kind, tuple[tuple[float, float, float, Kind], ...]] = {
     Kind.XID: (
-        (0.5, 4, Kind.SLURM_CRASHES),  # which loses the drain
-        (-2, -0.5, Kind.KILLED_BEFORE_EFFECT),
-        (0.5, 5, Kind.DRAINS),  # the administrator has seen it as well
-        (100, 250, Kind.TESTS),  # in its probation
+        (0.15, 0.5, 4, Kind.SLURM_CRASHES),  # which loses the drain
+        (0.2, -2, -0.5, Kind.KILLED_BEFORE_EFFECT),
+        (0.25, 0.5, 5, Kind.DRAINS),  # the administrator has seen it as well
+        (0.15, 100, 250, Kind.TESTS),  # in its probation
     ),
-    Kind.SLOW: ((40, 120, Kind.TESTS),),  # a suspect by then
-    Kind.TESTS: ((0.5, 6, Kind.CANCELS_RECOVERY), (0.5, 6, Kind.DRAINS)),
-    Kind.VALIDATION_FAILS: ((1, 10, Kind.TESTS),),
-    Kind.LOSS_NAN: ((70, 140, Kind.REQUEUES), (150, 200, Kind.LOSS_NAN)),
-    Kind.REQUEUES: ((20, 90, Kind.LOSS_NAN),),
+    Kind.SLOW: ((0.25, 40, 120, Kind.TESTS),),  # a suspect by then
+    Kind.TESTS: (
+        (0.15, 0.5, 6, Kind.CANCELS_RECOVERY),
+        (0.15, 0.5, 6, Kind.DRAINS),
+        (0.3, 1, 8, Kind.CANCELS_TEST),
+        (0.15, 6, 14, Kind.SLURM_CRASHES),  # which brings a reservation back that was deleted
+    ),
+    Kind.VALIDATION_FAILS: ((0.3, 1, 10, Kind.TESTS),),
+    Kind.LOSS_NAN: ((0.5, 65, 140, Kind.REQUEUES),),  # its user has seen it
+    Kind.COMPUTES_WRONG: ((0.6, 65, 140, Kind.REQUEUES),),
+    Kind.REQUEUES: ((0.15, 130, 200, Kind.LOSS_NAN),),
 }
-"""What an event comes with, how many seconds later at least and at most."""
-
-COMPANIONS_SHARE = 0.15
+"""What an event comes with: how often, how many seconds later at least and at most, and what."""
 
 WEIGHTS = [weight for weight, _, _ in KINDS]
 TOGETHER_SECONDS = 6.0
@@ -272,12 +280,14 @@ def _event(random: Random, at: float, earlier: list[Event], nodes: int) -> list[
 
 
 def _companions(random: Random, events: list[Event], nodes: int) -> list[Event]:
-    """Of each of these events, some of those that it often comes with, to the same node or gang."""
+    """Of each of these events, and of their companions, some of those that it often comes with, to the same node or
+    gang.
+    """
     found: list[Event] = []
-    for event in events:
-        for least, most, kind in COMPANIONS.get(event.kind, ()):
+    for event in chain(events, found):  # which grows meanwhile
+        for share, least, most, kind in COMPANIONS.get(event.kind, ()):
             at = round(event.at + random.uniform(least, most), 2)
-            if random.random() < COMPANIONS_SHARE and FAULTS_BEGIN <= at <= faults_end(nodes):
+            if random.random() < share and FAULTS_BEGIN <= at <= faults_end(nodes):
                 found += _make(random, at, kind, "" if kind in TO_ALL else event.subject, nodes)
     return found
 

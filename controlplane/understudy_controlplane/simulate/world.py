@@ -559,8 +559,8 @@ class SlurmLine:
         """How the control plane's job on the node will end."""
         machine = self._world.cluster.machines[request.node]
         if request.name.startswith("understudy-reset"):
-            machine.broken = False
-        fails = machine.broken or machine.fails_validation
+            machine.broken = machine.computes_wrong = False
+        fails = machine.broken or machine.fails_validation or machine.computes_wrong
         machine.fails_validation = False
         if fails:
             machine.accused_at = self._world.now
