@@ -277,6 +277,10 @@ def _slurm_loses_answers(world: World, event: Event) -> None:
     world.line.deaf_until = _until(world, event)
 
 
+def _slurm_refuses(world: World, event: Event) -> None:
+    world.line.refuses_until = _until(world, event)
+
+
 def _slurm_crashes(world: World, _event: Event) -> None:
     world.slurm.crash(world.saved)
     world.invariants.slurm_crashed()
@@ -328,6 +332,7 @@ TO_ALL: dict[Kind, Callable[[World, Event], None]] = {
     Kind.SLURM_AWAY: _slurm_away,
     Kind.SLURM_SLOW: _slurm_slow,
     Kind.SLURM_LOSES_ANSWERS: _slurm_loses_answers,
+    Kind.SLURM_REFUSES: _slurm_refuses,
     Kind.SLURM_CRASHES: _slurm_crashes,
     Kind.KILLED_BEFORE_EFFECT: _killed_at_effect,
     Kind.KILLED_AFTER_EFFECT: _killed_at_effect,

@@ -264,7 +264,7 @@ class Invariants:
         self.errors_excused = False
         if not core.loop.pulse.slurm.error:
             self._drained_unseen.clear()
-        if core.loop.pulse.slurm.error:
+        if core.loop.pulse.slurm.error or self._world.now < self._world.line.refuses_until:
             self._fine_since = math.inf
         else:
             self._fine_since = min(self._fine_since, self._world.now)

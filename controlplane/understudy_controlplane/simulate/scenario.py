@@ -73,6 +73,7 @@ class Kind(StrEnum):
     SLURM_AWAY = "slurmctld does not answer"
     SLURM_SLOW = "slurmctld answers slowly"
     SLURM_LOSES_ANSWERS = "slurmctld does what it is asked and its answers are lost"
+    SLURM_REFUSES = "slurmctld refuses all changes"
     SLURM_CRASHES = "slurmctld crashes and loses the last seconds"
     KILLED_BEFORE_EFFECT = "control plane is killed before its next effect"  # `number`: of effects before that one
     KILLED_AFTER_EFFECT = "control plane is killed after its next effect"
@@ -177,6 +178,7 @@ KINDS: tuple[tuple[int, Kind, To], ...] = (
     (3, Kind.SLURM_AWAY, To.ALL),
     (2, Kind.SLURM_SLOW, To.ALL),
     (3, Kind.SLURM_LOSES_ANSWERS, To.ALL),
+    (1, Kind.SLURM_REFUSES, To.ALL),
     (1, Kind.SLURM_CRASHES, To.ALL),
     (4, Kind.KILLED_BEFORE_EFFECT, To.ALL),
     (4, Kind.KILLED_AFTER_EFFECT, To.ALL),
@@ -316,6 +318,7 @@ SECONDS: dict[Kind, Callable[[Random], float]] = {
     Kind.FABRIC_STOPS: _seconds(1, 150),
     Kind.SLOW: _seconds(60, 200),
     Kind.PORT_DOWN: _or_for_good(_short),
+    Kind.SLURM_REFUSES: _seconds(5, 150),
     Kind.CLOCK_SET: _or_for_good(_short),
 }
 """How long it lasts; others last up to a minute."""
@@ -326,8 +329,8 @@ NUMBERS: dict[Kind, Callable[[Random], int]] = {
     Kind.XIDS_AT_ONCE: lambda random: random.randint(2, 8),
     Kind.RACK_DIES: lambda random: random.randint(2, 6),
     Kind.SUBMITS: lambda random: random.randint(1, 3),
-    Kind.KILLED_BEFORE_EFFECT: lambda random: random.choice((0, 0, random.randint(1, 9))),
-    Kind.KILLED_AFTER_EFFECT: lambda random: random.choice((0, 0, random.randint(1, 9))),
+    Kind.KILLED_BEFORE_EFFECT: lambda random: random.choice((0, random.randint(1, 12))),
+    Kind.KILLED_AFTER_EFFECT: lambda random: random.choice((0, random.randint(1, 12))),
     Kind.KILLED_AT_COMMIT: lambda random: random.randint(1, 30),
     Kind.SLOW: lambda random: random.choice((0, 1)),
     Kind.CLOCK_SET: lambda random: random.choice(CLOCK_JUMPS),
@@ -362,6 +365,7 @@ LASTING = frozenset(
         Kind.SLURM_AWAY,
         Kind.SLURM_SLOW,
         Kind.SLURM_LOSES_ANSWERS,
+        Kind.SLURM_REFUSES,
         Kind.KILLED_BEFORE_EFFECT,
         Kind.KILLED_AFTER_EFFECT,
         Kind.KILLED_AT_COMMIT,

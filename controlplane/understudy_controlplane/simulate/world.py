@@ -485,7 +485,7 @@ class SlurmLine:
     def __init__(self, world: World) -> None:
         self._world = world
         self._slurm = world.slurm
-        self.away_until = self.slow_until = self.deaf_until = 0.0
+        self.away_until = self.slow_until = self.deaf_until = self.refuses_until = 0.0
         self.kill: Event | None = None
         self._cache: dict[str, Any] = {}
         self._cached_at = (-1.0, -1)
@@ -535,6 +535,8 @@ class SlurmLine:
         if name == "submit_job":
             self._prepare(arguments[0])
         try:
+            if world.now < self.refuses_until:
+                raise SlurmError("Access/permission denied")
             getattr(self._slurm, name)(*arguments)
             world.narrate(f"Slurm: {effect}")
         except SlurmError as error:
