@@ -205,9 +205,9 @@ def _loss_nan(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
     world.cluster.lose_numbers(gang, gang.seats[:1], world.now)
 
 
-def _computes_wrong(world: World, _event: Event, gang: Gang, job: SlurmJob) -> None:
-    if job.state == "RUNNING":
-        world.cluster.machines[job.nodes[-1]].computes_wrong = True
+def _computes_wrong(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    if gang.attempt is not None:
+        world.cluster.machines[gang.seats[-1]].computes_wrong = True
 
 
 def _pauses_job(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:

@@ -318,7 +318,7 @@ SECONDS: dict[Kind, Callable[[Random], float]] = {
     Kind.FABRIC_STOPS: _seconds(1, 150),
     Kind.SLOW: _seconds(60, 200),
     Kind.PORT_DOWN: _or_for_good(_short),
-    Kind.SLURM_REFUSES: _seconds(5, 150),
+    Kind.SLURM_REFUSES: _seconds(5, 55),
     Kind.CLOCK_SET: _or_for_good(_short),
 }
 """How long it lasts; others last up to a minute."""

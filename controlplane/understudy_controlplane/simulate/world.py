@@ -535,9 +535,7 @@ class SlurmLine:
         if name == "submit_job":
             self._prepare(arguments[0])
         try:
-            if world.now < self.refuses_until:
-                raise SlurmError("Access/permission denied")
-            getattr(self._slurm, name)(*arguments)
+            self._change(name, arguments)
             world.narrate(f"Slurm: {effect}")
         except SlurmError as error:
             world.narrate(f"Slurm refuses {effect}: {error}")
@@ -550,6 +548,11 @@ class SlurmLine:
             raise Killed(kill.seconds)
         if world.now < self.deaf_until:
             raise SlurmUnavailable("the answer is lost")
+
+    def _change(self, name: str, arguments: tuple[Any, ...]) -> None:
+        if self._world.now < self.refuses_until:
+            raise SlurmError("Access/permission denied")
+        getattr(self._slurm, name)(*arguments)
 
     def _kill_now(self) -> Event | None:
         if self.kill is None or not self.kill.number:
