@@ -266,7 +266,9 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         )
     )
     app.include_router(mode_router(ModeDependencies(admission, stores.fleet, current, clock, loop.wake)))
-    app.include_router(spare_requests_router(SpareDependencies(admission, stores.fleet, current, clock, loop.wake)))
+    app.include_router(
+        spare_requests_router(SpareDependencies(admission, stores.fleet, current, clock, loop.pulse, loop.wake))
+    )
     app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock)))
 
     sessions = Sessions(known, tokens, clock, current)

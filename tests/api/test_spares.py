@@ -11,7 +11,9 @@ from fastapi.testclient import TestClient
 
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.operator import Verb
 
 
 @pytest.fixture
@@ -59,9 +61,63 @@ def test_a_smaller_number_replaces_no_spare_until_the_configured_one_holds_again
     assert (shown(rehearsal)["wanted"], shown(rehearsal)["set_by"]) == (3, "")
 
 
+def choose(rehearsal: Rehearsal, node: str, verb: str, role: Role = Role.OPERATOR, **body: Any) -> Any:
+    client = TestClient(rehearsal.control_plane.app, headers=bearer(role))
+    return client.post(f"/v1/spares/{node}/{verb}", json={"reason": "a demonstration", **body})
+
+
+def test_a_node_that_is_added_joins_the_pool_besides_those_of_its_size_and_again_after_a_gang_had_it(
+    rehearsal: Rehearsal,
+) -> None:
+    rehearsal.run(1)
+    answer = choose(rehearsal, "n5", "add").json()
+    assert (answer["verb"], answer["outcome"]) == ("spare-add", "will_act")
+    assert answer["why"] == "it joins the pool as soon as it is healthy and no job uses it"
+    rehearsal.run_until(lambda: rehearsal.pool() == ["n5", "n6", "n7", "n8"])
+    rehearsal.restart_control_plane()
+    rehearsal.run(1)
+    assert (shown(rehearsal)["wanted"], shown(rehearsal)["added"]) == (3, ["n5"])
+    rehearsal.fail("n2")
+    rehearsal.run_until(rehearsal.ended)
+    assert "n5" in rehearsal.gang_nodes()
+    rehearsal.fake.cancel(rehearsal.gang)
+    rehearsal.run_until(lambda: "n5" in rehearsal.pool())
+
+
+def test_a_spare_that_is_removed_leaves_the_pool_is_replaced_and_stays_out(rehearsal: Rehearsal) -> None:
+    rehearsal.run(1)
+    answer = choose(rehearsal, "n8", "remove", for_seconds=60).json()
+    assert answer["why"] == "it leaves the pool; another node replaces it where one is idle"
+    rehearsal.run_until(lambda: rehearsal.pool() == ["n5", "n6", "n7"])
+    rehearsal.run(5)
+    assert shown(rehearsal)["removed"] == ["n8"]
+    rehearsal.fail("n2")
+    rehearsal.run_until(rehearsal.ended)
+    rehearsal.run(5)
+    assert len(rehearsal.pool()) == 2, "it does not fill the gap"
+    rehearsal.run_until(lambda: "n8" in rehearsal.pool())
+    for verb in ("add", "remove", "forget"):
+        assert choose(rehearsal, "n1", verb).status_code == 202
+    rehearsal.run(1)
+    assert (shown(rehearsal)["added"], shown(rehearsal)["removed"]) == ([], []), "the newest request counts"
+
+
+def test_a_hold_of_a_node_ends_in_time_also_where_a_choice_about_it_came_later(rehearsal: Rehearsal) -> None:
+    stores, now = rehearsal.control_plane.stores, rehearsal.clock.now()
+    stores.repairs.ask_audited(Verb.HOLD, AuditEntry.on_host("a", now, Verb.HOLD.value, "n8", "cables"), now + 1)
+    stores.fleet.choose_spare(AuditEntry.on_host("a", now, Verb.SPARE_ADD.value, "n8", "a test"), None)
+    assert list(stores.repairs.ended_holds(now + 2)) == ["n8"]
+
+
 def test_what_makes_no_sense_is_refused(rehearsal: Rehearsal) -> None:
     assert ask(rehearsal, size=-1).status_code == 400
     assert ask(rehearsal, size=1, reason=" ").status_code == 422
     assert ask(rehearsal, Role.VIEWER, size=1).status_code == 403
     assert ask(rehearsal, size=9, dry_run=True).json()["request"] is None
     assert shown(rehearsal)["wanted"] == 3
+    assert choose(rehearsal, "n99", "remove").status_code == 404
+    assert choose(rehearsal, "n8", "remove", reason=" ").status_code == 422
+    assert choose(rehearsal, "n8", "remove", Role.VIEWER).status_code == 403
+    assert choose(rehearsal, "n8", "remove", dry_run=True).json()["request"] is None
+    rehearsal.run(1)
+    assert shown(rehearsal)["removed"] == []

@@ -33,7 +33,7 @@ STORED: list[dict[str, Any]] = json.loads(
 """With the names that migration 0014 gives them (`test_migrations`)."""
 
 
-LATER_KINDS = {RecoveryKind.PAGE}
+LATER_KINDS = {RecoveryKind.PAGE, RecoveryKind.LEAVE_POOL}
 
 LATER = {"requested", "excluded", "allowed"}
 """Fields that plans of release 0.1 did not have."""

@@ -22,6 +22,7 @@ from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     FillPoolPlan,
+    LeavePoolPlan,
     PoolSwapPlan,
     Recovery,
     RecoveryKind,
@@ -145,7 +146,7 @@ def recovery_record(deps: ReadDependencies, recovery: Recovery) -> Record:
         "job": job._asdict() if job else None,
         "restart_count": plan.restart_count if isinstance(plan, SwapPlan | ReleaseJobPlan) else 0,
         "nodes": list(plan.nodes),
-        "spares": list(plan.spares) if isinstance(plan, PoolSwapPlan | FillPoolPlan) else [],
+        "spares": list(plan.spares) if isinstance(plan, PoolSwapPlan | FillPoolPlan | LeavePoolPlan) else [],
         "seats": list(plan.seats) if isinstance(plan, PoolSwapPlan) else [],
         "fault_at": recovery.fault_at,
         "detected_at": recovery.detected_at,

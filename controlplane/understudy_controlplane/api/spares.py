@@ -13,22 +13,29 @@ from msgspec import Meta
 
 from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.access.admission import Admission
-from understudy_controlplane.api.dependencies import ReadDependencies
-from understudy_controlplane.api.operator_requests import RequestBody, accepted, log_audited, not_ready
+from understudy_controlplane.api.dependencies import NodeName, ReadDependencies
+from understudy_controlplane.api.operator_requests import RequestBody, Seconds, accepted, log_audited, not_ready
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
+from understudy_controlplane.config import Mode
 from understudy_controlplane.config.current import CurrentConfig
+from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
+from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.fleet import FleetStore
 
 
 class SizeBody(RequestBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
     size: Annotated[int, Meta(ge=0, le=100_000)] | None = None  # None: as configured
+
+
+class ChoiceBody(RequestBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    for_seconds: Seconds | None = None  # None: until another request about the node
 
 
 class Reservation(msgspec.Struct, frozen=True):
@@ -44,6 +51,8 @@ class Spares(msgspec.Struct, frozen=True):
     configured: int
     set_by: str  # who has set another number than the configured one, and why; empty: no one
     held: list[str]
+    added: list[str]  # by operators: in the pool whenever no job uses them
+    removed: list[str]  # by operators: never in the pool
     reservations: list[Reservation]
 
 
@@ -53,6 +62,7 @@ class SpareDependencies:
     fleet: FleetStore
     current: CurrentConfig
     clock: Clock
+    pulse: Pulse
     wake_loop: Callable[[], None]
 
 
@@ -73,8 +83,13 @@ def _spares(deps: ReadDependencies) -> Spares | Response:
         return not_ready()
     size = deps.stores.fleet.spares_size()
     held = sorted(node.name for node in snapshot.nodes.values() if node.is_spare)
+    added, removed = _chosen(snapshot, True), _chosen(snapshot, False)
     wanted = policy.count if size.count is None else size.count
-    return Spares(wanted, policy.count, size.reason, held, _reservations(snapshot, policy.reservation))
+    return Spares(wanted, policy.count, size.reason, held, added, removed, _reservations(snapshot, policy.reservation))
+
+
+def _chosen(snapshot: Snapshot, wanted: bool) -> list[str]:
+    return sorted((name for name, chosen in snapshot.spare_choices.items() if chosen is wanted), key=natural)
 
 
 def _reservations(snapshot: Snapshot, pool: str) -> list[Reservation]:
@@ -98,6 +113,21 @@ def spare_requests_router(deps: SpareDependencies) -> APIRouter:
         """
         return await _set_size(deps, request)
 
+    @router.post("/v1/spares/{node}/add", status_code=202)
+    async def add(node: NodeName, request: Request) -> Response:
+        """Have a node in the pool whenever no job uses it, besides those that the control plane chooses."""
+        return await _choose(deps, request, node, Verb.SPARE_ADD)
+
+    @router.post("/v1/spares/{node}/remove", status_code=202)
+    async def remove(node: NodeName, request: Request) -> Response:
+        """Take a node out of the pool, and keep it out."""
+        return await _choose(deps, request, node, Verb.SPARE_REMOVE)
+
+    @router.post("/v1/spares/{node}/forget", status_code=202)
+    async def forget(node: NodeName, request: Request) -> Response:
+        """Let the control plane choose again whether a node is in the pool."""
+        return await _choose(deps, request, node, Verb.SPARE_FORGET)
+
     return router
 
 
@@ -111,7 +141,7 @@ async def _set_size(deps: SpareDependencies, request: Request) -> Response:
         return refuse(422, "reason must not be empty", "give a reason that the next operator understands")
     configured = deps.current.config.spares.count
     words = f"{configured if body.size is None else body.size} spares are wanted"
-    prospect = Prospect(Outcome.WILL_ACT, f"{words}; none leaves the pool for that")
+    prospect = _prospect(deps, f"{words}; none leaves the pool for that")
     number = None
     if not body.dry_run:
         before = await asyncio.to_thread(deps.fleet.spares_size)
@@ -121,3 +151,47 @@ async def _set_size(deps: SpareDependencies, request: Request) -> Response:
         log_audited(entry)
         deps.wake_loop()
     return accepted(number, "fleet", Verb.SPARES_SIZE, prospect)
+
+
+async def _choose(deps: SpareDependencies, request: Request, node: str, verb: Verb) -> Response:
+    identity = await deps.admission.admit(request, Permission.OPERATE)
+    try:
+        body = msgspec.json.decode(await request.body(), type=ChoiceBody)
+    except NOT_UNDERSTOOD as error:
+        return refuse(400, f"the request cannot be read: {error}", 'send {"reason": "…"}')
+    if not body.reason.strip():
+        return refuse(422, "reason must not be empty", "give a reason that the next operator understands")
+    snapshot = deps.pulse.snapshot
+    if snapshot is None:
+        return not_ready()
+    if node not in snapshot.nodes:
+        return refuse(404, f"node {node} is not known", "GET /v1/nodes lists the nodes")
+    is_spare, number = snapshot.nodes[node].is_spare, None
+    if not body.dry_run:
+        now = deps.clock.now()
+        until = None if body.for_seconds is None else now + body.for_seconds
+        entry = AuditEntry.of_request(identity, now, verb.value, node, body.reason)
+        entry = replace(entry, before={"spare": is_spare}, after={"requested": verb.value, "until": until})
+        number = await asyncio.to_thread(deps.fleet.choose_spare, entry, until)
+        log_audited(entry)
+        deps.wake_loop()
+    return accepted(number, node, verb, _prospect(deps, CHOSEN[verb, is_spare]))
+
+
+CHOSEN = {
+    (Verb.SPARE_ADD, True): "it is in the pool, and stays there",
+    (Verb.SPARE_ADD, False): "it joins the pool as soon as it is healthy and no job uses it",
+    (Verb.SPARE_REMOVE, True): "it leaves the pool; another node replaces it where one is idle",
+    (Verb.SPARE_REMOVE, False): "it does not join the pool",
+    (Verb.SPARE_FORGET, True): "it stays in the pool until a gang takes it",
+    (Verb.SPARE_FORGET, False): "it joins the pool when spares are missing",
+}
+"""What comes of a request, by whether the node is a spare now."""
+
+
+def _prospect(deps: SpareDependencies, words: str) -> Prospect:
+    snapshot = deps.pulse.snapshot
+    if snapshot is not None and snapshot.mode is Mode.OBSERVE:
+        why = f'recorded: once the control plane acts (now mode = "observe"), {words}'
+        return Prospect(Outcome.OBSERVE_ONLY, why)
+    return Prospect(Outcome.WILL_ACT, words)

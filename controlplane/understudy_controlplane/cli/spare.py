@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.durations import DURATION
 from understudy_controlplane.cli.listing import print_item, print_items
-from understudy_controlplane.cli.node import node_listing
+from understudy_controlplane.cli.node import HOSTS_HELP, hosts_argument, names_of, node_listing
 from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
@@ -49,3 +50,42 @@ def size(client: Client, as_json: bool, size: int, **options: Unpack[Options]) -
 def size_as_configured(client: Client, as_json: bool, **options: Unpack[Options]) -> None:
     """Hold as many spares as the configuration asks for again."""
     send(client, as_json, Requests(["/v1/spares/size"], **options))
+
+
+for_option = click.option(
+    "--for", "for_seconds", type=DURATION, help="For this time, such as 4h; then the control plane chooses again."
+)
+
+
+@spare.command(
+    "add",
+    help="Have nodes in the pool whenever no job uses them, besides those that the control plane chooses. "
+    + HOSTS_HELP,
+)
+@hosts_argument
+@request_options
+@for_option
+@connected
+def add(client: Client, as_json: bool, hosts: str, **options: Unpack[Options]) -> None:
+    _choose(client, as_json, hosts, "add", **options)
+
+
+@spare.command("remove", help=f"Take nodes out of the pool, and keep them out. {HOSTS_HELP}")
+@hosts_argument
+@request_options
+@for_option
+@connected
+def remove(client: Client, as_json: bool, hosts: str, **options: Unpack[Options]) -> None:
+    _choose(client, as_json, hosts, "remove", **options)
+
+
+@spare.command("forget", help=f"Let the control plane choose again whether these nodes are in the pool. {HOSTS_HELP}")
+@hosts_argument
+@request_options
+@connected
+def forget(client: Client, as_json: bool, hosts: str, **options: Unpack[Options]) -> None:
+    _choose(client, as_json, hosts, "forget", **options)
+
+
+def _choose(client: Client, as_json: bool, hosts: str, verb: str, **options: Unpack[Options]) -> None:
+    send(client, as_json, Requests([f"/v1/spares/{name}/{verb}" for name in names_of(hosts)], **options))

@@ -11,7 +11,7 @@ from understudy_controlplane.decide.approvals import await_approval
 from understudy_controlplane.decide.condemnation import condemnations
 from understudy_controlplane.decide.job_moves import moves_asked
 from understudy_controlplane.decide.pages import held_back, left_by_slurm, page, unheard
-from understudy_controlplane.decide.pool import fill_pool, pool_short
+from understudy_controlplane.decide.pool import change_pool, pool_changes
 from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, release
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import SIGNAL_PRIORITY, Row, look_up, row_without_node
@@ -35,7 +35,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     condemned = [one.finding for one in entered if CARRIED_OUT_BY[one.row.action] is condemnations]
     nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)
     current = Round(snapshot, config).with_condemned(nodes)
-    entered += _of_no_node(pool_short(current))
+    entered += _of_no_node(pool_changes(current))
     decisions: list[Decision] = []
     for carry_out in dict.fromkeys(CARRIED_OUT_BY.values()):
         decisions += carry_out(current, [one for one in entered if CARRIED_OUT_BY[one.row.action] is carry_out])
@@ -138,7 +138,8 @@ CARRIED_OUT_BY: Mapping[Action, Callable[[Round, Sequence[Entered]], list[Decisi
     Action.RESTART_GANG: condemnations,
     Action.OPEN_BREAKER: condemnations,
     Action.RELEASE_JOB: release,
-    Action.FILL_POOL: fill_pool,
+    Action.FILL_POOL: change_pool,
+    Action.LEAVE_POOL: change_pool,
     Action.PAGE: page,
 }
 """The function that carries the action of a row out: it gets all findings that entered such rows, asks the guards and

@@ -17,6 +17,7 @@ from understudy_controlplane.fleet.recovery import (
     SEATS_PREFIX,
     AllocationSwapPlan,
     FillPoolPlan,
+    LeavePoolPlan,
     LetGoPlan,
     ManualRepairPlan,
     PoolSwapPlan,
@@ -383,3 +384,7 @@ def let_go_plan(node: NodeView, under_way: Recovery | None) -> LetGoPlan:
 
 def fill_pool_plan(wanted: Sequence[str]) -> FillPoolPlan:
     return FillPoolPlan(steps=(StepName.FILL_POOL,), spares=tuple(wanted))
+
+
+def leave_pool_plan(leaving: Sequence[str]) -> LeavePoolPlan:
+    return LeavePoolPlan(steps=(StepName.TAKE_SPARES,), spares=tuple(leaving))

@@ -1,4 +1,4 @@
-"""The pool of spares: nodes join it when it holds fewer than wanted."""
+"""The pool of spares: nodes join it when it holds fewer than wanted, or an operator adds them; others leave it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.recovery import FillPoolPlan, Recovery, StepName, StepStatus
+from understudy_controlplane.fleet.recovery import FillPoolPlan, LeavePoolPlan, Recovery, StepName, StepStatus
 from understudy_controlplane.fleet.slurm import POOL_USER
 
 
-def pool_short(current: Round) -> Iterator[Finding]:
+def pool_changes(current: Round) -> Iterator[Finding]:
     snapshot, config = current.snapshot, current.config
-    if spares.wanted(snapshot, config.spares) == 0 or any(_changes_pool(recovery) for recovery in snapshot.recoveries):
+    is_used = spares.wanted(snapshot, config.spares) or snapshot.spare_choices
+    if not is_used or any(_changes_pool(recovery) for recovery in snapshot.recoveries):
         return
     bad = current.condemned | {name for one in snapshot.recoveries for name in one.plan.claimed}
     pool = snapshot.reservations.get(config.spares.reservation)
@@ -24,18 +25,22 @@ def pool_short(current: Round) -> Iterator[Finding]:
         users = ", ".join(pool.users)
         words = f"reservation {pool.name} is another user's (users {users}): there is no spare pool"
         yield Finding(Signal.POOL_SHORT, "pool.foreign", "", snapshot.now, words)
+    elif leaving := spares.leaving_pool(snapshot):
+        words = f"{', '.join(leaving)} should leave the spare pool"
+        evidence = Evidence({"leaving": [*leaving]})
+        yield Finding(Signal.SPARE_REMOVED, "pool.removed", "", snapshot.now, words, evidence, nodes=leaving)
     elif wanted := spares.joining_pool(snapshot, set(bad), config):
         words = f"{', '.join(wanted)} should join the spare pool"
         evidence = Evidence({"joining": [*wanted]})
         yield Finding(Signal.POOL_SHORT, "pool.short", "", snapshot.now, words, evidence, nodes=wanted)
 
 
-def fill_pool(current: Round, entered: Sequence[Entered]) -> list[Decision]:
+def change_pool(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     """Only in a round in which nothing else acts: a swap takes spares."""
-    return [_fill(current, *one) for one in entered if not current.acting]
+    return [_change(current, *one) for one in entered if not current.acting]
 
 
-def _fill(current: Round, row: Row, finding: Finding) -> Decision:
+def _change(current: Round, row: Row, finding: Finding) -> Decision:
     objection = guards.object_to_any(current.snapshot)
     if objection is not None and finding.nodes:
         return guards.held_back(row, finding, objection)
@@ -47,12 +52,16 @@ def _fill(current: Round, row: Row, finding: Finding) -> Decision:
         reason=f"{finding.summary}: {row.why}" if finding.nodes else finding.summary,
         finding=finding,
         evidence=finding.evidence,
-        plan=plans.fill_pool_plan(finding.nodes) if finding.nodes else None,
+        plan=_plan(row, finding.nodes) if finding.nodes else None,
     )
+
+
+def _plan(row: Row, nodes: Sequence[str]) -> FillPoolPlan | LeavePoolPlan:
+    return plans.leave_pool_plan(nodes) if row.action is Action.LEAVE_POOL else plans.fill_pool_plan(nodes)
 
 
 def _changes_pool(recovery: Recovery) -> bool:
     """It fills the pool, or has yet to take a spare out of it."""
     steps = (recovery.step(StepName.TAKE_SPARES), recovery.step(StepName.FILL_POOL))
     left = any(step is not None and step.status is not StepStatus.DONE for step in steps)
-    return isinstance(recovery.plan, FillPoolPlan) or left
+    return isinstance(recovery.plan, FillPoolPlan | LeavePoolPlan) or left

@@ -15,6 +15,7 @@ from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
     FillPoolPlan,
+    LeavePoolPlan,
     PoolSwapPlan,
     Recovery,
     RecoveryKind,
@@ -62,7 +63,11 @@ def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
     fit = [
         name
         for name, node in snapshot.nodes.items()
-        if node.is_spare and name not in taken and _fit(node, snapshot, config) and not snapshot.holders_of(name)
+        if node.is_spare
+        and name not in taken
+        and _fit(node, snapshot, config)
+        and not snapshot.holders_of(name)
+        and snapshot.spare_choices.get(name) is not False
     ]
     return _best_first(snapshot, fit, config)
 
@@ -86,7 +91,7 @@ def standing_of(snapshot: Snapshot, config: Config) -> Callable[[str], tuple[boo
 def _promised(recovery: Recovery) -> tuple[str, ...]:
     """Spares that a gang or the pool is about to get."""
     match recovery.plan:
-        case PoolSwapPlan(spares=spares) | FillPoolPlan(spares=spares):
+        case PoolSwapPlan(spares=spares) | FillPoolPlan(spares=spares) | LeavePoolPlan(spares=spares):
             return spares
         case ReturnPlan(nodes=nodes, steps=steps) if StepName.FILL_POOL in steps:
             return nodes
@@ -117,19 +122,31 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
 
     A spare that is merely silent or suspect counts as held: it comes back by itself, and the pool would only grow.
 
-    Only idle nodes join: those on probation first, then last by name first, so that the pool stays together; lemons
-    when there is no other node.
+    Only idle nodes join: all that operators add, and of the others as many as are missing. Of these those on probation
+    first, then last by name first, so that the pool stays together; lemons when there is no other node.
     """
-    policy = config.spares
-    missing = wanted(snapshot, policy) - _held(snapshot)
-    if missing <= 0 or still_gathering(snapshot):
+    policy, choices = config.spares, snapshot.spare_choices
+    short = wanted(snapshot, policy) - _held(snapshot)
+    if (short <= 0 and True not in choices.values()) or still_gathering(snapshot):
         return ()
-    idle = [
-        name for name in _unused(snapshot, config) if name not in bad and _is_in(snapshot.nodes[name], policy.partition)
-    ]
+    idle = [name for name in _unused(snapshot, config) if name not in bad]
+    added = sorted((name for name in idle if choices.get(name)), key=natural)
+    missing = short - len(added)
+    if missing <= 0:
+        return tuple(added)
+    others = [name for name in idle if name not in choices and _is_in(snapshot.nodes[name], policy.partition)]
     known = lemons(snapshot, config.lemon)
-    best_last = sorted(idle, key=lambda name: (name not in known, _on_probation(snapshot, name), natural(name)))
-    return tuple(best_last[-missing:])
+    best_last = sorted(others, key=lambda name: (name not in known, _on_probation(snapshot, name), natural(name)))
+    return (*best_last[-missing:], *added)
+
+
+def leaving_pool(snapshot: Snapshot) -> tuple[str, ...]:
+    """Spares that operators remove, and that no gang is about to get."""
+    promised = {name for one in snapshot.recoveries for name in _promised(one)}
+    removed = (name for name, chosen in snapshot.spare_choices.items() if not chosen and name not in promised)
+    return tuple(
+        sorted((name for name in removed if name in snapshot.nodes and snapshot.nodes[name].is_spare), key=natural)
+    )
 
 
 def idle_nodes(snapshot: Snapshot, config: Config) -> list[str]:
@@ -168,7 +185,10 @@ def takes_into_pool(snapshot: Snapshot, node: NodeView, policy: Spares) -> bool:
     pool = snapshot.reservations.get(policy.reservation)
     owned = pool is None or pool.made_for(POOL_USER)
     busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
-    return wanted(snapshot, policy) > _held(snapshot) and owned and not busy and _is_in(node, policy.partition)
+    chosen = snapshot.spare_choices.get(node.name)
+    if chosen is None:
+        chosen = wanted(snapshot, policy) > _held(snapshot) and _is_in(node, policy.partition)
+    return chosen and owned and not busy
 
 
 def _is_in(node: NodeView, partition: str) -> bool:

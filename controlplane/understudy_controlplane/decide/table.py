@@ -110,6 +110,8 @@ TABLE: tuple[Row, ...] = (
         "the cause lies outside these nodes, so none of them is condemned for it; a person looks"),
     Row(80, (), (Signal.POOL_SHORT,), None, Action.FILL_POOL,
         "fewer spares are held than wanted"),
+    Row(81, (), (Signal.SPARE_REMOVED,), None, Action.LEAVE_POOL,
+        "an operator wants it for something else"),
     Row(90, (), (Signal.JOB_HELD,), None, Action.RELEASE_JOB,
         "Understudy's Prolog delayed it, so the control plane releases it"),
     Row(91, (), (Signal.EXCLUSION_LEFT,), None, Action.RELEASE_JOB,

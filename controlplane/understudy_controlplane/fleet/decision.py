@@ -21,6 +21,7 @@ class Action(StrEnum):
     MOVE_GANG = "move_gang"  # the node is out of service already; the gang on it is not safe yet
     RESTART_GANG = "restart_gang"  # it hangs; no node is taken out of service for that
     FILL_POOL = "fill_pool"
+    LEAVE_POOL = "leave_pool"
     RELEASE_JOB = "release_job"  # Understudy's Prolog kept it off a node, and Slurm holds it for that
     REPAIR = "repair"  # try the next rung of the repair ladder
     VALIDATE = "validate"  # test the node before it returns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,11 +34,18 @@ class Verb(StrEnum):
     RESUME_JOB = "resume-job"
     MOVE_JOB = "move-job"  # its gang leaves nodes that stay in service
     SPARES_SIZE = "spares-size"  # how many spares the pool is to hold
+    SPARE_ADD = "spare-add"  # a node is in the pool whenever no job uses it
+    SPARE_REMOVE = "spare-remove"  # a node is never in the pool
+    SPARE_FORGET = "spare-forget"  # the control plane chooses again whether a node is in the pool
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 
 NODE_VERBS = (Verb.HOLD, Verb.QUARANTINE, Verb.RELEASE, Verb.RETIRE, Verb.VALIDATE, Verb.BURN_IN)
 """About one node. A decision of the loop answers such a request."""
+
+
+SPARE_CHOICES: Mapping[Verb, bool | None] = {Verb.SPARE_ADD: True, Verb.SPARE_REMOVE: False, Verb.SPARE_FORGET: None}
+"""Whether the node is to be in the pool; None: the control plane chooses."""
 
 
 class Outcome(StrEnum):

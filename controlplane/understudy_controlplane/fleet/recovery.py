@@ -32,6 +32,7 @@ class RecoveryKind(StrEnum):
     ALLOCATION_SWAP = "allocation"  # the gang's launcher moves it to a spare of its allocation
     QUARANTINE = "quarantine"  # nodes leave service; no managed gang is moved
     FILL_POOL = "fill_pool"  # nodes join the spare pool
+    LEAVE_POOL = "leave_pool"  # nodes leave the spare pool
     RELEASE_JOB = "release_job"  # a job that Understudy's Prolog kept off a node starts elsewhere
     REPAIR = "repair"  # a rung of the repair ladder is tried on a node
     VALIDATE = "validate"  # a node is tested before it returns
@@ -177,6 +178,15 @@ class FillPoolPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.FILL_PO
         return self.spares
 
 
+class LeavePoolPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.LEAVE_POOL.value):
+    kind: ClassVar[RecoveryKind] = RecoveryKind.LEAVE_POOL
+    spares: tuple[str, ...]
+
+    @property
+    def claimed(self) -> tuple[str, ...]:
+        return self.spares
+
+
 class ReleaseJobPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RELEASE_JOB.value):
     kind: ClassVar[RecoveryKind] = RecoveryKind.RELEASE_JOB
     job: JobKey
@@ -239,6 +249,7 @@ Plan = (
     | AllocationSwapPlan
     | QuarantinePlan
     | FillPoolPlan
+    | LeavePoolPlan
     | ReleaseJobPlan
     | RepairPlan
     | ValidationPlan

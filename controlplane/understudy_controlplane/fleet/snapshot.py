@@ -82,6 +82,8 @@ class Snapshot:
     """Jobs for which the control plane begins nothing, and by whom and why."""
     moves: Mapping[JobKey, MoveRequest] = field(default_factory=dict)  # that operators ask for
     spares_wanted: int | None = None  # by an operator; None: as many as configured
+    spare_choices: Mapping[str, bool] = field(default_factory=dict)
+    """Node → whether an operator wants it in the spare pool. The control plane chooses the others."""
     breaker: str = ""  # why the circuit breaker is open; empty: it is closed
     breaker_reset_at: float = 0.0  # when a person last closed it
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process

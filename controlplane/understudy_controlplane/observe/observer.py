@@ -155,6 +155,7 @@ class Observer:
             },
             moves=self._moves(jobs),
             spares_wanted=stores.fleet.spares_size().count,
+            spare_choices=stores.fleet.spare_choices(now),
             breaker=breaker.reason,
             breaker_reset_at=breaker.reset_at,
             domains=self._domains(topology),

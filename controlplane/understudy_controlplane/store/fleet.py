@@ -11,7 +11,7 @@ from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, checkpoint_folders
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
-from understudy_controlplane.fleet.operator import ModeLimit, Pause, SparesSize, Verb
+from understudy_controlplane.fleet.operator import SPARE_CHOICES, ModeLimit, Pause, SparesSize, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
@@ -68,6 +68,11 @@ _LAST_SWITCH = _last(_SWITCHES)
 _LAST_MODE = _last([*_MODES, Verb.MODE_CONFIGURED.value])
 
 _LAST_SIZE = _last([Verb.SPARES_SIZE.value])
+_SPARE_CHOICES = (
+    select(tables.operator_intent)
+    .where(tables.operator_intent.c.verb.in_([verb.value for verb in SPARE_CHOICES]))
+    .order_by(tables.operator_intent.c.id)
+)
 
 
 class FleetStore:
@@ -271,6 +276,28 @@ class FleetStore:
         values = {"at": at, "verb": entry.action, "reason": entry.reason, "by": entry.who, "detail": {"size": count}}
         with self._engine.begin() as connection:
             number: int = connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
+            append(connection, entry)
+        return number
+
+    def spare_choices(self, now: float) -> dict[str, bool]:
+        """Node → whether an operator wants it in the spare pool, where that holds now."""
+        chosen: dict[str, bool] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(_SPARE_CHOICES):
+                chosen.pop(row.subject, None)
+                choice = SPARE_CHOICES[Verb(row.verb)]
+                if choice is not None and (row.until is None or row.until > now):
+                    chosen[row.subject] = choice
+        return chosen
+
+    def choose_spare(self, entry: AuditEntry, until: float | None) -> int:
+        """The number of the request."""
+        table = tables.operator_intent
+        values = {"at": entry.at, "verb": entry.action, "reason": entry.reason, "by": entry.who}
+        more = {"subject": entry.subject, "until": until, "answered_at": entry.at}
+        with self._engine.begin() as connection:
+            query = insert(table).values(**values, **more).returning(table.c.id)
+            number: int = connection.execute(query).scalar_one()
             append(connection, entry)
         return number
 

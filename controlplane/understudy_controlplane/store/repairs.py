@@ -58,7 +58,11 @@ _NEWER = _INTENT.alias()
 _ENDED_HOLDS = select(_INTENT).where(
     _INTENT.c.verb == Verb.HOLD.value,
     _INTENT.c.until <= bindparam("now"),
-    ~exists().where(_NEWER.c.subject == _INTENT.c.subject, _NEWER.c.id > _INTENT.c.id),
+    ~exists().where(
+        _NEWER.c.subject == _INTENT.c.subject,
+        _NEWER.c.id > _INTENT.c.id,
+        _NEWER.c.verb.in_([verb.value for verb in NODE_VERBS]),
+    ),
 )
 _SEATS = (
     select(tables.gpu_seen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_controlplane.fleet.recovery import FillPoolPlan, PoolSwapPlan, ReturnPlan, StepName
+from understudy_controlplane.fleet.recovery import FillPoolPlan, LeavePoolPlan, PoolSwapPlan, ReturnPlan, StepName
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo
 from understudy_controlplane.slurm.protocol import Slurm
@@ -32,7 +32,8 @@ def _to_take(context: StepContext) -> set[str]:
 def observe_taken(context: StepContext) -> Observation:
     todo = _to_take(context)
     if not todo:
-        spares = context.plan.spares if isinstance(context.plan, PoolSwapPlan) else context.plan.nodes
+        plan = context.plan
+        spares = plan.spares if isinstance(plan, PoolSwapPlan | LeavePoolPlan) else plan.nodes
         return Done(", ".join(spares))
     return _foreign(context) or Todo(f"{', '.join(sorted(todo))} still in the spare pool")
 
@@ -48,10 +49,13 @@ def take(context: StepContext, slurm: Slurm) -> None:
 
 
 def _joining(context: StepContext) -> tuple[str, ...]:
-    if isinstance(context.plan, PoolSwapPlan):  # back: those that are still free, and the seats still keep them so
-        free = (node for name in context.plan.spares if (node := context.slurm.nodes.get(name)) and node.usable)
+    plan = context.plan
+    if isinstance(plan, PoolSwapPlan):  # back: those that are still free, and the seats still keep them so
+        free = (node for name in plan.spares if (node := context.slurm.nodes.get(name)) and node.usable)
         return tuple(node.name for node in free if node.base_state == "IDLE")
-    return context.plan.spares if isinstance(context.plan, FillPoolPlan) else context.plan_as(ReturnPlan).nodes
+    if isinstance(plan, FillPoolPlan | LeavePoolPlan):
+        return plan.spares
+    return context.plan_as(ReturnPlan).nodes
 
 
 def _to_join(context: StepContext) -> set[str]:
