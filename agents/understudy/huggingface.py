@@ -33,6 +33,7 @@ class UnderstudyCallback(TrainerCallback):
         self._monitor = monitor or Monitor()
         self._step: AbstractContextManager[None] | None = None
         self._watch: Watch | None = None
+        self._evaluation: AbstractContextManager[None] | None = None
 
     @never_raise
     def resume_from_checkpoint(self, otherwise: str | bool | None = None) -> str | bool | None:
@@ -73,6 +74,7 @@ class UnderstudyCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self._end_evaluation()  # one that failed and was caught has no end of its own
         step = self._monitor.step(state.global_step)
         step.__enter__()
         self._step = step
@@ -82,6 +84,29 @@ class UnderstudyCallback(TrainerCallback):
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(None, None, None)
+
+    @never_raise
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._evaluation is None:
+            self._evaluation = self._monitor.section("evaluation")
+            self._evaluation.__enter__()
+
+    @never_raise
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._end_evaluation()
+
+    @never_raise
+    def on_predict(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
+    ) -> None:
+        self._end_evaluation()
+
+    def _end_evaluation(self) -> None:
+        evaluation, self._evaluation = self._evaluation, None
+        if evaluation is not None:
+            evaluation.__exit__(None, None, None)
 
     @never_raise
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -45,6 +45,7 @@ class UnderstudyCallback(Callback):
         self._number = 0
         self._watch: Watch | None = None
         self._own_save = False
+        self._evaluation: AbstractContextManager[None] | None = None
 
     @never_raise
     def ckpt_path(self, otherwise: str | None = None) -> str | None:
@@ -105,6 +106,22 @@ class UnderstudyCallback(Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._step = None
+        self._end_evaluation()
+
+    @never_raise
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self._end_evaluation()
+        self._evaluation = self._monitor.section("evaluation")
+        self._evaluation.__enter__()
+
+    @never_raise
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self._end_evaluation()
+
+    def _end_evaluation(self) -> None:
+        evaluation, self._evaluation = self._evaluation, None
+        if evaluation is not None:
+            evaluation.__exit__(None, None, None)
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 

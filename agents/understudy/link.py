@@ -46,6 +46,7 @@ class Link:
         self._received = b""
         self._sent_at: dict[int, float] = {}
         self._collective_sent: tuple[int, bool] | None = None
+        self._section_sent = ""
         self._failures = 0
         self._connect_at = 0.0
         self._warned: set[str] = set()
@@ -118,6 +119,7 @@ class Link:
         for message in self._outbox.take_steps():
             _send(connection, message)
         self._send_collective(connection)
+        self._send_section(connection)
         self._send_notices(connection)
         readable, _, _ = select.select([connection, self._woken], [], [], wait_seconds)
         if self._woken in readable:
@@ -146,6 +148,7 @@ class Link:
         self._received = b""
         self._sent_at.clear()
         self._collective_sent = None
+        self._section_sent = ""
         self._failures = 0
         self.connected.set()
         return connection
@@ -171,6 +174,13 @@ class Link:
         if entered is not None and (entered.sequence, entered.inside) != self._collective_sent:
             self._collective_sent = (entered.sequence, entered.inside)
             _send(connection, collective_message(entered))
+
+    def _send_section(self, connection: socket.socket) -> None:
+        """Where the training is now, if that changed since it was sent."""
+        section = self._outbox.section
+        if section != self._section_sent and "section" not in self._unknown:
+            self._section_sent = section
+            _send(connection, {"type": "section", "name": section})
 
     def _send_notices(self, connection: socket.socket) -> None:
         now = time.monotonic()

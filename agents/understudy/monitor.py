@@ -32,6 +32,7 @@ from .outbox import TEXT_CHARACTERS_MAX, Outbox, describe_file, step_number
 AGENT_WAIT_SECONDS = 10.0
 """How long to wait for an agent that may be restarting."""
 ASK_AGAIN_SECONDS = 1.0
+SECTION_CHARACTERS_MAX = 64
 EXIT_SECONDS_MAX = 5.0
 """How long a process that ends without close() waits for acknowledgements."""
 
@@ -162,6 +163,22 @@ class Monitor:
         if self._link is None:
             return NoCollective()
         return Collective(name, self._outbox.collectives, self._waiting)
+
+    @contextlib.contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Around what takes long and is no step: "evaluation", "checkpoint", "startup". How long it takes is learnt by
+        its name: a gang in it counts as hung when it takes several times as long as before.
+        """
+        link, before = self._link, self._outbox.section
+        self._outbox.section = str(name)[:SECTION_CHARACTERS_MAX]
+        if link is not None:
+            link.wake()
+        try:
+            yield
+        finally:
+            self._outbox.section = before
+            if link is not None:
+                link.wake()
 
     @never_raise
     def observe(self, loss: SupportsFloat | None = None, grad_norm: SupportsFloat | None = None) -> None:

@@ -35,6 +35,8 @@ class Outbox:
         """Appending to a deque needs no lock, and the training thread takes none."""
         self.values: deque[tuple[Any, float | None, float | None]] = deque(maxlen=VALUES_HELD_MAX)
         """Step, loss and gradient norm, as the training passed them."""
+        self.section = ""
+        """What the training does besides steps, such as "evaluation"; empty: nothing that it names."""
         self._watch = AnomalyWatch()
         self._watch_lock = threading.Lock()
         self._lock = threading.Lock()

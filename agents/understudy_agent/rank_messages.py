@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from understudy_agent.wire import (
     COLLECTIVE_CHARACTERS_MAX,
+    SECTION_CHARACTERS_MAX,
     STEPS_PER_WINDOW_MAX,
     TEXT_CHARACTERS_MAX,
     AnomalyKind,
@@ -63,6 +64,12 @@ class CollectiveEntered(msgspec.Struct, frozen=True, tag="collective"):
     entered_at: Time
     step: Step | None = None
     inside: bool = False
+
+
+class SectionEntered(msgspec.Struct, frozen=True, tag="section"):
+    """What the training does besides steps, from now on; an empty name: nothing that it names."""
+
+    name: Annotated[str, Meta(max_length=SECTION_CHARACTERS_MAX)] = ""
 
 
 class FirstStepNotice(msgspec.Struct, frozen=True, tag="first_step"):
@@ -119,6 +126,7 @@ Message = (
     Hello
     | Steps
     | CollectiveEntered
+    | SectionEntered
     | FirstStepNotice
     | ShardNotice
     | AnomalyNotice

@@ -40,6 +40,7 @@ from understudy_agent.rank_messages import (
     Message,
     RestorePointAnswer,
     RestorePointQuestion,
+    SectionEntered,
     ShardNotice,
     Steps,
     UnknownMessage,
@@ -368,6 +369,8 @@ class RankConnection:
                 self._server.launchers.note_step(hello, self.user_id, last)
         elif isinstance(message, CollectiveEntered):
             self._server.windows.enter(hello, message, self.user_id)
+        elif isinstance(message, SectionEntered):
+            self._server.windows.enter_section(hello, message.name, self.user_id)
         elif isinstance(message, RestorePointQuestion):
             self._ask(message.id, RestorePointRequest(hello.job_id, hello.restart_count, hello.launch, self.user_id))
         elif isinstance(message, AnomalyNotice) and message.kind is AnomalyKind.UNKNOWN:

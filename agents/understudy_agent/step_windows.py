@@ -1,4 +1,4 @@
-"""What ranks sent since the last report to the control plane: step times, and the last collective each rank entered.
+"""What ranks sent since the last report to the control plane: step times, the last collective, the section.
 
 Telemetry, so it may be lost: the oldest is dropped first, of the user that has most.
 """
@@ -17,16 +17,19 @@ from understudy_agent.wire import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX, Coll
 Key = tuple[int, int, int, int, int]
 """Job, restart count, launch, rank and user."""
 
-REPORTS_PER_COLLECTIVE = 10
-"""A rank that hangs sends nothing new; its collective is sent again every so many reports, in case one was lost."""
+REPORTS_PER_PLACE = 10
+"""A rank that hangs sends nothing new; its place is sent again every so many reports, in case one was lost."""
 
 SECONDS_DIGITS = 6  # microseconds; the rest is noise and half of the report's size
 
 
 @dataclass(slots=True)
-class _LastCollective:
+class _Place:
+    """Where a rank is."""
+
     hello: Hello
-    collective: Collective
+    collective: Collective | None = None  # the last that it entered
+    section: str | None = None
     reports_left: int = 0  # until it is sent again without new steps
 
 
@@ -34,7 +37,7 @@ class WindowBuffer:
     def __init__(self, ranks_max: int = RANKS_PER_NODE_MAX) -> None:
         self._ranks_max = ranks_max
         self._windows: dict[Key, RankWindow] = {}
-        self._collectives: dict[Key, _LastCollective] = {}
+        self._places: dict[Key, _Place] = {}
 
     def add(self, hello: Hello, steps: Steps, user_id: int) -> None:
         key = _key(hello, user_id)
@@ -56,28 +59,36 @@ class WindowBuffer:
         )
 
     def enter(self, hello: Hello, entered: CollectiveEntered, user_id: int) -> None:
-        key = _key(hello, user_id)
-        self._collectives.pop(key, None)
-        if len(self._collectives) >= self._ranks_max:
-            del self._collectives[_oldest_of_the_largest(self._collectives)]
         collective = Collective(entered.name, entered.sequence, entered.entered_at, entered.step, entered.inside)
-        self._collectives[key] = _LastCollective(hello, collective)
+        self._place(hello, user_id).collective = collective
+
+    def enter_section(self, hello: Hello, name: str, user_id: int) -> None:
+        self._place(hello, user_id).section = name
+
+    def _place(self, hello: Hello, user_id: int) -> _Place:
+        """The rank's place, which is about to change."""
+        key = _key(hello, user_id)
+        before = self._places.pop(key, None)
+        if len(self._places) >= self._ranks_max:
+            del self._places[_oldest_of_the_largest(self._places)]
+        place = self._places[key] = _Place(hello, before.collective, before.section) if before else _Place(hello)
+        return place
 
     def leave(self, hello: Hello, user_id: int) -> None:
-        """The rank disconnected: it waits in no collective any more. Unless it has connected again meanwhile."""
-        last = self._collectives.get(_key(hello, user_id))
+        """The rank disconnected: it is nowhere any more. Unless it has connected again meanwhile."""
+        last = self._places.get(_key(hello, user_id))
         if last is not None and last.hello is hello:
-            del self._collectives[_key(hello, user_id)]
+            del self._places[_key(hello, user_id)]
 
     def take(self) -> list[RankWindow]:
-        for key, last in self._collectives.items():
+        for key, last in self._places.items():
             window = self._windows.get(key)
             if window is None and last.reports_left > 0:
                 last.reports_left -= 1
                 continue
-            last.reports_left = REPORTS_PER_COLLECTIVE - 1
+            last.reports_left = REPORTS_PER_PLACE - 1
             window = window or _window(last.hello, key[-1])
-            self._windows[key] = msgspec.structs.replace(window, collective=last.collective)
+            self._windows[key] = msgspec.structs.replace(window, collective=last.collective, section=last.section)
         while len(self._windows) > self._ranks_max:  # the control plane refuses a report with more
             del self._windows[_oldest_of_the_largest(self._windows)]
         windows = list(self._windows.values())

@@ -54,6 +54,7 @@ DISKS_PER_NODE_MAX = 16
 RANKS_PER_NODE_MAX = 256
 TEXT_CHARACTERS_MAX = 2048
 COLLECTIVE_CHARACTERS_MAX = 64
+SECTION_CHARACTERS_MAX = 64
 LAUNCHER_WAIT_SECONDS_MAX = 20.0
 
 
@@ -226,6 +227,8 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     wall_seconds: list[float] = []
     launch: Count = 0  # of the gang within this allocation, as its launcher counts
     collective: Collective | None = None  # None: none was reported
+    section: Annotated[str, Meta(max_length=SECTION_CHARACTERS_MAX)] | None = None
+    """What the training does besides steps, such as "evaluation"; empty: nothing that it names; None: not reported."""
 
 
 KERNEL_PATTERNS_MAX = 64

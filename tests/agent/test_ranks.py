@@ -17,7 +17,7 @@ from understudy_agent.facts import FactQueue
 from understudy_agent.process import ProcessClock
 from understudy_agent.rank_messages import LINE_BYTES_MAX, CollectiveEntered, Hello
 from understudy_agent.ranks import QUESTIONS_OPEN_MAX, RankServer, SocketInUseError
-from understudy_agent.step_windows import REPORTS_PER_COLLECTIVE, WindowBuffer
+from understudy_agent.step_windows import REPORTS_PER_PLACE, WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
 from understudy_agent.wire import RANKS_PER_NODE_MAX, CheckpointShard, Collective, FirstStep, RankStarted, RestorePoint
 
@@ -192,8 +192,8 @@ def test_the_last_collective_goes_with_the_step_times_and_alone_only_rarely(tmp_
         [window] = stage.windows.take()
         assert window.collective == Collective("all_reduce", 3, 99.5, 12, inside=True)
         assert (window.first_step, window.self_seconds) == (11, [1.0])
-        quiet = [stage.windows.take() for _ in range(REPORTS_PER_COLLECTIVE)]
-        assert quiet[:-1] == [[]] * (REPORTS_PER_COLLECTIVE - 1)
+        quiet = [stage.windows.take() for _ in range(REPORTS_PER_PLACE)]
+        assert quiet[:-1] == [[]] * (REPORTS_PER_PLACE - 1)
         [again] = quiet[-1]
         assert (again.collective, again.self_seconds, again.rank) == (window.collective, [], 2)
         await rank.say(ENTERED | {"sequence": 4, "inside": False})
@@ -202,7 +202,7 @@ def test_the_last_collective_goes_with_the_step_times_and_alone_only_rarely(tmp_
         [news] = stage.windows.take()
         assert news.collective == Collective("all_reduce", 4, 99.5, 12)
         await rank.close()
-        await until(lambda: not stage.windows._collectives)  # a rank that has left hangs in nothing
+        await until(lambda: not stage.windows._places)  # a rank that has left hangs in nothing
 
     on_stage(tmp_path, play)
 

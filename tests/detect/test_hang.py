@@ -14,7 +14,7 @@ from understudy_controlplane.config import Hang
 from understudy_controlplane.detect.hang import hang, not_arrived, patience_seconds
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.fleet.subject import Subject
 
 POLICY = Hang(seconds_min=60, factor=5, first_step_seconds=1800)
@@ -160,3 +160,80 @@ def test_a_silent_node_of_nobodys_gang_changes_nothing() -> None:
 def test_a_job_that_runs_no_more_does_not_hang() -> None:
     over = b.job(state="COMPLETING")
     assert not found(table(WAITING), jobs=[over])
+
+
+UNMARKED = [(-1, False)] * 4
+KNOWN = Durations(startup=120.0, pause=30.0)
+
+
+def signals(steps: StepTable, *nodes: Any, **changes: Any) -> list[tuple[Signal, str, str]]:
+    found_now = found(steps, nodes=nodes, started_at=b.NOW - 100_000, **changes)
+    return [(one.signal, one.rule, one.node) for one in found_now]
+
+
+STILL = [(Signal.GANG_STILL, "hang.still", "")]
+SILENT = [(Signal.GANG_HUNG_UNNAMED, "hang.silent", "")]
+
+
+@pytest.mark.parametrize(
+    ("still_seconds", "durations", "expected"),
+    [
+        (1700, KNOWN, STILL),
+        (1900, KNOWN, SILENT),
+        (1900, Durations(pause=600.0), STILL),  # a checkpoint once took ten minutes
+        (3100, Durations(pause=600.0), SILENT),
+        (1900, Durations(), SILENT),
+    ],
+)
+def test_a_gang_without_marked_collectives_is_restarted_after_longer_than_it_ever_paused(
+    still_seconds: float, durations: Durations, expected: list[tuple[Signal, str, str]]
+) -> None:
+    assert signals(table(UNMARKED, still_seconds, durations=durations)) == expected
+
+
+def computing(name: str, watts: float) -> Any:
+    return b.node(name, gpus=(b.gpu(0, power_watts=watts, power_limit_watts=700.0, utilization_percent=100),))
+
+
+def test_while_one_of_its_gpus_works_it_gets_four_times_as_long() -> None:
+    waiting = [computing(f"n{i}", 140.0) for i in range(2, 5)]
+    evaluates = [computing("n1", 600.0), *waiting]
+    for still_seconds, expected in ((1900, STILL), (7300, SILENT)):
+        assert signals(table(UNMARKED, still_seconds, durations=KNOWN), *evaluates) == expected
+    assert signals(table(UNMARKED, 1900, durations=KNOWN), computing("n1", 140.0), *waiting) == SILENT
+    (finding,) = found(table(UNMARKED, 7300, durations=KNOWN), nodes=evaluates, started_at=b.NOW - 100_000)
+    assert finding.evidence.shown()["ranks_working"] == [0]
+
+
+@pytest.mark.parametrize(("durations", "expected"), [(Durations(), STILL), (KNOWN, SILENT)])
+def test_a_start_is_judged_by_earlier_starts_of_the_job_alone(
+    durations: Durations, expected: list[tuple[Signal, str, str]]
+) -> None:
+    starting = table(
+        UNMARKED, advanced_at=0.0, heard_since=b.NOW - 20_000, last_step=np.full(4, -1), durations=durations
+    )
+    assert signals(starting) == expected
+
+
+@pytest.mark.parametrize(
+    ("in_section", "durations", "expected"),
+    [
+        (7000, KNOWN, []),
+        (7300, KNOWN, SILENT),
+        (2900, Durations(sections={"evaluation": 600.0}), []),
+        (3100, Durations(sections={"evaluation": 600.0}), SILENT),
+    ],
+)
+def test_a_section_has_its_own_time_limit(
+    in_section: float, durations: Durations, expected: list[tuple[Signal, str, str]]
+) -> None:
+    steps = table(UNMARKED, in_section + 5, durations=durations, section="evaluation", section_since=b.NOW - in_section)
+    assert signals(steps) == expected
+
+
+def test_marked_ranks_that_wait_for_one_in_a_section_are_no_hang_either() -> None:
+    assert not found(table(WAITING, 3000, section="evaluation", section_since=b.NOW - 2990), started_at=b.NOW - 9000)
+
+
+def test_after_a_section_the_next_step_has_its_whole_time() -> None:
+    assert not found(table(WAITING, 3000, left_section_at=b.NOW - 50), started_at=b.NOW - 9000)

@@ -466,6 +466,10 @@ def test_a_checkpoint_of_one_file_is_announced_by_its_writer_and_by_those_who_wr
     assert shards[0].sha256 == hashlib.sha256(b"weights").hexdigest()
 
 
+def sections(plane: FakeControlPlane) -> list[str]:
+    return [window.section for window in windows(plane) if window.section is not None]
+
+
 def test_the_last_collective_is_reported_and_its_time_is_waiting(plane: FakeControlPlane, config: Config) -> None:
     with running_agent(config):
         monitor = Monitor()
@@ -490,6 +494,9 @@ def test_the_last_collective_is_reported_and_its_time_is_waiting(plane: FakeCont
                     for window in windows(plane)
                 )
             )
+        with monitor.section("evaluation"):
+            plane.wait_for(lambda plane: "evaluation" in sections(plane))
+        plane.wait_for(lambda plane: sections(plane)[-1] == "")
         monitor.close()
         plane.wait_for(lambda plane: 2 in reported_steps(plane))
     reported = [window.collective for window in windows(plane) if window.collective]

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from tests import builders as b
 from understudy_agent.wire import Collective, RankWindow
 from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.steps import SECTIONS_MAX, Durations
 from understudy_controlplane.live.step_buffer import STEPS_KEPT, StepBuffer
+from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
 
 
 def window(rank: int, first: int, times: list[float]) -> RankWindow:
@@ -84,3 +86,42 @@ def test_a_table_knows_the_longest_pause_between_new_steps_and_where_each_rank_i
     assert table.advanced_at == b.NOW + 11.1, "a report of where a rank is counts as no progress"
     assert (table.sequences.tolist(), table.inside.tolist()) == ([-1, 9], [False, True])
     assert table.furthest_collective == "all_reduce"
+
+
+def in_section(rank: int, name: str) -> RankWindow:
+    return RankWindow(7, 0, rank, 2, section=name)
+
+
+def test_start_pauses_and_sections_are_learnt_apart() -> None:
+    buffer = StepBuffer(Attempt(0), 2)
+    buffer.add(in_section(0, ""), "n1", b.NOW)
+    buffer.add(window(0, 0, [1.0]), "n1", b.NOW + 90)
+    buffer.add(window(0, 1, [1.0]), "n1", b.NOW + 92)
+    buffer.add(in_section(0, "evaluation"), "n1", b.NOW + 93)
+    assert (buffer.table(b.job().key).section, buffer.table(b.job().key).section_since) == ("evaluation", b.NOW + 93)
+    buffer.add(in_section(0, ""), "n1", b.NOW + 693)
+    buffer.add(window(0, 2, [1.0]), "n1", b.NOW + 696)
+    table = buffer.table(b.job().key)
+    assert (table.section, table.left_section_at) == ("", b.NOW + 693)
+    assert table.durations == Durations(startup=90.0, pause=3.0, sections={"evaluation": 600.0})
+    assert table.longest_pause_seconds == 3.0
+
+
+def test_the_longest_pause_of_a_job_is_remembered_over_its_ring_and_its_attempts() -> None:
+    telemetry = Telemetry()
+    telemetry.know({"n1"})
+    for restart_count in range(2):
+        telemetry.expect({7: ExpectedJob(restart_count, 1000, frozenset({"n1"}))})
+        for step in range(2 * STEPS_KEPT):
+            at = b.NOW + step + (300.0 if step > 1 and not restart_count else 0.0)
+            of_step = RankWindow(7, restart_count, 0, 1, 0, 1000, "", step, [1.0], [1.0])
+            telemetry.receive(b.report("n1", ranks=[of_step]), at)
+        table = telemetry.table(b.job().key, restart_count)
+        assert table is not None and table.durations.pause == 301.0
+
+
+def test_users_choose_names_of_sections_and_only_some_are_remembered() -> None:
+    durations = Durations()
+    for number in range(2 * SECTIONS_MAX):
+        durations = durations.with_section(f"section {number}", 1.0)
+    assert len(durations.sections) == SECTIONS_MAX

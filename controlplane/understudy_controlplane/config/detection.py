@@ -246,6 +246,18 @@ class Hang(Section):
     first_step_seconds: float = Field(
         1800.0, gt=0, description="Time for a gang's first step, and the longest time to wait for any step."
     )
+    section_seconds: float = Field(
+        7200.0,
+        gt=0,
+        description="Time for a section that the training names (`monitor.section`), such as an evaluation, while no "
+        "earlier one is known. Later: the longest one times `factor`, and no less than `seconds_min`.",
+    )
+    working_factor: float = Field(
+        4.0,
+        ge=1,
+        description="Multiple of its time limit for a gang whose ranks are not known to wait, while a GPU of it works: "
+        "it may evaluate or compile.",
+    )
     together_gangs: int = Field(
         3,
         ge=2,

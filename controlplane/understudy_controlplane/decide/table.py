@@ -137,7 +137,7 @@ TABLE: tuple[Row, ...] = (
         suspects=SuspicionCause.BLACK_HOLE),
     Row(104, (), (Signal.GANG_STILL,), None, Action.NOTHING,
         "its ranks are not known to wait for each other: an evaluation or a checkpoint looks the same, so "
-        "nothing is done"),
+        "nothing is done until it takes longer than anything that the job did before"),
     Row(105, (SUSPECT,), (Signal.BLACK_HOLE,), None, Action.NOTHING,
         "one more reason to suspect it", when=Condition.FIRST_SUSPICION, suspects=SuspicionCause.BLACK_HOLE),
     Row(106, (), (Signal.GANG_HUNG_TOGETHER,), None, Action.NOTHING,

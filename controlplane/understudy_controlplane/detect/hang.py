@@ -5,6 +5,9 @@ steps are no hang: agents that do not report, a control plane that has just star
 collective in which their peers wait are named; when all have entered it, the cause is the network or the program, and
 none is named.
 
+A gang whose ranks report no collectives has no such witness. It is restarted after a longer time, learnt from the job
+itself: its start-ups, pauses between steps, and the sections that it names each have their own. No node is named.
+
 Gangs that stopped at the same time have one cause, and a restart of each would not remove it: the network, the storage
 or the control plane.
 """
@@ -17,6 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from understudy_agent.wire import Gpu
 from understudy_controlplane.config import Hang, Silence
 from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, domain_faults
 from understudy_controlplane.fleet.evidence import Evidence, Json
@@ -25,6 +29,9 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 
 RANKS_SHOWN_MAX = 32
+
+WORKING_POWER_SHARE = 0.35
+"""Of a GPU's power limit. One that waits in a collective takes a fifth to a quarter (judgement)."""
 
 
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
@@ -39,7 +46,7 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
         if snapshot.now - since <= patience_seconds(table, policy):
             continue
         together = bisect_right(standing, since + TOGETHER_SECONDS) - bisect_left(standing, since - TOGETHER_SECONDS)
-        found = _hung(table, nodes, snapshot, since)
+        found = _acted_on(_hung(table, nodes, snapshot, since), table, snapshot, policy)
         if together < policy.together_gangs:
             yield from found
         else:
@@ -56,7 +63,8 @@ def _runs(table: StepTable, snapshot: Snapshot) -> bool:
 
 
 def _still_since(table: StepTable, snapshot: Snapshot) -> float:
-    return max(table.advanced_at or table.heard_since, snapshot.started_at)
+    last = table.advanced_at or table.heard_since
+    return max(last, table.section_since if table.section else table.left_section_at, snapshot.started_at)
 
 
 def _standing_since(table: StepTable, snapshot: Snapshot) -> float | None:
@@ -81,11 +89,68 @@ def _with_others(finding: Finding, nodes: Sequence[str], detail: HangDetail) -> 
 
 
 def patience_seconds(table: StepTable, policy: Hang) -> float:
-    """For the gang's next step."""
+    """For the gang's next step, or for the section that it is in."""
+    if table.section:
+        longest = table.durations.sections.get(table.section, 0.0)
+        return max(policy.seconds_min, policy.factor * longest) if longest else policy.section_seconds
     if not table.advanced_at:
         return policy.first_step_seconds
     learnt = policy.factor * table.longest_pause_seconds if table.longest_pause_seconds else policy.first_step_seconds
     return min(max(policy.seconds_min, learnt), policy.first_step_seconds)
+
+
+def silent_patience_seconds(table: StepTable, policy: Hang, working: bool) -> float | None:
+    """The same for a gang whose ranks are not known to wait for each other, as without marked collectives: no less than
+    `first_step_seconds`, and by the longest that the job ever took. None: its first step may take any time, while no
+    earlier attempt of it is known.
+    """
+    longest = table.durations.pause if table.advanced_at else table.durations.startup
+    if table.section:
+        longest = table.durations.sections.get(table.section, 0.0)
+    elif not table.advanced_at and not longest:
+        return None
+    least = policy.section_seconds if table.section and not longest else policy.first_step_seconds
+    return max(least, policy.factor * longest) * (policy.working_factor if working else 1.0)
+
+
+def working_ranks(table: StepTable, snapshot: Snapshot) -> list[int]:
+    """Ranks whose GPU takes as much power as for computing. One that waits in a collective is as busy by its
+    utilization, and takes little.
+    """
+    found = []
+    for rank, (name, index) in enumerate(zip(table.nodes, table.gpus, strict=True)):
+        view = snapshot.nodes.get(name)
+        own = [gpu for gpu in view.gpus if index is None or gpu.index == index] if view is not None else []
+        if any(_works(gpu) for gpu in own):
+            found.append(rank)
+    return found
+
+
+def _works(gpu: Gpu) -> bool:
+    power, limit = gpu.power_watts, gpu.power_limit_watts
+    return power is not None and limit is not None and power >= WORKING_POWER_SHARE * limit
+
+
+def _acted_on(found: Iterator[Finding], table: StepTable, snapshot: Snapshot, policy: Hang) -> Iterator[Finding]:
+    """A gang that merely stands still counts as hung when it has taken longer than anything that it did before."""
+    for one in found:
+        if one.signal is not Signal.GANG_STILL:
+            yield one
+            continue
+        working = working_ranks(table, snapshot)
+        limit = silent_patience_seconds(table, policy, bool(working))
+        more: dict[str, Json] = {
+            "section": table.section,
+            "limit_seconds": None if limit is None else round(limit, 1),
+            "ranks_working": [*working[:RANKS_SHOWN_MAX]],
+        }
+        still = replace(one, evidence=one.evidence.with_more(more))
+        if limit is None or snapshot.now - one.at <= limit:
+            yield still
+            continue
+        at_work = f"GPUs of {len(working)} ranks work" if working else "no GPU of it works"
+        words = f"{one.summary}; {at_work}; its limit, by what the job did before, is {limit:.0f} s"
+        yield replace(still, signal=Signal.GANG_HUNG_UNNAMED, rule="hang.silent", summary=words)
 
 
 def not_arrived(table: StepTable) -> list[int]:

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from understudy_controlplane.fleet.job import Attempt, JobKey
+
+SECTIONS_MAX = 32
+"""Names of sections that are remembered for a job: users choose them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """The longest that anything of a job has taken while this process watched it. 0: not seen. Seconds."""
+
+    startup: float = 0.0  # from the first rank that was heard to the first step
+    pause: float = 0.0  # between two steps, without sections
+    sections: Mapping[str, float] = field(default_factory=dict)  # by name
+
+    def with_startup(self, seconds: float) -> Durations:
+        return replace(self, startup=max(self.startup, seconds))
+
+    def with_pause(self, seconds: float) -> Durations:
+        return replace(self, pause=seconds) if seconds > self.pause else self
+
+    def with_section(self, name: str, seconds: float) -> Durations:
+        if name not in self.sections and len(self.sections) >= SECTIONS_MAX:
+            return self
+        return replace(self, sections={**self.sections, name: max(seconds, self.sections.get(name, 0.0))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +57,7 @@ class StepTable:
     inside: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     """Per rank: it had not come out of it."""
     furthest_collective: str = ""  # the name of the highest of them
+    durations: Durations = field(default_factory=Durations)
+    section: str = ""  # that a rank is in, besides steps; empty: none
+    section_since: float = 0.0  # since when
+    left_section_at: float = 0.0  # when a rank last left one; 0: none has

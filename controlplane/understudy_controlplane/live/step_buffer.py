@@ -9,7 +9,7 @@ import numpy as np
 
 from understudy_agent.wire import Collective, RankWindow
 from understudy_controlplane.fleet.job import Attempt, JobKey
-from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.steps import Durations, StepTable
 
 STEPS_KEPT = 128
 
@@ -29,12 +29,17 @@ class RankNow:
 class StepBuffer:
     """`ring[rank, step % STEPS_KEPT]` is the self time of `step`; NaN where a step was not reported."""
 
-    def __init__(self, attempt: Attempt, world_size: int) -> None:
+    def __init__(self, attempt: Attempt, world_size: int, learnt: Durations | None = None) -> None:
+        """`learnt` is what earlier attempts of the job took."""
         self.attempt = attempt
+        self.durations = learnt or Durations()
         self.world_size = world_size
         self.advanced_at = 0.0
         self.heard_since = 0.0
         self._newest, self._newest_at = -1, 0.0
+        self._sections: dict[int, tuple[str, float]] = {}
+        """Rank → the section that it is in, and since when it was reported."""
+        self._left_section_at = 0.0
         self._pauses: deque[float] = deque(maxlen=STEPS_KEPT)
         """Seconds between reports of steps that no rank had finished before."""
         self.first_step: int | None = None  # of the attempt, as first reported by any rank
@@ -58,6 +63,8 @@ class StepBuffer:
         if window.collective is not None:
             self.collectives[rank] = window.collective
             self._sequences[rank], self._inside[rank] = window.collective.sequence, window.collective.inside
+        if window.section is not None:
+            self._enter_section(rank, window.section, now)
         times = window.self_seconds
         first, last = window.first_step, int(self._last[rank])
         if first <= last:
@@ -79,7 +86,11 @@ class StepBuffer:
             row[: len(times) - until_wrap] = times[until_wrap:]
         if end - 1 > self._newest:
             if self._newest >= 0:
-                self._pauses.append(now - self._newest_at)
+                pause = now - max(self._newest_at, self._left_section_at)
+                self._pauses.append(pause)
+                self.durations = self.durations.with_pause(pause)
+            else:
+                self.durations = self.durations.with_startup(now - self.heard_since)
             self._newest, self._newest_at = end - 1, now
         self._last[rank] = end - 1
         self.advanced_at = now
@@ -93,6 +104,7 @@ class StepBuffer:
         steps = np.arange(begin, newest + 1)
         values = self._ring[:, steps % STEPS_KEPT].copy()
         furthest = self.collectives[int(self._sequences.argmax())]
+        section, section_since = min(self._sections.values(), key=lambda one: one[1], default=("", 0.0))
         # In the slots of steps that a slower rank has not reached, its older steps still stand.
         values[steps[None, :] > self._last[:, None]] = np.nan
         return StepTable(
@@ -110,6 +122,10 @@ class StepBuffer:
             sequences=self._sequences.copy(),
             inside=self._inside.copy(),
             furthest_collective=furthest.name if furthest else "",
+            durations=self.durations,
+            section=section,
+            section_since=section_since,
+            left_section_at=self._left_section_at,
         )
 
     def ranks(self, wanted: range) -> list[RankNow]:
@@ -126,6 +142,18 @@ class StepBuffer:
             )
             for rank in range(len(last))[wanted.start : wanted.stop]
         ]
+
+    def _enter_section(self, rank: int, name: str, now: float) -> None:
+        before, since = self._sections.get(rank, ("", now))
+        if name == before:
+            return
+        if before:
+            self.durations = self.durations.with_section(before, now - since)
+            self._left_section_at = now
+        if name:
+            self._sections[rank] = (name, now)
+        else:
+            self._sections.pop(rank, None)
 
     @property
     def last_step(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from understudy_agent.wire import RANKS_PER_NODE_MAX, GpuStatus, RankWindow, Report
 from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
 from understudy_controlplane.fleet.job import Attempt, JobKey
-from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.live.allocations import Allocations
 from understudy_controlplane.live.step_buffer import RankNow, StepBuffer
 from understudy_controlplane.live.wire_unknown import WireUnknown
@@ -46,6 +46,8 @@ class Telemetry:
         self._known: frozenset[str] = frozenset()
         self._heard: dict[str, Heard] = {}
         self._steps: dict[int, StepBuffer] = {}
+        self._learnt: dict[int, Durations] = {}
+        """Job → what its earlier attempts took."""
         self._expected: dict[int, ExpectedJob] = {}
         self.allocations = Allocations()
         self.unknown = WireUnknown()
@@ -107,7 +109,10 @@ class Telemetry:
             for job_id, buffer in list(self._steps.items()):
                 expected = self._expected.get(job_id)
                 if expected is None or expected.restart_count != buffer.attempt.restart_count:
+                    self._learnt[job_id] = buffer.durations
                     del self._steps[job_id]
+            for gone in self._learnt.keys() - jobs.keys():
+                del self._learnt[gone]
 
     def progress(self) -> dict[tuple[int, Attempt], tuple[int, float]]:
         """(job id, latest attempt) → furthest step finished by any rank, and when that was reported."""
@@ -170,7 +175,8 @@ class Telemetry:
         attempt = Attempt(window.restart_count, window.launch)
         buffer = self._steps.get(window.job_id)
         if buffer is None or buffer.attempt != attempt:
-            buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size)
+            learnt = buffer.durations if buffer is not None else self._learnt.get(window.job_id)
+            buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size, learnt)
         return buffer
 
 
