@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 
 from understudy_agent.kernel_line import Form
-from understudy_agent.pci import normal_bus_id
 from understudy_controlplane.config import Xid
 from understudy_controlplane.detect.node_log import read
 from understudy_controlplane.detect.xid import SIGNALS
@@ -20,7 +19,7 @@ from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signa
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
-_BUS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]\b")
+_BUS = re.compile(r"\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]\b")
 SUMMARY_CHARACTERS_MAX = 160
 
 
@@ -42,7 +41,7 @@ def _of_node(now: float, node: NodeView, policy: Xid) -> Iterator[Finding]:
         if signal is Signal.HEALTH_SUSPECTED and now - stored.event.at > row.hours * 3600.0:
             continue
         bus = _BUS.search(text)
-        part = normal_bus_id(bus[0]) if bus else ""
+        part = bus[0] if bus else ""
         yield Finding(
             signal,
             f"kernel.{name}",
