@@ -44,7 +44,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "job": Command("list | show | pause | resume | move | trust-checkpoints", _cli("job", "job")),
         "checkpoints": Command("checkpoints that jobs announced", _cli("checkpoints", "checkpoints")),
-        "spare": Command("list | show | size | size-as-configured", _cli("spare", "spare")),
+        "spare": Command("list | show | size | size-as-configured | add | remove | forget", _cli("spare", "spare")),
         "topology": Command("show | check: racks, switches, NVLink blocks", _cli("topology", "topology")),
         "incident": Command("list | show", _cli("incident", "incident")),
         "decision": Command("list | show | agree | disagree", _cli("decision", "decision")),
@@ -52,6 +52,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "ticket": Command("list | show | ack | close: manual repairs", _cli("ticket", "ticket")),
         "events": Command("what happens, as it happens", _cli("events", "events")),
         "report": Command("what happened in a span of time, as Markdown", _cli("report", "report")),
+        "inject": Command("a drill: what would follow if a node logged an Xid", _cli("inject", "inject")),
         "explain": Command("node | job | xid | sxid: what was done, and why", _cli("explain", "explain")),
     },
     "The control plane": {

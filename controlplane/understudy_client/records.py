@@ -226,3 +226,22 @@ class Explanation(msgspec.Struct, frozen=True):
     recoveries: tuple[Recovery, ...]
     requests: tuple[RequestState, ...]
     decisions: tuple[Decision, ...]
+
+
+class DrillDecision(msgspec.Struct, frozen=True):
+    row: int
+    subject: str
+    action: str
+    because: str
+    reason: str
+    steps: list[str]
+
+
+class Drill(msgspec.Struct, frozen=True):
+    """What would follow, or follows, from an Xid that is injected."""
+
+    request: int | None
+    node: str
+    line: str
+    mode: str
+    decisions: list[DrillDecision]

@@ -26,6 +26,7 @@ from understudy_controlplane.access.user_tokens import UserTokens
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.api.browser import add_pages
 from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.drills import DrillDependencies, drills_router
 from understudy_controlplane.api.events import EventFeed, events_router
 from understudy_controlplane.api.explain import explain_router
 from understudy_controlplane.api.job_requests import JobRequestDependencies, job_requests_router
@@ -269,6 +270,8 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     app.include_router(
         spare_requests_router(SpareDependencies(admission, stores.fleet, current, clock, loop.pulse, loop.wake))
     )
+    of_drills = DrillDependencies(admission, stores.facts, stores.fleet, current, clock, loop.pulse, loop.wake)
+    app.include_router(drills_router(of_drills))
     app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock)))
 
     sessions = Sessions(known, tokens, clock, current)

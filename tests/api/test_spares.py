@@ -105,7 +105,7 @@ def test_a_spare_that_is_removed_leaves_the_pool_is_replaced_and_stays_out(rehea
 def test_a_hold_of_a_node_ends_in_time_also_where_a_choice_about_it_came_later(rehearsal: Rehearsal) -> None:
     stores, now = rehearsal.control_plane.stores, rehearsal.clock.now()
     stores.repairs.ask_audited(Verb.HOLD, AuditEntry.on_host("a", now, Verb.HOLD.value, "n8", "cables"), now + 1)
-    stores.fleet.choose_spare(AuditEntry.on_host("a", now, Verb.SPARE_ADD.value, "n8", "a test"), None)
+    stores.fleet.add_answered(AuditEntry.on_host("a", now, Verb.SPARE_ADD.value, "n8", "a test"), None)
     assert list(stores.repairs.ended_holds(now + 2)) == ["n8"]
 
 

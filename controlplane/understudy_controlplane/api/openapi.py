@@ -21,6 +21,7 @@ from understudy_agent.wire import (
     RestorePoint,
 )
 from understudy_controlplane.access.sessions import COOKIE
+from understudy_controlplane.api.drills import Drill, DrillBody
 from understudy_controlplane.api.events import EVENTS
 from understudy_controlplane.api.explain import Explanation
 from understudy_controlplane.api.mode import ModeBody
@@ -41,7 +42,7 @@ from understudy_controlplane.api.records import (
 from understudy_controlplane.api.report import FleetReport
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.sessions import Login, Session
-from understudy_controlplane.api.spares import SizeBody, Spares
+from understudy_controlplane.api.spares import ChoiceBody, SizeBody, Spares
 from understudy_controlplane.api.status import Health, Readiness, Status
 from understudy_controlplane.api.topology import TopologyRecord
 from understudy_controlplane.api.user_tokens import UserToken, UserTokenRequest
@@ -79,6 +80,10 @@ SENT: dict[str, type[msgspec.Struct]] = {
     "/v1/jobs/{job_id}/pause": HoldBody,
     "/v1/jobs/{job_id}/move": MoveBody,
     "/v1/spares/size": SizeBody,
+    "/v1/spares/{node}/add": ChoiceBody,
+    "/v1/spares/{node}/remove": ChoiceBody,
+    "/v1/spares/{node}/forget": ChoiceBody,
+    "/v1/drills": DrillBody,
 }
 """Bodies; of the other requests of operators it is `RequestBody`."""
 
@@ -100,6 +105,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/recoveries/{recovery}": RecoveryRecord,
     "/v1/tickets/{ticket}": TicketRecord,
     "/v1/reports": Acknowledgement,
+    "/v1/drills": Drill,
     "/v1/launchers": LauncherAnswer,
     "/v1/restore-point": RestorePoint,
     "/v1/challenge": Challenge,
@@ -194,7 +200,7 @@ def _describe(operation: Document, method: str, path: str) -> None:
     if method == "post" and (by_operator or path in SENT):
         body = _content("", SENT.get(path, RequestBody))["content"]
         operation["requestBody"] = {"required": True, "content": body}
-    if by_operator:
+    if by_operator and path not in ANSWERED:
         answers["202"] = _content("What will come of it.", Accepted)
         answers["200"] = _content("The same, of a dry run: nothing is stored.", Accepted)
     elif path == EVENTS_PATH:

@@ -172,7 +172,7 @@ async def _choose(deps: SpareDependencies, request: Request, node: str, verb: Ve
         until = None if body.for_seconds is None else now + body.for_seconds
         entry = AuditEntry.of_request(identity, now, verb.value, node, body.reason)
         entry = replace(entry, before={"spare": is_spare}, after={"requested": verb.value, "until": until})
-        number = await asyncio.to_thread(deps.fleet.choose_spare, entry, until)
+        number = await asyncio.to_thread(deps.fleet.add_answered, entry, until)
         log_audited(entry)
         deps.wake_loop()
     return accepted(number, node, verb, _prospect(deps, CHOSEN[verb, is_spare]))

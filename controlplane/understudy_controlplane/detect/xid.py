@@ -25,6 +25,9 @@ from understudy_controlplane.xid_policy import FaultClass, Policy, Repair, drive
 TOGETHER_SECONDS = 1.0
 """The driver logs its recovery action together with the error that it is for, not always after it."""
 
+DRILL = "understudy drill"
+"""In a line that an operator has injected."""
+
 FAULT_FORMS = frozenset({Form.XID, Form.SXID, Form.LOST})
 """Lines that report a fault; the others add to one."""
 
@@ -228,6 +231,7 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
     stored, line, verdict = reading.stored, reading.line, reading.verdict
     event = stored.event
     meaning = reading.meaning
+    drill = "drill: " if DRILL in event.text else ""
     summary = [meaning, *(words for words in (verdict.why, suspect) if words and words != meaning)]
     gpu = next((gpu for gpu in node.gpus if gpu.bus_id and gpu.bus_id == line.bus_id), None)
     kind = "sxid" if line.form is Form.SXID else "xid"
@@ -258,7 +262,7 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
         rule="gpu.lost" if line.form is Form.LOST else f"{kind}.{line.code}",
         node=stored.node,
         at=stored.begun_at,
-        summary=f"{reading.name} on {reading.device}: {'; '.join(summary)}",
+        summary=f"{drill}{reading.name} on {reading.device}: {'; '.join(summary)}",
         evidence=Evidence(evidence),
         detail=HardwareDetail(
             repair=verdict.repair,

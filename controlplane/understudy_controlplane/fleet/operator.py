@@ -37,6 +37,7 @@ class Verb(StrEnum):
     SPARE_ADD = "spare-add"  # a node is in the pool whenever no job uses it
     SPARE_REMOVE = "spare-remove"  # a node is never in the pool
     SPARE_FORGET = "spare-forget"  # the control plane chooses again whether a node is in the pool
+    DRILL = "drill"  # an Xid is injected
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 

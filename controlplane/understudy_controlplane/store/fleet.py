@@ -290,8 +290,8 @@ class FleetStore:
                     chosen[row.subject] = choice
         return chosen
 
-    def choose_spare(self, entry: AuditEntry, until: float | None) -> int:
-        """The number of the request."""
+    def add_answered(self, entry: AuditEntry, until: float | None) -> int:
+        """A request that takes effect at once; its number."""
         table = tables.operator_intent
         values = {"at": entry.at, "verb": entry.action, "reason": entry.reason, "by": entry.who}
         more = {"subject": entry.subject, "until": until, "answered_at": entry.at}

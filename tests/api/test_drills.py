@@ -1,0 +1,78 @@
+"""Drills: what would follow if a node's driver logged an Xid, and what follows where it is injected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.recover.rehearsal import Rehearsal
+from tests.tokens import add_tokens, bearer
+from understudy_controlplane.fleet.identity import Role
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    made = Rehearsal(tmp_path_factory.mktemp("drill"))
+    add_tokens(made.control_plane.engine)
+    made.run(2)
+    yield made
+    made.control_plane.close()
+
+
+def ask(rehearsal: Rehearsal, role: Role = Role.ADMIN, **body: Any) -> Any:
+    client = TestClient(rehearsal.control_plane.app, headers=bearer(role))
+    return client.post("/v1/drills", json={"node": "n3", "xid": 79, "reason": "game day", **body})
+
+
+def test_a_drill_shows_what_would_follow_and_changes_nothing(rehearsal: Rehearsal) -> None:
+    drill = ask(rehearsal, Role.OPERATOR).json()
+    (decision,) = drill["decisions"]
+    assert (decision["action"], decision["subject"], decision["row"]) == ("quarantine", "n3", 10)
+    assert decision["reason"].startswith("drill: Xid 79 on GPU ")
+    assert {"drain_nodes", "hold_seats", "requeue_job"} <= set(decision["steps"])
+    assert (drill["request"], drill["mode"]) == (None, "act")
+    effects = len(rehearsal.line.effects)
+    rehearsal.run(10)
+    assert len(rehearsal.line.effects) == effects
+    assert ask(rehearsal, node="n5", xid=13).json()["decisions"][0]["action"] == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("role", "body", "status"),
+    [
+        (Role.VIEWER, {}, 403),
+        (Role.OPERATOR, {"really": True}, 403),
+        (Role.ADMIN, {"node": "n99"}, 404),
+        (Role.ADMIN, {"xid": 0}, 400),
+        (Role.ADMIN, {"reason": " "}, 422),
+    ],
+)
+def test_what_makes_no_sense_or_is_not_permitted_is_refused(
+    role: Role, body: dict[str, Any], status: int, rehearsal: Rehearsal
+) -> None:
+    assert ask(rehearsal, role, **body).status_code == status
+
+
+def test_a_drill_that_is_injected_moves_the_gang_and_all_of_it_is_marked(rehearsal: Rehearsal) -> None:
+    TestClient(rehearsal.control_plane.app, headers=bearer(Role.ADMIN)).post(
+        "/v1/mode", json={"mode": "observe", "reason": "first"}
+    )
+    rehearsal.run(1)
+    assert ask(rehearsal).json()["decisions"][0]["action"] == "quarantine", "what mode act would do"
+    assert "the control plane only observes" in ask(rehearsal, really=True).json()["detail"]
+    TestClient(rehearsal.control_plane.app, headers=bearer(Role.ADMIN)).post(
+        "/v1/mode", json={"mode": "act", "reason": "then"}
+    )
+    rehearsal.run(1)
+    assert ask(rehearsal, really=True).json()["request"] is not None
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+    assert "n3" not in rehearsal.gang_nodes()
+    (node,) = [one for one in rehearsal.fake.nodes() if one.name == "n3"]
+    assert "drill: Xid 79" in node.reason
+    assert "n3 is quarantined, not in service" in ask(rehearsal, really=True).json()["detail"]
+    client = TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER))
+    newest = client.get("/v1/decisions?subject=n3").json()["items"][-1]
+    assert "understudy drill of admin" in newest["evidence"]["kernel_log"]
