@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
 import uuid
@@ -20,8 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import REPOSITORY
+
 SOURCE = Path(__file__).parent / "nvml.c"
 LIBRARY_NAME = "libnvidia-ml.so.1"
+COMPILED = REPOSITORY / "build" / "fake_nvml"
 
 AMPERE, ADA, HOPPER, BLACKWELL = 7, 8, 9, 10
 """nvmlDeviceArchitecture."""
@@ -50,13 +54,20 @@ class BuildError(Exception):
 
 
 def build(directory: Path) -> Path:
-    """Compile the library into `directory` unless it is there, newer than its source. Returns its path."""
-    library = directory / LIBRARY_NAME
-    if library.exists() and library.stat().st_mtime >= SOURCE.stat().st_mtime:
-        return library
+    """Put the library into `directory`. It is compiled once for a checkout: sites of tests have one each. Returns its
+    path.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    # Built aside and renamed: a running program may have the old one mapped.
-    descriptor, fresh = tempfile.mkstemp(dir=directory, prefix=".nvml-")
+    compiled = COMPILED / hashlib.sha256(SOURCE.read_bytes()).hexdigest() / LIBRARY_NAME
+    if not compiled.exists():
+        compiled.parent.mkdir(parents=True, exist_ok=True)
+        _compile(compiled)
+    return Path(shutil.copy(compiled, directory / LIBRARY_NAME))
+
+
+def _compile(library: Path) -> None:
+    # Aside, then renamed: other tests may compile it at the same time.
+    descriptor, fresh = tempfile.mkstemp(dir=library.parent, prefix=".nvml-")
     os.close(descriptor)
     command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread"]
     command += [f"-Wl,-soname,{LIBRARY_NAME}", "-o", fresh, str(SOURCE)]
@@ -70,7 +81,6 @@ def build(directory: Path) -> Path:
         raise BuildError(f"gcc could not build {SOURCE}:\n{done.stderr}")
     Path(fresh).chmod(0o755)
     Path(fresh).rename(library)
-    return library
 
 
 @dataclasses.dataclass(frozen=True)
