@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +61,13 @@ class Gang:
 
     # -- waiting -----------------------------------------------------------------------------------------------
 
-    def wait_for(self, predicate: Any, seconds: float, what: str) -> None:
+    def wait_for(self, predicate: Any, seconds: float, what: str, interval_seconds: float = 0.05) -> None:
+        """Looks at files every 50 ms; one that runs a command for each look does so more rarely."""
         deadline = time.monotonic() + seconds * PATIENCE
         while not predicate():
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {seconds * PATIENCE:g} s: {what}\n{self.output}")
-            time.sleep(0.02)
+            time.sleep(interval_seconds)
 
     def wait_for_launch(self, launch: int, ranks: int, seconds: float = 60) -> None:
         self.wait_for(lambda: len(self.ranks(launch)) == ranks, seconds, f"{ranks} ranks of launch {launch}")
@@ -119,7 +120,7 @@ class GangJob(Gang):
 
     def exit_code(self, seconds: float = 90) -> int:
         """The job's, once it has ended."""
-        self.wait_for(lambda: self._fields().get("JobState") in ENDED, seconds, f"job {self.job} has ended")
+        self._wait_for_state(ENDED, seconds)
         status, _, number = self._fields()["ExitCode"].partition(":")
         return int(status) or (128 + int(number) if int(number) else 0)
 
@@ -129,7 +130,10 @@ class GangJob(Gang):
 
     def cancel(self) -> None:
         self.site.cluster.run("scancel", str(self.job))
-        self.wait_for(lambda: self._fields().get("JobState") in OVER, 60, f"job {self.job} has ended")
+        self._wait_for_state(OVER, 60)
+
+    def _wait_for_state(self, states: Set[str], seconds: float) -> None:
+        self.wait_for(lambda: self._fields().get("JobState") in states, seconds, f"job {self.job} has ended", 0.3)
 
     def processes(self) -> list[int]:
         """Every process with this job's id in its environment."""

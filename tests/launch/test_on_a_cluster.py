@@ -333,15 +333,16 @@ def test_a_launcher_that_is_killed_leaves_no_process(gang: GangJob) -> None:
     gang.submit([*GANG, *QUICK])
     gang.wait_for_launch(0, 8)
     gang.site.cluster.run("scancel", "--batch", "--signal=KILL", str(gang.job))
-    gang.wait_for(lambda: not gang.processes(), 60, "all processes are gone")
+    gang.wait_for(lambda: not gang.processes(), 60, "all processes are gone", 0.3)
 
 
 def test_one_torchrun_a_node(gang: GangJob) -> None:
-    gang.submit([*GANG, "--torchrun", *QUICK], gang.simple("exit:0:3:5"))
-    gang.wait_for_launch(1, 8, seconds=90)
-    assert [one["RANK"] for one in gang.ranks(1)] == [str(rank) for rank in range(8)]
-    assert [one["LOCAL_RANK"] for one in gang.ranks(1)] == ["0", "1"] * 4
-    assert {one["WORLD_SIZE"] for one in gang.ranks(1)} == {"8"}
+    options = ["--nodes", "2", "--procs-per-node", "2", "--torchrun", *QUICK]
+    gang.submit(options, gang.simple("exit:0:3:5"), nodes=2)
+    gang.wait_for_launch(1, 4, seconds=90)
+    assert [one["RANK"] for one in gang.ranks(1)] == ["0", "1", "2", "3"]
+    assert [one["LOCAL_RANK"] for one in gang.ranks(1)] == ["0", "1"] * 2
+    assert {one["WORLD_SIZE"] for one in gang.ranks(1)} == {"4"}
     gang.finish()
     assert gang.exit_code(60) == 0
 
@@ -388,10 +389,10 @@ def test_ranks_go_on_in_their_processes_and_come_to_the_same_weights(gang: GangJ
     for faults in (False, True):
         directory = gang.home / f"checkpoints-{faults}"
         gang.site.cluster.run("mkdir", str(directory), user=RESEARCHER)
-        options = ["--nodes", "4", "--procs-per-node", "1", "--in-process", "--preload", "torch"]
-        gang.submit(options, [str(gang.python), str(script), str(directory)])
+        options = ["--nodes", "3", "--procs-per-node", "1", "--in-process", "--preload", "torch"]
+        gang.submit(options, [str(gang.python), str(script), str(directory)], nodes=4 if faults else 3)
         if faults:
-            gang.wait_for(lambda: len(done_steps(gang, 0)) > 4 * 25, 60, "the gang trains")
+            gang.wait_for(lambda: len(done_steps(gang, 0)) > 3 * 25, 60, "the gang trains")
             at = gang.condemn("n2")
             gang.wait_for(lambda: done_steps(gang, 1), 60, "it goes on")
             seconds = done_steps(gang, 1)[0]["at"] - at
@@ -401,8 +402,8 @@ def test_ranks_go_on_in_their_processes_and_come_to_the_same_weights(gang: GangJ
             gang.forget()
     assert all(torch.equal(weights[False][name], weights[True][name]) for name in weights[False])
     before, after = ({one["rank"]: one["pid"] for one in done_steps(gang, launch)} for launch in (0, 1))
-    assert {rank for rank in before if before[rank] == after[rank]} == {0, 2, 3}
-    assert next(one["seats"] for one in gang.events("launch") if one["launch"] == 1) == ["n1", "n5", "n3", "n4"]
+    assert {rank for rank in before if before[rank] == after[rank]} == {0, 2}
+    assert next(one["seats"] for one in gang.events("launch") if one["launch"] == 1) == ["n1", "n4", "n3"]
     print(f"\nverdict to the first step, in the same processes: {seconds:.2f} s")
 
 
