@@ -38,7 +38,7 @@ def api_watched(site: Site) -> Iterator[list[float]]:
     def ask() -> None:
         paths = itertools.cycle(("/v1/status", "/v1/nodes", "/v1/recoveries", "/metrics"))
         with httpx.Client(base_url=site.url, timeout=5, headers=site.http.headers) as client:
-            while not over.wait(0.1):
+            while not over.wait(0.3):
                 begun = time.monotonic()
                 try:
                     client.get(next(paths)).raise_for_status()

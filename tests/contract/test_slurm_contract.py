@@ -261,6 +261,7 @@ def test_a_job_that_ends_during_a_long_epilog_shows_how_and_is_not_requeued(
     job_id = side.submit("news", 2)
     running(side, job_id)
     if how == "CANCELLED":
+        side.wait(0.5)  # until its script runs: a job that is cancelled before has no signal that ended it
         side.cancel(job_id)
         without_effect(side.slurm.requeue_job, job_id)  # in the moment of the cancellation
     else:

@@ -115,7 +115,6 @@ def test_a_step_that_a_user_ends_is_no_nodes_fault(gang: GangJob) -> None:
     assert gang.exit_code() == 0
 
 
-@pytest.mark.timed
 def test_a_dead_node_gives_its_place_to_a_spare(gang: GangJob) -> None:
     gang.submit([*GANG, *QUICK])
     gang.wait_for_launch(0, 8)

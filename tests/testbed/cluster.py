@@ -15,6 +15,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -343,6 +344,16 @@ class SlurmCluster:
         environment = {"SLURMD_NODENAME": node, **(environment or {})}
         machine = self._machines.get(node)
         return self.spawn(installation.join(machine.pid, arguments) if machine else arguments, log, environment)
+
+    def start_module_on(
+        self, node: str, module: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]
+    ) -> Process:
+        """`python -m module` on the node, by a fork where nodes are machines."""
+        if self._supervisor is None or node not in self._machines:
+            return self.spawn_on(node, [sys.executable, "-m", module, *arguments], log, environment)
+        environment = {**self.environment, "SLURMD_NODENAME": node, **environment}
+        machine = self._machines[node].pid
+        return self._supervisor.fork(f"{module}.__main__", arguments, environment, log, machine)
 
     def _spawn_slurm(self, arguments: Sequence[str], log: Path, node: str = "") -> Process:
         holder = self._machines.get(node, self._namespace)

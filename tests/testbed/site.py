@@ -222,8 +222,8 @@ class Site:
             "FAKE_NVML_STATE": str(node.gpus.path),
         }
         log = self.cluster.layout.log_directory / f"agent.{name}.log"
-        arguments = [sys.executable, "-m", "understudy_agent", "--config", str(node.config_file)]
-        self._agents[name] = self.cluster.spawn_on(name, arguments, log, environment)
+        arguments = ["--config", str(node.config_file)]
+        self._agents[name] = self.cluster.start_module_on(name, "understudy_agent", arguments, log, environment)
         return self._agents[name]
 
     def kill_node(self, name: str) -> float:

@@ -10,6 +10,8 @@ SIGKILL included, the supervisor ends the tree and then itself.
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import json
 import os
 import pwd
@@ -17,6 +19,7 @@ import select
 import signal
 import subprocess
 import sys
+import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,13 +44,62 @@ def _start(request: dict[str, Any]) -> subprocess.Popen[bytes]:
         )
 
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+NAMESPACES = ("net", "uts")
+"""What a node of the testbed has of its own (`tests.testbed.network`)."""
+
+
+def _fork(request: dict[str, Any]) -> int:
+    """Start a Python program whose module has `main(arguments) -> exit status`, with a node's network and host name.
+
+    By a fork of this process, which has imported it: eight agents that start cost 0.8 s of processor time instead of
+    three. Returns the process id.
+    """
+    program = importlib.import_module(request["module"]).main
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        _become(request)
+        status = program(request["arguments"])
+    finally:
+        if sys.exception() is not None:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _become(request: dict[str, Any]) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    for namespace in NAMESPACES:
+        with Path(f"/proc/{request['machine']}/ns/{namespace}").open() as file:
+            if libc.setns(file.fileno(), 0) != 0:
+                raise OSError(ctypes.get_errno(), f"setns({file.name})")
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with Path(os.devnull).open() as nothing, Path(request["log"]).open("ab") as log:
+        for file, standard in ((nothing.fileno(), 0), (log.fileno(), 1), (log.fileno(), 2)):
+            os.dup2(file, standard)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.environ.clear()
+    os.environ.update(request["environment"])
+
+
 def _answer(line: bytes, programs: list[subprocess.Popen[bytes]]) -> dict[str, object]:
     try:
-        program = _start(json.loads(line))
-    except (OSError, KeyError, ValueError) as error:
+        request = json.loads(line)
+        if "module" in request:
+            pid = _fork(request)
+        else:
+            programs.append(_start(request))  # kept, or Python would wait for it on its own
+            pid = programs[-1].pid
+    except (OSError, KeyError, ValueError, ImportError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    programs.append(program)  # kept, or Python would wait for it on its own
-    process = read_process(program.pid)
+    process = read_process(pid)
     return {"process": asdict(process)} if process else {"error": "it ended at once"}
 
 

@@ -62,10 +62,26 @@ class Supervisor:
             "user": user,
             "cwd": str(cwd or "/"),
         }
+        return self._start(arguments[0], request)
+
+    def fork(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, machine: int
+    ) -> Process:
+        """Start the program `module`, on the node whose namespaces the process `machine` holds: `supervise._fork`."""
+        request = {
+            "module": module,
+            "arguments": list(arguments),
+            "environment": {**environment, MARK: str(self._directory)},
+            "log": str(log),
+            "machine": machine,
+        }
+        return self._start(module, request)
+
+    def _start(self, name: str, request: Mapping[str, object]) -> Process:
         with self._lock:
             answer = self._ask(json.dumps(request))
         if "error" in answer:
-            raise SupervisorError(f"cannot start {arguments[0]}: {answer['error']}")
+            raise SupervisorError(f"cannot start {name}: {answer['error']}")
         return Process(**answer["process"])
 
     def descendants(self) -> list[Process]:
