@@ -82,8 +82,8 @@ def _become(request: dict[str, Any]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with Path(os.devnull).open() as nothing, Path(request["log"]).open("ab") as log:
-        for file, standard in ((nothing.fileno(), 0), (log.fileno(), 1), (log.fileno(), 2)):
-            os.dup2(file, standard)
+        for descriptor, standard in ((nothing.fileno(), 0), (log.fileno(), 1), (log.fileno(), 2)):
+            os.dup2(descriptor, standard)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.environ.clear()
     os.environ.update(request["environment"])
