@@ -46,7 +46,7 @@ class Link:
         self._received = b""
         self._sent_at: dict[int, float] = {}
         self._collective_sent: tuple[int, bool] | None = None
-        self._section_sent = ""
+        self._section_sent = self._gpu_sent = ""
         self._failures = 0
         self._connect_at = 0.0
         self._warned: set[str] = set()
@@ -120,6 +120,7 @@ class Link:
             _send(connection, message)
         self._send_collective(connection)
         self._send_section(connection)
+        self._send_gpu(connection)
         self._send_notices(connection)
         readable, _, _ = select.select([connection, self._woken], [], [], wait_seconds)
         if self._woken in readable:
@@ -148,7 +149,7 @@ class Link:
         self._received = b""
         self._sent_at.clear()
         self._collective_sent = None
-        self._section_sent = ""
+        self._section_sent = self._gpu_sent = ""
         self._failures = 0
         self.connected.set()
         return connection
@@ -181,6 +182,12 @@ class Link:
         if section != self._section_sent and "section" not in self._unknown:
             self._section_sent = section
             _send(connection, {"type": "section", "name": section})
+
+    def _send_gpu(self, connection: socket.socket) -> None:
+        uuid = self._outbox.gpu_uuid
+        if uuid != self._gpu_sent and "gpu" not in self._unknown:
+            self._gpu_sent = uuid
+            _send(connection, {"type": "gpu", "uuid": uuid})
 
     def _send_notices(self, connection: socket.socket) -> None:
         now = time.monotonic()

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, SupportsFloat, SupportsInt, TypeVar
 
 from .clocks import StepTimer, WaitingClock
 from .collectives import Collective, NoCollective
+from .gpu import gpu_index as index_of_gpu
+from .gpu import gpu_uuid
 from .identity import IdentityError, launcher_restore_point, read_identity, socket_path
 from .link import Link, hello_message
 from .never_raise import log, never_raise
@@ -59,13 +61,15 @@ class Monitor:
     """None: not active."""
 
     def __init__(self, gpu_index: int | None = None, role: str = "", socket: str | None = None) -> None:
-        """`gpu_index` is the GPU's index on this node as NVML counts; `role` such as "stage0": ranks are
-        compared with ranks of the same role only; `socket` is the agent's socket, if it is not in
-        UNDERSTUDY_SOCKET."""
+        """`gpu_index` is the GPU's index on this node as NVML counts; by default the GPU is found out with the first
+        step. `role` is such as "stage0": ranks are compared with ranks of the same role only. `socket` is the agent's
+        socket, if it is not in UNDERSTUDY_SOCKET.
+        """
         self._prepare()
         try:
             identity = read_identity(os.environ)
-            hello = hello_message(identity, gpu_index, role)
+            hello = hello_message(identity, index_of_gpu(os.environ) if gpu_index is None else gpu_index, role)
+            self._names_gpu = gpu_index is None
             link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
             link.start()
         except IdentityError as error:
@@ -81,6 +85,7 @@ class Monitor:
         self._waiting = WaitingClock()
         self._outbox = Outbox()
         self._first_step_open = True
+        self._names_gpu = False
         self._number: SupportsInt | None = None
         self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._shards: queue.SimpleQueue[tuple[int, str, str] | None] = queue.SimpleQueue()
@@ -291,8 +296,15 @@ class Monitor:
         if self._first_step_open and (step := step_number(number)) is not None:
             self._first_step_open = False
             self._outbox.add_notice({"type": "first_step", "step": step, "at": time.time()})
+            self._name_gpu()
             if self._link is not None:
                 self._link.wake()
+
+    @never_raise
+    def _name_gpu(self) -> None:
+        """In the training thread after its first step: it has chosen its device, which is its own for each thread."""
+        if self._names_gpu:
+            self._outbox.gpu_uuid = gpu_uuid(os.environ)
 
     def _ask(self, link: Link, question: dict[str, Any], timeout_seconds: float) -> dict[str, Any] | None:
         answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()

@@ -37,6 +37,8 @@ class Outbox:
         """Step, loss and gradient norm, as the training passed them."""
         self.section = ""
         """What the training does besides steps, such as "evaluation"; empty: nothing that it names."""
+        self.gpu_uuid = ""
+        """Of the GPU that this rank uses; empty: not known."""
         self._watch = AnomalyWatch()
         self._watch_lock = threading.Lock()
         self._lock = threading.Lock()

@@ -266,7 +266,7 @@ class Agent:
             host=None if host_silent else self._host,
             ports_silent_seconds=round(ports_silent, 1),
             host_silent_seconds=round(host_silent, 1),
-            ranks=self._windows.take(),
+            ranks=self._windows.take(sample.gpus),
             problems=[problem[:TEXT_CHARACTERS_MAX] for problem in problems[:PROBLEMS_MAX]],
             release=RELEASE,
             kernel_log_policy=self._kernel_log.policy_version,

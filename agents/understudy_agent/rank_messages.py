@@ -72,6 +72,12 @@ class SectionEntered(msgspec.Struct, frozen=True, tag="section"):
     name: Annotated[str, Meta(max_length=SECTION_CHARACTERS_MAX)] = ""
 
 
+class GpuUsed(msgspec.Struct, frozen=True, tag="gpu"):
+    """Which GPU this rank uses. It goes before the index in the hello, which counts within the rank's cgroup."""
+
+    uuid: Annotated[str, Meta(max_length=96)]
+
+
 class FirstStepNotice(msgspec.Struct, frozen=True, tag="first_step"):
     id: Size
     step: Step
@@ -120,13 +126,15 @@ class LaunchNotice(msgspec.Struct, frozen=True, tag="launch"):
     fact: LaunchStarted | LaunchEnded
 
 
+Whereabouts = CollectiveEntered | SectionEntered | GpuUsed
+"""Where a rank is: only the last of each kind counts."""
+
 LauncherMessage = LauncherState | LaunchNotice
 
 Message = (
     Hello
     | Steps
-    | CollectiveEntered
-    | SectionEntered
+    | Whereabouts
     | FirstStepNotice
     | ShardNotice
     | AnomalyNotice

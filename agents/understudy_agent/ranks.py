@@ -30,7 +30,6 @@ from understudy_agent.rank_messages import (
     Acknowledged,
     AnomalyNotice,
     Answer,
-    CollectiveEntered,
     ErrorAnswer,
     FirstStepNotice,
     Hello,
@@ -40,10 +39,10 @@ from understudy_agent.rank_messages import (
     Message,
     RestorePointAnswer,
     RestorePointQuestion,
-    SectionEntered,
     ShardNotice,
     Steps,
     UnknownMessage,
+    Whereabouts,
     contains_nul,
     decode,
     encode,
@@ -367,10 +366,8 @@ class RankConnection:
             if self._server.launchers is not None:
                 last = message.first_step + len(message.self_seconds) - 1
                 self._server.launchers.note_step(hello, self.user_id, last)
-        elif isinstance(message, CollectiveEntered):
-            self._server.windows.enter(hello, message, self.user_id)
-        elif isinstance(message, SectionEntered):
-            self._server.windows.enter_section(hello, message.name, self.user_id)
+        elif isinstance(message, Whereabouts):
+            self._server.windows.place(hello, message, self.user_id)
         elif isinstance(message, RestorePointQuestion):
             self._ask(message.id, RestorePointRequest(hello.job_id, hello.restart_count, hello.launch, self.user_id))
         elif isinstance(message, AnomalyNotice) and message.kind is AnomalyKind.UNKNOWN:

@@ -6,13 +6,13 @@ Telemetry, so it may be lost: the oldest is dropped first, of the user that has 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from understudy_agent.rank_messages import CollectiveEntered, Hello, Steps
-from understudy_agent.wire import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX, Collective, RankWindow
+from understudy_agent.rank_messages import CollectiveEntered, GpuUsed, Hello, SectionEntered, Steps, Whereabouts
+from understudy_agent.wire import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX, Collective, Gpu, RankWindow
 
 Key = tuple[int, int, int, int, int]
 """Job, restart count, launch, rank and user."""
@@ -30,6 +30,7 @@ class _Place:
     hello: Hello
     collective: Collective | None = None  # the last that it entered
     section: str | None = None
+    gpu_uuid: str = ""
     reports_left: int = 0  # until it is sent again without new steps
 
 
@@ -58,21 +59,22 @@ class WindowBuffer:
             wall_seconds=wall[surplus:],
         )
 
-    def enter(self, hello: Hello, entered: CollectiveEntered, user_id: int) -> None:
-        collective = Collective(entered.name, entered.sequence, entered.entered_at, entered.step, entered.inside)
-        self._place(hello, user_id).collective = collective
-
-    def enter_section(self, hello: Hello, name: str, user_id: int) -> None:
-        self._place(hello, user_id).section = name
-
-    def _place(self, hello: Hello, user_id: int) -> _Place:
-        """The rank's place, which is about to change."""
+    def place(self, hello: Hello, message: Whereabouts, user_id: int) -> None:
         key = _key(hello, user_id)
         before = self._places.pop(key, None)
         if len(self._places) >= self._ranks_max:
             del self._places[_oldest_of_the_largest(self._places)]
-        place = self._places[key] = _Place(hello, before.collective, before.section) if before else _Place(hello)
-        return place
+        place = _Place(hello)
+        if before is not None:
+            place.collective, place.section, place.gpu_uuid = before.collective, before.section, before.gpu_uuid
+        match message:
+            case CollectiveEntered(name, sequence, entered_at, step, inside):
+                place.collective = Collective(name, sequence, entered_at, step, inside)
+            case SectionEntered(name):
+                place.section = name
+            case GpuUsed(uuid):
+                place.gpu_uuid = uuid
+        self._places[key] = place
 
     def leave(self, hello: Hello, user_id: int) -> None:
         """The rank disconnected: it is nowhere any more. Unless it has connected again meanwhile."""
@@ -80,7 +82,8 @@ class WindowBuffer:
         if last is not None and last.hello is hello:
             del self._places[_key(hello, user_id)]
 
-    def take(self) -> list[RankWindow]:
+    def take(self, gpus: Sequence[Gpu] = ()) -> list[RankWindow]:
+        """`gpus` are those of this node: a rank names its GPU by UUID."""
         for key, last in self._places.items():
             window = self._windows.get(key)
             if window is None and last.reports_left > 0:
@@ -88,12 +91,23 @@ class WindowBuffer:
                 continue
             last.reports_left = REPORTS_PER_PLACE - 1
             window = window or _window(last.hello, key[-1])
-            self._windows[key] = msgspec.structs.replace(window, collective=last.collective, section=last.section)
+            self._windows[key] = msgspec.structs.replace(
+                window,
+                collective=last.collective,
+                section=last.section,
+                gpu_index=_index(last.gpu_uuid, gpus, window.gpu_index),
+            )
         while len(self._windows) > self._ranks_max:  # the control plane refuses a report with more
             del self._windows[_oldest_of_the_largest(self._windows)]
         windows = list(self._windows.values())
         self._windows.clear()
         return windows
+
+
+def _index(uuid: str, gpus: Sequence[Gpu], otherwise: int | None) -> int | None:
+    """CUDA accepts the beginning of a UUID, too, where it is the only one."""
+    named = [gpu.index for gpu in gpus if uuid and gpu.uuid.startswith(uuid)]
+    return named[0] if len(named) == 1 else otherwise
 
 
 def _oldest_of_the_largest(held: Mapping[Key, object]) -> Key:

@@ -145,17 +145,17 @@ def test_no_user_makes_a_report_that_the_control_plane_refuses_as_a_whole() -> N
     windows = WindowBuffer(ranks_max=4)
     for rank in range(4):
         windows.add(hello(rank), steps(0, 1), 2000)
-        windows.enter(hello(rank + 10), CollectiveEntered("barrier", 1, 99.5), 2000)
+        windows.place(hello(rank + 10), CollectiveEntered("barrier", 1, 99.5), 2000)
     assert len(windows.take()) == 4
 
 
 def test_a_user_with_many_ranks_pushes_out_none_of_another_user() -> None:
     windows = WindowBuffer(ranks_max=4)
     windows.add(hello(0), steps(0, 1), 1000)
-    windows.enter(hello(0), CollectiveEntered("barrier", 1, 99.5), 1000)
+    windows.place(hello(0), CollectiveEntered("barrier", 1, 99.5), 1000)
     for rank in range(50):
         windows.add(hello(rank), steps(0, 1), 2000)
-        windows.enter(hello(rank), CollectiveEntered("barrier", 1, 99.5), 2000)
+        windows.place(hello(rank), CollectiveEntered("barrier", 1, 99.5), 2000)
     assert [(window.user_id, window.rank) for window in windows.take()][:2] == [(1000, 0), (2000, 47)]
 
 

@@ -211,7 +211,7 @@ def test_the_collectives_of_too_many_ranks_are_not_all_kept() -> None:
     windows = WindowBuffer(ranks_max=2)
     for rank in range(4):
         hello = Hello(job_id=7, restart_count=0, rank=rank, world_size=4)
-        windows.enter(hello, CollectiveEntered("barrier", 1, 99.5), user_id=0)
+        windows.place(hello, CollectiveEntered("barrier", 1, 99.5), user_id=0)
     assert [window.rank for window in windows.take()] == [2, 3]
 
 
