@@ -100,6 +100,7 @@ class Rehearsal:
 
     def __init__(self, directory: Path, **config: Any) -> None:
         self.fake = VirtualSlurm(NODES)
+        self.fake.leaf_switches = 1  # the spares are those that come last by name
         self._loop_thread = threading.current_thread()
         self._loop_slept = False
         self._recovering = False

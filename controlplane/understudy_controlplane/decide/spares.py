@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from understudy_controlplane.config import Config, Spares
 from understudy_controlplane.decide.guards import still_gathering
+from understudy_controlplane.decide.pool_spread import spread
 from understudy_controlplane.detect.gpu_set import lacks_gpus
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.fleet.job import Job
@@ -123,7 +124,7 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     A spare that is merely silent or suspect counts as held: it comes back by itself, and the pool would only grow.
 
     Only idle nodes join: all that operators add, and of the others as many as are missing. Of these those on probation
-    first, then last by name first, so that the pool stays together; lemons when there is no other node.
+    first, lemons when there is no other node; spread over domains, and within one last by name first.
     """
     policy, choices = config.spares, snapshot.spare_choices
     short = wanted(snapshot, policy) - _held(snapshot)
@@ -135,9 +136,15 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     if missing <= 0:
         return tuple(added)
     others = [name for name in idle if name not in choices and _is_in(snapshot.nodes[name], policy.partition)]
-    known = lemons(snapshot, config.lemon)
-    best_last = sorted(others, key=lambda name: (name not in known, _on_probation(snapshot, name), natural(name)))
-    return (*best_last[-missing:], *added)
+    standing = standing_of(snapshot, config)
+
+    def joins_later(name: str) -> tuple[bool, bool]:
+        lemon, on_probation = standing(name)
+        return lemon, not on_probation
+
+    by_name = sorted(others, key=natural, reverse=True)
+    joining = spread(snapshot, sorted(by_name, key=joins_later), missing, joins_later)
+    return (*sorted(joining, key=natural), *added)
 
 
 def leaving_pool(snapshot: Snapshot) -> tuple[str, ...]:

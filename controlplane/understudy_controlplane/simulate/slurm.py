@@ -111,6 +111,7 @@ class VirtualSlurm:
         self._next_job_id = 1
         self.changes = 0
         """Counts what has happened: Slurm shows the same while it stays the same and no time passes."""
+        self.leaf_switches = 2
         self._started_at = now - 1000
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
@@ -315,9 +316,9 @@ class VirtualSlurm:
 
     def topology(self) -> tuple[TopologyUnit, ...]:
         names = tuple(self._nodes)
-        half = len(names) // 2
-        halves = {"rack1": names[:half], "rack2": names[half:]}
-        leaves = [TopologyUnit(UnitKind.SWITCH, name, nodes) for name, nodes in halves.items()]
+        size = max(1, len(names) // self.leaf_switches)
+        starts = range(0, size * self.leaf_switches, size)
+        leaves = [TopologyUnit(UnitKind.SWITCH, f"rack{at // size + 1}", names[at : at + size]) for at in starts]
         return (*leaves, TopologyUnit(UnitKind.SWITCH, "spine", names, level=1))
 
     def drain_node(self, node: str, reason: str) -> None:

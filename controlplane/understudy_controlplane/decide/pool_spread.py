@@ -1,0 +1,49 @@
+"""Which nodes join the pool, so that the failure of a rack leaves spares elsewhere."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.topology import DomainKind, Topology
+
+SPREAD_OVER = (DomainKind.RACK, DomainKind.NVLINK_BLOCK, DomainKind.SWITCH, DomainKind.POD)
+"""The first kind of which a topology has more than one domain."""
+
+
+def spread(
+    snapshot: Snapshot, candidates: Sequence[str], count: int, standing: Callable[[str], object]
+) -> tuple[str, ...]:
+    """So many of the candidates, which come sorted by standing; of one standing each is taken from the domain with the
+    most nodes in use by managed gangs for each spare there.
+    """
+    domain = _domain_of(snapshot.topology)
+    used = Counter(domain(name) for job in snapshot.jobs.values() if job.managed for name in job.slurm.nodes)
+    held = Counter(domain(name) for name, node in snapshot.nodes.items() if node.is_spare)
+    chosen: list[str] = []
+    for _, equal in groupby(candidates, key=standing):
+        waiting: dict[str, deque[str]] = {}
+        for name in equal:
+            waiting.setdefault(domain(name), deque()).append(name)
+        while waiting and len(chosen) < count:
+            neediest = max(waiting, key=lambda one: _need(used[one], held[one]))
+            chosen.append(waiting[neediest].popleft())
+            held[neediest] += 1
+            if not waiting[neediest]:
+                del waiting[neediest]
+    return tuple(chosen)
+
+
+def _need(used: int, held: int) -> tuple[float, int]:
+    """Of two domains in equal need, as where nothing is used, the one with fewer spares."""
+    return used / (held + 1), -held
+
+
+def _domain_of(topology: Topology) -> Callable[[str], str]:
+    """Of a node. Of several, as leaf switches of rails, the first one; of a node in none, the empty name."""
+    kind = next((one for one in SPREAD_OVER if sum(domain.kind is one for domain in topology.domains) > 1), None)
+    if kind is None:
+        return lambda _name: ""
+    return lambda name: next(iter(topology.names_of(name, kind)), "")
