@@ -37,6 +37,12 @@ class Silence(Section):
     slurmd_silent_seconds: float = Field(
         1.0, ge=0, description="Time for which a slurmd must not answer: one lost answer is not enough."
     )
+    domain_wait_seconds: float = Field(
+        60.0,
+        ge=0,
+        description="Time that a domain of the topology, such as a rack, has to come back when its nodes fell silent "
+        "together; about what a swap takes. After that gangs leave it; nodes that no gang needs stay as they are.",
+    )
     mass_nodes_min: int = Field(
         3,
         ge=2,

@@ -99,7 +99,7 @@ def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) 
         if not _is_reported(one)
         and (one.because is Because.BREAKER or (one.because in BUDGETS and Subject.of_node(one.subject) not in known))
     ]
-    wanted = guards.lately_quarantined(snapshot, config) | new | set(held)
+    wanted = guards.failures(snapshot, guards.lately_quarantined(snapshot, config) | new | set(held))
     return held if len(wanted) > guards.breaker_limit(snapshot, config) else []
 
 

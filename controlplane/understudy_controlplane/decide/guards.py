@@ -5,9 +5,9 @@ Asked in the order of the list; the first that objects is the answer. A guard ne
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.table import Row
@@ -97,6 +97,11 @@ def lately_quarantined(snapshot: Snapshot, config: Config) -> set[str]:
     """Each node once, however often."""
     since = max(snapshot.now - config.guards.breaker_window_seconds, snapshot.breaker_reset_at)
     return {name for name, times in snapshot.quarantined_at.items() if max(times, default=0.0) > since}
+
+
+def failures(snapshot: Snapshot, nodes: Iterable[str]) -> set[str]:
+    """What these nodes count as: nodes of a domain that failed as a whole are one failure, the domain."""
+    return {snapshot.failed_domain_of.get(name, name) for name in nodes}
 
 
 def object_to_paused_job(snapshot: Snapshot, job: JobKey) -> Objection | None:
@@ -243,18 +248,18 @@ def object_to_quarantine(
     general = object_to_any(snapshot, requested=requested) or object_while_open(snapshot) or by_rule
     if general:
         return general
-    lately = lately_quarantined(snapshot, config) | set(already) | {finding.node}
+    lately = failures(snapshot, lately_quarantined(snapshot, config) | set(already) | {finding.node})
     if len(lately) > breaker_limit(snapshot, config):
         return Objection(Because.BREAKER, "it would be one too many at once for the circuit breaker")
-    held = len(already) + snapshot.quarantined
+    at_fault = snapshot.at_fault.union(already)
+    held = len(failures(snapshot, at_fault) - failures(snapshot, [finding.node]))
     limit, ceiling = quarantine_limit(snapshot, config), _quarantine_ceiling(snapshot, config)
-    if held - _waiting(snapshot, config) >= limit or held >= ceiling:
+    if held - _waiting(snapshot, config) >= limit or len(at_fault) >= ceiling:
         words = (
             f"{held} nodes are quarantined already, where {limit} besides those that wait for a person are the limit"
         )
         return Objection(Because.FLEET_BUDGET, words)
-    times = chain.from_iterable(snapshot.quarantined_at.values())
-    recent = len(already) + sum(at > snapshot.now - HOUR_SECONDS for at in times)
+    recent = _within_the_hour(snapshot, already, finding.node)
     policy = config.guards
     per_hour = scaled(
         policy.quarantines_per_hour_share,
@@ -266,6 +271,18 @@ def object_to_quarantine(
         words = f"{recent} nodes were quarantined within the hour, where {per_hour} are the limit"
         return Objection(Because.HOURLY_BUDGET, words)
     return _object_for_domains(snapshot, config, finding.node, already)
+
+
+def _within_the_hour(snapshot: Snapshot, already: Collection[str], node: str) -> int:
+    """Quarantines besides that of `node`. A node counts as often as it was quarantined, a failed domain once."""
+    times = {
+        name: sum(at > snapshot.now - HOUR_SECONDS for at in found) for name, found in snapshot.quarantined_at.items()
+    }
+    counts = Counter({name: count for name, count in times.items() if count})
+    counts.update(already)
+    single = sum(count for name, count in counts.items() if name not in snapshot.failed_domain_of)
+    domains = {domain for name, domain in snapshot.failed_domain_of.items() if name in counts}
+    return single + len(domains - failures(snapshot, [node]))
 
 
 def object_to_gang_action(snapshot: Snapshot, config: Config, finding: Finding) -> Objection | None:
@@ -361,8 +378,13 @@ def _domains(snapshot: Snapshot, nodes: Collection[str]) -> set[str]:
 
 
 def _object_for_domains(snapshot: Snapshot, config: Config, node: str, already: Collection[str]) -> Objection | None:
-    """Partitions, racks, blocks: what has a power supply, a switch or a purpose of its own."""
+    """Partitions, racks, blocks: what has a power supply, a switch or a purpose of its own. A domain that failed as a
+    whole holds back none of its nodes, and no more do those inside it.
+    """
+    whole = set(snapshot.domains.get(snapshot.failed_domain_of.get(node, ""), ()))
     for domain in snapshot.domains_of.get(node, ()):
+        if whole and whole.issuperset(snapshot.domains[domain]):
+            continue
         size = len(snapshot.domains[domain])
         limit = max(1, int(config.guards.domain_share_max * size))
         held = snapshot.quarantined_in[domain] + sum(domain in snapshot.domains_of.get(name, ()) for name in already)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.fleet.finding import FAULTS, Finding
-from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.incident import DOMAIN_SILENT, OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -51,7 +52,7 @@ def _outcome(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) 
         case SubjectKind.GANG:
             return _of_gang(snapshot, incident, accused)
         case SubjectKind.DOMAIN:
-            return _of_domain(snapshot, incident.subject, accused)
+            return _of_domain(snapshot, incident, accused)
 
 
 def _of_node(snapshot: Snapshot, subject: Subject, accused: Set[Subject]) -> str:
@@ -75,7 +76,15 @@ def _of_gang(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) 
     return STEPS_AGAIN if steps and incident.subject not in accused else ""
 
 
-def _of_domain(snapshot: Snapshot, subject: Subject, accused: Set[Subject]) -> str:
-    """Over when its cause is no longer found, and the nodes have had the time to report to this control plane."""
+def _of_domain(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) -> str:
+    """Over when its cause is no longer found, and the nodes have had the time to report to this control plane. Where
+    nodes were taken out of service for it, it stays until they are back, and for an hour: they count as one until then.
+    """
     known = snapshot.now - snapshot.started_at > SETTLED_SECONDS
-    return CAUSE_GONE if known and subject not in accused else ""
+    if not known or incident.subject in accused:
+        return ""
+    nodes = snapshot.domains.get(incident.subject.name, ()) if incident.rule == DOMAIN_SILENT else ()
+    taken = any(max(snapshot.quarantined_at.get(name, ()), default=0.0) >= incident.opened_at for name in nodes)
+    if taken and (snapshot.now - incident.opened_at < HOUR_SECONDS or not snapshot.at_fault.isdisjoint(nodes)):
+        return ""
+    return CAUSE_GONE

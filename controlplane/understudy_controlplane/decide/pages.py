@@ -12,8 +12,9 @@ from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.detect.hang import all_report
 from understudy_controlplane.fleet.decision import Because, Decision
-from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
+from understudy_controlplane.fleet.incident import DOMAIN_SILENT
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -35,7 +36,12 @@ HOLDING = frozenset(
 )
 """Not the mode, a pause, and a rule that only observes: a person has chosen those."""
 
-LABELS = {Signal.HELD_BACK: "held", Signal.LEFT_BY_SLURM: "left", Signal.GANG_UNHEARD: "unheard"}
+LABELS = {
+    Signal.HELD_BACK: "held",
+    Signal.LEFT_BY_SLURM: "left",
+    Signal.GANG_UNHEARD: "unheard",
+    Signal.DOMAIN_DOWN: "domain",
+}
 """How the labels of tickets begin."""
 
 SHOWN_MAX = 8
@@ -108,6 +114,28 @@ def unheard(current: Round) -> Iterator[Finding]:
         )
         evidence = Evidence({"jobs": [*about], "since": [snapshot.unheard_gangs[key] for key in due]})
         yield Finding(Signal.GANG_UNHEARD, "hang.unheard", "", snapshot.now, words, evidence, nodes=about)
+
+
+def domains_down(current: Round) -> Iterator[Finding]:
+    """One for all domains that failed as a whole since a person was notified last."""
+    snapshot = current.snapshot
+    if guards.object_to_operator(snapshot) is not None:
+        return
+    due = {
+        subject.name: incident
+        for subject, incident in snapshot.incidents.items()
+        if incident.rule == DOMAIN_SILENT and not _is_paged(snapshot, subject.name, incident.opened_at)
+    }
+    if due:
+        seconds = current.config.silence.domain_wait_seconds
+        words = (
+            f"{'; '.join(one.summary for one in due.values())}: look at power, cooling and switches there. Gangs leave "
+            f"for spares where it is not back {seconds:g} s after it fell silent"
+        )
+        nodes: list[Json] = [name for one in due.values() for name in one.nodes]
+        yield Finding(
+            Signal.DOMAIN_DOWN, DOMAIN_SILENT, "", snapshot.now, words, Evidence({"nodes": nodes}), nodes=(*due,)
+        )
 
 
 def page(current: Round, entered: Sequence[Entered]) -> list[Decision]:

@@ -123,6 +123,8 @@ TABLE: tuple[Row, ...] = (
     Row(94, (), (Signal.GANG_UNHEARD,), None, Action.PAGE,
         "its processes may wait for each other before the hook begins, or its script may not get there: a person has "
         "to look"),
+    Row(95, (), (Signal.DOMAIN_DOWN,), None, Action.PAGE,
+        "its nodes failed together, so the cause lies outside them: a person has to look"),
     Row(100, (IN_SERVICE, UNKNOWN, PROBATION), (Signal.GANG_HUNG,), SUSPECT, Action.RESTART_GANG,
         "the gang hangs and waits for this node: the gang is restarted, and the node is only a suspect",
         suspects=SuspicionCause.HANG),

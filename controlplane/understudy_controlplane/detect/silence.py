@@ -10,13 +10,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from understudy_controlplane.config import Silence
 from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, domain_faults
+from understudy_controlplane.detect.domain_silence import (
+    SilentDomain,
+    domain_silences,
+    needs_to_leave,
+    silent_domains,
+)
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal, SilenceDetail
+from understudy_controlplane.fleet.incident import DOMAIN_SILENT
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
@@ -57,7 +65,13 @@ def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[dict[str, float]
     """When the silent nodes fell silent, and how many nodes are watched at all. Nodes that are out of service already,
     that Slurm has away on purpose, whose agent announced its stop, or that never had one do not count either way.
     """
-    since = {
+    since = _watched(snapshot)
+    return {name: at for name, at in since.items() if snapshot.now - at > policy.silent_after_seconds}, len(since)
+
+
+def _watched(snapshot: Snapshot) -> dict[str, float]:
+    """Nodes of which silence counts, and when each was heard last."""
+    return {
         node.name: at
         for node in snapshot.nodes.values()
         if node.state not in OUT_OF_SERVICE
@@ -66,7 +80,6 @@ def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[dict[str, float]
         and not node.stopping
         and (at := silent_since(node, snapshot.started_at)) is not None
     }
-    return {name: at for name, at in since.items() if snapshot.now - at > policy.silent_after_seconds}, len(since)
 
 
 def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
@@ -80,6 +93,8 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
     quiet = {name for name, at in at_of.items() if snapshot.now - at > policy.silent_after_seconds}
     advanced_at = _advanced_at(snapshot, quiet)
     confirmed = _confirmed(snapshot, quiet)
+    domains = silent_domains(snapshot, fallen, _watched(snapshot).keys()) if fallen else []
+    domain_of = {name: one for one in domains for name in one.nodes}
     for name, node in snapshot.nodes.items():
         at = at_of[name]
         if name in quiet:
@@ -88,10 +103,28 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
             mass = is_mass_silence(together, watched, policy)
             if mass and name in fallen:
                 masses.append((name, at))
-            yield _dead_or_silent(node, snapshot, policy, mass, advanced_at.get(name, 0.0), confirmed.get(name, ""))
+            found = _dead_or_silent(node, snapshot, policy, mass, advanced_at.get(name, 0.0), confirmed.get(name, ""))
+            yield _with_its_domain(found, snapshot, policy, domain_of.get(name))
         elif node.state is NodeState.UNKNOWN and node.heard_at is not None:
             yield Finding(Signal.HEARD, HEARD, node.name, node.heard_at, "the agent reports again")
     yield from domain_faults(snapshot, "silence.mass", masses, "their agents fell silent together")
+    yield from domain_silences([one for one in domains if not any(name in one.nodes for name, _ in masses)])
+
+
+def _with_its_domain(found: Finding, snapshot: Snapshot, policy: Silence, domain: SilentDomain | None) -> Finding:
+    """A dead node whose domain is silent counts as dead when the domain has had its time, and a gang has to leave."""
+    if domain is None or found.signal is not Signal.NODE_DEAD:
+        return found
+    waits = snapshot.now - domain.since <= policy.domain_wait_seconds
+    if not waits and needs_to_leave(snapshot, found.node):
+        return replace(found, summary=f"{found.summary}; {domain.label} has been silent with it")
+    why = (
+        f"{domain.label} fell silent as a whole: it has {policy.domain_wait_seconds:g} s to come back"
+        if waits
+        else f"{domain.label} is silent as a whole, and no managed gang has to leave this node"
+    )
+    words = f"the agent is silent; {why}"
+    return replace(found, signal=Signal.SILENT, rule=DOMAIN_SILENT, summary=words, dead=False)
 
 
 def _dead_or_silent(

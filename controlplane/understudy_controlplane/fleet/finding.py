@@ -74,6 +74,7 @@ class Signal(StrEnum):
     HELD_BACK = "held_back"  # by a guard, for long
     LEFT_BY_SLURM = "left_by_slurm"  # Slurm itself took nodes out of service, and nothing brings them back
     GANG_UNHEARD = "gang_unheard"  # no rank reports since a restart, though ranks did before it
+    DOMAIN_DOWN = "domain_down"  # a domain failed as a whole
     TOO_MANY_AT_ONCE = "too_many_at_once"  # nodes that would be quarantined within a short time
     REQUEST_GIVEN_UP = "request_given_up"  # an operator's request that could not be fulfilled in time
 

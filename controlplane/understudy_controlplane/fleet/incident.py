@@ -8,6 +8,9 @@ from understudy_controlplane.fleet.finding import Detail
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.xid_policy import Repair
 
+DOMAIN_SILENT = "silence.domain"
+"""The rule of an incident of a domain that failed as a whole: its nodes count as one failure."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenIncident:

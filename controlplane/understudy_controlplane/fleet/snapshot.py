@@ -13,7 +13,7 @@ from functools import cached_property
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.gang import BlackHole, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu
-from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.incident import DOMAIN_SILENT, OpenIncident
 from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
@@ -119,9 +119,13 @@ class Snapshot:
         return _by_node(job for job in self.jobs.values() if job.slurm.holds_nodes)
 
     @cached_property
+    def at_fault(self) -> frozenset[str]:
+        """Nodes that the control plane has taken out of service, those in repair included."""
+        return frozenset(name for name, node in self.nodes.items() if node.record.at_fault)
+
+    @property
     def quarantined(self) -> int:
-        """How many nodes the control plane has taken out of service, those in repair included."""
-        return sum(node.record.at_fault for node in self.nodes.values())
+        return len(self.at_fault)
 
     @cached_property
     def manual(self) -> int:
@@ -167,8 +171,17 @@ class Snapshot:
     @cached_property
     def quarantined_in(self) -> dict[str, int]:
         """Domain → how many of its nodes the control plane has taken out of service."""
-        at_fault = {name for name, node in self.nodes.items() if node.record.at_fault}
-        return {domain: sum(name in at_fault for name in names) for domain, names in self.domains.items()}
+        return {domain: sum(name in self.at_fault for name in names) for domain, names in self.domains.items()}
+
+    @cached_property
+    def failed_domain_of(self) -> dict[str, str]:
+        """Node → the domain that failed as a whole, and counts as one failure."""
+        return {
+            name: subject.name
+            for subject, incident in self.incidents.items()
+            if incident.rule == DOMAIN_SILENT
+            for name in self.domains.get(subject.name, ())
+        }
 
     @cached_property
     def unheard(self) -> bool:

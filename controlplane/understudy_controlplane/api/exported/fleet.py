@@ -9,7 +9,7 @@ from understudy_agent.wire import GpuStatus
 from understudy_controlplane.api.exported.metric import Metric, Sample, labels_text
 from understudy_controlplane.api.exported.source import Source, counted, one
 from understudy_controlplane.decide import spares
-from understudy_controlplane.decide.guards import breaker_limit, lately_quarantined, quarantine_limit
+from understudy_controlplane.decide.guards import breaker_limit, failures, lately_quarantined, quarantine_limit
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.detect.silence import fallen_silent
 from understudy_controlplane.fleet.node import NodeState
@@ -149,7 +149,7 @@ FLEET: tuple[Metric[Source], ...] = (
     Metric(
         "breaker_nodes",
         "Nodes quarantined within the circuit breaker's window.",
-        one(lambda s: len(lately_quarantined(s.snapshot, s.config))),
+        one(lambda s: len(failures(s.snapshot, lately_quarantined(s.snapshot, s.config)))),
     ),
     Metric(
         "breaker_limit_nodes",

@@ -1,0 +1,108 @@
+"""Silent nodes that are the nodes of one domain: a rack without power, a switch that failed.
+
+Such nodes are one failure. The domain has the time that a swap takes to come back; after that only nodes on which a
+managed gang has a seat count as dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.incident import DOMAIN_SILENT
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import SubjectKind
+
+WITHIN_SECONDS = 60.0
+"""Nodes of a domain that fail together fall silent within this of the first."""
+
+NODES_MIN = 3
+SHARE_MIN = 0.75
+"""Of the domain's nodes that are watched: fewer have causes of their own."""
+
+NODES_SHOWN_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SilentDomain:
+    label: str
+    since: float  # when the first of its nodes fell silent
+    nodes: tuple[str, ...]
+
+
+def silent_domains(snapshot: Snapshot, fallen: Mapping[str, float], watched: Set[str]) -> list[SilentDomain]:
+    """`fallen`: since when each silent node is silent; `watched`: all nodes of which silence would count."""
+    found = [*_known(snapshot, fallen)]
+    left = {name: at for name, at in fallen.items() if not any(name in one.nodes for one in found)}
+    for together in _clusters(left):
+        found += _new(snapshot, together, watched)
+    return found
+
+
+def _known(snapshot: Snapshot, fallen: Mapping[str, float]) -> Iterator[SilentDomain]:
+    """Those of open incidents, also while few of their nodes are left: others have been taken out of service."""
+    for subject, incident in snapshot.incidents.items():
+        if subject.kind is SubjectKind.DOMAIN and incident.rule == DOMAIN_SILENT:
+            last = incident.opened_at + WITHIN_SECONDS
+            nodes = [name for name in snapshot.domains.get(subject.name, ()) if fallen.get(name, last) < last]
+            if nodes:
+                yield SilentDomain(subject.name, min(fallen[name] for name in nodes), tuple(nodes))
+
+
+def _clusters(fallen: Mapping[str, float]) -> Iterator[dict[str, float]]:
+    """Nodes that fell silent within WITHIN_SECONDS of the first of them."""
+    group: dict[str, float] = {}
+    for name, at in sorted(fallen.items(), key=lambda one: one[1]):
+        if group and at > next(iter(group.values())) + WITHIN_SECONDS:
+            yield group
+            group = {}
+        group[name] = at
+    if group:
+        yield group
+
+
+def _new(snapshot: Snapshot, together: Mapping[str, float], watched: Set[str]) -> Iterator[SilentDomain]:
+    """The domain with the most of these nodes, then that with the most of the others, as long as one has enough. Of
+    domains with the same nodes, such as a rack and its leaf switch, the first by name.
+    """
+    left = set(together)
+    members = {
+        label: nodes
+        for label, names in snapshot.topology.failing_together.items()
+        if len(nodes := watched & set(names)) < len(watched)
+    }
+    while len(left) >= NODES_MIN:
+        silent = {label: nodes & left for label, nodes in members.items()}
+        enough = [
+            label
+            for label, nodes in silent.items()
+            if len(nodes) >= NODES_MIN and len(nodes & left) >= SHARE_MIN * len(members[label])
+        ]
+        if not enough:
+            return
+        label = min(enough, key=lambda one: (-len(silent[one]), len(members[one]), one))
+        first_first = sorted(silent[label], key=lambda name: together[name])
+        yield SilentDomain(label, together[first_first[0]], tuple(first_first))
+        left -= silent[label]
+
+
+def domain_silences(found: list[SilentDomain]) -> Iterator[Finding]:
+    for one in found:
+        shown = ", ".join(one.nodes[:8]) + (", …" if len(one.nodes) > 8 else "")
+        yield Finding(
+            Signal.DOMAIN_FAULT,
+            DOMAIN_SILENT,
+            "",
+            one.since,
+            f"{len(one.nodes)} nodes of {one.label} fell silent together ({shown})",
+            Evidence({"nodes": [*one.nodes[:NODES_SHOWN_MAX]], "nodes_alike": len(one.nodes), "since": one.since}),
+            domain=one.label,
+            nodes=one.nodes,
+        )
+
+
+def needs_to_leave(snapshot: Snapshot, node: str) -> bool:
+    """A managed gang has a seat there."""
+    return any(job.managed for job in snapshot.holders_of(node))
