@@ -1,7 +1,8 @@
 """Loss and gradient norm that are NaN or jump.
 
-They are reported with the step at which they began and, once values are as before, the first such step. The control
-plane judges what they mean: the data, the program or a GPU that computes wrong results can be the cause.
+They are reported with the step at which they began and, once values are as before, the first such step. A value that
+settles at a new level is no anomaly any more: the new level becomes what is usual. The control plane judges what they
+mean: the data, the program or a GPU that computes wrong results can be the cause.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ SEEN_MIN = 16
 NORMAL_STEPS = 20
 """This many consecutive values as before end an anomaly."""
 
+LEVEL_STEPS = 64
+"""This many consecutive values within JUMP_RATIO of their median, that do not grow, are a new level."""
+
+GROWTH_MAX = 1.5
+"""A series grows when the median of the later half of them is that of the earlier one times this, or larger."""
+
 REPORTED_MAX = 64
 """Anomalies of one value that are reported in the life of this process."""
 
@@ -30,6 +37,8 @@ class Series:
         self._name = name
         self._seen: deque[float] = deque(maxlen=SEEN)
         self._open: dict[str, Any] | None = None
+        self._level: deque[tuple[int, float]] = deque(maxlen=LEVEL_STEPS)
+        """The numbers since the open anomaly began, with their steps."""
         self._normal_since = 0
         self._normal = 0
         self._reported = 0
@@ -51,17 +60,39 @@ class Series:
                     "usual": usual if usual is not None else 0.0,
                 }
                 self._normal = 0
+                self._level.clear()
+                if what != "nan":
+                    self._level.append((step, value))
                 return {**self._open, "at": time.time()}
             return None
+        if what == "nan":
+            self._level.clear()
+        else:
+            self._level.append((step, value))
         if what:
             self._normal = 0
-            return None
+            return self._settled() if self._is_level() else None
         self._normal_since = self._normal_since if self._normal else step
         self._normal += 1
         if self._normal < NORMAL_STEPS:
             return None
         over, self._open = self._open, None
         return {**over, "until": self._normal_since, "at": time.time()}
+
+    def _is_level(self) -> bool:
+        values = [abs(value) for _, value in self._level]
+        half = len(values) // 2
+        if len(values) < LEVEL_STEPS or max(values) > JUMP_RATIO * _median(values):
+            return False
+        return _median(values[half:]) < GROWTH_MAX * _median(values[:half])
+
+    def _settled(self) -> dict[str, Any] | None:
+        """The anomaly is over: what settled at a new level was only another level. NaN was more, until it ended."""
+        over, self._open = self._open, None
+        assert over is not None
+        first = self._level[0][0] if over["kind"].endswith("_nan") else over["step"]
+        self._seen = deque((value for _, value in self._level), maxlen=SEEN)
+        return {**over, "until": first, "at": time.time()}
 
     def _classify(self, value: float) -> str:
         if not math.isfinite(value):
@@ -75,7 +106,11 @@ class Series:
     def _usual(self) -> float | None:
         if len(self._seen) < SEEN_MIN:
             return None
-        return sorted(self._seen)[len(self._seen) // 2]
+        return _median(list(self._seen))
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
 
 
 class AnomalyWatch:

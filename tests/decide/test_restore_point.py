@@ -15,7 +15,7 @@ def written(step: int, attempt: int = 0, path: str = "") -> Checkpoint:
 
 
 def anomaly(step: int, until: int | None = None, attempt: int = 0, **changes: Any) -> StoredAnomaly:
-    values = {"kind": AnomalyKind.LOSS_NAN, "rank": 3, "node": "n2", **changes}
+    values = {"kind": AnomalyKind.LOSS_NAN, "rank": 3, "node": "n2", "received_at": b.NOW, **changes}
     return StoredAnomaly(
         id=1,
         job=b.job().key,
@@ -24,7 +24,6 @@ def anomaly(step: int, until: int | None = None, attempt: int = 0, **changes: An
         step=step,
         until=until,
         value="nan",
-        received_at=b.NOW,
         **values,
     )
 
@@ -72,3 +71,31 @@ def test_a_good_checkpoint_that_a_suspect_one_was_written_over_is_gone() -> None
     same = [written(60, 0, "/c/60"), written(60, 1, "/c/60"), written(20, 0, "/c/20")]
     assert choose(same, [anomaly(55, attempt=1)]) == written(20, 0, "/c/20")
     assert choose(same, [anomaly(55, attempt=0)]) == written(60, 1, "/c/60")
+
+
+def run_of(steps: int) -> list[Checkpoint]:
+    return [written(step) for step in range(500, steps + 1, 500)]
+
+
+def jump(step: int, **changes: Any) -> StoredAnomaly:
+    return anomaly(step, **({"kind": AnomalyKind.GRAD_NORM_JUMP} | changes))
+
+
+def test_what_is_no_proof_costs_no_large_part_of_the_run() -> None:
+    assert choose(run_of(10_000), [jump(2_501)]) == written(10_000), "7,500 steps of 10,000"
+    assert choose(run_of(10_000), [jump(9_200)]) == written(9_000)
+    assert choose(run_of(10_000), [jump(1)]) == written(10_000), "never from the beginning"
+    assert "in spite of grad_norm_jump" in explain(run_of(10_000), [jump(2_501)])
+    assert choose(run_of(10_000), [jump(2_501, kind=AnomalyKind.GRAD_NORM_NAN)]) == written(10_000)
+
+
+def test_nan_in_the_loss_proves_that_a_checkpoint_is_bad_whatever_it_costs() -> None:
+    assert choose(run_of(10_000), [anomaly(2_501)]) == written(2_500)
+    assert choose(run_of(10_000), [anomaly(9_900), jump(2_501)]) == written(9_500)
+
+
+def test_a_suspicion_ends_with_time() -> None:
+    old = jump(55, received_at=-7 * 3600.0)
+    assert not suspicion(written(60), [old])
+    assert suspicion(written(60), [jump(55, received_at=-3600.0)])
+    assert suspicion(written(60), [anomaly(55, received_at=-7 * 3600.0)])

@@ -15,7 +15,7 @@ import pytest
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from understudy import Monitor
-from understudy.anomalies import NORMAL_STEPS, REPORTED_MAX, AnomalyWatch, Series
+from understudy.anomalies import LEVEL_STEPS, NORMAL_STEPS, REPORTED_MAX, AnomalyWatch, Series
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard
 
 
@@ -82,6 +82,26 @@ def test_a_relapse_restarts_the_wait() -> None:
 def test_reports_of_a_repeated_anomaly_are_limited() -> None:
     values = ([2.0] * NORMAL_STEPS + [math.nan]) * (REPORTED_MAX + 50)
     assert len([one for one in reported(values) if one[2] is None]) == REPORTED_MAX
+
+
+def test_a_value_that_settles_at_a_new_level_is_over_as_if_it_never_was() -> None:
+    settled = [0.2] * 100 + [1.4 + 0.05 * (step % 4) for step in range(LEVEL_STEPS)]
+    assert reported(settled, "grad_norm") == [("grad_norm_jump", 100, None), ("grad_norm_jump", 100, 100)]
+    later = len(settled) + 200
+    assert reported([*settled, *[1.4] * 200, *[9.0] * 5], "grad_norm")[2:] == [("grad_norm_jump", later, None)]
+
+
+def test_a_value_that_grows_or_jumps_about_is_no_level() -> None:
+    grows = [2.0] * 20 + [15.0 * 1.02**step for step in range(300)]
+    about = [2.0] * 20 + [11.0 if step % 3 else 400.0 for step in range(300)]
+    for series in (grows, about):
+        assert reported(series) == [("loss_jump", 20, None)]
+
+
+def test_after_nan_a_new_level_is_good_from_where_it_began() -> None:
+    values = [2.0] * 20 + [math.nan] * 5 + [30.0] * LEVEL_STEPS
+    assert reported(values) == [("loss_nan", 20, None), ("loss_nan", 20, 25)]
+    assert reported([2.0] * 20 + [math.nan] * 1000) == [("loss_nan", 20, None)]
 
 
 def test_loss_and_gradient_norm_are_watched_apart() -> None:

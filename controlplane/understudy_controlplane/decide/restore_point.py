@@ -4,19 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from understudy_agent.wire import AnomalyKind
 from understudy_controlplane.fleet.job import Checkpoint, StoredAnomaly
 
 NAMED_MAX = 3
 
 
+WORK_LOST_SHARE_MAX = 0.1
+"""Of the steps of a run: a suspicion that is no proof costs no more than this."""
+
+SUSPECT_SECONDS_MAX = 6 * 3600.0
+"""Checkpoints that are written longer than this after what is no proof are not suspect for it: the run went on well."""
+
+
 def choose(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = ()) -> Checkpoint | None:
     """The furthest complete checkpoint that is not suspect; of two of the same step the later one. None: start from the
-    beginning.
+    beginning. NaN in the loss proves that a checkpoint is bad. Anything else is no proof, and is disregarded where it
+    would cost a large part of the run, or all of it.
 
     Half-announced checkpoints never get here: only those of which every rank's shard is in count as complete.
     """
-    good = [one for one in _as_they_lie(complete) if not suspicion(one, anomalies)]
-    return max(good, key=lambda checkpoint: (checkpoint.step, checkpoint.completed_at), default=None)
+    there = _as_they_lie(complete)
+    good = _furthest(one for one in there if not suspicion(one, anomalies))
+    proofs = [one for one in anomalies if _is_proof(one)]
+    usable = _furthest(one for one in there if not suspicion(one, proofs))
+    if usable is None or good is None:
+        return usable
+    return good if usable.step - good.step <= WORK_LOST_SHARE_MAX * usable.step else usable
+
+
+def _furthest(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
+    return max(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.completed_at), default=None)
+
+
+def _is_proof(anomaly: StoredAnomaly) -> bool:
+    return anomaly.kind is AnomalyKind.LOSS_NAN
 
 
 def explain(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly]) -> str:
@@ -24,6 +46,10 @@ def explain(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly]) 
     there = _as_they_lie(complete)
     chosen = choose(there, anomalies)
     passed_over = [one for one in there if suspicion(one, anomalies) and (chosen is None or one.step >= chosen.step)]
+    if chosen is not None and (doubt := suspicion(chosen, anomalies)):
+        return (
+            f"step {chosen.step} in spite of {doubt}: that is no proof, and a good one would cost too much of the run"
+        )
     if not passed_over:
         return ""
     newest = sorted(passed_over, key=lambda one: -one.step)
@@ -45,6 +71,7 @@ def suspicion(checkpoint: Checkpoint, anomalies: Iterable[StoredAnomaly]) -> str
         if one.attempt == checkpoint.attempt
         and one.step <= checkpoint.step
         and (one.until is None or checkpoint.step < one.until)
+        and (_is_proof(one) or checkpoint.completed_at <= one.received_at + SUSPECT_SECONDS_MAX)
     ]
     if not against:
         return ""
