@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -65,6 +66,17 @@ sys.addaudithook(refuse_processes)
 
 def is_unit(item: pytest.Item) -> bool:
     return not any(item.get_closest_marker(mark) for mark in ("integration", "cluster", "timed"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_event_loop_for_requests() -> Iterator[None]:
+    """Starlette's TestClient starts a thread and an event loop for each request otherwise: half of its cost."""
+    module = sys.modules.get("starlette.testclient")  # tests without requests do not import it
+    if module is None:
+        yield
+        return
+    with start_blocking_portal() as module.TestClient.portal:
+        yield
 
 
 @pytest.fixture(scope="session")

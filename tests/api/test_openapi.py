@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -20,16 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import REPOSITORY
-from tests import builders as b
-from tests.new_database import new_database
-from tests.tokens import add_tokens, as_user, bearer
+from tests.fuzz.openapi import NOBODY, headers_of, plane_without_rates
+from tests.tokens import bearer
 from understudy_agent.wire import Refusal
-from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.openapi import ANSWERED, LISTED, describe
-from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.ingest.answers import CODES, ErrorCode
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 OPEN_TO_ALL = {"/healthz", "/readyz", "/v1/challenge"}
 SHARE = 0.3
@@ -56,14 +52,6 @@ BODIES = st.one_of(
 )
 
 
-class Still:
-    def now(self) -> float:
-        return b.NOW
-
-    def monotonic(self) -> float:
-        return b.NOW
-
-
 @dataclass(frozen=True)
 class Operation:
     method: str
@@ -76,30 +64,19 @@ class Operation:
 class Plane:
     client: TestClient
     operations: tuple[Operation, ...]
-    admission: Admission
+    control_plane: ControlPlane
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
-    server = {"database": new_database(tmp_path_factory.mktemp("openapi") / "fleet.db")}
-    limits = {
-        "requests_per_second_per_address": 1e9,
-        "reports_per_second_per_node": 1e9,
-        "reads_per_second_per_token": 1e9,
-        "writes_per_second_per_token": 1e9,
-    }
-    config = b.config(mode="observe", server=server, limits=limits)
-    with closing(compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, Still()))) as made:
-        made.loop.tick()
-        made.end_waits()  # a stream of events ends at once
-        add_tokens(made.engine, ["n1"])
+    with plane_without_rates(tmp_path_factory.mktemp("openapi")) as made:
         operations = tuple(
             Operation(method.upper(), path, tuple(operation.get("parameters", ())), operation["responses"])
             for path, methods in describe(made.app.openapi())["paths"].items()
             for method, operation in methods.items()
         )
         assert len(operations) > 20
-        yield Plane(TestClient(made.app, raise_server_exceptions=False), operations, made.admission)
+        yield Plane(TestClient(made.app, raise_server_exceptions=False), operations, made)
 
 
 def send(plane: Plane, operation: Operation, data: st.DataObject, headers: dict[str, str]) -> httpx2.Response:
@@ -137,9 +114,7 @@ def test_what_is_read_most_is_answered_as_documented(plane: Plane, path: str) ->
 
 @pytest.mark.parametrize("role", [None, *Role])
 def test_no_request_makes_the_server_fail(plane: Plane, role: Role | None) -> None:
-    headers = bearer(role, "n1" if role is Role.NODE else "") if role else {}
-    if role is Role.USER:
-        headers = as_user(plane.admission, 1000)
+    headers = headers_of(role.value if role else NOBODY, plane.control_plane, "testclient")
 
     @given(st.data())
     @settings(max_examples=int(settings().max_examples * SHARE))

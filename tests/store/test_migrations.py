@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from alembic import command
 from alembic.config import Config as AlembicConfig
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, insert, inspect, select, text
 
 from tests import builders as b
@@ -25,7 +26,7 @@ from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_controlplane.store.database import MIGRATIONS, migrate, open_database
+from understudy_controlplane.store.database import MIGRATIONS, migrate, newest_revision, open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.incidents import IncidentStore
@@ -62,6 +63,10 @@ def empty_at(revision: str) -> Path:
     downgrade(engine, revision)
     engine.dispose()
     return path
+
+
+def test_the_newest_revision_is_alembics_head() -> None:
+    assert newest_revision() == ScriptDirectory(str(MIGRATIONS)).get_current_head()
 
 
 def add_recovery(engine: Engine, number: int, steps: tuple[str, ...], failed: str, words: str, status: str) -> None:

@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy
-from alembic import command
-from alembic.config import Config as AlembicConfig
-from alembic.util.exc import CommandError
 from sqlalchemy import URL, Connection, Engine, Executable, Table, event, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -180,17 +177,40 @@ class DatabaseInMemory:
         self._connection.deserialize(self._empty)
 
 
+def newest_revision() -> str:
+    """Files of revisions begin with their numbers."""
+    return max(path.name for path in MIGRATIONS.glob("versions/[0-9]*.py")).partition("_")[0]
+
+
+def revision_of(connection: Connection) -> str | None:
+    """Of the schema; None: it has none."""
+    if not sqlalchemy.inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    return found
+
+
 def migrate(engine: Engine) -> None:
     """Bring the schema to the newest revision."""
+    with engine.begin() as connection:
+        if revision_of(connection) != newest_revision():
+            _upgrade(connection)
+
+
+def _upgrade(connection: Connection) -> None:
+    """Alembic takes longer to be imported, and to read all revisions, than most commands of `understudy` take."""
+    from alembic import command
+    from alembic.config import Config as AlembicConfig
+    from alembic.util.exc import CommandError
+
     config = AlembicConfig()
     config.set_main_option("script_location", str(MIGRATIONS))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        try:
-            command.upgrade(config, "head")
-        except CommandError as error:
-            words = f"it was made by a newer release ({error}); install that one, or restore a copy from before"
-            raise StoreError(words) from error
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        words = f"it was made by a newer release ({error}); install that one, or restore a copy from before"
+        raise StoreError(words) from error
 
 
 def look_at(url: str) -> str:

@@ -9,13 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 import sqlalchemy
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import MIGRATIONS, read_url
+from understudy_controlplane.store.database import newest_revision, read_url, revision_of
 
 SHOWN_MAX = 20
 """Problems of one kind."""
@@ -75,9 +73,7 @@ def copy_sqlite(url: str, target: Path) -> int:
 
 
 def _schema_problems(connection: Connection) -> Iterator[str]:
-    newest = ScriptDirectory(str(MIGRATIONS)).get_current_head()
-    has_version = sqlalchemy.inspect(connection).has_table("alembic_version")
-    version = MigrationContext.configure(connection).get_current_revision() if has_version else None
+    newest, version = newest_revision(), revision_of(connection)
     if version is None:
         yield "no schema: it is not a database of Understudy; name another one in server.database"
         return
