@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import REPOSITORY
-from tests.fuzz.openapi import NOBODY, headers_of, plane_without_rates
+from tests.fuzz.openapi import NO_TOKEN, headers_of, plane_without_rates
 from tests.tokens import bearer
 from understudy_agent.wire import Refusal
 from understudy_controlplane.api.openapi import ANSWERED, LISTED, describe
@@ -114,7 +114,7 @@ def test_what_is_read_most_is_answered_as_documented(plane: Plane, path: str) ->
 
 @pytest.mark.parametrize("role", [None, *Role])
 def test_no_request_makes_the_server_fail(plane: Plane, role: Role | None) -> None:
-    headers = headers_of(role.value if role else NOBODY, plane.control_plane, "testclient")
+    headers = headers_of(role.value if role else NO_TOKEN, plane.control_plane, "testclient")
 
     @given(st.data())
     @settings(max_examples=int(settings().max_examples * SHARE))

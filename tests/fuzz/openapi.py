@@ -43,8 +43,8 @@ CHECKS = (
     "response_schema_conformance",
     "unsupported_method",
 )
-NOBODY, BROWSER = "none", "browser"
-SENDERS = (NOBODY, *(role.value for role in Role), BROWSER)
+NO_TOKEN, BROWSER = "none", "browser"
+SENDERS = (NO_TOKEN, *(role.value for role in Role), BROWSER)
 SESSION = "understudy_secret-of-a-session-in-tests"
 
 
@@ -89,7 +89,7 @@ def served(plane: ControlPlane) -> Iterator[str]:
 
 
 def headers_of(sender: str, plane: ControlPlane, address: str = "127.0.0.1") -> dict[str, str]:
-    if sender == NOBODY:
+    if sender == NO_TOKEN:
         return {}
     if sender == BROWSER:
         return {"Cookie": f"{COOKIE}={SESSION}", "Sec-Fetch-Site": "same-origin"}
@@ -115,8 +115,16 @@ def run(program: Path, plane: ControlPlane, sender: str, seconds: float) -> int:
     with tempfile.TemporaryDirectory() as folder, served(plane) as url:
         document = Path(folder) / "openapi.json"
         document.write_text(json.dumps(describe(plane.app.openapi())))
-        command = [program, "run", document, "--url", url, "--max-time", f"{seconds:.0f}", "--checks", ",".join(CHECKS)]
-        command += ["--phases", "examples,coverage,fuzzing", "--continue-on-failure", "--no-shrink", "--warnings=off"]
+        command: list[str | Path] = [program, "run", document, "--url", url, "--max-time", f"{seconds:.0f}"]
+        command += [
+            "--checks",
+            ",".join(CHECKS),
+            "--phases",
+            "examples,coverage,fuzzing",
+            "--continue-on-failure",
+            "--no-shrink",
+            "--warnings=off",
+        ]
         for name, value in headers_of(sender, plane).items():
             command += ["--header", f"{name}: {value}"]
         return subprocess.run(command, cwd=folder, check=False, env=os.environ | {"NO_COLOR": "1"}).returncode
