@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.agent.fake_control_plane import FakeControlPlane
+from tests.hook import rank_process
 from tests.testbed.configuration import free_ports
 from understudy_agent.export import export
 from understudy_agent.wire import CheckpointShard, RankWindow
@@ -29,17 +31,33 @@ class TrainingSite:
 
     def train(self, script: str, world: int, socket: Path, attempt: int = 0) -> None:
         """One attempt of the job, with as many ranks, to its end."""
-        self._run(script, [self._rank(rank, world, socket, attempt) for rank in range(world)])
+        self._run(script, self._ranks(world, socket, attempt))
 
     @contextmanager
     def training(self, script: str, world: int, socket: Path) -> Iterator[None]:
         """An attempt that need not come to an end: its ranks are killed at the end of the block."""
-        with self._started(script, [self._rank(rank, world, socket, 0) for rank in range(world)]):
+        with self._started(script, self._ranks(world, socket, 0)):
             yield
 
     def train_alone(self, script: str) -> str:
-        """On a workstation. Returns what it logged."""
-        return self._run(script, [{}])[0]
+        """On a workstation, by a new interpreter. Returns what it logged."""
+        command = [sys.executable, str(self._program(script)), str(self.checkpoints)]
+        done = subprocess.run(
+            command,
+            env=self._environment(),
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=RUN_SECONDS_MAX,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def _ranks(self, world: int, socket: Path, attempt: int) -> list[dict[str, str]]:
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+        return [self._environment() | address | self._rank(rank, world, socket, attempt) for rank in range(world)]
 
     def _rank(self, rank: int, world: int, socket: Path, attempt: int) -> dict[str, str]:
         """What Slurm and the line before `exec` in a batch script set."""
@@ -61,43 +79,38 @@ class TrainingSite:
 
     def _run(self, script: str, ranks: list[dict[str, str]]) -> list[str]:
         with self._started(script, ranks) as processes:
-            outputs = [process.communicate(timeout=RUN_SECONDS_MAX)[0] for process in processes]
+            for process in processes:
+                process.join(RUN_SECONDS_MAX)
+            outputs = [self._output(number).read_text() for number in range(len(ranks))]
         for process, output in zip(processes, outputs, strict=True):
-            assert process.returncode == 0, output
+            assert process.exitcode == 0, output
             assert "failed, and the training" not in output
         return outputs
 
+    def _output(self, number: int) -> Path:
+        return self.folder / f"output-{number}"
+
     @contextmanager
-    def _started(self, script: str, ranks: list[dict[str, str]]) -> Iterator[list[subprocess.Popen[str]]]:
-        program = self.folder / "train.py"
-        program.write_text(script)
-        base = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "PYTEST"))}
-        base |= {
-            "PYTHONPATH": str(self.folder / "hook"),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_ports(1)[0]),
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
-        processes = [
-            subprocess.Popen(
-                [sys.executable, str(program), str(self.checkpoints)],
-                env=base | rank,
-                cwd=self.folder,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in ranks
-        ]
+    def _started(self, script: str, ranks: list[dict[str, str]]) -> Iterator[list[multiprocessing.Process]]:
+        processes = []
+        for number, rank in enumerate(ranks):
+            self._output(number).unlink(missing_ok=True)
+            processes.append(rank_process.start(self._program(script), self.checkpoints, rank, self._output(number)))
         try:
             yield processes
         finally:
             for process in processes:
                 process.kill()
-                process.wait()
-                if process.stdout is not None:
-                    process.stdout.close()
+                process.join()
+
+    def _program(self, script: str) -> Path:
+        program = self.folder / "train.py"
+        program.write_text(script)
+        return program
+
+    def _environment(self) -> dict[str, str]:
+        base = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "PYTEST"))}
+        return base | {"PYTHONPATH": str(self.folder / "hook"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def windows(plane: FakeControlPlane, attempt: int) -> list[RankWindow]:
