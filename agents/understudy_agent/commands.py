@@ -22,6 +22,11 @@ class Command(NamedTuple):
     """`module:attribute`"""
 
     @property
+    def verbs(self) -> list[str]:
+        """Of a noun, as its help names them."""
+        return self.help.partition(":")[0].split(" | ")
+
+    @property
     def is_of_control_plane(self) -> bool:
         return self.target.startswith(f"{CONTROL_PLANE}.")
 

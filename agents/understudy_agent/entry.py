@@ -44,6 +44,9 @@ def print_version() -> int:
 def _unknown(word: str) -> str:
     if word.startswith("-"):
         return f"unknown option '{word}': options are written after the command; `understudy --help` lists all commands"
+    nouns = [noun for noun, command in COMMANDS.items() if word in command.verbs]
+    if nouns:
+        return f"unknown command '{word}'; did you mean {' or '.join(f'`understudy {noun} {word}`' for noun in nouns)}?"
     near = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean `understudy {near[0]}`?" if near else "`understudy --help` lists all commands"
     return f"unknown command '{word}'; {hint}"

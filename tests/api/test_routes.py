@@ -261,6 +261,7 @@ def test_a_node_and_a_job_are_explained(rehearsal: Rehearsal) -> None:
     assert any(" quarantine (row 10): " in line for line in node), node
     assert job[0].endswith("restarted 1 times, managed"), job
     assert any(" pool n3 to n6: succeeded in " in line for line in job), job
+    assert any(" quarantine (row 10): Xid 79 " in line for line in job), "why it was moved"
 
 
 def test_the_explanation_of_a_job_says_what_it_is_to_slurm(rehearsal: Rehearsal) -> None:

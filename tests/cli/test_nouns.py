@@ -10,6 +10,7 @@ from rich.console import Console
 from tests.cli.conftest import Served, run
 from tests.tokens import secret
 from understudy_client import Client, RuleRecord
+from understudy_controlplane.cli.connection import with_commands
 from understudy_controlplane.cli.observed import record_lines
 from understudy_controlplane.cli.top import frame
 from understudy_controlplane.fleet.identity import Role
@@ -36,7 +37,8 @@ def test_a_filter_with_a_wrong_value_is_a_usage_error(observing: Served) -> None
 def test_one_record_is_shown(observing: Served) -> None:
     assert json.loads(observing.run("node", "show", "n1", "--json"))["name"] == "n1"
     assert "in_service" in observing.run("node", "show", "n1")
-    assert "node n9 is not known" in observing.run("node", "show", "n9", status=1)
+    refused = observing.run("node", "show", "n9", status=1)
+    assert refused == "node n9 is not known; `understudy node list` lists the nodes\n", "commands, not routes"
     assert "there is no recovery 99" in observing.run("recovery", "show", "99", status=1)
 
 
@@ -129,6 +131,29 @@ def test_a_node_is_explained(observing: Served) -> None:
     assert json.loads(observing.run("explain", "node", "n4", "--json"))["record"]["name"] == "n4"
     assert "node n9 is not known" in observing.run("explain", "node", "n9", status=1)
     assert "job 99 is not known" in observing.run("explain", "job", "99", status=1)
+
+
+def test_a_drill_prints_what_would_follow(observing: Served) -> None:
+    assert json.loads(observing.run("inject", "n1", "79", "game day", "--json"))["request"] is None
+    printed = observing.run("inject", "n1", "79", "game day")
+    assert printed.startswith("n1 logs: NVRM: Xid (PCI:0000:01:00): 79, understudy drill of admin\n")
+    assert printed.endswith("nothing was injected; in mode observe nothing of it would be carried out\n")
+
+
+@pytest.mark.parametrize(
+    ("hint", "spoken"),
+    [
+        ("see GET /v1/recoveries/2", "see `understudy recovery show 2`"),
+        ("GET /v1/nodes lists the nodes", "`understudy node list` lists the nodes"),
+        ("GET /v1/requests lists the requests", "`understudy node requests` lists the requests"),
+        ("GET /v1/status and the log", "`understudy status` and the log"),
+        ("see GET /v1/jobs/7", "see `understudy job show 7`"),
+        ("get another one: GET /v1/challenge", "get another one: GET /v1/challenge"),
+        ("GET /v1/jobs/7/ranks", "GET /v1/jobs/7/ranks"),
+    ],
+)
+def test_hints_of_routes_are_spoken_as_commands(hint: str, spoken: str) -> None:
+    assert with_commands(hint) == spoken
 
 
 def test_the_record_of_each_rule_can_be_read_and_answered(observing: Served) -> None:

@@ -86,7 +86,7 @@ def _of_job(deps: ReadDependencies, job_id: int, reader: Identity) -> Explanatio
     if reader.user_id is not None:
         return Explanation(is_now, record, [], recoveries, requests, [])
     return Explanation(
-        is_now, record, _incidents(deps, str(key)), recoveries, requests, _decisions(deps, job_subject(job_id))
+        is_now, record, _incidents(deps, str(key)), recoveries, requests, _decisions_of_job(deps, job_id, recoveries)
     )
 
 
@@ -110,3 +110,10 @@ def _recoveries(deps: ReadDependencies, only: RecoveryFilter) -> list[Record]:
 
 def _decisions(deps: ReadDependencies, subject: str) -> list[Record]:
     return deps.queries.decisions(NEWEST, only=DecisionFilter(subject=subject))
+
+
+def _decisions_of_job(deps: ReadDependencies, job_id: int, recoveries: list[Record]) -> list[Record]:
+    """Also those about nodes for which the job was moved."""
+    moved = deps.queries.decisions(NEWEST, only=DecisionFilter(recoveries=tuple(one["id"] for one in recoveries)))
+    found = {one["id"]: one for one in (*moved, *_decisions(deps, job_subject(job_id)))}
+    return [found[number] for number in sorted(found, reverse=True)[:NEWEST]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,17 @@ _OPTIONS = (
     json_option,
 )
 P = ParamSpec("P")
+NOUNS = {
+    "nodes": "node",
+    "jobs": "job",
+    "recoveries": "recovery",
+    "incidents": "incident",
+    "decisions": "decision",
+    "tickets": "ticket",
+}
+OTHERS = {"requests": "node requests", "status": "status", "observed": "observed"}
+SHOWN = re.compile(rf"GET /v1/(?P<what>{'|'.join((*NOUNS, *OTHERS))})(?:/(?P<one>\d+|[\w.-]+))?(?![\w/])")
+"""What the control plane's hints name."""
 
 
 def connected(command: Callable[Concatenate[Client, P], None]) -> Callable[..., None]:
@@ -67,11 +79,29 @@ def connected(command: Callable[Concatenate[Client, P], None]) -> Callable[..., 
             with Client(url, token, ca_file, certificate=(certificate, key) if certificate else None) as client:
                 command(client, *args, **kwargs)
         except ClientError as error:
-            fail(str(error), exit_code(error))
+            fail(in_words(error), exit_code(error))
 
     for option in reversed(_OPTIONS):
         run = option(run)
     return run
+
+
+def in_words(error: ClientError) -> str:
+    """For people at a terminal: without the address of a route, and with commands for what routes show."""
+    from understudy_client import RefusedError
+
+    message = with_commands(str(error))
+    return message.partition(": ")[2] if isinstance(error, RefusedError) else message
+
+
+def with_commands(text: str) -> str:
+    return SHOWN.sub(lambda found: _command(found["what"], found["one"]), text)
+
+
+def _command(what: str, one: str | None) -> str:
+    if what in NOUNS:
+        return f"`understudy {NOUNS[what]} {f'show {one}' if one else 'list'}`"
+    return f"`understudy {OTHERS[what]}`"
 
 
 def exit_code(error: ClientError) -> Exit:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Required, TypedDict, TypeVar
 
 import click
 
-from understudy_controlplane.cli.connection import exit_code
+from understudy_controlplane.cli.connection import exit_code, in_words, with_commands
 from understudy_controlplane.cli.output import Exit, note, print_json
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def send(client: Client, as_json: bool, requests: Requests) -> None:
         try:
             answers.append(client.post(path, Accepted, requests.reason, **more))
         except RefusedError as error:
-            note(str(error))
+            note(in_words(error))
             codes.append(exit_code(error))
         else:
             if not as_json:
@@ -114,7 +114,7 @@ def _spoken(answer: Accepted) -> str:
         "observe_only": "recorded only: the control plane observes and changes nothing",
     }.get(answer.outcome, answer.outcome)
     number = "" if answer.request is None else f" (request {answer.request})"
-    return ": ".join(filter(None, (answer.subject, answer.verb, f"{outcome}{number}", answer.why)))
+    return ": ".join(filter(None, (answer.subject, answer.verb, f"{outcome}{number}", with_commands(answer.why))))
 
 
 def _ended(client: Client, number: int) -> RequestState:

@@ -173,7 +173,7 @@ def _why_not_dead(
     patience = policy.dead_after_seconds * (1 if node.heard_at is not None and can_ask else 3)
     reasons = (
         (mass, "many others are silent too: the network or the control plane is assumed to be the cause"),
-        (since is None, "it never had an agent"),
+        (since is None, "none has reported yet"),
         (slurm is None or slurm.on_leave, "Slurm has it off, rebooting or in maintenance"),
         (silent_for <= patience, "it has not been silent for long enough"),
         (

@@ -63,6 +63,7 @@ class DecisionFilter:
     subject: str | None = None
     action: str | None = None
     id: int | None = None
+    recoveries: tuple[int, ...] | None = None  # that it began or belongs to
 
 
 ALL_JOBS, ALL_INCIDENTS, ALL_DECISIONS = JobFilter(), IncidentFilter(), DecisionFilter()
@@ -158,6 +159,8 @@ class Queries:
             query = query.where(table.c.at >= only.since)
         if only.until is not None:
             query = query.where(table.c.at < only.until)
+        if only.recoveries is not None:
+            query = query.where(table.c.recovery.in_(only.recoveries))
         for column, value in ((table.c.id, only.id), (table.c.subject, only.subject), (table.c.action, only.action)):
             query = query if value is None else query.where(column == value)
         with reading(self._engine) as connection:

@@ -27,7 +27,7 @@ def _no_word_expected(context: StepContext) -> Done | Failed | None:
     if isinstance(context.plan, AllocationSwapPlan) and _stays(context):
         return Failed("the launcher starts nothing any more, and leaves the gang to the control plane")
     if not context.gang(job.restart_count).hook_was_used:
-        return Done("the job does not use the training hook: Slurm's word must do")
+        return Done("the job does not use the training hook: what Slurm shows counts")
     return None
 
 
