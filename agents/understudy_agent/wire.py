@@ -550,6 +550,7 @@ class LauncherOrders(msgspec.Struct, frozen=True, omit_defaults=True):
 
     bad: dict[str, str] = {}  # node → why nothing of the gang may run there
     restart: Restart | None = None
+    places: dict[str, str] = {}  # node that the gang leaves → the spare that costs the gang least in its place
 
 
 class EarlierAllocations(msgspec.Struct, frozen=True, omit_defaults=True):

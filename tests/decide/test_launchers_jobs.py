@@ -15,12 +15,12 @@ from understudy_controlplane.config import Mode
 from understudy_controlplane.decide import allocation_swap
 from understudy_controlplane.decide.hangs import restarts_without_progress
 from understudy_controlplane.decide.judge import decide
-from understudy_controlplane.decide.launcher_orders import launcher_orders
+from understudy_controlplane.decide.launcher_orders import launcher_orders, orders_of
 from understudy_controlplane.detect.launches import launches
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.gang import Gang
+from understudy_controlplane.fleet.gang import Gang, orders_version
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
@@ -37,6 +37,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
 
 JOB = b.job()
 STATE = LauncherState(7, 0, 2, LauncherPhase.RUNNING, ("n1", "n2", "n3"), ("n4",), nodes_min=3)
@@ -85,6 +86,27 @@ def test_a_spare_of_its_own_is_preferred() -> None:
     plan = inside(scene(), fault("n2"))
     assert (plan.nodes, plan.claimed, plan.launch) == (("n2",), ("n2",), 2)
     assert plan.steps[:2] == (StepName.DRAIN_NODES, StepName.ORDER_RESTART)
+
+
+RACKS = merged(
+    [Domain(DomainKind.RACK, "r1", ("n1", "n2", "n3", "n5")), Domain(DomainKind.RACK, "r2", ("n4", "n6", "n7", "n8"))]
+)
+
+
+@pytest.mark.parametrize("found", [fault("n2"), hang("n2")])
+def test_its_launcher_gets_the_spare_that_costs_the_gang_least(found: Finding) -> None:
+    snapshot = scene(gang(spares=("n4", "n5")), topology=RACKS)
+    plan = inside(snapshot, found)
+    assert plan.places == (("n2", "n5"),)
+    assert orders_of(plan).places == {"n2": "n5"}
+    assert orders_version(orders_of(plan)) != orders_version(orders_of(inside(scene(), found)))
+
+
+def test_a_spare_that_is_out_of_service_has_no_place() -> None:
+    snapshot = scene(gang(spares=("n4", "n5")), topology=RACKS, nodes=(b.node("n5", NodeState.QUARANTINED),))
+    decision = judged(snapshot, fault("n2"))
+    assert b.plan_as(AllocationSwapPlan, decision.plan).places == (("n2", "n4"),)
+    assert "replaces n2 with spares of its own allocation" in decision.reason
 
 
 @pytest.mark.parametrize(

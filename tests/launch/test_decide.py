@@ -228,3 +228,27 @@ def test_what_earlier_allocations_spent_counts_until_there_is_progress() -> None
 def test_the_agent_knows_every_cause() -> None:
     assert {row.cause for row in TABLE} == set(Cause)
     assert {cause.value for cause in Cause} == {cause.value for cause in LaunchCause}
+
+
+@pytest.mark.parametrize(
+    ("places", "spares", "seats"),
+    [
+        ({"b": "f"}, ["e", "f"], ("a", "f", "c", "d")),
+        ({"b": "g"}, ["e", "f"], ("a", "e", "c", "d")),
+        ({"c": "e"}, ["e", "f"], ("a", "e", "c", "d")),
+    ],
+)
+def test_the_control_planes_choice_of_a_spare_counts_where_that_spare_is_there(
+    places: dict[str, str], spares: list[str], seats: tuple[str, ...]
+) -> None:
+    assert decide(ended(bad=DEAD, places=places), History(), spares, RULES).seats == seats
+
+
+def test_a_spare_chosen_for_one_node_is_not_taken_for_another() -> None:
+    two = ended(bad={"a": "dead", "b": "dead"}, places={"b": "e"})
+    assert decide(two, History(), ["e", "f"], RULES).seats == ("f", "e", "c", "d")
+
+
+def test_a_restart_as_ordered_takes_the_chosen_spare_as_well() -> None:
+    hung = ended(failures=(), running=4, restart_reason="it hangs", without=("b",), places={"b": "f"})
+    assert decide(hung, History(), ["e", "f"], RULES).seats == ("a", "f", "c", "d")

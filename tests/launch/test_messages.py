@@ -56,12 +56,19 @@ def test_the_launcher_reads_every_field_of_its_orders(read: type, struct: type[m
 def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
     restart = wire.Restart(2, "it hangs", ("n1",))
     answer = wire.LauncherAnswer(
-        "v", wire.LauncherOrders({"n2": "Xid 79"}, restart), wire.EarlierAllocations(2, 40), 3, 50, 40, "/c"
+        "v",
+        wire.LauncherOrders({"n2": "Xid 79"}, restart, {"n2": "n4"}),
+        wire.EarlierAllocations(2, 40),
+        3,
+        50,
+        40,
+        "/c",
     )
     line = agent_line.AgentLine("/nowhere", 7, 0)
     line.report({**STATE, "launch": 3})
     line._take(rank_messages.encode(answer))
     assert (line.poll(), line.restart(2)) == ({"n2": "Xid 79"}, agent_line.Restart(2, "it hangs", ("n1",)))
+    assert line.places == {"n2": "n4"}
     assert (line.launches_without_progress, line.best_step, line.step()) == (2, 40, 50)
     assert line.restore_point() == (40, "/c")
 

@@ -47,6 +47,7 @@ class Orders:
 
     bad: Mapping[str, str] = field(default_factory=dict)
     restart: Restart | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 class AgentLine:
@@ -86,6 +87,11 @@ class AgentLine:
     def poll(self) -> Mapping[str, str]:
         """Its verdicts, as last received. They stay valid while the connection is broken."""
         return self._orders.bad
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """Node that the gang leaves → the spare that costs the gang least in its place."""
+        return self._orders.places
 
     def step(self) -> int | None:
         """The furthest step that the present launch has finished; None: its ranks report no steps."""
@@ -258,8 +264,9 @@ class AgentLine:
 
 def _orders(message: dict[str, Any]) -> Orders:
     bad = {str(node): str(why) for node, why in message.get("bad", {}).items()}
+    places = {str(node): str(spare) for node, spare in message.get("places", {}).items()}
     restart = message.get("restart")
     if restart is None:
-        return Orders(bad)
+        return Orders(bad, places=places)
     without = tuple(str(node) for node in restart.get("without", ()))
-    return Orders(bad, Restart(int(restart["launch"]), str(restart["reason"]), without))
+    return Orders(bad, Restart(int(restart["launch"]), str(restart["reason"]), without), places)

@@ -72,6 +72,8 @@ class Ended:
     """Nodes that a spare replaces on such a restart, where there is one. They are not bad."""
     stopping: str = ""
     """Why nothing may be started any more: a signal, the end of the job's time. Empty: it may."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Node that the gang leaves → the spare that the control plane would put in its place. The spare may be gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class Launch:
             step_age_seconds=None if self.moved_at is None or not steps_seen_at_once else now - self.moved_at,
         )
 
-    def summary(self, bad: Mapping[str, str], stopping: str) -> Ended:
+    def summary(self, bad: Mapping[str, str], stopping: str, places: Mapping[str, str]) -> Ended:
         return Ended(
             launch=self.number,
             seats=self.seats,
@@ -130,6 +130,7 @@ class Launch:
             without=self.over.without if self.over else (),
             hung_seconds=self.over.hung_seconds if self.over else 0.0,
             stopping=stopping,
+            places=places,
         )
 
     def ending_sample(self, now: float, unusable: Mapping[str, str], verdict_may_follow: bool) -> EndingSample:

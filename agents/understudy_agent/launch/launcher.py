@@ -251,7 +251,7 @@ class Launcher:
     def _decide(self, bad: Mapping[str, str]) -> None:
         launch, before = self._launch, self._budget.history
         stopping = "the ranks were asked for a last checkpoint" if self._signals.warned else ""
-        ended = launch.summary(bad, stopping)
+        ended = launch.summary(bad, stopping, self._line.places)
         decision = decide(ended, before, self._standbys.spares(launch), self._options.rules)
         if launch.began_at is not None:
             self._reports.ended(launch, decision, before)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from understudy_agent.launch.case import Case, OutOfSpares, failed_first_count
@@ -76,9 +76,17 @@ def replace_black_hole(case: Case) -> Outcome:
 
 
 def _with_spares(case: Case, bad: Mapping[str, str]) -> Outcome:
-    replaced = dict(zip(bad, (node for node in case.spares if node not in bad), strict=False))
+    replaced = _replaced(case, list(bad))
     seats = tuple(replaced.get(node, node) for node in case.ended.seats)
     return Outcome(f"{_reasons(bad)}; {_replacements(replaced)}", seats, blamed=bad)
+
+
+def _replaced(case: Case, leaving: Sequence[str]) -> dict[str, str]:
+    """Node → the spare in its place: the control plane's choice where that spare is there, else the next one."""
+    free = [node for node in case.spares if node not in leaving]
+    found = {node: case.ended.places[node] for node in leaving if case.ended.places.get(node) in free}
+    others = iter([node for node in free if node not in found.values()])
+    return found | dict(zip((node for node in leaving if node not in found), others, strict=False))
 
 
 def shrink(case: Case) -> Outcome:
@@ -120,7 +128,7 @@ def give_up(case: Case) -> Outcome:
 def restart_as_ordered(case: Case) -> Outcome:
     ended = case.ended
     leaving = [node for node in ended.without if node in ended.seats]
-    replaced = dict(zip(leaving, [node for node in case.spares if node not in leaving], strict=False))
+    replaced = _replaced(case, leaving)
     reason = f"{ended.restart_reason}; started again, {_replacements(replaced)} ({_budget(case)})"
     return Outcome(reason, tuple(replaced.get(node, node) for node in ended.seats))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 
 from understudy_controlplane.config import Config
-from understudy_controlplane.decide import plans
+from understudy_controlplane.decide import plans, spares
+from understudy_controlplane.decide.placement import NO_PLACEMENT, Placement, layout_of, place
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import Job
@@ -57,9 +58,9 @@ def why_not(  # noqa: PLR0911 - a list: a return for each reason
     if any(finding.signal is Signal.SEAT_LOST for finding in findings):
         return "a seat that was reserved for it is lost"
     leaving = [name for name in gang.seats if name in bad]
-    spares = healthy_spares(snapshot, gang, bad)
-    if len(gang.seats) - len(leaving) + min(len(spares), len(leaving)) < min(gang.state.nodes_min, len(gang.seats)):
-        return f"{len(leaving)} of its nodes must be replaced and its allocation has {len(spares)} healthy spares"
+    healthy = healthy_spares(snapshot, gang, bad)
+    if len(gang.seats) - len(leaving) + min(len(healthy), len(leaving)) < min(gang.state.nodes_min, len(gang.seats)):
+        return f"{len(leaving)} of its nodes must be replaced and its allocation has {len(healthy)} healthy spares"
     return ""
 
 
@@ -85,14 +86,33 @@ def _is_moving_to_the_pool(recovery: Recovery) -> bool:
     return release is None or release.status is not StepStatus.DONE
 
 
+def placed(
+    snapshot: Snapshot, job: Job, findings: Sequence[Finding], config: Config, bad: Collection[str]
+) -> Placement:
+    """Which spare of the allocation costs the gang least in the place of each node that it leaves."""
+    gang = snapshot.gangs[job.key]
+    left = [name for name in dict.fromkeys(one.node for one in findings) if name in gang.seats]
+    standing = spares.standing_of(snapshot, config)
+    healthy = sorted(healthy_spares(snapshot, gang, {*bad, *left}), key=standing)
+    return place(snapshot.topology, layout_of(snapshot, job), left, healthy, standing)
+
+
 def swap(
-    snapshot: Snapshot, job: Job, findings: Sequence[Finding], config: Config, undrained: Set[str] = frozenset()
+    snapshot: Snapshot,
+    job: Job,
+    findings: Sequence[Finding],
+    config: Config,
+    undrained: Set[str] = frozenset(),
+    placement: Placement = NO_PLACEMENT,
 ) -> tuple[AllocationSwapPlan, str]:
     """The plan, and a description of it."""
     gang = snapshot.gangs[job.key]
-    plan = plans.allocation_plan(snapshot, job, gang, findings, config, undrained=undrained)
+    plan = plans.allocation_plan(
+        snapshot, job, gang, findings, config, undrained=undrained, places=placement.by_node_left
+    )
     seated = [name for name in (*plan.nodes, *plan.leaving) if name in gang.seats]
     number = job.key.job_id
     if not seated:
         return plan, f"job {number} does not use the node now; its launcher must not use it again"
-    return plan, f"the launcher of job {number} replaces {', '.join(seated)} with spares of its own allocation"
+    words = f"the launcher of job {number} replaces {', '.join(seated)} with spares of its own allocation"
+    return plan, f"{words}{placement.words}"

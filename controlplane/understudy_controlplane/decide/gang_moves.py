@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide import allocation_swap, guards, hangs, plans, spares
-from understudy_controlplane.decide.placement import Placement
+from understudy_controlplane.decide.placement import NO_PLACEMENT
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.evidence import Json
@@ -72,7 +72,7 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     if held is not None:
         return held
     old = (*hangs.at_fault(current.snapshot, job), *named)
-    placement = current.place(job, old[0], old) if old else Placement(())
+    placement = current.place(job, old[0], old) if old else NO_PLACEMENT
     plan, words = hangs.restart(current.snapshot, job, findings, placement.taken, current.condemned, current.config)
     return Move(plan, Because.RULE, words, placement.evidence if isinstance(plan, PoolSwapPlan) else {})
 
@@ -136,8 +136,10 @@ def _move_inside(current: Round, job: Job, findings: Sequence[Finding]) -> Move 
     seated = {finding.node for finding in findings} & set(gang.seats)
     if allocation_swap.why_not(snapshot, job, findings, current.condemned):
         return None if seated else Move(None, Because.RULE, f"job {job.key.job_id} does not use it now")
-    plan, words = allocation_swap.swap(snapshot, job, findings, current.config, current.undrained)
-    return (_held_back(current, job, seated) if seated else None) or Move(plan, Because.RULE, words)
+    placement = allocation_swap.placed(snapshot, job, findings, current.config, current.condemned)
+    plan, words = allocation_swap.swap(snapshot, job, findings, current.config, current.undrained, placement)
+    held = _held_back(current, job, seated) if seated else None
+    return held or Move(plan, Because.RULE, words, placement.evidence)
 
 
 def _not_reconnected(job: Job) -> str:

@@ -59,7 +59,9 @@ def restart(
     number, why = job.key.job_id, findings[0].summary
     named = [finding for finding in findings if finding.signal is Signal.GANG_HUNG]
     if job.key in snapshot.gangs and not allocation_swap.why_not(snapshot, job, (), bad):
-        inside = plans.allocation_plan(snapshot, job, snapshot.gangs[job.key], findings, config, hang=why)
+        places = allocation_swap.placed(snapshot, job, named, config, bad).by_node_left
+        gang = snapshot.gangs[job.key]
+        inside = plans.allocation_plan(snapshot, job, gang, findings, config, hang=why, places=places)
         return inside, f"the launcher of job {number} restarts it"
     gone = at_fault(snapshot, job)
     chosen = fitting[: len(gone) + len(named)]

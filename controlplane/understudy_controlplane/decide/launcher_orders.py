@@ -35,7 +35,7 @@ def _orders(snapshot: Snapshot, job: JobKey, gang: Gang) -> LauncherOrders:
     }
     if not isinstance(plan, AllocationSwapPlan):
         return LauncherOrders(bad)
-    return LauncherOrders(_avoided(plan) | bad, restart(plan))
+    return LauncherOrders(_avoided(plan) | bad, restart(plan), dict(plan.places))
 
 
 def _launcher_acts(recovery: Recovery) -> bool:
@@ -60,4 +60,4 @@ def restart(plan: AllocationSwapPlan) -> Restart | None:
 def orders_of(plan: AllocationSwapPlan) -> LauncherOrders:
     """What the plan itself orders."""
     bad = dict.fromkeys(plan.nodes, bare_reason(plan.drain_reason))
-    return LauncherOrders(_avoided(plan) | bad, restart(plan))
+    return LauncherOrders(_avoided(plan) | bad, restart(plan), dict(plan.places))

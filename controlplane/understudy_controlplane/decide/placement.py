@@ -82,8 +82,15 @@ class Placement:
         return "".join(f"; {one.words}" for one in self.choices if one.words)
 
     @property
+    def by_node_left(self) -> dict[str, str]:
+        return {one.left: one.taken for one in self.choices}
+
+    @property
     def evidence(self) -> dict[str, Json]:
         return {"placement": [one.shown() for one in self.choices]} if self.choices else {}
+
+
+NO_PLACEMENT = Placement(())
 
 
 def layout_of(snapshot: Snapshot, job: Job) -> Layout:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import msgspec
 
@@ -151,6 +151,8 @@ def _is_taken(snapshot: Snapshot, finding: Finding) -> bool:
     return finding.signal is Signal.SEAT_LOST or (node is not None and node.state in HELD_BY_PEOPLE)
 
 
+NO_PLACES: Mapping[str, str] = {}
+
 ALLOCATION_STEPS = (
     StepName.DRAIN_NODES,
     StepName.ORDER_RESTART,
@@ -170,8 +172,11 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
     *,
     hang: str = "",
     undrained: Set[str] = frozenset(),
+    places: Mapping[str, str] = NO_PLACES,
 ) -> AllocationSwapPlan:
-    """The gang's launcher is ordered not to use the nodes of `findings`, or with `hang` to restart the gang."""
+    """The gang's launcher is ordered not to use the nodes of `findings`, or with `hang` to restart the gang. `places`:
+    the best spare of the allocation for each seat.
+    """
     superseded = snapshot.recovery_of(job.key)
     earlier = superseded.swap if superseded else None
     named = () if hang else tuple(dict.fromkeys(finding.node for finding in findings))
@@ -210,6 +215,7 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
         hang=hang,
         leaving=avoided or tuple(finding.node for finding in findings if finding.signal is Signal.GANG_HUNG),
         requested=_requested(findings, superseded),
+        places=tuple(places.items()),
     )
 
 

@@ -44,7 +44,9 @@ class Gang:
 
 def orders_version(orders: LauncherOrders) -> str:
     """Never empty. The same for the same orders."""
-    return hashlib.sha256(repr((sorted(orders.bad.items()), orders.restart)).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        repr((sorted(orders.bad.items()), orders.restart, sorted(orders.places.items()))).encode()
+    ).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

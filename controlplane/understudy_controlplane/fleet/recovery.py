@@ -160,6 +160,8 @@ class AllocationSwapPlan(SwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.A
     fault_at: float = 0.0
     time_limit_minutes: int | None = None  # of the job when this was decided
     credit_minutes_max: int = 0  # the most by which the limit may be raised for this fault
+    places: tuple[tuple[str, str], ...] = ()
+    """Node that the gang leaves, and the spare of its allocation that costs it least there."""
 
 
 class QuarantinePlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.QUARANTINE.value):

@@ -97,7 +97,9 @@ class Launchers:
         """In addition to those that stand, at once: the next `replace_orders` contains them as well."""
         with self._lock:
             before = self._orders.get(job_id, LauncherOrders())
-            self._orders[job_id] = LauncherOrders({**before.bad, **orders.bad}, orders.restart or before.restart)
+            self._orders[job_id] = LauncherOrders(
+                {**before.bad, **orders.bad}, orders.restart or before.restart, {**before.places, **orders.places}
+            )
             waiter = self._waiters.get(job_id)
         if waiter is not None:
             waiter.wake()
