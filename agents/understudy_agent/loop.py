@@ -21,6 +21,7 @@ from understudy_agent.hooks.verdict import VerdictFile
 from understudy_agent.launchers import Launchers
 from understudy_agent.log import fields, log
 from understudy_agent.ranks import RankServer
+from understudy_agent.sample.ethtool import PauseStorms
 from understudy_agent.sample.gpus import GpuProcess, GpuSource, NoGpus
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.host import read_host, read_mounts, with_history
@@ -94,7 +95,8 @@ class Agent:
         )
         self._nvml_events = NvmlEvents(self._boot_id)
         host = config.host
-        self._port_sampler = Sampler("fabric ports", lambda: read_ports(host.sys), PORTS_SECONDS)
+        storms = PauseStorms()
+        self._port_sampler = Sampler("fabric ports", lambda: read_ports(host.sys, storms), PORTS_SECONDS)
         self._host_sampler = Sampler(
             "memory, clock and disks",
             lambda: (read_host(host.sys, host.proc, host.disks), read_mounts(host.disks)),

@@ -160,6 +160,12 @@ class Port(msgspec.Struct, frozen=True, omit_defaults=True):
     link_downed_recent: int | None = None
     symbol_errors: int | None = None
     symbol_errors_recent: int | None = None
+    transport_errors: int | None = None  # of RDMA: time-outs, lost packets, retries that were used up
+    transport_errors_recent: int | None = None
+    pause_storms: int | None = None  # how often it stopped its peers until its own watchdog ended that
+    pause_storms_recent: int | None = None
+    module_celsius: float | None = None  # of the cable or optical module
+    module_celsius_max: float | None = None  # that the module itself accepts
 
     @property
     def label(self) -> str:
@@ -182,6 +188,7 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
 
     memory_total_bytes: Size | None = None
     memory_available_bytes: Size | None = None
+    fabric_manager: bool | None = None  # the service runs; False: it ran earlier in this boot; None: not known
     memory_errors_corrected: int | None = None  # EDAC, of all memory controllers, since boot
     memory_errors_uncorrected: int | None = None
     clock_synchronised: bool | None = None  # by the kernel's own judgement

@@ -13,6 +13,7 @@ import pytest
 
 from tests.testbed.fake_fabric import FakeFabric
 from understudy_agent.config import HostConfig
+from understudy_agent.sample.ethtool import PauseStorms, statistics
 from understudy_agent.sample.gpu_history import GpuHistory
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.host import read_host, read_mounts, with_history
@@ -218,8 +219,68 @@ class TestPorts:
         history.add(read_ports(fabric.sys), 5.0, 5.0)
         assert (history.ports[0].rate_gbps, history.ports[0].rate_gbps_max) == (200.0, 400.0)
 
+    def test_roce_and_efa_show_their_errors_in_hw_counters(self, fabric: FakeFabric, hardware: HardwareHistory) -> None:
+        history = PortHistory(hardware, "boot-1")
+        counters = {"hw_counters/local_ack_timeout_err": "7", "hw_counters/packet_seq_err": "2"}
+        for minute, more in enumerate(({}, {"hw_counters/local_ack_timeout_err": "307"})):
+            fabric.change(0, counters | {"hw_counters/np_cnp_sent": "9999999", "link_layer": "Ethernet"} | more)
+            history.add(read_ports(fabric.sys), minute * 60.0, 0.0)
+        assert (history.ports[0].transport_errors, history.ports[0].transport_errors_recent) == (309, 300)
+
+    def test_a_port_of_ethernet_has_the_flaps_and_pause_storms_of_its_interface(self, fabric: FakeFabric) -> None:
+        device = fabric.sys / "class/infiniband/mlx5_0/device"
+        (device / "net" / "eth7").mkdir(parents=True)
+        (device / "net" / "eth7" / "carrier_down_count").write_text("4\n")
+        fabric.change(0, {"link_layer": "Ethernet", "counters/link_downed": ""})
+        asked: list[str] = []
+
+        def statistics(interface: str) -> dict[str, int]:
+            asked.append(interface)
+            return {"tx_pause_storm_error_events": 3, "rx_packets": 9}
+
+        storms = PauseStorms(statistics)
+        for _ in range(2):
+            (port,) = read_ports(fabric.sys, storms)
+            assert (port.link_downed, port.pause_storms) == (4, 3)
+        assert asked == ["eth7"], "once a minute"
+
+    def test_statistics_of_an_interface_are_those_of_the_kernel(self) -> None:
+        with pytest.raises(OSError):
+            statistics("understudy-none")
+        assert PauseStorms()("understudy-none") is None
+
+    def test_the_hottest_module_is_shown_and_not_the_adapters_own_processor(self, fabric: FakeFabric) -> None:
+        folder = fabric.sys / "class/infiniband/mlx5_0/device/hwmon/hwmon3"
+        folder.mkdir(parents=True)
+        for name, text in (
+            ("temp1_label", "asic"),
+            ("temp1_input", "95000"),
+            ("temp2_label", "front panel 000"),
+            ("temp2_input", "61000"),
+            ("temp2_crit", "75000"),
+        ):
+            (folder / name).write_text(text + "\n")
+        (port,) = read_ports(fabric.sys)
+        assert (port.module_celsius, port.module_celsius_max) == (61.0, 75.0)
+
 
 class TestHost:
+    def test_a_fabric_manager_that_ran_in_this_boot_is_missed_and_one_that_never_ran_is_not(
+        self, tmp_path: Path, hardware: HardwareHistory
+    ) -> None:
+        group = tmp_path / "fs/cgroup/system.slice/nvidia-fabricmanager.service"
+
+        def runs(hardware: HardwareHistory) -> bool | None:
+            return with_history(read_host(tmp_path, tmp_path, []), [], hardware).fabric_manager
+
+        assert runs(hardware) is None
+        group.mkdir(parents=True)
+        (group / "cgroup.procs").write_text("4711\n")
+        assert runs(hardware) is True
+        (group / "cgroup.procs").unlink()
+        assert runs(reopened(hardware)) is False
+        assert runs(reopened(hardware, "boot-2")) is None
+
     def test_this_machine_is_read(self) -> None:
         default = HostConfig()
         host = read_host(default.sys, default.proc, [Path("/")])

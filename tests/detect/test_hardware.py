@@ -467,3 +467,31 @@ def test_what_a_good_part_of_the_fleet_shows_alike_makes_no_node_suspect() -> No
     assert findings(fleet(4)) == [("", Signal.DOMAIN_FAULT, "host.disk")]
     assert found(fleet(4))[0].nodes == ("n1", "n2", "n3", "n4")
     assert {signal for _, signal, _ in findings(fleet(4), together_share=0.6)} == {Signal.HEALTH_SUSPECTED}
+
+
+def test_a_module_above_its_own_limit_makes_the_node_suspect() -> None:
+    for celsius, expected in ((74.0, []), (75.0, [("n3", Signal.HEALTH_SUSPECTED, "fabric.module_hot")])):
+        hot = port(module_celsius=celsius, module_celsius_max=75.0)
+        assert findings(b.snapshot(b.node("n3", ports=(hot,)))) == expected
+    assert findings(b.snapshot(b.node("n3", ports=(port(module_celsius=90.0),)))) == []
+
+
+def test_a_fabric_manager_that_stopped_makes_the_node_suspect() -> None:
+    node = b.node("n3", host=Host(fabric_manager=False))
+    assert findings(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "fabric.manager_down")]
+    for runs in (True, None):
+        assert findings(b.snapshot(b.node("n3", host=Host(fabric_manager=runs)))) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "seen"),
+    [
+        ({"transport_errors_recent": 100}, True),
+        ({"transport_errors_recent": 99}, False),
+        ({"pause_storms_recent": 1}, True),
+        ({"pause_storms_recent": 0}, False),
+    ],
+)
+def test_errors_of_transport_and_pause_storms_explain_a_slow_rank(values: dict[str, Any], seen: bool) -> None:
+    signals = second_signals(b.node("n3", ports=(port(**values),)), None)
+    assert [cause for cause, _ in signals] == ([Cause.INFINIBAND] if seen else [])

@@ -30,6 +30,7 @@ class FakeFabric:
         """Set what the kernel shows of a port: files below it, and what is in them."""
         for name, text in files.items():
             file = self._port(adapter) / name
+            file.parent.mkdir(exist_ok=True)
             unfinished = file.with_name(f".{file.name}.new")
             unfinished.write_text(text + "\n")
             unfinished.replace(file)

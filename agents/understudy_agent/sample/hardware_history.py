@@ -28,6 +28,8 @@ class Seen(msgspec.Struct):
     """Ports that are down → since when, by CLOCK_MONOTONIC."""
     writable: list[str] = []
     """Paths of disks that were writable."""
+    fabric_manager: bool = False
+    """The service ran."""
     mounted: list[str] = []
     """Paths where a file system was mounted."""
 

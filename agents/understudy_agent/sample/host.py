@@ -20,6 +20,9 @@ _PRESSURE = re.compile(r"^(some|full) avg10=[\d.]+ avg60=([\d.]+)", re.MULTILINE
 _MEMINFO = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB", re.MULTILINE)
 
 
+FABRIC_MANAGER = "nvidia-fabricmanager.service"
+
+
 class _Timex(ctypes.Structure):
     """struct timex of adjtimex(2), as far as it is needed; `rest` has the size of the other fields."""
 
@@ -41,6 +44,7 @@ def read_host(sys: Path, proc: Path, disks: Sequence[Path]) -> Host:
     return Host(
         memory_total_bytes=memory.get("MemTotal"),
         memory_available_bytes=memory.get("MemAvailable"),
+        fabric_manager=_fabric_manager_runs(sys),
         memory_errors_corrected=_memory_errors(sys, "ce_count"),
         memory_errors_uncorrected=_memory_errors(sys, "ue_count"),
         clock_synchronised=synchronised,
@@ -64,6 +68,12 @@ def _memory_errors(sys: Path, name: str) -> int | None:
     counts = [_read(path).strip() for path in (sys / "devices/system/edac/mc").glob(f"mc*/{name}")]
     known = [int(count) for count in counts if count.isdecimal()]
     return sum(known) if known else None
+
+
+def _fabric_manager_runs(sys: Path) -> bool:
+    """systemd removes the cgroup of a service that does not run. Of cgroup v2, or systemd's own hierarchy of v1."""
+    groups = (sys / "fs/cgroup", sys / "fs/cgroup/systemd")
+    return any(_read(group / "system.slice" / FABRIC_MANAGER / "cgroup.procs").strip() for group in groups)
 
 
 def _pressure(proc: Path, resource: str, which: str) -> float | None:
@@ -110,8 +120,13 @@ def with_history(host: Host, mounts: Sequence[str], hardware: HardwareHistory) -
     well = (disk.path for disk in host.disks if not disk.problem and disk.path not in lost)
     seen.writable += [path for path in well if path not in seen.writable]
     disks = [replace(disk, problem=_problem(disk, seen, disk.path in lost)) for disk in host.disks]
+    seen.fabric_manager = seen.fabric_manager or bool(host.fabric_manager)
     hardware.save()
-    return replace(host, disks=[disk for disk in disks if disk.total_bytes or disk.problem])
+    return replace(
+        host,
+        disks=[disk for disk in disks if disk.total_bytes or disk.problem],
+        fabric_manager=bool(host.fabric_manager) if seen.fabric_manager else None,
+    )
 
 
 def _problem(disk: Disk, seen: Seen, lost: bool) -> str:

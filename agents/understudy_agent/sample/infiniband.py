@@ -1,4 +1,4 @@
-"""The ports of InfiniBand and RoCE adapters, as /sys/class/infiniband shows them, and how long they have been down.
+"""The ports of InfiniBand, RoCE and EFA adapters, as /sys/class/infiniband shows them, and how long they were down.
 
 An outage that is over is sent as a fact, because the next sample no longer shows it. So is one between two samples,
 which only the adapter's own counter shows.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 
@@ -31,24 +32,63 @@ ATTRIBUTE_BYTES_MAX = 4096
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def read_ports(sys: Path) -> list[Port]:
-    """`sys` is /sys, or a folder of the same form."""
+TRANSPORT_ERRORS = (
+    "local_ack_timeout_err",  # mlx5, RoCE and InfiniBand
+    "packet_seq_err",
+    "implied_nak_seq_err",
+    "req_transport_retries_exceeded",
+    "rx_icrc_encapsulated",
+    "retrans_timeout_events",  # EFA
+    "unresponsive_remote_events",
+)
+"""Files of hw_counters. Congestion (CNP, ECN), packets out of order and single retransmissions are no errors. Names of
+mlx5: drivers/infiniband/hw/mlx5/counters.c; of EFA: drivers/infiniband/hw/efa/efa_verbs.c (Linux 6.12).
+"""
+
+
+def read_ports(sys: Path, pause_storms: Callable[[str], int | None] = lambda _: None) -> list[Port]:
+    """`sys` is /sys, or a folder of the same form; `pause_storms` reads them of a network interface."""
     ports = sorted((sys / "class" / "infiniband").glob("*/ports/*"))
-    return [_read_port(port) for port in ports[:PORTS_PER_NODE_MAX]]
+    return [_read_port(port, pause_storms) for port in ports[:PORTS_PER_NODE_MAX]]
 
 
-def _read_port(folder: Path) -> Port:
+def _read_port(folder: Path, pause_storms: Callable[[str], int | None]) -> Port:
     rate = _NUMBER.match(_read(folder / "rate"))
+    link_layer, device = _read(folder / "link_layer"), folder.parents[1] / "device"
+    interface = next(iter(sorted((device / "net").glob("*"))), None) if link_layer == "Ethernet" else None
+    downed = _count(folder / "counters" / "link_downed")
+    celsius, celsius_max = _module_celsius(device)
     return Port(
         device=folder.parents[1].name,
         number=int(folder.name),
-        link_layer=_read(folder / "link_layer"),
+        link_layer=link_layer,
         state=_name(_read(folder / "state")),
         physical_state=_name(_read(folder / "phys_state")),
         rate_gbps=float(rate[0]) if rate else None,
-        link_downed=_count(folder / "counters" / "link_downed"),
+        link_downed=_count(interface / "carrier_down_count") if downed is None and interface else downed,
         symbol_errors=_count(folder / "counters" / "symbol_error"),
+        transport_errors=_transport_errors(folder / "hw_counters"),
+        pause_storms=pause_storms(interface.name) if interface else None,
+        module_celsius=celsius,
+        module_celsius_max=celsius_max,
     )
+
+
+def _transport_errors(counters: Path) -> int | None:
+    known = [count for name in TRANSPORT_ERRORS if (count := _count(counters / name)) is not None]
+    return sum(known) if known else None
+
+
+def _module_celsius(device: Path) -> tuple[float | None, float | None]:
+    """Of the hottest module of the adapter, and its limit. Its own processor is no module."""
+    found = [
+        (milli / 1000, None if limit is None else limit / 1000)
+        for label in sorted(device.glob("hwmon/hwmon*/temp*_label"))
+        if _read(label) != "asic"
+        and (milli := _count(label.with_name(label.name.replace("_label", "_input")))) is not None
+        for limit in (_count(label.with_name(label.name.replace("_label", "_crit"))),)
+    ]
+    return max(found, key=lambda one: one[0], default=(None, None))
 
 
 def _name(text: str) -> str:
@@ -81,6 +121,8 @@ class PortHistory:
         self._boot_id = boot_id
         self._symbol_errors = Growth()
         self._downed = Growth()
+        self._transport_errors = Growth()
+        self._pause_storms = Growth()
         self._downed_before: dict[str, int] = {}
         self._short_outage_at: dict[str, float] = {}
         self.ports: list[Port] = []
@@ -117,6 +159,8 @@ class PortHistory:
                     down_seconds=None if down_at is None else round(monotonic - down_at, 1),
                     link_downed_recent=self._downed.add(label, monotonic, port.link_downed),
                     symbol_errors_recent=self._symbol_errors.add(label, monotonic, port.symbol_errors),
+                    transport_errors_recent=self._transport_errors.add(label, monotonic, port.transport_errors),
+                    pause_storms_recent=self._pause_storms.add(label, monotonic, port.pause_storms),
                 )
             )
         self._hardware.save()

@@ -41,6 +41,7 @@ GPU runs into it."""
 PCIE_REPLAYS_RECENT_MIN = 100
 NVLINK_ERRORS_RECENT_MIN = 100
 SYMBOL_ERRORS_RECENT_MIN = 100
+TRANSPORT_ERRORS_RECENT_MIN = 100
 """In ten minutes. A link that is well has none; a handful comes with a retraining."""
 
 BUSY_PERCENT_MIN = 50
@@ -95,6 +96,11 @@ def _of_port(port: Port) -> Iterator[tuple[Cause, str]]:
         yield Cause.INFINIBAND, f"port {port.label} went down {port.link_downed_recent} times within ten minutes"
     if (port.symbol_errors_recent or 0) >= SYMBOL_ERRORS_RECENT_MIN:
         yield Cause.INFINIBAND, f"port {port.label} had {port.symbol_errors_recent} symbol errors within ten minutes"
+    if (port.transport_errors_recent or 0) >= TRANSPORT_ERRORS_RECENT_MIN:
+        words = f"port {port.label} had {port.transport_errors_recent} time-outs and lost packets within ten minutes"
+        yield Cause.INFINIBAND, words
+    if port.pause_storms_recent:
+        yield Cause.INFINIBAND, f"port {port.label} stopped its peers {port.pause_storms_recent} times in ten minutes"
 
 
 def _of_host(host: Host) -> Iterator[tuple[Cause, str]]:

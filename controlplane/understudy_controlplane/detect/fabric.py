@@ -180,6 +180,36 @@ def too_few_ports(node: NodeView, policy: Hardware) -> Iterator[Finding]:
         )
 
 
+def hot_modules(node: NodeView) -> Iterator[Finding]:
+    """Cables and optical modules above the limit that they have themselves: their links fail soon."""
+    for port in node.ports:
+        limit = port.module_celsius_max
+        if limit and port.module_celsius is not None and port.module_celsius >= limit:
+            yield Finding(
+                Signal.HEALTH_SUSPECTED,
+                "fabric.module_hot",
+                node.name,
+                node.heard_at or 0.0,
+                f"the module of port {port.label} has {port.module_celsius:.0f} °C; its limit is {limit:.0f} °C",
+                Evidence({"port": port.label, "celsius": port.module_celsius, "celsius_max": limit}),
+                detail=HardwareDetail(repair=Repair.MANUAL_REPAIR, part=port.label),
+            )
+
+
+def fabric_manager(node: NodeView) -> Iterator[Finding]:
+    """Without it no program can use the NVSwitches; on an A100 NVML does not show that."""
+    if node.host is not None and node.host.fabric_manager is False:
+        yield Finding(
+            Signal.HEALTH_SUSPECTED,
+            "fabric.manager_down",
+            node.name,
+            node.heard_at or 0.0,
+            "the Fabric Manager ran earlier in this boot and does not run now",
+            Evidence({"boot_id": node.boot_id, "repair": Repair.REBOOT.value}),
+            detail=HardwareDetail(repair=Repair.REBOOT, boot_id=node.boot_id),
+        )
+
+
 def gpu_fabric(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
     if gpu.nvlinks is not None and gpu.nvlinks_max is not None and gpu.nvlinks < gpu.nvlinks_max:
         what = f"has {gpu.nvlinks} NVLinks up of {gpu.nvlinks_max}"
@@ -195,7 +225,8 @@ def gpu_fabric(node: NodeView, gpu: Gpu) -> Iterator[Finding]:
         )
     registered = gpu.fabric_state == FABRIC_COMPLETED
     if gpu.fabric_state in (FABRIC_NOT_STARTED, FABRIC_IN_PROGRESS) or (registered and gpu.fabric_status):
-        what = f"is not registered with the fabric (state {gpu.fabric_state}, status {gpu.fabric_status})"
+        what = f"is not registered with the fabric (state {gpu.fabric_state}, status {gpu.fabric_status}): the Fabric "
+        what += "Manager, or what manages the NVLink domain, has not finished"
         yield gpu_finding(
             node,
             gpu,

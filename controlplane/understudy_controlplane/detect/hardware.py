@@ -9,8 +9,10 @@ from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.common_cause import bears_witness, domain_fault
 from understudy_controlplane.detect.fabric import (
     FABRIC_COMPLETED,
+    fabric_manager,
     fabric_wrong,
     gpu_fabric,
+    hot_modules,
     too_few_ports,
     unsteady_ports,
 )
@@ -63,6 +65,8 @@ def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         yield from host_memory(node)
         yield from host(node, policy)
         yield from too_few_ports(node, policy)
+        yield from hot_modules(node)
+        yield from fabric_manager(node)
         if node.hardware_events:
             yield from unsteady_ports(snapshot.now, node, policy)
             yield from _nvml_events(node)

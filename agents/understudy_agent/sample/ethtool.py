@@ -1,0 +1,64 @@
+"""Statistics of a network interface, as `ethtool -S` shows them: by an ioctl, which needs no privileges.
+
+Read from include/uapi/linux/ethtool.h (Linux 6.12) and the counters of mlx5 in Documentation/networking/device_drivers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+_SIOCETHTOOL = 0x8946
+_GET_STRINGS, _GET_STATISTICS, _GET_SET_SIZE = 0x1B, 0x1D, 0x37
+_STATISTICS_SET = 1
+_NAME_BYTES = 32
+_STATISTICS_MAX = 16_384
+
+PAUSE_STORM = "tx_pause_storm_error_events"
+"""mlx5: how often the adapter had stopped its peers until its own watchdog ended that."""
+
+INTERVAL_SECONDS = 60.0
+"""The driver asks the firmware for these, which takes milliseconds."""
+
+
+def statistics(interface: str) -> dict[str, int]:
+    """Raises OSError: there is no such interface, or its driver has no statistics."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        sized = _ask(control, interface, struct.pack("=IIQI", _GET_SET_SIZE, 0, 1 << _STATISTICS_SET, 0))
+        _, _, known, count = struct.unpack("=IIQI", sized)
+        count = min(count, _STATISTICS_MAX) if known else 0
+        header = struct.pack("=III", _GET_STRINGS, _STATISTICS_SET, count)
+        names = _ask(control, interface, header + bytes(count * _NAME_BYTES))[len(header) :]
+        header = struct.pack("=II", _GET_STATISTICS, count)
+        values = struct.unpack(f"={count}Q", _ask(control, interface, header + bytes(count * 8))[len(header) :])
+    texts = (names[at : at + _NAME_BYTES].split(b"\0")[0] for at in range(0, len(names), _NAME_BYTES))
+    return dict(zip((text.decode(errors="replace") for text in texts), values, strict=True))
+
+
+def _ask(control: socket.socket, interface: str, request: bytes) -> bytes:
+    buffer = ctypes.create_string_buffer(request, len(request))
+    fcntl.ioctl(control, _SIOCETHTOOL, struct.pack("16sQ16x", interface.encode()[:15], ctypes.addressof(buffer)))
+    return buffer.raw
+
+
+class PauseStorms:
+    """Of each interface, read once a minute."""
+
+    def __init__(self, read: Callable[[str], dict[str, int]] = statistics) -> None:
+        self._read = read
+        self._known: dict[str, tuple[float, int | None]] = {}
+
+    def __call__(self, interface: str) -> int | None:
+        """None: the adapter does not count them."""
+        read_at, count = self._known.get(interface, (float("-inf"), None))
+        if time.monotonic() - read_at >= INTERVAL_SECONDS:
+            try:
+                count = self._read(interface).get(PAUSE_STORM)
+            except OSError:
+                count = None
+            self._known[interface] = (time.monotonic(), count)
+        return count
