@@ -49,6 +49,12 @@ RECOVERING_TICK_SECONDS = 0.1
 SOON_SHARE = 0.25
 """Of the interval between readings of Slurm, where one is asked for."""
 
+SLOW_SECONDS = 0.5
+APART_FACTOR = 4.0
+"""Readings of Slurm that take longer than that, as with tens of thousands of jobs, begin that many times as far apart
+as they take: slurmctld and the loop have other work. No effect waits for that, it has a reading of its own.
+"""
+
 TICKETS_AGE_MAX_SECONDS = 5.0
 """Of what `/metrics` shows of them."""
 
@@ -140,7 +146,7 @@ class Loop:
         self._look_at_clock()
         begun = self._clock.now()
         self._look_at_tickets(begun)
-        snapshot, findings, decisions = self._judge(RECOVERING_TICK_SECONDS if recovering else self._age_max_seconds())
+        snapshot, findings, decisions = self._judge(self._age_max_seconds(recovering))
         if any(one.plan for one in decisions) and (snapshot.slurm_read_at or 0.0) < begun:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
             snapshot, findings, decisions = self._judge(0.0)
@@ -151,7 +157,7 @@ class Loop:
         # In mode observe a recovery begun before stays where it is, and is shown as running.
         acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm_error
         if acting:
-            self._runner.begin_round({recovery.id for recovery in recoveries})
+            self._runner.begin_round({recovery.id for recovery in recoveries}, self.observer.view)
             all(self._advance(recovery, course(recovery, snapshot, findings)) for recovery in recoveries)
         else:
             self._runner.unreadable()
@@ -161,10 +167,14 @@ class Loop:
         self.pulse.ticks_total += 1
         return acting and self._runner.hurries(recoveries)
 
-    def _age_max_seconds(self) -> float:
+    def _age_max_seconds(self, recovering: bool) -> float:
         """Of the newest reading of Slurm. A reading that was asked for comes sooner, but any user can ask."""
         soon, self._read_soon = self._read_soon, False
-        return self._current.config.slurm.poll_interval_seconds * (SOON_SHARE if soon else 1.0)
+        usual = self._current.config.slurm.poll_interval_seconds * (SOON_SHARE if soon else 1.0)
+        took = self.pulse.slurm.seconds
+        return max(
+            RECOVERING_TICK_SECONDS if recovering else usual, took * APART_FACTOR if took > SLOW_SECONDS else 0.0
+        )
 
     def _look_at_clock(self) -> None:
         """A clock that was set makes every age in memory wrong: all nodes have to be heard again, as after a start."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from understudy_controlplane.config.current import CurrentConfig
-from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, jobs_in
+from understudy_controlplane.fleet.job import Attempt, Job, KnownJob
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, SLURM_SAVES_SECONDS, NodeRecord
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
@@ -45,7 +45,8 @@ class SlurmRecorder:
         self._launchers = launchers
         self._names: set[str] = set()
         """Nodes in the database; none is ever deleted."""
-        self._seen: dict[JobKey, tuple[str, int, str]] = {}
+        self._seen: dict[int, Job] = {}
+        """By Slurm's job id, as it was when it was last written."""
         self._progress: dict[tuple[int, Attempt], tuple[int, float]] = {}
         self._attempts: dict[int, Attempt] | None = None
         """By job row: those that are open in the database; None: not known."""
@@ -58,7 +59,8 @@ class SlurmRecorder:
         self._end_holds(now)
         self._telemetry.know(view.nodes.keys())
         self._directory.show(view.jobs.keys(), now)
-        shown = jobs_in(view, self._current.config.cluster, self._current.config.jobs.opt_in_word, self._directory.get)
+        config = self._current.config
+        shown = self._directory.jobs_in(view, config.cluster, config.jobs.opt_in_word)
         jobs = self._record_jobs(shown, now)
         running = {job.job_id: job for job in view.jobs.values() if job.state == "RUNNING"}
         self._telemetry.allocations.note((job for _, job in jobs), now)
@@ -105,23 +107,23 @@ class SlurmRecorder:
 
     def _record_jobs(self, jobs: list[Job], now: float) -> list[tuple[KnownJob, Job]]:
         """Writes the jobs that changed in one transaction: a control plane that starts has thousands of them."""
-        seen = {job.key: (job.slurm.state, job.slurm.restart_count, job.slurm.comment) for job in jobs}
-        known = {job.key: self._directory.get(job.key.job_id) for job in jobs}
-        changed = [
-            job
-            for job in jobs
-            if (old := known[job.key]) is None or old.key != job.key or self._seen.get(job.key) != seen[job.key]
-        ]
-        fresh = {job.key for job in changed}
-        same = ((job, old) for job in jobs if job.key not in fresh and (old := known[job.key]) is not None)
-        changed += [job for job, old in same if not 0 <= now - old.seen_at < SEEN_SECONDS][:SEEN_AT_ONCE]
+        known = self._directory.known(job.key.job_id for job in jobs)
+        changed: list[Job] = []
+        unseen: list[Job] = []  # for a day
+        for job, old in zip(jobs, known, strict=True):
+            if old is None or _differ(job, self._seen.get(job.key.job_id)):
+                changed.append(job)
+            elif not 0 <= now - old.seen_at < SEEN_SECONDS:
+                unseen.append(job)
+        changed += unseen[:SEEN_AT_ONCE]
         if changed:
             self._attempts = None
             for new in self._fleet.see_jobs(changed, now):
                 self._directory.put(new)
-                known[new.key] = new
-        self._seen = seen  # last, so that the next call writes again what could not be written
-        return [(found, job) for job in jobs if (found := known[job.key]) is not None]
+            known = self._directory.known(job.key.job_id for job in jobs)
+        # Last, so that the next call writes again what could not be written.
+        self._seen = {job.key.job_id: job for job in jobs}
+        return [(found, job) for job, found in zip(jobs, known, strict=True) if found is not None]
 
     def _end_attempts(self, running: list[tuple[KnownJob, Job]], now: float) -> None:
         """The newest reported launch of each running job goes on; all other attempts have ended."""
@@ -154,3 +156,12 @@ class SlurmRecorder:
             self._fleet.see_launches(launches, now)
         self._fleet.note_progress(news)
         self._progress = {key: noted for key, noted in self._progress.items() if key in progress}
+
+
+def _differ(job: Job, written: Job | None) -> bool:
+    """In what is written."""
+    if written is None or job is written:
+        return written is None
+    now, then = job.slurm, written.slurm
+    same = (now.state, now.restart_count, now.comment) == (then.state, then.restart_count, then.comment)
+    return job.key != written.key or not same

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import builders as b
-from tests.recover.rehearsal import Rehearsal
+from tests.recover.rehearsal import EFFECTS, Rehearsal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 
@@ -52,9 +52,38 @@ def test_a_step_that_waits_for_hours_reads_slurm_no_more_often_than_the_loop_doe
         rehearsal.report()
         recovering = rehearsal.control_plane.loop.tick(recovering)
     assert rehearsal.state_of("n5") is NodeState.VALIDATING
-    each_second, each_rest = 50, 50 / 15
-    assert len(readings) <= each_second + each_rest + 2
+    assert len(readings) <= 50 + 2, "one a second, which the repair shares"
     rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.PROBATION, 100 + 400 / 20)
+
+
+def test_a_gang_that_moves_shares_the_readings_of_the_loop(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    readings, effects, ticks = list[str](), list[str](), list[int]()
+    rehearsal.line.before = lambda call: (readings if call == "jobs" else effects).append(call)
+    rehearsal.each_tick = lambda: ticks.append(len(readings))
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    carried_out = [one for one in effects if one in EFFECTS]
+    assert len(carried_out) > 7
+    assert len(readings) <= len(ticks) + len(carried_out) + 5
+
+
+def test_where_a_reading_takes_long_it_is_followed_by_a_rest_and_no_effect_waits_for_that(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    readings: list[float] = []
+
+    def takes_two_seconds(call: str) -> None:
+        if call == "jobs":
+            rehearsal.fake.advance(2.0)
+            readings.append(rehearsal.fake.now)
+
+    rehearsal.line.before = takes_two_seconds
+    rehearsal.run(100)
+    assert 10 <= len(readings) <= 13
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.line.effects["drain_node n3"], 15)
+    rehearsal.run_until(rehearsal.ended, 150)
+    assert rehearsal.gang_state() == ("RUNNING", 1)
 
 
 def test_a_job_that_stays_as_it_is_is_written_once_a_day(tmp_path: Path) -> None:

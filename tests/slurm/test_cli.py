@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.slurm_text import jobs_text
 from understudy_controlplane.fleet.slurm import JobRequest
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
@@ -158,6 +159,25 @@ def test_an_imitated_job_is_asked_for_by_its_id(scontrol: Make, calls: Calls) ->
     jobs = scontrol(out=f"{line}\n{line.replace('PENDING', 'FAILED', 1)}", ids="5").jobs()
     assert [(job.job_id, job.state) for job in jobs] == [(5, "PENDING")]
     assert [arguments for arguments, _ in calls()][1] == ["--all", "show", "job", "--oneliner", "5"]
+
+
+def test_squeue_is_asked_when_a_job_is_new_or_runs_again_after_its_end(scontrol: Make, tmp_path: Path) -> None:
+    def reads(text: str) -> bool:
+        """Whether squeue is asked."""
+        (tmp_path / "printed").write_text(text)
+        (tmp_path / "squeue").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\necho 1 2\n")
+        gateway.jobs()
+        asked = (tmp_path / "asked").exists()
+        (tmp_path / "asked").unlink(missing_ok=True)
+        return asked
+
+    gateway = scontrol()
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\ncat {tmp_path}/printed\n")
+    one, two = jobs_text(1), jobs_text(2)
+    ended = two.replace("JobState=RUNNING", "JobState=COMPLETED")
+    assert [reads(text) for text in (one, one, two, two, ended, ended, two, two)] == [
+        *(True, False, True, False, False, False, True, False)
+    ]
 
 
 def test_a_job_that_squeue_does_not_name_is_somebodys_text(scontrol: Make) -> None:

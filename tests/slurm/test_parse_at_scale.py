@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.bench.slurm_text import GANG, JOBS, NODES, jobs_text, nodes_text
 from tests.stopwatch import best_processor_seconds
 from understudy_controlplane.slurm import parse
-from understudy_controlplane.slurm.parse import NodeReader, parse_jobs, parse_nodes
+from understudy_controlplane.slurm.parse import JobReader, NodeReader, parse_jobs, parse_nodes
 
 
 def test_a_large_cluster_is_read_within_a_fraction_of_a_second() -> None:
@@ -41,6 +41,29 @@ def test_what_changed_is_read_again_and_what_did_not_is_the_same_value() -> None
     assert [node.port for node in after if node not in before] == [18003]
     assert [old is new for old, new in zip(before, after, strict=True)].count(False) == 1
     assert [node.name for node in reader.read(nodes_text(3))] == ["c1", "c2", "c3"]
+
+
+def test_a_job_is_read_again_when_it_changes_and_not_because_its_clocks_go_on() -> None:
+    reader, text = JobReader(), jobs_text(10, nodes=40)
+    before = reader.read(text)
+    later = text.replace("RunTime=00:00:15", "RunTime=1-00:00:16").replace("LastSchedEval=2026", "LastSchedEval=2027")
+    assert later != text
+    assert all(old is new for old, new in zip(before, reader.read(later), strict=True))
+    changed = reader.read(later.replace("JobState=RUNNING", "JobState=COMPLETING", 1))
+    assert [new.state for old, new in zip(before, changed, strict=True) if old is not new] == ["COMPLETING"]
+
+
+@pytest.mark.parametrize("name", ["x RunTime=7 y", "x RunTime=a JobState=b y", "x LastSchedEval= y"])
+def test_no_text_of_a_user_hides_that_a_job_has_changed(name: str) -> None:
+    reader, text = JobReader(), jobs_text(1).replace("JobName=gang", f"JobName={name}")
+    assert [job.state for job in reader.read(text)] == ["RUNNING"]
+    assert [job.state for job in reader.read(text.replace("JobState=RUNNING", "JobState=COMPLETING"))] == ["COMPLETING"]
+
+
+def test_five_thousand_jobs_that_stay_as_they_were_are_read_in_no_time() -> None:
+    reader, text = JobReader(), jobs_text(5_000)
+    reader.read(text)
+    assert best_processor_seconds(lambda: reader.read(text), 3) < 0.1
 
 
 KEYS = ["State", "Gres", "Reason", "Comment", "ReqNodeList", "NodeList", "Partitions"]

@@ -28,7 +28,7 @@ CLOCKS_APART_SECONDS_MAX = 300.0
 def held_jobs(snapshot: Snapshot) -> Iterator[Finding]:
     """Every such job, also one that did not ask for Understudy, because its Prolog delayed it."""
     under_way = _under_way(snapshot)
-    for job in snapshot.jobs.values():
+    for job in snapshot.jobs.values() if snapshot.refusals else ():
         if not job.slurm.held_after_failed_launch or job.key in under_way:
             continue
         refusals = [one for one in snapshot.refusals if refused(job, one)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from understudy_agent.wire import AnomalyKind
 from understudy_controlplane.fleet.parallelism import Parallelism, parallelism_of
-from understudy_controlplane.fleet.slurm import SlurmJob, SlurmView
+from understudy_controlplane.fleet.slurm import SlurmJob
 
 CHECKPOINTS = "checkpoints="
 """In the Slurm comment, before a folder in which the job saves its checkpoints."""
@@ -93,12 +92,9 @@ def identify(cluster: str, slurm: SlurmJob, known: KnownJob | None) -> JobKey:
     return JobKey(cluster, slurm.job_id, slurm.submit_at)
 
 
-def jobs_in(view: SlurmView, cluster: str, opt_in_word: str, known: Callable[[int], KnownJob | None]) -> list[Job]:
-    """The jobs that Slurm shows. `known` returns the latest job of a Slurm job id."""
-    return [
-        Job(identify(cluster, slurm, known(slurm.job_id)), slurm, opted_in(slurm.comment, opt_in_word))
-        for slurm in view.jobs.values()
-    ]
+def job_shown(slurm: SlurmJob, cluster: str, opt_in_word: str, known: KnownJob | None) -> Job:
+    """`known` is the latest job of its id."""
+    return Job(identify(cluster, slurm, known), slurm, opted_in(slurm.comment, opt_in_word))
 
 
 class JobThere(NamedTuple):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from understudy_controlplane.fleet.job import KnownJob
+from understudy_controlplane.fleet.job import Job, KnownJob, job_shown
+from understudy_controlplane.fleet.slurm import SlurmView
 
 FORGET_SECONDS = 3600.0
 """A job that Slurm has not shown for this time leaves the memory. It is found in the database."""
@@ -26,11 +27,29 @@ class JobDirectory:
         self._lock = threading.Lock()
         self._jobs = dict(known or {})
         self._shown_at = dict.fromkeys(self._jobs, 0.0)
+        self._last: dict[int, tuple[KnownJob | None, Job]] = {}
+        self._opt_in_word = ""  # of `_last`
 
     def get(self, job_id: int) -> KnownJob | None:
         """From memory: a job that Slurm shows, or has shown within the last hour."""
         with self._lock:
             return self._jobs.get(job_id)
+
+    def known(self, job_ids: Iterable[int]) -> list[KnownJob | None]:
+        """As `get`, for many."""
+        with self._lock:
+            return [self._jobs.get(job_id) for job_id in job_ids]
+
+    def jobs_in(self, view: SlurmView, cluster: str, opt_in_word: str) -> list[Job]:
+        """The jobs that Slurm shows. One that stayed as it was is the same object. For the loop's thread alone."""
+        last, self._last = (self._last if opt_in_word == self._opt_in_word else {}), {}
+        self._opt_in_word = opt_in_word
+        for (job_id, slurm), known in zip(view.jobs.items(), self.known(view.jobs), strict=True):
+            before = last.get(job_id)
+            if before is None or before[0] is not known or before[1].slurm is not slurm:
+                before = known, job_shown(slurm, cluster, opt_in_word, known)
+            self._last[job_id] = before
+        return [job for _, job in self._last.values()]
 
     def find(self, job_id: int) -> KnownJob | None:
         """Any job. Reads the database for one that is not in memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from understudy_controlplane.detect.lemon import excluded_by
 from understudy_controlplane.fleet.job import FirstNan, Job
@@ -31,7 +31,7 @@ class NodeHistory:
             self._newest_anomaly, self._nans_read_at = newest, now
         return self._first_nans
 
-    def lemon_signals(self, jobs: Sequence[Job], days: float, now: float) -> dict[str, LemonSignals]:
+    def lemon_signals(self, jobs: Iterable[Job], days: float, now: float) -> dict[str, LemonSignals]:
         """By node. Read again every five minutes: a count over weeks does not change within a tick."""
         if not 0 <= now - self._lemons_read_at < AGE_MAX_SECONDS:
             self._lemon_signals = self._lemons.signals(now - days * DAY_SECONDS, excluded_by(jobs))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.ladder import WEEK_SECONDS
 from understudy_controlplane.fleet.gang import Gang
-from understudy_controlplane.fleet.job import Job, JobKey, jobs_in
+from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     NodeRecord,
@@ -72,6 +72,8 @@ class Observer:
         """At a start, and when the clock was set: how long a node is silent counts from now on."""
         self._started_at = self._sources.clock.now()
         self._view: SlurmView | None = None
+        self._shown: dict[JobKey, Job] = {}
+        self._running: list[Job] = []
         self._probe = SlurmdProbe(self._sources.probe, self._started_at)
         self._recoveries = RecoveryHistory(self._sources.stores.recoveries)  # a clock ahead made it forget too much
         self._events.forget()  # a clock that was set back changed their times
@@ -79,6 +81,11 @@ class Observer:
     @property
     def reading(self) -> SlurmReading:
         return self._slurm.reading
+
+    @property
+    def view(self) -> SlurmView | None:
+        """What Slurm showed last, as far as it is recorded."""
+        return self._view
 
     def read_slurm(self, age_max_seconds: float) -> SlurmView | None:
         """Read Slurm if the view of the last `look` is older than given. None: it is not, or Slurm is unreadable."""
@@ -89,9 +96,18 @@ class Observer:
 
     def look(self, new_view: SlurmView | None) -> Observation:
         """Everything known now, as one value. `new_view` is what `read_slurm` returned, recorded by now."""
-        self._view = new_view or self._view
+        if new_view is not None:
+            self._view = new_view
+            self._show_jobs(new_view)
         with self._sources.stores.one_view():
             return self._look()
+
+    def _show_jobs(self, view: SlurmView) -> None:
+        """Once for each reading: the queue may have tens of thousands of jobs."""
+        config = self._sources.current.config
+        shown = self._sources.directory.jobs_in(view, config.cluster, config.jobs.opt_in_word)
+        self._shown = {job.key: job for job in shown}
+        self._running = [job for job in shown if job.running]
 
     def _look(self) -> Observation:
         sources, view = self._sources, self._view
@@ -111,7 +127,7 @@ class Observer:
     def _snapshot(self, nodes: Mapping[str, NodeView], now: float) -> Snapshot:
         sources, view = self._sources, self._view
         stores, config = sources.stores, sources.current.config
-        jobs = jobs_in(view, config.cluster, config.jobs.opt_in_word, sources.directory.get) if view else []
+        jobs, running = self._shown, self._running
         week_ago = now - WEEK_SECONDS
         attempts_since = min([week_ago, *(node.record.since for node in nodes.values() if node.state in IN_REPAIR)])
         past = self._recoveries
@@ -121,8 +137,8 @@ class Observer:
         pause, breaker = stores.fleet.pause(now), stores.repairs.breaker()
         tables = {
             job.key: table
-            for job in jobs
-            if job.running and (table := sources.telemetry.table(job.key, job.slurm.restart_count)) is not None
+            for job in running
+            if (table := sources.telemetry.table(job.key, job.slurm.restart_count)) is not None
         }
         return Snapshot(
             now=now,
@@ -134,7 +150,7 @@ class Observer:
             slurmctld_started_at=self._slurm.slurmctld_started_at,
             slurm_error=self.reading.error,
             nodes=nodes,
-            jobs={job.key: job for job in jobs},
+            jobs=jobs,
             reservations=dict(view.reservations) if view else {},
             recoveries=past.running(),
             proposals=tuple(stores.recoveries.proposals(now)),
@@ -145,13 +161,15 @@ class Observer:
             exclusions=past.exclusions_since(now - WEEK_SECONDS),
             refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
             first_nans=self._history.first_nans(now),
-            lemon_signals=self._history.lemon_signals(jobs, config.lemon.days, now),
+            lemon_signals=self._history.lemon_signals(jobs.values(), config.lemon.days, now),
             attempts=past.attempts_since(attempts_since),
             quarantined_at=stores.repairs.quarantined_since(week_ago),
             incidents=stores.incidents.open_incidents(),
             requests=stores.repairs.requests_since(now - REQUEST_AGE_MAX_SECONDS),
             paused_jobs={
-                job.key: one.words for job in jobs if (one := pauses.get(job.key.job_id)) and one.concerns(job.key)
+                key: one.words
+                for key in (jobs if pauses else ())
+                if (one := pauses.get(key.job_id)) and one.concerns(key)
             },
             moves=self._moves(jobs),
             spares_wanted=stores.fleet.spares_size().count,
@@ -161,16 +179,14 @@ class Observer:
             domains=self._domains(topology),
             topology=topology,
             moved_gpus=self._inventory.moved,
-            gangs=self._gangs(jobs),
+            gangs=self._gangs(running),
             disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
             limits=past.limits_since(week_ago),
             hangs=past.hangs_since(week_ago),
             black_holes=stores.launches.black_holes_since(week_ago),
             replaced=stores.launches.replacements(config.cluster),
             tables=tables,
-            unheard_gangs=self._unheard_gangs(
-                [job for job in jobs if job.managed and job.running and job.key not in tables]
-            ),
+            unheard_gangs=self._unheard_gangs([job for job in running if job.managed and job.key not in tables]),
         )
 
     def _unheard_gangs(self, silent: Sequence[Job]) -> dict[JobKey, float]:
@@ -192,16 +208,16 @@ class Observer:
             if self._progressed.get((key, count))
         }
 
-    def _moves(self, jobs: Sequence[Job]) -> dict[JobKey, MoveRequest]:
+    def _moves(self, jobs: Collection[JobKey]) -> dict[JobKey, MoveRequest]:
         """Checkpoints are read only for a move that waits for one."""
         found: dict[JobKey, MoveRequest] = {}
         checkpoints, asked = self._sources.stores.checkpoints, self._sources.stores.repairs.moves()
-        for job in jobs if asked else ():
-            request = asked.get(job.key.job_id)
-            if request is not None and request.concerns(job.key):
-                complete = checkpoints.complete_checkpoints(job.key) if request.at_checkpoint else ()
+        for key in jobs if asked else ():
+            request = asked.get(key.job_id)
+            if request is not None and request.concerns(key):
+                complete = checkpoints.complete_checkpoints(key) if request.at_checkpoint else ()
                 newest = max((one.completed_at for one in complete), default=None)
-                found[job.key] = replace(request, checkpoint_at=newest)
+                found[key] = replace(request, checkpoint_at=newest)
         return found
 
     def _domains(self, topology: Topology) -> dict[str, tuple[str, ...]]:
@@ -216,7 +232,7 @@ class Observer:
 
     def _gangs(self, jobs: Sequence[Job]) -> dict[JobKey, Gang]:
         """Gangs of managed running jobs, as reported by the launcher of the job's current allocation."""
-        running = {job.key.job_id: job for job in jobs if job.running}
+        running = {job.key.job_id: job for job in jobs}
         return {
             running[job_id].key: gang
             for job_id, gang in self._sources.launchers.gangs().items()

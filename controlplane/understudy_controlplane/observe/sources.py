@@ -14,12 +14,12 @@ from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.gang import BlackHole, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import OpenIncident
-from understudy_controlplane.fleet.job import Checkpoint, FirstNan, JobKey, KnownJob, Refusal
+from understudy_controlplane.fleet.job import Checkpoint, FirstNan, Job, JobKey, KnownJob, Refusal
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.node import NodeRecord, StoredHardwareEvent, StoredKernelEvent
 from understudy_controlplane.fleet.operator import Breaker, JobPause, ModeLimit, MoveRequest, Pause, Request, SparesSize
 from understudy_controlplane.fleet.recovery import Recovery
-from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.live.telemetry import Heard
@@ -109,6 +109,8 @@ class LauncherReads(Protocol):
 
 class DirectoryReads(Protocol):
     def get(self, job_id: int) -> KnownJob | None: ...
+
+    def jobs_in(self, view: SlurmView, cluster: str, opt_in_word: str) -> Sequence[Job]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-LOOKS_APART_SECONDS_MAX = 60.0
+LOOKS_APART_SECONDS_MAX = 90.0
 """More than this between two looks is not waiting: the process stood still, or a clock was set."""
 
-REST_SECONDS_MAX = 30.0
+REST_SECONDS_MAX = 60.0
 HURRIES_SECONDS = 0.5
 
 

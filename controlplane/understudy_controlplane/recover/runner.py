@@ -107,11 +107,14 @@ class Runner:
         self._under_way: dict[int, tuple[RecoveryStep, Effect]] = {}
         self._refusals: dict[tuple[int, int], str] = {}
 
-    def begin_round(self, running: Collection[int]) -> None:
-        """The recoveries of one round share a reading of Slurm, until one of them changes something. What is remembered
-        of a recovery that is no longer running is forgotten.
+    def begin_round(self, running: Collection[int], view: SlurmView | None = None) -> None:
+        """The recoveries of one round share a reading of Slurm, until one of them changes something: the loop's `view`
+        where that is no older than what a recovery has seen or done. What is remembered of a recovery that is no longer
+        running is forgotten.
         """
-        self._reading = None
+        fresh = view is not None and self._read_at < view.read_at and self._is_fresh(view.read_at)
+        self._reading = view if fresh else None
+        self._read_at = view.read_at if view is not None and fresh else self._read_at
         self._patience.keep_only(running)
         self._under_way = {key: one for key, one in self._under_way.items() if key in running}
         self._refusals = {key: reason for key, reason in self._refusals.items() if key[0] in running}
@@ -198,7 +201,7 @@ class Runner:
 
     def _try(self, recovery: Recovery, step: RecoveryStep, context: StepContext, course: Course) -> Recovery | None:
         """Act, where what is needed for it stands and it has not been tried too often."""
-        if self._clock.now() - self._read_at > FRESH_SECONDS:
+        if not self._is_fresh(self._read_at):
             self._reading = None
             return recovery
         undone = _undone(recovery, step, context)
@@ -212,6 +215,9 @@ class Runner:
             why = f"tried {step.attempts} times: {reason}"
             return self._fail(recovery, step, why, never_began=step.name in JOBS_ON_A_NODE)
         return self._act(recovery, step, context)
+
+    def _is_fresh(self, read_at: float) -> bool:
+        return self._clock.now() - read_at <= FRESH_SECONDS
 
     def _act(self, recovery: Recovery, step: RecoveryStep, context: StepContext) -> Recovery | None:
         step = self._stores.recoveries.intend(recovery.id, step, self._clock.now())
@@ -227,7 +233,7 @@ class Runner:
         the call may have been carried out, or another did it first.
         """
         _, effect = self._under_way.pop(recovery.id)
-        self._reading = None
+        self._reading, self._read_at = None, self._clock.now()  # what was read before does not show the effect
         try:
             effect.check()
         except SlurmError as error:

@@ -22,6 +22,7 @@ from understudy_controlplane.fleet.slurm import (
 )
 from understudy_controlplane.slurm.hostlist import compress
 from understudy_controlplane.slurm.parse import (
+    JobReader,
     NodeReader,
     ambiguous_job_ids,
     parse_config,
@@ -61,6 +62,9 @@ class CommandLineGateway:
         self._scontrol = scontrol
         self._timeout_seconds = timeout_seconds
         self._node_reader = NodeReader()
+        self._job_reader = JobReader()
+        self._confirmed: list[SlurmJob] = []
+        """As scontrol printed them last, where squeue knew each of them."""
         given = os.environ if environment is None else environment
         self._environment = {
             # The user who started the control plane may have set filters for these commands.
@@ -83,9 +87,12 @@ class CommandLineGateway:
         return self._node_reader.read(self._run("--all", "show", "nodes", "--oneliner"))
 
     def jobs(self) -> list[SlurmJob]:
-        printed = parse_jobs(self._run("--all", "show", "jobs", "--oneliner"))
+        printed = self._job_reader.read(self._run("--all", "show", "jobs", "--oneliner"))
         if not printed:
             return []
+        if _the_same_jobs(self._confirmed, printed):  # squeue makes slurmctld pack all jobs once more
+            self._confirmed = printed
+            return printed
         # A job name or comment with a line break can imitate a record. squeue prints ids only, without any text of
         # users: an id that it does not print is no job.
         known = {int(line) for line in self._squeue("--noheader", "--all", "--states=all", "--format=%A").split()}
@@ -93,6 +100,7 @@ class CommandLineGateway:
             raise SlurmError(f"scontrol prints {len(printed)} jobs and squeue knows none of them")
         jobs = [job for job in printed if job.job_id in known]
         ambiguous = ambiguous_job_ids(jobs)
+        self._confirmed = printed if not ambiguous and len(jobs) == len(printed) else []
         if not ambiguous:
             return jobs
         # A record imitates an existing job. In the answer to a query by id the real job comes first.
@@ -277,6 +285,14 @@ class CommandLineGateway:
         printed = " ".join(f"{done.stderr} {done.stdout}".split())
         kind = SlurmUnavailable if UNAVAILABLE.search(printed) else SlurmError
         raise kind(f"`{command}` failed with exit code {done.returncode}: {printed or 'it printed nothing'}")
+
+
+def _the_same_jobs(before: list[SlurmJob], now: list[SlurmJob]) -> bool:
+    """Each at its place, and none that had ended runs again: no text has taken the place of a job that is gone."""
+    return len(before) == len(now) and all(
+        new is old or (new.job_id == old.job_id and (new.ended or not old.ended))
+        for old, new in zip(before, now, strict=True)
+    )
 
 
 def checked_name(text: str) -> str:
