@@ -11,6 +11,7 @@ import pytest
 
 from tests import builders as b
 from tests.recover.rehearsal import EFFECTS, Rehearsal, refuse
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus, StepName
@@ -525,6 +526,73 @@ def test_a_task_of_an_array_moves_alone(rehearsal: Rehearsal, last: bool) -> Non
     (alone,) = [job for job in rehearsal.fake.jobs() if job.job_id == other]
     assert (alone.state, alone.restart_count, alone.reservation) == ("RUNNING", 0, "")
     assert {name.partition(" ")[2] for name in rehearsal.line.effects if "_job" in name} == {str(task)}
+
+
+@pytest.fixture
+def shared(rehearsal: Rehearsal) -> Rehearsal:
+    """Two gangs share n1 to n4; the first is the rehearsal's."""
+    for number in (rehearsal.gang, rehearsal.hungry):
+        rehearsal.fake.cancel(number)
+    rehearsal.run(2)
+    rehearsal.gang, other = (
+        rehearsal.fake.submit(user, 4, comment="understudy") for user in (rehearsal.gang_user, "student")
+    )
+    for number in (rehearsal.gang, other):
+        rehearsal.fake.halve(number)
+    rehearsal.run(3)
+    assert places(rehearsal) == dict.fromkeys((rehearsal.gang, other), ("RUNNING", 0, ("n1", "n2", "n3", "n4")))
+    rehearsal.line.effects.clear()
+    return rehearsal
+
+
+def places(rehearsal: Rehearsal) -> dict[int, tuple[str, int, tuple[str, ...]]]:
+    """Job → state, restarts, nodes."""
+    jobs = (job for job in rehearsal.fake.jobs() if not job.ended)
+    return {job.job_id: (job.state, job.restart_count, tuple(sorted(job.nodes))) for job in jobs}
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_two_gangs_on_one_node_each_get_a_spare(shared: Rehearsal, kill: bool) -> None:
+    """Down ends both at once: each has its seats before."""
+    bound_before_down: list[bool] = []
+
+    def look(name: str) -> None:
+        if name == "down_node":
+            bound_before_down.append(all(job.reservation for job in shared.fake.jobs() if not job.ended))
+
+    shared.line.before = look
+    shared.kill_node("n3") if kill else shared.fail("n3")
+    shared.run_until(lambda: len(shared.recoveries()) == 2 and shared.ended(), 60)
+    assert {one.status for one in shared.recoveries()} == {RecoveryStatus.SUCCEEDED}
+    moved = places(shared).values()
+    assert {(state, restarts) for state, restarts, _ in moved} == {("RUNNING", 1)}
+    assert {nodes for _, _, nodes in moved} == {("n1", "n2", "n4", "n6"), ("n1", "n2", "n4", "n7")}
+    assert bound_before_down == [True] * kill
+
+
+def test_a_gang_that_cannot_move_keeps_the_other_on_its_dead_node_waiting_for_seconds_only(
+    shared: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shared.fake.jobs
+
+    def insisting() -> list[SlurmJob]:
+        return [job if job.job_id == shared.gang else replace(job, required_nodes=("n3",)) for job in real()]
+
+    monkeypatch.setattr(shared.fake, "jobs", insisting)
+    shared.kill_node("n3")
+    shared.run_until(shared.ended, 60)
+    assert places(shared)[shared.gang] == ("RUNNING", 1, ("n1", "n2", "n4", "n6"))
+
+
+def test_an_operator_moves_one_of_two_gangs_and_the_other_stays(shared: Rehearsal) -> None:
+    entry = AuditEntry.on_host("alice", shared.clock.now(), "move-job", f"job {shared.gang}", "new cables")
+    shared.control_plane.stores.repairs.move_job(entry, ["n3"], at_checkpoint=False)
+    shared.run_until(shared.ended, 60)
+    (other,) = places(shared).keys() - {shared.gang}
+    assert places(shared) == {
+        shared.gang: ("RUNNING", 1, ("n1", "n2", "n4", "n6")),
+        other: ("RUNNING", 0, ("n1", "n2", "n3", "n4")),
+    }
 
 
 def test_seats_deleted_before_the_job_is_bound_to_them_are_held_again(rehearsal: Rehearsal) -> None:

@@ -40,7 +40,9 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[str, Move]:
     findings = [finding for finding in findings if finding.signal not in HANGS]
     for job in gangs_on(current.snapshot, {finding.node for finding in findings}):
         seats = _seats(current.snapshot, job)
-        own = [finding for finding in findings if finding.node in seats]
+        own = [finding for finding in findings if finding.node in seats and _concerns(finding, job)]
+        if not own or any(finding.label in moves and moves[finding.label].plan for finding in own):
+            continue  # another gang leaves the same node in this round: this one does in the next
         move = (
             _left_alone(current.snapshot, job, own)
             or _move_inside(current, job, own)
@@ -56,6 +58,14 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[str, Move]:
         for finding in own:
             moves.setdefault(finding.label, move)
     return moves
+
+
+OF_ONE_GANG = frozenset({Signal.MOVE_ASKED, Signal.SEAT_LOST})
+"""On a node that other gangs may have as well, and keep."""
+
+
+def _concerns(finding: Finding, job: Job) -> bool:
+    return finding.signal not in OF_ONE_GANG or finding.job == job.key
 
 
 def _restart(current: Round, findings: Sequence[Finding]) -> Move:

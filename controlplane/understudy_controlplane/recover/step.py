@@ -32,6 +32,10 @@ PlanT = TypeVar("PlanT", bound=PlanBase)
 RESTART_FORGOTTEN = "the job runs as before its requeue: slurmctld crashed and has forgotten it"
 
 
+SEATED_SECONDS = 5.0
+"""After a node was condemned: two gangs that share it get their seats one after the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class GangFacts:
     """What the ranks of the job's present attempt have reported."""
@@ -120,6 +124,22 @@ class StepContext:
     def gone(self, names: Iterable[str]) -> list[str]:
         """Those of the nodes whose slurmd does not answer, asked again after a pause. Reason enough to act."""
         return [node.name for node in self._up(names) if self.is_gone(node)]
+
+    def unseated(self, names: Iterable[str]) -> list[int]:
+        """Other managed jobs on these nodes that have no seats elsewhere yet, where these may come within seconds: down
+        ends them as well.
+        """
+        plan, nodes = self.plan_as(SwapPlan), set(names)
+        since = max((self.records[name].since for name in nodes if name in self.records), default=0.0)
+        if not 0.0 <= self.now - since < SEATED_SECONDS:
+            return []
+        word = self.config.jobs.opt_in_word
+        return [
+            job.job_id
+            for job in self.slurm.jobs.values()
+            if job.holds_nodes and nodes & set(job.nodes) and job.job_id != plan.job.job_id
+            if opted_in(job.comment, word) and job.reservation != f"{SEATS_PREFIX}{job.job_id}"
+        ]
 
     def _up(self, names: Iterable[str]) -> list[SlurmNode]:
         return [node for name in names if (node := self.slurm.nodes.get(name)) is not None and not node.down]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -66,6 +67,7 @@ class _Job:
     node_count: int
     requeue: bool
     kill_seconds: float
+    half: bool = False
     array_task: ArrayTask | None = None
     state: str = "PENDING"
     restart_count: int = 0
@@ -149,6 +151,10 @@ class VirtualSlurm:
             self._jobs[self.submit(user, node_count, comment=comment)].array_task = ArrayTask(array, task)
         self._next_job_id = array + tasks
         return array
+
+    def halve(self, job_id: int) -> None:
+        """The job needs half of each of its nodes: another such job may run beside it."""
+        self._job(job_id).half = True
 
     def cancel(self, job_id: int) -> None:
         job = self._job(job_id)
@@ -452,8 +458,10 @@ class VirtualSlurm:
                 self._start(job, seats[: job.node_count])
 
     def _seats_for(self, job: _Job) -> list[str]:
-        taken = {name for other in self._jobs.values() if other.state not in OVER for name in other.nodes}
-        taken |= set(job.excluded)
+        halves = Counter[str]()
+        for other in self._jobs.values():
+            halves.update({} if other.state in OVER else dict.fromkeys(other.nodes, 1 if other.half else 2))
+        taken = {name for name, count in halves.items() if count + (1 if job.half else 2) > 2} | set(job.excluded)
         lightest_first = sorted(self._nodes.values(), key=lambda node: node.weight)
         free = [node.name for node in lightest_first if node.usable(self.now) and node.name not in taken]
         if job.reservation:

@@ -98,6 +98,9 @@ def requeue(context: StepContext, slurm: Slurm) -> None:
         raise SlurmError(
             f"{', '.join(dead)} does not answer and job {others[0]}, which is not managed, is on it as well"
         )
+    unseated = context.unseated(dead)
+    if unseated:
+        raise SlurmError(f"{', '.join(dead)} does not answer and job {unseated[0]} on it has no seats yet")
     for name in dead:
         slurm.down_node(name, plan.drain_reason)
     if not dead:

@@ -66,6 +66,9 @@ def observe_down(context: StepContext) -> Observation:
     if others:
         words = f"job {others[0]}, which is not managed, is on {', '.join(todo)} as well: left to Slurm's own timeout"
         return Wait(words, may_take_long=True)
+    unseated = context.unseated(todo)
+    if unseated:
+        return Wait(f"job {unseated[0]}, which is managed and on {', '.join(todo)} as well, has no seats yet")
     if todo:
         return Todo(f"{', '.join(todo)} not down in Slurm")
     return Done(", ".join(context.plan_as(PoolSwapPlan).dead_nodes))
