@@ -239,7 +239,7 @@ def by_pyslurm(cluster: SlurmCluster) -> Iterator[Slurm]:
     choice = choose(policy, cluster.environment)
     assert isinstance(choice.slurm, PyslurmGateway)
     yield choice.slurm
-    choice.slurm.worker.stop()
+    choice.slurm.stop()
 
 
 REAL_SIDES: dict[str, tuple[Installation, Callable[[SlurmCluster], AbstractContextManager[Slurm]]]] = {

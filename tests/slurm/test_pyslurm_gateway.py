@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     yield gateway
     for one in made:
-        one.worker.stop()
+        one.stop()
 
 
 @pytest.mark.parametrize("death", ["os.abort()", "os._exit(1)", "os.kill(os.getpid(), 9)"])
@@ -107,6 +108,29 @@ def test_a_reading_that_somebodys_text_makes_impossible_is_taken_from_the_comman
     pid = gateway.worker.pid
     assert gateway.nodes() == BY_COMMAND_LINE
     assert gateway.worker.pid == pid is not None
+
+
+def test_a_call_that_hangs_keeps_no_reading_waiting(make: Make) -> None:
+    gateway = make(modify="time.sleep(60)", timeout_seconds=2.0)
+    outcome: list[str] = []
+
+    def drain() -> None:
+        try:
+            gateway.drain_node("n1", "why")
+        except SlurmUnavailable as error:
+            outcome.append(str(error))
+
+    gateway.jobs()
+    hanging = threading.Thread(target=drain)
+    hanging.start()
+    while not gateway._writer.pid:
+        time.sleep(0.01)
+    begun = time.monotonic()
+    assert gateway.jobs() == []
+    assert time.monotonic() - begun < 1.0
+    assert hanging.is_alive()
+    hanging.join()
+    assert outcome == ["pyslurm's drain_node did not end within 2.0 s"]
 
 
 def test_a_task_of_an_array_is_the_command_lines_because_pyslurm_takes_numbers_only() -> None:
@@ -160,7 +184,7 @@ def test_names_are_checked_before_they_travel(make: Make) -> None:
     ):
         with pytest.raises(SlurmError):
             call(*arguments)
-    assert gateway.worker.pid is None
+    assert gateway._writer.pid is None
 
 
 def scontrol(directory: Path, version: str) -> Path:
@@ -183,7 +207,7 @@ def policy(program: Path, gateway: Gateway = Gateway.AUTO, python: Sequence[str]
 def test_auto_takes_pyslurm_where_it_was_built_for_the_clusters_version(tmp_path: Path) -> None:
     choice = choose(policy(scontrol(tmp_path, "25.11.4")), environment(tmp_path))
     assert isinstance(choice.slurm, PyslurmGateway)
-    choice.slurm.worker.stop()
+    choice.slurm.stop()
     assert (choice.name, choice.why) == (
         "pyslurm",
         "pyslurm can be imported and matches the cluster's version of Slurm",
@@ -199,7 +223,7 @@ def test_auto_takes_the_command_line_where_versions_differ_and_gives_the_reason(
 def test_who_asks_for_pyslurm_by_name_answers_for_what_it_was_built_for(tmp_path: Path) -> None:
     choice = choose(policy(scontrol(tmp_path, "26.05.5"), Gateway.PYSLURM), environment(tmp_path))
     assert isinstance(choice.slurm, PyslurmGateway)
-    choice.slurm.worker.stop()
+    choice.slurm.stop()
 
 
 def test_without_pyslurm_auto_takes_the_command_line_and_by_name_it_is_refused(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def choose(policy: Policy, environment: Mapping[str, str] | None = None) -> Choi
         objection = str(error)
     if not objection:
         return Choice(gateway, "pyslurm", "pyslurm can be imported and matches the cluster's version of Slurm")
-    gateway.worker.stop()
+    gateway.stop()
     if policy.gateway is Gateway.PYSLURM:
         raise SlurmError(f'slurm.gateway is "pyslurm", but {objection} (with "auto" the command line would be used)')
     return Choice(command_line, "cli", f"pyslurm is not used: {objection}")

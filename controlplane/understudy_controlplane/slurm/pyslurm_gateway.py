@@ -112,8 +112,14 @@ class PyslurmGateway:
         """`python` can import pyslurm; `environment` is the worker's whole environment, None: that of this process."""
         self._command_line = command_line
         self.worker = PyslurmWorker(python, environment, timeout_seconds)
+        self._writer = PyslurmWorker(python, environment, timeout_seconds)
+        """For what changes something: a call that hangs keeps no reading waiting."""
         self._fatal_calls: set[str] = set()
         self._unread: dict[str, str] = {}
+
+    def stop(self) -> None:
+        self.worker.stop()
+        self._writer.stop()
 
     def hello(self) -> Hello:
         """Raises SlurmError where pyslurm cannot be used."""
@@ -255,7 +261,7 @@ class PyslurmGateway:
             getattr(self._command_line, call)(*arguments)
             return
         try:
-            self.worker.ask(call, arguments, None)
+            self._writer.ask(call, arguments, None)
         except WorkerDied:
             self._avoid(call)
             raise
