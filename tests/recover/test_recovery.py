@@ -110,12 +110,15 @@ def test_what_slurm_refuses_for_good_fails_the_recovery_and_leaves_the_job_runni
     assert rehearsal.gang_state() == ("RUNNING", 0)
 
 
-def test_a_refusal_after_the_seats_were_held_gives_them_back(rehearsal: Rehearsal) -> None:
+def test_a_refusal_after_the_seats_were_held_gives_them_and_the_spare_back(rehearsal: Rehearsal) -> None:
     rehearsal.line.before = refuse("requeue_job")
     rehearsal.fail("n3")
     rehearsal.run_until(rehearsal.ended, 200)
     recovery = rehearsal.recoveries()[0]
     assert recovery.status is RecoveryStatus.FAILED
+    assert "n6" in rehearsal.pool(), "before its seats were released: the hungry job has not got it"
+    back = [recovery.step(name) for name in (StepName.RETURN_SPARES, StepName.RELEASE_SEATS)]
+    assert [step.status.value for step in back if step is not None] == ["done", "done"]
     assert "understudy_seats_1" not in rehearsal.reservation_names()
     assert rehearsal.gang_state() == ("RUNNING", 0)
 

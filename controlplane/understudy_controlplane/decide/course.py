@@ -168,6 +168,16 @@ def ended_by_its_owner(recovery: Recovery, job: SlurmJob | None) -> Ending | Non
     return None
 
 
+def undo_steps_of_failure(recovery: Recovery) -> tuple[StepName, ...]:
+    """Steps to be added to a recovery of which a step failed: the drain stays, and a spare that the gang has not got
+    goes back before its seats are released.
+    """
+    taken, released = recovery.step(StepName.TAKE_SPARES), recovery.step(StepName.RELEASE_SEATS)
+    held = released is not None and released.status in (StepStatus.PLANNED, StepStatus.INTENDED)
+    unplanned = recovery.ends_as is None and recovery.step(StepName.RETURN_SPARES) is None
+    return (StepName.RETURN_SPARES,) if unplanned and held and taken is not None and taken.attempts > 0 else ()
+
+
 def undo_steps(recovery: Recovery) -> tuple[StepName, ...]:
     """Steps to be added to a recovery that ends early. Its seats are released by a step that the plan has, after the
     spares are back in their pool: in between no job takes them.

@@ -10,7 +10,14 @@ import structlog
 
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
-from understudy_controlplane.decide.course import AS_PLANNED, Course, Ending, ended_by_its_owner, undo_steps
+from understudy_controlplane.decide.course import (
+    AS_PLANNED,
+    Course,
+    Ending,
+    ended_by_its_owner,
+    undo_steps,
+    undo_steps_of_failure,
+)
 from understudy_controlplane.fleet.recovery import (
     JOBS_ON_A_NODE,
     UNDOES,
@@ -270,9 +277,11 @@ class Runner:
 
     def _fail(self, recovery: Recovery, step: RecoveryStep, why: str, *, never_began: bool = False) -> Recovery:
         never_began = never_began or _comes_before_its_job(recovery, step)
-        now = self._clock.now()
-        failed = self._stores.recoveries.step_failed(recovery.id, step, now, why, never_began=never_began)
+        now, undo = self._clock.now(), undo_steps_of_failure(recovery)
+        failed = self._stores.recoveries.step_failed(recovery, step, now, why, never_began=never_began, undo=undo)
         log.error("step_failed", recovery=recovery.id, step=step.name.value, reason=why)
+        if undo:
+            return self._reload(recovery)
         return replace(recovery.with_step(failed), never_began=recovery.never_began or never_began)
 
     def _end(self, recovery: Recovery) -> None:

@@ -179,17 +179,26 @@ class RecoveryStore:
         return self._write(recovery, replace(step, status=StepStatus.PLANNED))
 
     def step_failed(
-        self, recovery: int, step: RecoveryStep, now: float, detail: str, *, never_began: bool = False
+        self,
+        recovery: Recovery,
+        step: RecoveryStep,
+        now: float,
+        detail: str,
+        *,
+        never_began: bool = False,
+        undo: Sequence[StepName] = (),
     ) -> RecoveryStep:
         """`never_began`: the recovery fails with this step before its job ran on the node. Written in one transaction
-        with the step: the process that ends the recovery may be another one, and could not know it.
+        with the step: the process that ends the recovery may be another one, and could not know it. `undo`: as of
+        `end_early`.
         """
         failed = replace(step, status=StepStatus.FAILED, done_at=now, detail=detail)
         with self._engine.begin() as connection:
-            _write_step(connection, recovery, failed)
+            _write_step(connection, recovery.id, failed)
             if never_began:
                 table = tables.recovery
-                connection.execute(update(table).where(table.c.id == recovery).values(never_began=True))
+                connection.execute(update(table).where(table.c.id == recovery.id).values(never_began=True))
+            _add_steps(connection, recovery, undo)
         return failed
 
     def end_early(
@@ -198,7 +207,6 @@ class RecoveryStore:
         """Nothing more of the plan is done; `undo` are steps that the plan does not have yet. A request to cancel it is
         answered.
         """
-        positions = range(len(recovery.steps), len(recovery.steps) + len(undo))
         with self._engine.begin() as connection:
             connection.execute(
                 update(tables.recovery)
@@ -208,8 +216,7 @@ class RecoveryStore:
             intent = tables.operator_intent
             of_this = (intent.c.verb == Verb.CANCEL.value, intent.c.subject == cancel_subject(recovery.id))
             connection.execute(update(intent).where(*of_this, intent.c.answered_at.is_(None)).values(answered_at=now))
-            if undo:
-                connection.execute(insert(tables.recovery_step), _planned(recovery.id, positions, undo))
+            _add_steps(connection, recovery, undo)
 
     def end(self, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:
         with self._engine.begin() as connection:
@@ -266,6 +273,12 @@ def plan_recovery(
         taken_up = {"status": RecoveryStatus.SUPERSEDED.value, "outcome": f"recovery {recovery}", "ended_at": now}
         connection.execute(update(table).where(*of_proposal).values(**taken_up))
     return recovery
+
+
+def _add_steps(connection: Connection, recovery: Recovery, names: Sequence[StepName]) -> None:
+    if names:
+        positions = range(len(recovery.steps), len(recovery.steps) + len(names))
+        connection.execute(insert(tables.recovery_step), _planned(recovery.id, positions, names))
 
 
 def _planned(recovery: int, positions: Iterable[int], names: Sequence[StepName]) -> list[dict[str, Any]]:
