@@ -60,6 +60,7 @@ from understudy_controlplane.ingest.node_tokens import NodeTokenDependencies, no
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Refusals
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
+from understudy_controlplane.ingest.soon_readings import SoonReadings
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.live.telemetry import Telemetry
@@ -187,7 +188,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         launches=stores.launches,
         clock=clock,
         wake_loop=loop.wake,
-        read_slurm=loop.read_soon,
+        read_slurm=SoonReadings(loop.read_soon, clock).ask,
         give_restore_point=lambda known, attempt: restore_points.give(known.key, known.row, attempt),
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,

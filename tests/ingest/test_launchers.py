@@ -98,7 +98,7 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
         LaunchStore(engine),
         Still(),
         lambda: woken.append(b.NOW),
-        lambda: woken.append(b.NOW),
+        lambda _user: woken.append(b.NOW),
         lambda _known, _attempt: (0, ""),
         lambda _node, _now: "",
         Rates(per_second=50),

@@ -46,7 +46,7 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
         known = deps.directory.get(state.job_id)
         nodes = deps.telemetry.nodes_of(state.job_id, state.restart_count)
         if known is None or nodes is None or state.restart_count > known.restart_count:
-            return _not_running(deps, state)
+            return _not_running(deps, report)
         objection = objection_to(report, known, nodes)
         if objection is not None:
             return objection
@@ -102,8 +102,9 @@ def objection_to(report: LauncherReport, known: KnownJob, nodes: frozenset[str])
     return None
 
 
-def _not_running(deps: ReportDependencies, state: LauncherState) -> Response:
-    deps.read_slurm()
+def _not_running(deps: ReportDependencies, report: LauncherReport) -> Response:
+    state = report.state
+    deps.read_slurm(report.user_id)
     error = f"Slurm does not show attempt {state.restart_count} of job {state.job_id} as running"
     return refuse(404, error, "ask again in a second")
 

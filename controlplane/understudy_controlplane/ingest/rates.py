@@ -1,4 +1,4 @@
-"""How many requests each sender may send: a rate, and ten seconds' worth of it at once."""
+"""How many requests each sender may send: a rate, and some seconds' worth of it at once."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ SENDERS_MAX = 65_536
 
 
 class Rates:
-    def __init__(self, per_second: float) -> None:
+    def __init__(self, per_second: float, burst_seconds: float = BURST_SECONDS) -> None:
         self._interval_seconds = 1.0 / per_second
+        self._burst_seconds = burst_seconds
         self._due: dict[str, float] = {}
         """Sender → when it would have sent all that it has sent, at the rate that it may have."""
 
     def wait_seconds(self, sender: str, now: float) -> float:
         """Until a request that was not admitted would be."""
-        return max(self._due.get(sender, now) - now - BURST_SECONDS, 0.0)
+        return max(self._due.get(sender, now) - now - self._burst_seconds, 0.0)
 
     def admits(self, sender: str, now: float) -> bool:
         """`now` is monotonic."""
         due = max(self._due.get(sender, now), now)
-        if due - now > BURST_SECONDS:
+        if due - now > self._burst_seconds:
             return False
         if len(self._due) >= SENDERS_MAX:
             self._forget(now)

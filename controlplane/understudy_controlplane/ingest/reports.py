@@ -72,8 +72,8 @@ class ReportDependencies:
     """What the routes for agents use.
 
     `give_restore_point(job, attempt)` returns step and path. `unfit(node, now)` returns why no new job may start on the
-    node; empty: it may. `read_slurm()` asks for a new reading of Slurm. `newest_checkpoint(job)` returns step and path,
-    or (0, "").
+    node; empty: it may. `read_slurm(user_id)` asks for a new reading of Slurm, for that user. `newest_checkpoint(job)`
+    returns step and path, or (0, "").
     """
 
     cluster: str
@@ -83,7 +83,7 @@ class ReportDependencies:
     launches: LaunchStore
     clock: Clock
     wake_loop: Callable[[], None]
-    read_slurm: Callable[[], None]
+    read_slurm: Callable[[int], None]
     give_restore_point: Callable[[KnownJob, Attempt], tuple[int, str]]
     unfit: Callable[[str, float], str]
     rates: Rates
@@ -129,7 +129,7 @@ def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
         """The step and path from which this attempt of a job continues. It stays the same for the whole attempt."""
         known = deps.directory.get(job_id)
         if known is None or restart_count > known.restart_count:
-            return _not_running(deps, job_id, restart_count)
+            return _not_running(deps, job_id, restart_count, user_id)
         if not known.believes(user_id):
             return refuse(
                 403, f"user {user_id} asks about job {job_id} of user {known.user_id}", "ask as the job's user"
@@ -138,7 +138,7 @@ def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
             return answer(RestorePoint(job_id, restart_count, 0, "", launch, managed=False))
         nodes = deps.telemetry.nodes_of(job_id, restart_count)
         if nodes is None:
-            return _not_running(deps, job_id, restart_count)
+            return _not_running(deps, job_id, restart_count, user_id)
         if identity.node not in nodes:
             return refuse(403, f"job {job_id} does not run on {identity.node}", "ask on a node of the job")
         step, path = await asyncio.to_thread(deps.give_restore_point, known, Attempt(restart_count, launch))
@@ -173,8 +173,8 @@ async def _receive(deps: ReportDependencies, request: Request, identity: Identit
     return BY_STATUS.get(answered.status_code), answered
 
 
-def _not_running(deps: ReportDependencies, job_id: int, restart_count: int) -> Response:
-    deps.read_slurm()
+def _not_running(deps: ReportDependencies, job_id: int, restart_count: int, user_id: int) -> Response:
+    deps.read_slurm(user_id)
     return refuse(404, f"Slurm does not show attempt {restart_count} of job {job_id} yet", "ask again in a second")
 
 

@@ -70,7 +70,9 @@ EFFECT_SECONDS = 1.0
 """How long the other recoveries wait for a call of one of them. Most take milliseconds; one may take its time-out."""
 
 FRESH_SECONDS = 0.5
-"""No effect follows from a reading of Slurm that is older: then it is read again first."""
+"""No effect follows from a reading of Slurm that is older, or from the loop's: then it is read again first, so that
+what a person has changed since the decision counts.
+"""
 
 BEFORE_THE_JOB = frozenset({*UNDOES, StepName.DRAIN_NODES})
 """Steps that are right whatever has become of the job."""
@@ -110,18 +112,18 @@ class Runner:
         self._clock = clock
         self._patience = Patience()
         self._reading: SlurmView | None = None
+        self._reading_is_own = False
         self._read_at = 0.0
         self._under_way: dict[int, tuple[RecoveryStep, Effect]] = {}
         self._refusals: dict[tuple[int, int], str] = {}
 
     def begin_round(self, running: Collection[int], view: SlurmView | None = None) -> None:
         """The recoveries of one round share a reading of Slurm, until one of them changes something: the loop's `view`
-        where that is no older than what a recovery has seen or done. What is remembered of a recovery that is no longer
+        where that is newer than what a recovery has seen or done. What is remembered of a recovery that is no longer
         running is forgotten.
         """
-        fresh = view is not None and self._read_at < view.read_at and self._is_fresh(view.read_at)
-        self._reading = view if fresh else None
-        self._read_at = view.read_at if view is not None and fresh else self._read_at
+        new = view is not None and self._read_at < view.read_at and self._is_fresh(view.read_at)
+        self._reading, self._reading_is_own = (view if new else None), False
         self._patience.keep_only(running)
         self._under_way = {key: one for key, one in self._under_way.items() if key in running}
         self._refusals = {key: reason for key, reason in self._refusals.items() if key[0] in running}
@@ -208,7 +210,7 @@ class Runner:
 
     def _try(self, recovery: Recovery, step: RecoveryStep, context: StepContext, course: Course) -> Recovery | None:
         """Act, where what is needed for it stands and it has not been tried too often."""
-        if not self._is_fresh(self._read_at):
+        if not self._reading_is_own or not self._is_fresh(self._read_at):
             self._reading = None
             return recovery
         undone = _undone(recovery, step, context)
@@ -292,7 +294,7 @@ class Runner:
     def _context(self, recovery: Recovery) -> StepContext:
         now = self._clock.now()
         if self._reading is None:
-            self._reading = read_view(self._slurm, now)
+            self._reading, self._reading_is_own = read_view(self._slurm, now), True
             self._read_at = self._clock.now()  # after it: Slurm may take longer to answer than a reading stays fresh
         job = job_of(recovery.plan)
         answers = self._asker()
