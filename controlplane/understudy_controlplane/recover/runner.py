@@ -283,7 +283,7 @@ class Runner:
         failed = self._stores.recoveries.step_failed(recovery, step, now, why, never_began=never_began, undo=undo)
         log.error("step_failed", recovery=recovery.id, step=step.name.value, reason=why)
         if undo:
-            return self._reload(recovery)
+            return self._stores.recoveries.get(recovery.id)
         return replace(recovery.with_step(failed), never_began=recovery.never_began or never_began)
 
     def _end(self, recovery: Recovery) -> None:
