@@ -193,7 +193,7 @@ class Loop:
         )
         self._telemetry.forget()
         self._launchers.forget()
-        self.observer.begin()
+        self.observer.clock_was_set(jump)
         self._runner.unreadable()
 
     def _look_at_tickets(self, now: float) -> None:

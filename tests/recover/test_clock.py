@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.recover.rehearsal import NODES, Rehearsal
+from understudy_controlplane.decide.guards import lately_quarantined
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 
@@ -81,6 +82,19 @@ def test_a_fault_counts_on_a_node_that_was_cleared_before_it_was_set_back(
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE, "nor does the fault from before count again"
     rehearsal.fail("n5")
     rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.QUARANTINED, 20)
+
+
+def test_one_that_is_set_forward_ages_nothing_that_a_budget_counts(rehearsal: Rehearsal) -> None:
+    """A node that waits for a person for an hour is in a budget of its own, and moves count for an hour."""
+    rehearsal.fail("n2")
+    rehearsal.run_until(rehearsal.ended)
+    loop = rehearsal.control_plane.loop
+    before = loop.look(0.0)
+    rehearsal.clock.set_by(7200.0, with_slurm=True)
+    rehearsal.run(5)
+    after = loop.look(0.0)
+    assert (before.left, len(before.swaps)) == (after.left, len(after.swaps)) == (0, 1)
+    assert len(lately_quarantined(after, rehearsal.config)) == 1
 
 
 def test_a_node_that_dies_just_before_it_is_still_noticed(rehearsal: Rehearsal) -> None:

@@ -91,7 +91,7 @@ def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) 
     room: they do not show that the control plane errs.
     """
     snapshot, config = current.snapshot, current.config
-    since = max(snapshot.now - config.guards.breaker_window_seconds, snapshot.breaker_reset_at)
+    since = max(snapshot.ago(config.guards.breaker_window_seconds), snapshot.breaker_reset_at)
     known = {subject for subject, incident in snapshot.incidents.items() if incident.opened_at <= since}
     held = [
         one.subject

@@ -95,7 +95,7 @@ def breaker_limit(snapshot: Snapshot, config: Config) -> int:
 
 def lately_quarantined(snapshot: Snapshot, config: Config) -> set[str]:
     """Each node once, however often."""
-    since = max(snapshot.now - config.guards.breaker_window_seconds, snapshot.breaker_reset_at)
+    since = max(snapshot.ago(config.guards.breaker_window_seconds), snapshot.breaker_reset_at)
     return {name for name, times in snapshot.quarantined_at.items() if max(times, default=0.0) > since}
 
 
@@ -276,7 +276,7 @@ def object_to_quarantine(
 def _within_the_hour(snapshot: Snapshot, already: Collection[str], node: str) -> int:
     """Quarantines besides that of `node`. A node counts as often as it was quarantined, a failed domain once."""
     times = {
-        name: sum(at > snapshot.now - HOUR_SECONDS for at in found) for name, found in snapshot.quarantined_at.items()
+        name: sum(at > snapshot.ago(HOUR_SECONDS) for at in found) for name, found in snapshot.quarantined_at.items()
     }
     counts = Counter({name: count for name, count in times.items() if count})
     counts.update(already)

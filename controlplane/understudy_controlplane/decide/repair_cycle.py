@@ -80,7 +80,7 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
             yield from _outcome(snapshot, node, tried.get(name, ()), config)
         elif node.state is NodeState.PROBATION:
             hours = config.validation.probation_hours
-            if snapshot.now - node.record.since >= hours * HOUR_SECONDS:
+            if node.record.since <= snapshot.ago(hours * HOUR_SECONDS):
                 yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} hours are over")
         elif (
             node.state is NodeState.SUSPECT
@@ -132,7 +132,7 @@ def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
     for attempt in snapshot.attempts:
         node = snapshot.nodes.get(attempt.node)
         awaited = node is not None and node.state in IN_REPAIR and attempt.at >= node.record.since
-        if awaited or attempt.at > snapshot.now - ladder.WEEK_SECONDS:
+        if awaited or attempt.at > snapshot.ago(ladder.WEEK_SECONDS):
             found.setdefault(attempt.node, []).append(attempt)
     return found
 

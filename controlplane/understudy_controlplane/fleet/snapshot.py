@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from understudy_controlplane.config import Mode
+from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
 from understudy_controlplane.fleet.gang import BlackHole, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import DOMAIN_SILENT, OpenIncident
@@ -89,8 +90,14 @@ class Snapshot:
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
     topology: Topology = NO_TOPOLOGY
+    clock_sets: ClockSets = NEVER_SET
+    monotonic: float = 0.0  # at `now`, by the clock that is never set
     mass_silence: str = ""  # why nothing is done, because too many agents are silent at once; empty: they are not
     mass_hang: str = ""  # why nothing is done, because too many gangs stopped at once; empty: they did not
+
+    def ago(self, seconds: float) -> float:
+        """The time before which something is older than that: for ages on which a guard or a probation depends."""
+        return self.clock_sets.ago(seconds, self.now, self.monotonic)
 
     def job_on(self, node: str) -> list[Job]:
         """Running jobs on a node."""
@@ -143,7 +150,7 @@ class Snapshot:
     def _is_left(self, node: NodeView) -> bool:
         record = node.record
         drained = record.state is NodeState.QUARANTINED and record.drained_at is not None
-        return drained and self.now - record.since > LEFT_SECONDS
+        return drained and record.since < self.ago(LEFT_SECONDS)
 
     @cached_property
     def gangs_in(self) -> dict[str, int]:

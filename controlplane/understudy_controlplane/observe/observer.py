@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from understudy_agent.wire import Gpu
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.ladder import WEEK_SECONDS
+from understudy_controlplane.fleet.clock_sets import ClockSets
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import (
@@ -66,6 +67,11 @@ class Observer:
         self._inventory = Inventory(stores.repairs)
         self._progressed: dict[tuple[JobKey, int], bool] = {}
         """Job and restart count, while no rank of it has reported → whether the job finished a step before."""
+        self._clock_sets = ClockSets()
+        self.begin()
+
+    def clock_was_set(self, by_seconds: float) -> None:
+        self._clock_sets = self._clock_sets.with_set(self._sources.clock.monotonic(), by_seconds, WEEK_SECONDS)
         self.begin()
 
     def begin(self) -> None:
@@ -128,7 +134,8 @@ class Observer:
         sources, view = self._sources, self._view
         stores, config = sources.stores, sources.current.config
         jobs, running = self._shown, self._running
-        week_ago = now - WEEK_SECONDS
+        monotonic = sources.clock.monotonic()
+        week_ago, hour_ago = (self._clock_sets.ago(span, now, monotonic) for span in (WEEK_SECONDS, HOUR_SECONDS))
         attempts_since = min([week_ago, *(node.record.since for node in nodes.values() if node.state in IN_REPAIR)])
         past = self._recoveries
         past.refresh(attempts_since)
@@ -142,6 +149,8 @@ class Observer:
         }
         return Snapshot(
             now=now,
+            monotonic=monotonic,
+            clock_sets=self._clock_sets,
             started_at=self._started_at,
             mode=config.mode.at_most(stores.fleet.mode_limit(now).mode),
             paused=pause.reason,
@@ -156,8 +165,8 @@ class Observer:
             proposals=tuple(stores.recoveries.proposals(now)),
             cancels=stores.repairs.cancels(),
             cancelled=past.cancelled_since(week_ago),
-            swaps=past.swaps_since(now - HOUR_SECONDS),
-            releases=past.releases_since(now - HOUR_SECONDS),
+            swaps=past.swaps_since(hour_ago),
+            releases=past.releases_since(hour_ago),
             exclusions=past.exclusions_since(now - WEEK_SECONDS),
             refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
             first_nans=self._history.first_nans(now),
