@@ -27,6 +27,7 @@ def test_a_record_has_its_fields_on_lines_and_its_lists_of_records_as_tables() -
         "nodes": ["n1", "n2"],
         "ended_at": None,
         "detected_at": 1.0,
+        "approve_by": 3.0,
         "phases_ms": {"drained": 31, "running": 900},
         "steps": [{"name": "drain_nodes", "done_at": 2.0, "detail": ""}, {"name": "bind_job", "done_at": None}],
     }
@@ -35,6 +36,7 @@ def test_a_record_has_its_fields_on_lines_and_its_lists_of_records_as_tables() -
         "nodes        n1 n2",
         "ended_at",
         "detected_at  1970-01-01 00:00:01",
+        "approve_by   1970-01-01 00:00:03",
         "phases_ms    drained=31, running=900",
         "steps",
         "  name         done_at              detail",

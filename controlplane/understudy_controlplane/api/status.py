@@ -16,7 +16,7 @@ from understudy_controlplane.config import Mode
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.silence import silent_since
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import RecoveryStatus
+from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, job_of
 from understudy_controlplane.ingest.answers import JSON
 from understudy_controlplane.store.database import StoreError
 
@@ -214,16 +214,22 @@ def _warnings_of_fleet(deps: ReadDependencies) -> list[str]:
     limit = deps.current.config.silence.silent_after_seconds
     views = list(snapshot.nodes.values())
     warnings = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
-    waiting = [str(one.id) for one in snapshot.proposals if one.status is RecoveryStatus.AWAITS_APPROVAL]
+    waiting = [_words(one) for one in snapshot.proposals if one.status is RecoveryStatus.AWAITS_APPROVAL]
     if waiting:
         warnings.append(f"recoveries await approval (`understudy recovery approve NUMBER`): {_named(waiting)}")
     with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
     if with_people:
-        warnings.append(f"manual repair is needed on {_named(with_people)}: see /v1/tickets")
+        warnings.append(f"manual repair is needed on {_named(with_people)}: `understudy ticket list`")
     unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
     if unheard > len(views) / 2:
         warnings.append(f"{unheard} of {len(views)} nodes do not report: check that their agents run")
     return warnings
+
+
+def _words(proposal: Recovery) -> str:
+    job, nodes = job_of(proposal.plan), " ".join(proposal.plan.nodes)
+    about = " ".join(filter(None, (proposal.plan.kind.value, f"job {job.job_id}" if job else "", nodes)))
+    return f"{proposal.id} ({about})"
 
 
 def _named(names: list[str]) -> str:

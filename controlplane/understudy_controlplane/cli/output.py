@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+TIMES = ("at", "since", "until", "approve_by")
+
+
 class Exit(IntEnum):
     """`docs/api.md` documents the codes."""
 
@@ -80,7 +83,7 @@ def _shown(name: str, value: object) -> str:
         return " ".join(f"({_shown(name, one)})" if isinstance(one, dict) else _shown(name, one) for one in value)
     if value is None or isinstance(value, bool):
         return {None: "", True: "yes", False: "no"}[value]
-    if isinstance(value, int | float) and (name in ("at", "since", "until") or name.endswith("_at")):
+    if isinstance(value, int | float) and (name in TIMES or name.endswith(("_at", "_until"))):
         return date(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 

@@ -41,7 +41,7 @@ def lines(status: Status, now: float) -> list[str]:
     states = sorted(status.nodes.items(), key=lambda one: -one[1])
     nodes = ", ".join(f"{count:,} {state}" for state, count in states)
     slurm, loop = status.slurm, status.loop
-    read = f"read {now - slurm.read_at:.0f} s ago" if slurm.read_at else "not read yet"
+    read = f"read {max(now - slurm.read_at, 0):.0f} s ago" if slurm.read_at else "not read yet"
     shown = [
         f"cluster     {status.cluster}",
         f"mode        {mode_line(status)}",
@@ -53,7 +53,7 @@ def lines(status: Status, now: float) -> list[str]:
         f"incidents   {status.incidents_open} open",
         f"recoveries  {status.recoveries_running} running",
         f"Slurm       {read}",
-        f"loop        ticked {now - loop.last_tick_at:.0f} s ago, in {loop.tick_seconds * 1000:.0f} ms",
+        f"loop        ticked {max(now - loop.last_tick_at, 0):.0f} s ago, in {loop.tick_seconds * 1000:.0f} ms",
     ]
     return shown + _needs(status)
 

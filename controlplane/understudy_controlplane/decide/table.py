@@ -229,7 +229,7 @@ TABLE: tuple[Row, ...] = (
         "an operator asked for it; if the validation never begins, its probation begins again",
         origin=ValidationOrigin.PROBATION),
     Row(259, TRUSTED, (Signal.FAULT_REPORTED,), QUARANTINED, Action.QUARANTINE,
-        "a person answers for it that the node is faulty: as with a fault that the control plane has found"),
+        "a person reports it as faulty, which counts like a fault that the control plane has found"),
     Row(260, tuple(state for state in ALL if state not in (REPAIRING, VALIDATING)), (Signal.MOVE_ASKED,), None,
         Action.MOVE_GANG, "an operator asked for it; the node stays what it is, and the job is kept off it"),
     Row(261, (), (Signal.MOVE_GIVEN_UP,), None, Action.NOTHING,
