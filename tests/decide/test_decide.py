@@ -22,6 +22,7 @@ from understudy_controlplane.fleet.job import Checkpoint, JobThere, Refusal
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, DrainKind, NodeRecord, NodeState, NodeView
 from understudy_controlplane.fleet.operator import Request, Verb
 from understudy_controlplane.fleet.recovery import (
+    DeleteSeatsPlan,
     FillPoolPlan,
     Plan,
     PoolSwapPlan,
@@ -589,6 +590,34 @@ class TestReleases:
         plan = plan_of(only(decided(snapshot)))
         under_way = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, ())
         assert decided(dataclasses.replace(snapshot, recoveries=(under_way,))) == []
+
+
+class TestSeatsLeft:
+    """A reservation that held a gang's seats, and that no recovery needs any more."""
+
+    @staticmethod
+    def scene(name: str = "understudy_seats_7", flags: frozenset[str] = frozenset({"IGNORE_JOBS"})) -> Snapshot:
+        seats = SlurmReservation(name, ("n1", "n2"), ("alice",), flags)
+        return b.snapshot(b.node("n1"), b.node("n2"), jobs=[], reservations={name: seats})
+
+    def test_it_is_deleted_also_where_slurm_has_forgotten_the_job(self) -> None:
+        decision = only(decided(self.scene()))
+        assert (decision.row, decision.subject, decision.action) == (96, "job 7", Action.RELEASE_JOB)
+        assert plan_of(decision) == DeleteSeatsPlan(
+            steps=(StepName.DELETE_SEATS,), reservation="understudy_seats_7", user="alice"
+        )
+
+    @pytest.mark.parametrize("name", ["understudy_seats_of_alice", "maint"])
+    def test_other_reservations_stay(self, name: str) -> None:
+        assert decided(self.scene(name)) == []
+        assert decided(self.scene(flags=frozenset())) == []
+
+    def test_one_that_is_being_deleted_or_that_a_recovery_needs_stays(self) -> None:
+        snapshot = self.scene()
+        swap = swap_of(only(decided(b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES))))
+        for plan in (plan_of(only(decided(snapshot))), swap):
+            under_way = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, ())
+            assert decided(dataclasses.replace(snapshot, recoveries=(under_way,))) == []
 
 
 class TestExclusions:

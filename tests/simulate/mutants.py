@@ -26,8 +26,8 @@ Mutant = Callable[[], AbstractContextManager[Any]]
 
 
 @contextmanager
-def _step_does_nothing(name: StepName) -> Iterator[None]:
-    with patch.dict(STEPS, {name: replace(STEPS[name], observe=lambda _: Done())}):
+def _steps_do_nothing(*names: StepName) -> Iterator[None]:
+    with patch.dict(STEPS, {name: replace(STEPS[name], observe=lambda _: Done()) for name in names}):
         yield
 
 
@@ -55,8 +55,11 @@ MUTANTS: dict[str, tuple[str, Mutant]] = {
         "no-effect-without-decision",
         lambda: patch.object(RecoveryStore, "intend", lambda _store, _recovery, step, _now: step),
     ),
-    "seats are never released": ("everything-has-an-owner", lambda: _step_does_nothing(StepName.RELEASE_SEATS)),
-    "nodes are never drained": ("everything-comes-to-rest", lambda: _step_does_nothing(StepName.DRAIN_NODES)),
+    "seats are never released": (
+        "everything-has-an-owner",
+        lambda: _steps_do_nothing(StepName.RELEASE_SEATS, StepName.DELETE_SEATS),
+    ),
+    "nodes are never drained": ("everything-comes-to-rest", lambda: _steps_do_nothing(StepName.DRAIN_NODES)),
     "half a checkpoint is enough": (
         "restored-only-from-good",
         lambda: patch.object(CheckpointStore, "complete_checkpoints", _half_checkpoints),

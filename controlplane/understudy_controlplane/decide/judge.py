@@ -12,7 +12,7 @@ from understudy_controlplane.decide.condemnation import condemnations
 from understudy_controlplane.decide.job_moves import moves_asked
 from understudy_controlplane.decide.pages import domains_down, held_back, left_by_slurm, page, unheard
 from understudy_controlplane.decide.pool import change_pool, pool_changes
-from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, release
+from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, left_seats, release
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import SIGNAL_PRIORITY, Row, look_up, row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
@@ -30,7 +30,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     asked = [*moves_asked(snapshot)]
     entered = [
         *_of_nodes(snapshot, (*findings, *asked, *repair_cycle.due(snapshot, config))),
-        *_of_no_node((*findings, *asked, *held_jobs(snapshot), *excluding_jobs(snapshot))),
+        *_of_no_node((*findings, *asked, *held_jobs(snapshot), *excluding_jobs(snapshot), *left_seats(snapshot))),
     ]
     condemned = [one.finding for one in entered if CARRIED_OUT_BY[one.row.action] is condemnations]
     nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)

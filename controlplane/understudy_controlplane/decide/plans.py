@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.node import AT_FAULT, HELD_BY_PEOPLE, REASON_
 from understudy_controlplane.fleet.recovery import (
     SEATS_PREFIX,
     AllocationSwapPlan,
+    DeleteSeatsPlan,
     FillPoolPlan,
     LeavePoolPlan,
     LetGoPlan,
@@ -33,6 +34,7 @@ from understudy_controlplane.fleet.recovery import (
     TakeBackPlan,
     ValidationPlan,
 )
+from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 SWAP_STEPS = (
@@ -267,6 +269,11 @@ def release_plan(job: Job) -> ReleaseJobPlan:
 def allow_plan(job: Job, nodes: Sequence[str]) -> ReleaseJobPlan:
     """Slurm changes the excluded nodes of a pending job only."""
     return msgspec.structs.replace(release_plan(job), steps=(StepName.ALLOW_NODES,), allowed=tuple(nodes))
+
+
+def delete_seats_plan(reservation: SlurmReservation) -> DeleteSeatsPlan:
+    (user,) = reservation.users
+    return DeleteSeatsPlan(steps=(StepName.DELETE_SEATS,), reservation=reservation.name, user=user)
 
 
 def repair_plan(node: NodeView, due: RepairDetail, label: str, incident: OpenIncident | None) -> RepairPlan:

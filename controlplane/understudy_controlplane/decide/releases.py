@@ -1,5 +1,6 @@
 """What the control plane itself keeps a job from, and gives it back: a start, where Slurm holds the job because
-Understudy's Prolog kept it off a node; and nodes that were excluded for a fault which is repaired.
+Understudy's Prolog kept it off a node; nodes that were excluded for a fault which is repaired; and seats that were held
+for it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, JobKey, Refusal
 from understudy_controlplane.fleet.node import NodeState, NodeView
-from understudy_controlplane.fleet.recovery import ReleaseJobPlan
+from understudy_controlplane.fleet.recovery import SEATS_PREFIX, DeleteSeatsPlan, ReleaseJobPlan, SwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HELD_AFTER_SECONDS_MAX = 3600.0
@@ -53,6 +54,23 @@ def excluding_jobs(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+def left_seats(snapshot: Snapshot) -> Iterator[Finding]:
+    """As after a slurmctld that refused to delete the reservation for too long, or that crashed and forgot it."""
+    moving = {one.plan.job.job_id for one in snapshot.recoveries if isinstance(one.plan, SwapPlan)}
+    going = {one.plan.reservation for one in snapshot.recoveries if isinstance(one.plan, DeleteSeatsPlan)}
+    keys = {key.job_id: key for key in snapshot.jobs}
+    for name, one in snapshot.reservations.items():
+        number = name.removeprefix(SEATS_PREFIX)
+        if not name.startswith(SEATS_PREFIX) or not number.isdecimal() or not any(map(one.made_for, one.users)):
+            continue
+        if int(number) in moving or name in going:
+            continue
+        key = keys.get(int(number), JobKey("", int(number), 0))  # Slurm may have forgotten the job
+        words = f"reservation {name}, of {', '.join(one.nodes)}, is left over"
+        evidence = Evidence({"reservation": name, "nodes": [*one.nodes]})
+        yield Finding(Signal.SEATS_LEFT, "job.seats_left", "", snapshot.now, words, evidence, job=key, nodes=one.nodes)
+
+
 def _under_way(snapshot: Snapshot) -> set[JobKey]:
     return {one.plan.job for one in snapshot.recoveries if isinstance(one.plan, ReleaseJobPlan)}
 
@@ -66,7 +84,10 @@ def _is_back(node: NodeView | None, excluded_at: float) -> bool:
 
 
 def release(current: Round, entered: Sequence[Entered]) -> list[Decision]:
-    return [_release(current, *one) for one in entered]
+    return [
+        _delete_seats(current, *one) if one.finding.signal is Signal.SEATS_LEFT else _release(current, *one)
+        for one in entered
+    ]
 
 
 def refused(job: Job, refusal: Refusal) -> bool:
@@ -117,6 +138,25 @@ def _release(current: Round, row: Row, finding: Finding) -> Decision:
         finding=finding,
         evidence=finding.evidence,
         plan=plans.release_plan(job) if finding.signal is Signal.JOB_HELD else plans.allow_plan(job, finding.nodes),
+    )
+
+
+def _delete_seats(current: Round, row: Row, finding: Finding) -> Decision:
+    snapshot = current.snapshot
+    objection = guards.object_to_any(snapshot)
+    if objection is not None:
+        return guards.held_back(row, finding, objection)
+    assert finding.job is not None
+    name = f"{SEATS_PREFIX}{finding.job.job_id}"
+    return Decision(
+        row=row.number,
+        subject=finding.label,
+        action=row.action,
+        because=Because.RULE,
+        reason=f"{finding.summary}: {row.why}",
+        finding=finding,
+        evidence=finding.evidence,
+        plan=plans.delete_seats_plan(snapshot.reservations[name]),
     )
 
 

@@ -125,6 +125,8 @@ TABLE: tuple[Row, ...] = (
         "to look"),
     Row(95, (), (Signal.DOMAIN_DOWN,), None, Action.PAGE,
         "its nodes failed together, so the cause lies outside them: a person has to look"),
+    Row(96, (), (Signal.SEATS_LEFT,), None, Action.RELEASE_JOB,
+        "no recovery needs them any more, and no other job could use them until the reservation ends"),
     Row(100, (IN_SERVICE, UNKNOWN, PROBATION), (Signal.GANG_HUNG,), SUSPECT, Action.RESTART_GANG,
         "the gang hangs and waits for this node: the gang is restarted, and the node is only a suspect",
         suspects=SuspicionCause.HANG),

@@ -71,6 +71,7 @@ class Signal(StrEnum):
     SPARE_REMOVED = "spare_removed"  # an operator wants nodes out of the spare pool
     JOB_HELD = "job_held"  # by Slurm, because Understudy's Prolog kept it off a node
     EXCLUSION_LEFT = "exclusion_left"  # a job excludes a node for a fault that is repaired
+    SEATS_LEFT = "seats_left"  # a reservation that held a gang's seats is left over
     HELD_BACK = "held_back"  # by a guard, for long
     LEFT_BY_SLURM = "left_by_slurm"  # Slurm itself took nodes out of service, and nothing brings them back
     GANG_UNHEARD = "gang_unheard"  # no rank reports since a restart, though ranks did before it
@@ -99,6 +100,7 @@ OF_A_GANG = HANGS | {
     Signal.LAUNCHER_FAILED,
     Signal.JOB_HELD,
     Signal.EXCLUSION_LEFT,
+    Signal.SEATS_LEFT,
     Signal.MOVE_ASKED,
     Signal.MOVE_GIVEN_UP,
 }

@@ -34,6 +34,7 @@ class RecoveryKind(StrEnum):
     FILL_POOL = "fill_pool"  # nodes join the spare pool
     LEAVE_POOL = "leave_pool"  # nodes leave the spare pool
     RELEASE_JOB = "release_job"  # a job that Understudy's Prolog kept off a node starts elsewhere
+    DELETE_SEATS = "delete_seats"  # a reservation that held a gang's seats is left over
     REPAIR = "repair"  # a rung of the repair ladder is tried on a node
     VALIDATE = "validate"  # a node is tested before it returns
     MANUAL_REPAIR = "manual_repair"  # an administrator is asked to repair a node
@@ -57,6 +58,7 @@ class StepName(StrEnum):
     EXCLUDE_NODES = "exclude_nodes"
     START_JOB = "start_job"
     RELEASE_SEATS = "release_seats"
+    DELETE_SEATS = "delete_seats"
     AWAIT_PROCESSES = "await_processes"
     AWAIT_FIRST_STEP = "await_first_step"
     CREDIT_TIME = "credit_time"
@@ -197,6 +199,14 @@ class ReleaseJobPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RELEA
     allowed: tuple[str, ...] = ()  # nodes that an earlier plan excluded, and that are back in service
 
 
+class DeleteSeatsPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.DELETE_SEATS.value):
+    """For the seats of a job that no recovery moves any more; Slurm may have forgotten the job."""
+
+    kind: ClassVar[RecoveryKind] = RecoveryKind.DELETE_SEATS
+    reservation: str
+    user: str  # for whom it was created
+
+
 class RepairPlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.REPAIR.value):
     kind: ClassVar[RecoveryKind] = RecoveryKind.REPAIR
     rung: Rung
@@ -253,6 +263,7 @@ Plan = (
     | FillPoolPlan
     | LeavePoolPlan
     | ReleaseJobPlan
+    | DeleteSeatsPlan
     | RepairPlan
     | ValidationPlan
     | ManualRepairPlan

@@ -58,8 +58,8 @@ CALLS: dict[str, tuple[StepName, ...]] = {
     "set_weight": (StepName.RAISE_WEIGHT, StepName.RESTORE_WEIGHT),
     "create_reservation": (StepName.HOLD_SEATS, StepName.FILL_POOL, StepName.RETURN_SPARES, StepName.HOLD_NODE),
     "set_reservation_nodes": (StepName.HOLD_SEATS, StepName.FILL_POOL, StepName.TAKE_SPARES, StepName.RETURN_SPARES),
-    "delete_reservation": (StepName.RELEASE_SEATS, StepName.TAKE_SPARES, StepName.RELEASE_NODE),
-    "set_job_reservation": (StepName.BIND_JOB, StepName.RELEASE_SEATS),
+    "delete_reservation": (StepName.RELEASE_SEATS, StepName.DELETE_SEATS, StepName.TAKE_SPARES, StepName.RELEASE_NODE),
+    "set_job_reservation": (StepName.BIND_JOB, StepName.RELEASE_SEATS, StepName.DELETE_SEATS),
     "submit_job": (StepName.RESET_GPU, StepName.RUN_VALIDATION),
     "cancel_job": (StepName.RELEASE_NODE,),
     "requeue_job": (StepName.REQUEUE_JOB,),
@@ -438,6 +438,7 @@ class Invariants:
             raise Violation("everything-comes-to-rest", words)
         self._broken_nodes_rest(core)
         self._gangs_rest()
+        self._pool_rests(core)
 
     def _broken_nodes_rest(self, core: Core) -> None:
         """Where no budget holds the control plane back, no broken node is in service for which no person answers."""
@@ -449,6 +450,24 @@ class Invariants:
             answered_for = self._is_vouched_for(machine) or name in self.notified_of
             if machine.broken and not answered_for and records[name].state is NodeState.IN_SERVICE:
                 raise Violation("everything-comes-to-rest", f"{name} is broken, and in service")
+
+    def _pool_rests(self, core: Core) -> None:
+        """Spares are held where healthy nodes are idle, and nodes in service have the weight that they had."""
+        world = self._world
+        records, nodes = core.stores.fleet.nodes(), world.slurm.nodes()
+        reservations = {one.name: one.nodes for one in world.slurm.reservations()}
+        reserved = {name for names in reservations.values() for name in names}
+        in_service = [node for node in nodes if node.usable and records[node.name].state is NodeState.IN_SERVICE]
+        idle = [node.name for node in in_service if node.base_state == "IDLE" and node.name not in reserved]
+        pool = reservations.get(POOL, ())
+        spares = [node for node in nodes if node.name in pool and records[node.name].state not in OUT_OF_SERVICE]
+        held = sum(node.usable for node in spares)
+        if held < world.scenario.settings.spares and idle:
+            words = f"{', '.join(idle)} are idle, and the pool holds {held} spares"
+            raise Violation("everything-comes-to-rest", words)
+        for node in in_service:
+            if node.weight != 1:
+                raise Violation("everything-comes-to-rest", f"{node.name} is in service with a weight of {node.weight}")
 
     def _is_vouched_for(self, machine: Machine) -> bool:
         """A person has returned it to service, broken as it is."""

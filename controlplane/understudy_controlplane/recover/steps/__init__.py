@@ -19,6 +19,7 @@ STEPS: dict[StepName, Step] = {
         seats.HOLD_SEATS,
         seats.BIND_JOB,
         seats.RELEASE_SEATS,
+        seats.DELETE_SEATS,
         job.REQUEUE_JOB,
         job.EXCLUDE_NODES,
         job.START_JOB,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_controlplane.fleet.recovery import PoolSwapPlan, StepName
+from understudy_controlplane.fleet.recovery import DeleteSeatsPlan, PoolSwapPlan, StepName
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo
 from understudy_controlplane.slurm.protocol import Slurm
 
@@ -83,9 +83,27 @@ def release(context: StepContext, slurm: Slurm) -> None:
         slurm.delete_reservation(held.name)
 
 
+def observe_deleted(context: StepContext) -> Observation:
+    plan = context.plan_as(DeleteSeatsPlan)
+    held = context.slurm.reservations.get(plan.reservation)
+    if held is not None and held.made_for(plan.user):
+        return Todo(f"{plan.reservation} is still there")
+    return Done(plan.reservation)
+
+
+def delete(context: StepContext, slurm: Slurm) -> None:
+    """A job that is still bound to it may start anywhere then."""
+    name = context.plan_as(DeleteSeatsPlan).reservation
+    for job in context.slurm.jobs.values():
+        if job.reservation == name and not job.ended:
+            slurm.set_job_reservation(job.address, "")
+    slurm.delete_reservation(name)
+
+
 SEATED = (StepName.HOLD_SEATS, StepName.TAKE_SPARES, StepName.BIND_JOB)
 """Must be done before the gang ends: a waiting job would take its nodes."""
 
 HOLD_SEATS = Step(StepName.HOLD_SEATS, observe_held, hold)
 BIND_JOB = Step(StepName.BIND_JOB, observe_bound, bind, needs=(StepName.HOLD_SEATS,))
 RELEASE_SEATS = Step(StepName.RELEASE_SEATS, observe_released, release)
+DELETE_SEATS = Step(StepName.DELETE_SEATS, observe_deleted, delete)
