@@ -224,7 +224,7 @@ def test_a_storm_of_lines_is_passed_on_in_bounds_and_counted(path: Path, log: Ke
     log.follow_policy(KernelLogPolicy("1", (XFS,)))
     append(path, "".join(plain_line(i, "XFS (sda): error", seconds=i) for i in range(1, 101)) + xid_line(101))
     assert sequences(log) == [*range(1, LINES_OF_A_PATTERN_MAX + 1), 101]
-    assert log.problems() == ["80 lines of the kernel log that begin with 'XFS (' were too many to send"]
+    assert log.problems() == ["kernel log: 80 lines that begin with 'XFS (' were too many to send"]
 
 
 def test_a_line_that_is_logged_now_has_the_time_of_now_whatever_the_clock_of_the_log_says(

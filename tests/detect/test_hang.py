@@ -237,3 +237,10 @@ def test_marked_ranks_that_wait_for_one_in_a_section_are_no_hang_either() -> Non
 
 def test_after_a_section_the_next_step_has_its_whole_time() -> None:
     assert not found(table(WAITING, 3000, left_section_at=b.NOW - 50), started_at=b.NOW - 9000)
+
+
+def test_after_each_restart_at_the_same_step_it_has_twice_the_time() -> None:
+    """An evaluation of 40 minutes without a section looks like a hang, once."""
+    before = ((b.job().key, 19), (b.job().key, 4))  # it had come further than step 4 since
+    for still_seconds, expected in ((3500, STILL), (3700, SILENT)):
+        assert signals(table(UNMARKED, still_seconds, durations=KNOWN), hangs=before) == expected

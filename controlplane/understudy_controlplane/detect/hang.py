@@ -99,10 +99,13 @@ def patience_seconds(table: StepTable, policy: Hang) -> float:
     return min(max(policy.seconds_min, learnt), policy.first_step_seconds)
 
 
-def silent_patience_seconds(table: StepTable, policy: Hang, working: bool) -> float | None:
+def silent_patience_seconds(table: StepTable, policy: Hang, working: bool, restarts: int = 0) -> float | None:
     """The same for a gang whose ranks are not known to wait for each other, as without marked collectives: no less than
     `first_step_seconds`, and by the longest that the job ever took. None: its first step may take any time, while no
     earlier attempt of it is known.
+
+    `restarts` is how often it was restarted here already. What takes longer than the limit each time, such as an
+    evaluation without a section, has twice the time after each.
     """
     longest = table.durations.pause if table.advanced_at else table.durations.startup
     if table.section:
@@ -110,7 +113,13 @@ def silent_patience_seconds(table: StepTable, policy: Hang, working: bool) -> fl
     elif not table.advanced_at and not longest:
         return None
     least = policy.section_seconds if table.section and not longest else policy.first_step_seconds
-    return max(least, policy.factor * longest) * (policy.working_factor if working else 1.0)
+    return max(least, policy.factor * longest) * (policy.working_factor if working else 1.0) * 2.0**restarts
+
+
+def _restarts_here(table: StepTable, snapshot: Snapshot) -> int:
+    """How often the gang was restarted for a hang and has not come further since."""
+    furthest = int(table.last_step.max(initial=-1))
+    return sum(job == table.job and (-1 if step is None else step) >= furthest for job, step in snapshot.hangs)
 
 
 def working_ranks(table: StepTable, snapshot: Snapshot) -> list[int]:
@@ -138,7 +147,7 @@ def _acted_on(found: Iterator[Finding], table: StepTable, snapshot: Snapshot, po
             yield one
             continue
         working = working_ranks(table, snapshot)
-        limit = silent_patience_seconds(table, policy, bool(working))
+        limit = silent_patience_seconds(table, policy, bool(working), _restarts_here(table, snapshot))
         more: dict[str, Json] = {
             "section": table.section,
             "limit_seconds": None if limit is None else round(limit, 1),
