@@ -458,7 +458,8 @@ class Invariants:
         reservations = {one.name: one.nodes for one in world.slurm.reservations()}
         reserved = {name for names in reservations.values() for name in names}
         in_service = [node for node in nodes if node.usable and records[node.name].state is NodeState.IN_SERVICE]
-        idle = [node.name for node in in_service if node.base_state == "IDLE" and node.name not in reserved]
+        broken = {name for name, machine in world.cluster.machines.items() if machine.broken}
+        idle = [node.name for node in in_service if node.base_state == "IDLE" and node.name not in reserved | broken]
         pool = reservations.get(POOL, ())
         spares = [node for node in nodes if node.name in pool and records[node.name].state not in OUT_OF_SERVICE]
         held = sum(node.usable for node in spares)
