@@ -53,11 +53,18 @@ def test_help_imports_the_table_of_commands_and_nothing_else() -> None:
 @pytest.mark.integration
 def test_status_imports_the_client_and_nothing_of_the_service() -> None:
     """It runs on login nodes, where each import costs time."""
-    imported = modules_after("import understudy_client\nimport understudy_controlplane.cli.status")
+    command = "main(['status', '--url', 'http://127.0.0.1:1'])"
+    imported = modules_after(f"from understudy_agent.entry import main\ntry: {command}\nexcept SystemExit: pass")
     assert "httpx" in imported
     rooms = {name for name in imported if name.startswith("understudy_controlplane.") and name.count(".") == 1}
     assert rooms == {"understudy_controlplane.cli"}
-    assert {name.partition(".")[0] for name in imported} & {"pydantic", "fastapi", "sqlalchemy", "numpy"} == set()
+    assert {name.partition(".")[0] for name in imported} & {
+        "pydantic",
+        "fastapi",
+        "sqlalchemy",
+        "numpy",
+        "rich",
+    } == set()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

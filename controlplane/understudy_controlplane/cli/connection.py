@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, cast
 
 import click
 
@@ -72,6 +74,8 @@ def connected(command: Callable[Concatenate[Client, P], None]) -> Callable[..., 
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
+        # httpx would import its own command line, and with it rich: half of its time.
+        sys.modules.setdefault("httpx._main", cast(ModuleType, None))
         from understudy_client import Client, ClientError
 
         token = _token(token_file)
