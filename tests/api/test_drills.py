@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from fastapi.testclient import TestClient
 
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
+from understudy_controlplane.api.drills import Drill
 from understudy_controlplane.fleet.identity import Role
 
 
@@ -29,6 +31,7 @@ def ask(rehearsal: Rehearsal, role: Role = Role.ADMIN, **body: Any) -> Any:
 
 def test_a_drill_shows_what_would_follow_and_changes_nothing(rehearsal: Rehearsal) -> None:
     drill = ask(rehearsal, Role.OPERATOR).json()
+    assert msgspec.to_builtins(msgspec.convert(drill, Drill)) == drill, "its model has all of it"
     (decision,) = drill["decisions"]
     assert (decision["action"], decision["subject"], decision["row"]) == ("quarantine", "n3", 10)
     assert decision["reason"].startswith("drill: Xid 79 on GPU ")

@@ -12,6 +12,13 @@ from understudy_controlplane.api.dependencies import JobId, NodeName, ReadDepend
 from understudy_controlplane.api.jobs import job_record
 from understudy_controlplane.api.nodes import node_record
 from understudy_controlplane.api.pages import known_parameters
+from understudy_controlplane.api.records import (
+    DecisionRecord,
+    IncidentRecord,
+    JobRecord,
+    NodeRecord,
+    RecoveryRecord,
+)
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.requests import RequestState, only_by, request_states
 from understudy_controlplane.fleet.identity import Identity
@@ -26,9 +33,7 @@ NEWEST = 10
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """`is_now` is one line for people, `record` the node or job; open incidents, and the newest of the other records.
-    Users of the cluster see the job, its recoveries and their own requests.
-    """
+    """What is answered; the two models below describe it."""
 
     is_now: str
     record: Record
@@ -36,6 +41,28 @@ class Explanation(msgspec.Struct, frozen=True):
     recoveries: list[Record]
     requests: list[RequestState]
     decisions: list[Record]
+
+
+class NodeExplanation(msgspec.Struct, frozen=True):
+    """A node: `is_now` is one line for people; its open incidents, and the newest of the other records."""
+
+    is_now: str
+    record: NodeRecord
+    incidents: list[IncidentRecord]
+    recoveries: list[RecoveryRecord]
+    requests: list[RequestState]
+    decisions: list[DecisionRecord]
+
+
+class JobExplanation(msgspec.Struct, frozen=True):
+    """The same of a job. Users of the cluster see the job, its recoveries and their own requests."""
+
+    is_now: str
+    record: JobRecord
+    incidents: list[IncidentRecord]
+    recoveries: list[RecoveryRecord]
+    requests: list[RequestState]
+    decisions: list[DecisionRecord]
 
 
 def explain_router(deps: ReadDependencies) -> APIRouter:

@@ -23,7 +23,7 @@ from understudy_agent.wire import (
 from understudy_controlplane.access.sessions import COOKIE
 from understudy_controlplane.api.drills import Drill, DrillBody
 from understudy_controlplane.api.events import EVENTS
-from understudy_controlplane.api.explain import Explanation
+from understudy_controlplane.api.explain import JobExplanation, NodeExplanation
 from understudy_controlplane.api.mode import ModeBody
 from understudy_controlplane.api.nodes import NodeSummary
 from understudy_controlplane.api.observed import Observed
@@ -95,8 +95,8 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/topology": TopologyRecord,
     "/v1/report": FleetReport,
     "/v1/observed": Observed,
-    "/v1/explain/nodes/{node}": Explanation,
-    "/v1/explain/jobs/{job_id}": Explanation,
+    "/v1/explain/nodes/{node}": NodeExplanation,
+    "/v1/explain/jobs/{job_id}": JobExplanation,
     "/v1/requests/{request}": RequestState,
     "/v1/nodes/{node}": NodeRecord,
     "/v1/jobs/{job_id}": JobRecord,
