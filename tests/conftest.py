@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from tests import NEED_TORCH
 from tests.contract.slurm_sides import REAL_SIDES
 from tests.new_database import new_database
 from tests.pythons import HOOK_VERSIONS, missing
+from tests.secrets_in_logs import has_secret
 from tests.testbed.cluster import SlurmCluster
 from tests.testbed.installation import NATIVE, Installation
 from tests.testbed.network import why_impossible
@@ -114,6 +115,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         unit_tests_running.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test fails whose output, with that of the processes it started, has a secret."""
+    report = yield
+    own = [text for name, text in report.sections if name.endswith(report.when)]
+    if report.passed and any(has_secret(text.encode(errors="replace")) for text in own):
+        report.outcome, report.longrepr = "failed", "its output has a secret (tests/secrets_in_logs.py)"
+    return report
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

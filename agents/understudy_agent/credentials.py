@@ -29,7 +29,7 @@ Sign = Callable[[bytes], str]
 """Claim → MUNGE's credential for it. Raises OSError and subprocess.SubprocessError."""
 
 Ask = Callable[[str, str, bytes | None], Awaitable[bytes]]
-"""Method, path, body → body of the answer, from one control plane, without a token. Raises RefusedError."""
+"""Method, path, body → body of the answer, from one control plane. Raises RefusedError."""
 
 
 class RefusedError(Exception):

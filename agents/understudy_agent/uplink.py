@@ -290,20 +290,22 @@ class Uplink:
     async def _ask(self, method: str, url: str, body: bytes | None, wait_seconds: float) -> httpx.Response:
         own = self._credentials
         if own.is_due():
-            await own.renew(own.token, self._without_token(url))
+            await own.renew(own.token, self._ask_of(url))
         token = own.token
         answer = await self._send_request(method, url, body, wait_seconds, token)
-        if answer.status_code in own.refusals and await own.renew(token, self._without_token(url)):
+        if answer.status_code in own.refusals and await own.renew(token, self._ask_of(url)):
             answer = await self._send_request(method, url, body, wait_seconds, own.token)
         return answer
 
-    def _without_token(self, url: str) -> Ask:
-        """To ask the control plane of this URL for a token."""
+    def _ask_of(self, url: str) -> Ask:
+        """To ask the control plane of this URL for a token. The request counts for the one that the node still has, where it
+        is valid, and not for an address that other nodes may share.
+        """
         base = next(one for one in self._urls if url.startswith(f"{one}/"))
 
         async def ask(method: str, path: str, body: bytes | None) -> bytes:
             try:
-                answer = await self._send_request(method, base + path, body, 0.0, "")
+                answer = await self._send_request(method, base + path, body, 0.0, self._credentials.token)
             except httpx.HTTPError as error:
                 raise RefusedError(f"{base}: {type(error).__name__} {error}".rstrip()) from error
             if answer.status_code != httpx.codes.OK:

@@ -30,9 +30,11 @@ ACCESS = {
 REASON = {"reason": "cables"}
 
 
-def made(folder: Path, access: object) -> ControlPlane:
+def made(folder: Path, access: object, limits: object = None) -> ControlPlane:
     server = {"database": with_tokens(new_database(folder / "fleet.db"))}
-    plane = compose(b.config(server=server, access=access), Outside(VirtualSlurm(["n1"]), lambda _node: True))
+    plane = compose(
+        b.config(server=server, access=access, limits=limits or {}), Outside(VirtualSlurm(["n1"]), lambda _node: True)
+    )
     plane.loop.tick()
     return plane
 
@@ -123,6 +125,19 @@ def test_another_site_cannot_make_a_browser_change_anything(plane: ControlPlane)
         assert (answer.status_code, "page of the control plane" in answer.json()["detail"]) == (403, True)
     asked = TestClient(plane.app, client=(PROXY, 1)).options("/v1/pause", headers={"Origin": "https://evil.example"})
     assert (asked.status_code, [one for one in asked.headers if one.startswith("access-control")]) == (405, [])
+
+
+def test_each_person_behind_the_proxy_has_a_rate_of_their_own(tmp_path: Path) -> None:
+    limits = {"reads_per_second_per_token": 0.5, "requests_per_second_per_address": 0.5}
+    with closing(made(tmp_path, ACCESS, limits)) as plane:
+
+        def statuses(name: str, address: str = PROXY) -> set[int]:
+            return {send(plane, "/v1/status", user(name), groups("hpc"), address=address).status_code for _ in range(8)}
+
+        assert statuses("ann") == {200, 429}
+        assert send(plane, "/v1/status", user("bob")).status_code == 200
+        assert statuses("ann", ELSEWHERE) == {401, 429}, "elsewhere the address counts, not the name"
+        assert send(plane, "/v1/status", user("bob"), address=ELSEWHERE).status_code == 429
 
 
 def test_no_header_is_believed_where_the_site_names_no_proxy(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import pytest
 
 from tests.agent.fake_control_plane import TOKEN, FakeControlPlane
-from understudy_agent.credentials import TokenFile
+from understudy_agent.credentials import Ask, TokenFile
 from understudy_agent.facts import FactQueue
 from understudy_agent.uplink import RestorePointError, RestorePointRequest, Uplink
 from understudy_agent.wire import (
@@ -41,10 +41,10 @@ def with_uplink(
     urls: Sequence[str],
     facts: FactQueue,
     play: Callable[[Uplink], Awaitable[None]],
-    read_token: Callable[[], str] = lambda: TOKEN,
+    credentials: TokenFile | None = None,
 ) -> None:
     async def run() -> None:
-        uplink = Uplink(urls, TokenFile(read_token), facts, request_timeout_seconds=1.0)
+        uplink = Uplink(urls, credentials or TokenFile(lambda: TOKEN), facts, request_timeout_seconds=1.0)
         try:
             await play(uplink)
         finally:
@@ -232,8 +232,34 @@ def test_a_new_token_in_the_file_is_used(plane: FakeControlPlane) -> None:
     async def play(uplink: Uplink) -> None:
         assert await uplink.send(report())
 
-    with_uplink([plane.url], filled(1), play, lambda: tokens.pop(0) if len(tokens) > 1 else tokens[0])
+    own = TokenFile(lambda: tokens.pop(0) if len(tokens) > 1 else tokens[0])
+    with_uplink([plane.url], filled(1), play, own)
     assert sequences(plane) == [0]
+
+
+class Renewing(TokenFile):
+    """Asks for another token, where the fake control plane refuses requests without one."""
+
+    answered = b""
+
+    def is_due(self) -> bool:
+        return not self.answered
+
+    async def renew(self, _refused: str, ask: Ask) -> bool:
+        self.answered = await ask("GET", "/v1/restore-point?job_id=1&restart_count=0", None)
+        return False
+
+
+def test_a_request_for_the_next_token_is_sent_with_this_one(plane: FakeControlPlane) -> None:
+    """Without it, all nodes behind one address would share the rate of that address."""
+    plane.restore_points[1, 0] = (7, "/c/7")
+    own = Renewing(lambda: TOKEN)
+
+    async def play(uplink: Uplink) -> None:
+        assert await uplink.send(report())
+
+    with_uplink([plane.url], filled(1), play, own)
+    assert b"/c/7" in own.answered
 
 
 def test_a_restore_point_is_waited_for(plane: FakeControlPlane) -> None:

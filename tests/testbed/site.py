@@ -24,6 +24,7 @@ import httpx
 
 from tests import PYTHON_PATH
 from tests.new_database import new_database
+from tests.secrets_in_logs import refuse_secrets
 from tests.testbed import fake_nvml
 from tests.testbed.cluster import CLUSTER_NAME, ClusterError, SlurmCluster
 from tests.testbed.configuration import free_ports
@@ -183,6 +184,8 @@ class Site:
         self.cluster.stop()
         self.http.close()
         shutil.rmtree(self.directory / "venv", ignore_errors=True)  # a gigabyte that no post-mortem needs
+        if kind is None:
+            refuse_secrets(self.cluster.layout.log_directory)
 
     # -- its parts ---------------------------------------------------------------------------------------------
 

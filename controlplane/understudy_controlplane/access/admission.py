@@ -126,6 +126,9 @@ class Admission:
         """A token that is shown for the first time does not count yet: its address does. So do tokens that are none."""
         secret = _secret(request.headers.get("authorization")) or secret_in_cookie(request)
         address = address_of(request)
+        of_proxy = self._proxy.names(request, address) if self._proxy else None
+        if of_proxy is not None:
+            return Sender(f"{of_proxy} (proxy)", has_token=True)
         of_user = self.users.find(secret, address) if self.users and secret is not None else None
         if of_user is not None:
             return Sender(of_user.label, has_token=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import structlog
 from fastapi import Request
+from starlette.requests import HTTPConnection
 
 from understudy_controlplane.access.addresses import canonical
 from understudy_controlplane.access.cross_site import changes_by_other_site
@@ -62,6 +63,13 @@ class Proxy:
         if problem is not None:
             raise NotBelieved(problem)
         return Identity(role, f"{name} (proxy)", "", address)
+
+    def names(self, request: HTTPConnection, address: str) -> str | None:
+        """The user, for limits, whatever they may do. None: the request does not come from the proxy."""
+        access = self._current.config.access
+        if not access.proxy_addresses or address not in map(canonical, access.proxy_addresses):
+            return None
+        return request.headers.get(access.proxy_user_header, "").strip()[:NAME_CHARACTERS_MAX] or None
 
     def _refuse(self, address: str, header: str) -> None:
         self._note_forged()
