@@ -27,6 +27,8 @@ class FakeControlPlane:
         """Called with a report: returns status and body to refuse it with."""
         self.restore_points: dict[tuple[int, int], tuple[int, str]] = {}
         self.restore_requests = 0
+        self.authorization: str | None = None
+        """Of the newest request for a restore point."""
         self.launchers: list[LauncherReport] = []
         self.refuse_launcher: tuple[int, str] | None = None
         self._answer_to_launchers = LauncherAnswer()
@@ -149,6 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         plane = self.server.plane
         plane.restore_requests += 1
+        plane.authorization = self.headers.get("Authorization")
         query = dict(pair.split("=") for pair in self.path.partition("?")[2].split("&"))
         job_id, restart_count = int(query["job_id"]), int(query["restart_count"])
         point = plane.restore_points.get((job_id, restart_count))

@@ -238,8 +238,6 @@ def test_a_new_token_in_the_file_is_used(plane: FakeControlPlane) -> None:
 
 
 class Renewing(TokenFile):
-    """Asks for another token, where the fake control plane refuses requests without one."""
-
     answered = b""
 
     def is_due(self) -> bool:
@@ -259,7 +257,7 @@ def test_a_request_for_the_next_token_is_sent_with_this_one(plane: FakeControlPl
         assert await uplink.send(report())
 
     with_uplink([plane.url], filled(1), play, own)
-    assert b"/c/7" in own.answered
+    assert (b"/c/7" in own.answered, plane.authorization) == (True, f"Bearer {TOKEN}")
 
 
 def test_a_restore_point_is_waited_for(plane: FakeControlPlane) -> None:
