@@ -298,8 +298,8 @@ class Uplink:
         return answer
 
     def _ask_of(self, url: str) -> Ask:
-        """To ask the control plane of this URL for a token. The request counts for the token that the node still has, if
-        it is valid, and not for an address that other nodes may share.
+        """To ask the control plane of this URL for a token. The request counts for the token that the node still has,
+        not for an address that other nodes may share.
         """
         base = next(one for one in self._urls if url.startswith(f"{one}/"))
 
