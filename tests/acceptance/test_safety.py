@@ -15,36 +15,33 @@ from tests.testbed.site import Site
 pytestmark = pytest.mark.cluster
 
 
-def test_a_job_that_is_not_managed_is_not_moved_when_its_node_is_drained(make_site: MakeSite) -> None:
-    site = make_site(nodes=4, spares=1)
+def test_a_job_that_is_not_managed_stays_where_it_is_and_a_foreign_drain_is_left_alone(make_site: MakeSite) -> None:
+    site = make_site(nodes=5, spares=1)
     gang.start_site(site)
-    job = gang.submit(site, nodes=2, comment="not managed")
-    gang.wait_running(site, job)
+    unmanaged = gang.submit(site, nodes=2, comment="not managed")
+    gang.wait_running(site, unmanaged)
     site.nodes["n2"].fail_gpu()
     site.wait_for(lambda: site.node("n2")["state"] == "quarantined", 60, "n2 is quarantined")
     site.wait_for(lambda: "DRAIN" in site.node("n2")["slurm"]["flags"], 60, "n2 is drained")
-    fields = gang.job_fields(site, job)
+    fields = gang.job_fields(site, unmanaged)
     assert (fields["JobState"], fields["Restarts"]) == ("RUNNING", "0")
-    assert gang.nodes_of(site, job) == ["n1", "n2"]
+    assert gang.nodes_of(site, unmanaged) == ["n1", "n2"]
     assert site.recoveries() == []
 
-
-def test_a_foreign_drain_is_left_alone_and_a_gang_leaves_its_node_when_that_fails(make_site: MakeSite) -> None:
-    site = make_site(nodes=4, spares=1)
-    gang.start_site(site)
     job = gang.submit(site, nodes=2)
     gang.wait_running(site, job)
-    site.cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=NHC: disk full")
-    site.wait_for(lambda: site.node("n2")["state"] == "foreign_drain", 60, "the drain is noticed")
-    site.nodes["n2"].fail_gpu()
+    assert gang.nodes_of(site, job) == ["n3", "n4"]
+    site.cluster.run("scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=NHC: disk full")
+    site.wait_for(lambda: site.node("n4")["state"] == "foreign_drain", 60, "the drain is noticed")
+    site.nodes["n4"].fail_gpu()
     site.wait_for(
         lambda: [one for one in site.items("/v1/decisions") if one["table_row"] == 42], 60, "row 42 is decided"
     )
     gang.wait_running(site, job, restarts=1)
-    assert "n2" not in gang.nodes_of(site, job)
-    assert site.node("n2")["slurm"]["reason"] == "NHC: disk full"
-    site.cluster.run("scontrol", "update", "NodeName=n2", "State=RESUME")
-    site.wait_for(lambda: site.node("n2")["state"] == "in_service", 60, "the node is back as its drainer wished")
+    assert gang.nodes_of(site, job) == ["n3", "n5"]
+    assert site.node("n4")["slurm"]["reason"] == "NHC: disk full"
+    site.cluster.run("scontrol", "update", "NodeName=n4", "State=RESUME")
+    site.wait_for(lambda: site.node("n4")["state"] == "in_service", 60, "the node is back as its drainer wished")
 
 
 def test_observe_mode_records_decisions_and_changes_nothing(make_site: MakeSite) -> None:

@@ -27,6 +27,8 @@ from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, Recovery, RecoveryStatus, StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
 
+pytestmark = pytest.mark.integration
+
 TRACE = Path(__file__).resolve().parents[1] / "data" / "faults-400-servers.json.gz"
 TRACE_NODES, TRACE_DAYS = 400, 348.0
 BY_PEOPLE = {"Stress Test Failure", "Training Task Troubleshooting", "Change", "Test"}

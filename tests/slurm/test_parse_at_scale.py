@@ -12,6 +12,8 @@ from tests.stopwatch import best_processor_seconds
 from understudy_controlplane.slurm import parse
 from understudy_controlplane.slurm.parse import JobReader, NodeReader, parse_jobs, parse_nodes
 
+pytestmark = pytest.mark.integration
+
 
 def test_a_large_cluster_is_read_within_a_fraction_of_a_second() -> None:
     nodes, jobs = nodes_text(), jobs_text()

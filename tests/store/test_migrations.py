@@ -33,6 +33,8 @@ from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.xid_policy import Repair
 
+pytestmark = pytest.mark.integration
+
 VALIDATE = ("hold_node", "resume_node", "run_validation")
 RESET = ("hold_node", "resume_node", "reset_gpu")
 REBOOT = ("reboot_node", "drain_nodes")

@@ -21,6 +21,8 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.events import EventStore
 
+pytestmark = pytest.mark.integration
+
 OF_USERS = ("jobs", "jobs/1", "checkpoints", "checkpoints?job=1", "recoveries", "requests", "nodes")
 REASON = {"reason": "a test of the queries"}
 VALUES = {"job_id": ("1",), "node": ("n3",), "names": ("n[1-4]",), "job": ("1",), "limit": ("10",)}
