@@ -121,6 +121,7 @@ class Link:
         self._send_collective(connection)
         self._send_section(connection)
         self._send_gpu(connection)
+        self._send_stack(connection)
         self._send_notices(connection)
         readable, _, _ = select.select([connection, self._woken], [], [], wait_seconds)
         if self._woken in readable:
@@ -188,6 +189,11 @@ class Link:
         if uuid != self._gpu_sent and "gpu" not in self._unknown:
             self._gpu_sent = uuid
             _send(connection, {"type": "gpu", "uuid": uuid})
+
+    def _send_stack(self, connection: socket.socket) -> None:
+        stack = self._outbox.stall.stack(time.monotonic())
+        if stack and "stack" not in self._unknown:
+            _send(connection, {"type": "stack", "text": stack})
 
     def _send_notices(self, connection: socket.socket) -> None:
         now = time.monotonic()

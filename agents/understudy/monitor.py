@@ -293,6 +293,7 @@ class Monitor:
 
     def _finish_step(self, number: SupportsInt, self_seconds: float, wall_seconds: float) -> None:
         self._outbox.steps.append((number, self_seconds, wall_seconds))
+        self._outbox.stall.progressed()
         if self._first_step_open and (step := step_number(number)) is not None:
             self._first_step_open = False
             self._outbox.add_notice({"type": "first_step", "step": step, "at": time.time()})

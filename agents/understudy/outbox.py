@@ -15,6 +15,7 @@ from typing import Any, SupportsInt
 from .anomalies import AnomalyWatch
 from .collectives import CollectiveLog, Entered
 from .never_raise import warn_once
+from .stall import StallWatch
 
 STEPS_HELD_MAX = 4096
 STEPS_PER_MESSAGE_MAX = 512  # what the agent takes in one line
@@ -31,6 +32,7 @@ Step = tuple[int, float, float]
 class Outbox:
     def __init__(self) -> None:
         self.collectives = CollectiveLog()
+        self.stall = StallWatch()
         self.steps: deque[tuple[SupportsInt, float, float]] = deque(maxlen=STEPS_HELD_MAX)
         """Appending to a deque needs no lock, and the training thread takes none."""
         self.values: deque[tuple[Any, float | None, float | None]] = deque(maxlen=VALUES_HELD_MAX)

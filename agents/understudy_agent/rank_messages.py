@@ -14,6 +14,7 @@ from msgspec import Meta
 from understudy_agent.wire import (
     COLLECTIVE_CHARACTERS_MAX,
     SECTION_CHARACTERS_MAX,
+    STACK_CHARACTERS_MAX,
     STEPS_PER_WINDOW_MAX,
     TEXT_CHARACTERS_MAX,
     AnomalyKind,
@@ -126,7 +127,13 @@ class LaunchNotice(msgspec.Struct, frozen=True, tag="launch"):
     fact: LaunchStarted | LaunchEnded
 
 
-Whereabouts = CollectiveEntered | SectionEntered | GpuUsed
+class StackSeen(msgspec.Struct, frozen=True, tag="stack"):
+    """Where the training thread is when no step has ended for minutes, innermost frame first."""
+
+    text: Annotated[str, Meta(max_length=STACK_CHARACTERS_MAX)]
+
+
+Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen
 """Where a rank is: only the last of each kind counts."""
 
 LauncherMessage = LauncherState | LaunchNotice

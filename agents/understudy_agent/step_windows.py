@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from understudy_agent.rank_messages import CollectiveEntered, GpuUsed, Hello, SectionEntered, Steps, Whereabouts
+from understudy_agent.rank_messages import (
+    CollectiveEntered,
+    GpuUsed,
+    Hello,
+    SectionEntered,
+    StackSeen,
+    Steps,
+    Whereabouts,
+)
 from understudy_agent.wire import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX, Collective, Gpu, RankWindow
 
 Key = tuple[int, int, int, int, int]
@@ -31,6 +39,7 @@ class _Place:
     collective: Collective | None = None  # the last that it entered
     section: str | None = None
     gpu_uuid: str = ""
+    stack: str = ""
     reports_left: int = 0  # until it is sent again without new steps
 
 
@@ -45,6 +54,8 @@ class WindowBuffer:
         own = [round(seconds, SECONDS_DIGITS) for seconds in steps.self_seconds]
         wall = [round(seconds, SECONDS_DIGITS) for seconds in steps.wall_seconds]
         first = steps.first_step
+        if key in self._places:
+            self._places[key].stack = ""  # it goes on
         before = self._windows.pop(key, None)
         # A window has no gaps: after one (or a step back) only the newer steps count.
         if before is not None and before.first_step + len(before.self_seconds) == first:
@@ -66,7 +77,8 @@ class WindowBuffer:
             del self._places[_oldest_of_the_largest(self._places)]
         place = _Place(hello)
         if before is not None:
-            place.collective, place.section, place.gpu_uuid = before.collective, before.section, before.gpu_uuid
+            place.collective, place.section = before.collective, before.section
+            place.gpu_uuid, place.stack = before.gpu_uuid, before.stack
         match message:
             case CollectiveEntered(name, sequence, entered_at, step, inside):
                 place.collective = Collective(name, sequence, entered_at, step, inside)
@@ -74,6 +86,8 @@ class WindowBuffer:
                 place.section = name
             case GpuUsed(uuid):
                 place.gpu_uuid = uuid
+            case StackSeen(text):
+                place.stack = text
         self._places[key] = place
 
     def leave(self, hello: Hello, user_id: int) -> None:
@@ -95,6 +109,7 @@ class WindowBuffer:
                 window,
                 collective=last.collective,
                 section=last.section,
+                stack=last.stack,
                 gpu_index=_index(last.gpu_uuid, gpus, window.gpu_index),
             )
         while len(self._windows) > self._ranks_max:  # the control plane refuses a report with more

@@ -55,6 +55,7 @@ RANKS_PER_NODE_MAX = 256
 TEXT_CHARACTERS_MAX = 2048
 COLLECTIVE_CHARACTERS_MAX = 64
 SECTION_CHARACTERS_MAX = 64
+STACK_CHARACTERS_MAX = 512
 LAUNCHER_WAIT_SECONDS_MAX = 20.0
 
 
@@ -236,6 +237,7 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     collective: Collective | None = None  # None: none was reported
     section: Annotated[str, Meta(max_length=SECTION_CHARACTERS_MAX)] | None = None
     """What the training does besides steps, such as "evaluation"; empty: nothing that it names; None: not reported."""
+    stack: Annotated[str, Meta(max_length=STACK_CHARACTERS_MAX)] = ""  # where it stands still, innermost frame first
 
 
 KERNEL_PATTERNS_MAX = 64

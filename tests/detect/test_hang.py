@@ -11,7 +11,7 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.config import Hang
-from understudy_controlplane.detect.hang import hang, not_arrived, patience_seconds
+from understudy_controlplane.detect.hang import hang, not_arrived, patience_seconds, stacks_shown
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import Durations, StepTable
@@ -244,3 +244,21 @@ def test_after_each_restart_at_the_same_step_it_has_twice_the_time() -> None:
     before = ((b.job().key, 19), (b.job().key, 4))  # it had come further than step 4 since
     for still_seconds, expected in ((3500, STILL), (3700, SILENT)):
         assert signals(table(UNMARKED, still_seconds, durations=KNOWN), hangs=before) == expected
+
+
+def test_where_each_rank_stands_is_evidence_and_who_is_alone_comes_first() -> None:
+    stacks = {0: "nccl.py:1 wait", 1: "loader.py:7 read < train.py:9 main", 2: "nccl.py:1 wait", 3: "nccl.py:1 wait"}
+    (finding,) = found(table(UNMARKED, stacks=stacks))
+    shown = finding.evidence.shown()["stacks"]
+    assert shown == [
+        {"count": 1, "ranks": [1], "stack": stacks[1]},
+        {"count": 3, "ranks": [0, 2, 3], "stack": stacks[0]},
+    ]
+    assert finding.node == "", "evidence for people, and no witness"
+
+
+def test_of_many_different_stacks_a_few_and_that_of_most_ranks_are_shown() -> None:
+    stacks = {rank: f"train.py:{rank} main" if rank < 10 else "nccl.py:1 wait" for rank in range(100)}
+    shown = stacks_shown(stacks)
+    assert isinstance(shown, list)
+    assert [one["count"] for one in shown if isinstance(one, dict)] == [1, 1, 1, 1, 90]

@@ -125,3 +125,11 @@ def test_users_choose_names_of_sections_and_only_some_are_remembered() -> None:
     for number in range(2 * SECTIONS_MAX):
         durations = durations.with_section(f"section {number}", 1.0)
     assert len(durations.sections) == SECTIONS_MAX
+
+
+def test_a_rank_that_goes_on_stands_nowhere_any_more() -> None:
+    buffer = StepBuffer(Attempt(0), 2)
+    for rank in range(2):
+        buffer.add(RankWindow(7, 0, rank, 2, stack="nccl.py:1 wait"), "n1", b.NOW)
+    buffer.add(window(0, 0, [1.0]), "n1", b.NOW + 1)
+    assert buffer.table(b.job().key).stacks == {1: "nccl.py:1 wait"}

@@ -15,7 +15,7 @@ or the control plane.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +29,8 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 
 RANKS_SHOWN_MAX = 32
+
+STACKS_SHOWN_MAX = 5
 
 WORKING_POWER_SHARE = 0.35
 """Of a GPU's power limit. One that waits in a collective takes a fifth to a quarter (judgement)."""
@@ -204,6 +206,8 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
         "ranks_inside": int(table.inside.sum()),
         "world_size": len(table.nodes),
     }
+    if table.stacks:
+        evidence["stacks"] = stacks_shown(table.stacks)
     stands = f"no step of the gang has ended for {seconds:.0f} s"
     if not suspects:
         waits = bool(len(table.inside) and table.inside.all()) or _wait_for_absent(table)
@@ -236,6 +240,18 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
             job=table.job,
             nodes=tuple(by_node),
         )
+
+
+def stacks_shown(stacks: Mapping[int, str]) -> Json:
+    """Ranks by where they stand, those that are alone first: most wait, and one does not."""
+    groups: dict[str, list[int]] = {}
+    for rank, stack in sorted(stacks.items()):
+        groups.setdefault(stack, []).append(rank)
+    fewest = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
+    return [
+        {"count": len(ranks), "ranks": [*ranks[:RANKS_SHOWN_MAX]], "stack": stack}
+        for stack, ranks in (*fewest[: STACKS_SHOWN_MAX - 1], *fewest[STACKS_SHOWN_MAX - 1 :][-1:])
+    ]
 
 
 def _wait_for_absent(table: StepTable) -> bool:

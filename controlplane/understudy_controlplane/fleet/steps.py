@@ -61,3 +61,4 @@ class StepTable:
     section: str = ""  # that a rank is in, besides steps; empty: none
     section_since: float = 0.0  # since when
     left_section_at: float = 0.0  # when a rank last left one; 0: none has
+    stacks: Mapping[int, str] = field(default_factory=dict)  # rank → where it stands still, innermost frame first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import dataclass
 
@@ -40,6 +41,8 @@ class StepBuffer:
         self._sections: dict[int, tuple[str, float]] = {}
         """Rank → the section that it is in, and since when it was reported."""
         self._left_section_at = 0.0
+        self._stacks: dict[int, str] = {}
+        """Rank → where it stands still. Ranks that wait for the same have one text in memory."""
         self._pauses: deque[float] = deque(maxlen=STEPS_KEPT)
         """Seconds between reports of steps that no rank had finished before."""
         self.first_step: int | None = None  # of the attempt, as first reported by any rank
@@ -60,11 +63,7 @@ class StepBuffer:
         self.nodes[rank] = node
         self.roles[rank] = window.role
         self.gpus[rank] = window.gpu_index
-        if window.collective is not None:
-            self.collectives[rank] = window.collective
-            self._sequences[rank], self._inside[rank] = window.collective.sequence, window.collective.inside
-        if window.section is not None:
-            self._enter_section(rank, window.section, now)
+        self._note_place(rank, window, now)
         times = window.self_seconds
         first, last = window.first_step, int(self._last[rank])
         if first <= last:
@@ -97,6 +96,17 @@ class StepBuffer:
         if self.first_step is None or first < self.first_step:
             self.first_step = first
 
+    def _note_place(self, rank: int, window: RankWindow, now: float) -> None:
+        if window.collective is not None:
+            self.collectives[rank] = window.collective
+            self._sequences[rank], self._inside[rank] = window.collective.sequence, window.collective.inside
+        if window.section is not None:
+            self._enter_section(rank, window.section, now)
+        if window.stack:
+            self._stacks[rank] = sys.intern(window.stack)
+        elif window.self_seconds:
+            self._stacks.pop(rank, None)
+
     def table(self, job: JobKey) -> StepTable:
         """A copy of the last steps, oldest first."""
         newest = int(self._last.max(initial=-1))
@@ -126,6 +136,7 @@ class StepBuffer:
             section=section,
             section_since=section_since,
             left_section_at=self._left_section_at,
+            stacks=dict(self._stacks),
         )
 
     def ranks(self, wanted: range) -> list[RankNow]:

@@ -1,0 +1,43 @@
+"""Where the training thread stands when no step ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from understudy.stall import STACK_CHARACTERS_MAX, STALL_SECONDS, StallWatch
+from understudy_agent.rank_messages import Hello, StackSeen, Steps
+from understudy_agent.step_windows import WindowBuffer
+
+
+def wait_for_others(watch: StallWatch, inside: threading.Event, over: threading.Event) -> None:
+    watch.progressed()
+    inside.set()
+    over.wait()
+
+
+def test_the_stack_of_the_training_thread_is_shown_once_in_each_stall() -> None:
+    watch, inside, over = StallWatch(), threading.Event(), threading.Event()
+    training = threading.Thread(target=wait_for_others, args=(watch, inside, over))
+    training.start()
+    inside.wait()
+    now = time.monotonic()
+    assert watch.stack(now + STALL_SECONDS - 10) == ""
+    stack = watch.stack(now + STALL_SECONDS + 10)
+    assert "test_stall.py" in stack and "wait_for_others" in stack
+    assert stack.index("wait") < stack.index("wait_for_others"), "the innermost frame first"
+    assert len(stack) <= STACK_CHARACTERS_MAX
+    assert watch.stack(now + 2 * STALL_SECONDS) == ""
+    over.set()
+    training.join()
+    watch.progressed()
+    assert watch.stack(time.monotonic() + STALL_SECONDS + 10) != "", "another stall"
+
+
+def test_the_agent_passes_it_on_until_the_rank_goes_on() -> None:
+    windows = WindowBuffer()
+    hello = Hello(job_id=7, restart_count=0, rank=0, world_size=1)
+    windows.place(hello, StackSeen("nccl.py:1 wait"), 1000)
+    assert [window.stack for window in windows.take()] == ["nccl.py:1 wait"]
+    windows.add(hello, Steps(0, [0.1], [0.1]), 1000)
+    assert [window.stack for window in windows.take()] == [""]
