@@ -108,3 +108,11 @@ def test_lines_of_different_rows_are_kept_apart_and_those_of_one_are_joined() ->
     for sequence, line in enumerate((LINES[19], LINES[19], LINES[30], LINES[28]), 1):
         log.add(logged(line[0], sequence=sequence))
     assert [one.count for one in log.events(0.0)] == [2, 1, 1]
+
+
+def test_a_line_that_a_third_of_the_fleet_writes_makes_no_node_suspect() -> None:
+    lockup = logged(LINES[19][0])
+    nodes = [b.node(f"n{i}", events=(lockup,)) for i in range(1, 5)]
+    (finding,) = detect(b.snapshot(*nodes), b.config())
+    assert (finding.signal, finding.rule, finding.node) == (Signal.DOMAIN_FAULT, "kernel.soft_lockup", "")
+    assert len(detect(b.snapshot(*nodes[:3]), b.config())) == 3

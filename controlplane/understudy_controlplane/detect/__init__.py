@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.detect.administration import administration, cancelled, faults_gone, undrained
+from understudy_controlplane.detect.common_cause import shared_signs_joined
 from understudy_controlplane.detect.corruption import corruption
 from understudy_controlplane.detect.driver import silent_drivers
 from understudy_controlplane.detect.fabric import ports
@@ -41,7 +42,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *cancelled(snapshot),
         *drained_for_prolog(snapshot),
         *xid(snapshot, config.xid),
-        *kernel_log(snapshot, config.xid),
+        *shared_signs_joined(snapshot, list(kernel_log(snapshot, config.xid)), config.hardware),
         *gpu_state(snapshot),
         *hardware(snapshot, config.hardware),
         *silent_drivers(snapshot, config.hardware),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 
+from understudy_controlplane.config import Hardware
 from understudy_controlplane.fleet.evidence import Evidence
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import ClockDetail, Finding, Signal
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import SubjectKind
@@ -55,6 +56,25 @@ def nodes_alike(failures: Sequence[tuple[NodeView, float]]) -> list[int]:
             first += 1
         counts[i] = len(inside) + (node.name not in inside)
     return counts
+
+
+def shared_signs_joined(snapshot: Snapshot, found: Sequence[Finding], policy: Hardware) -> list[Finding]:
+    """A sign that many nodes show makes no node suspect: it is a property of the site, of an update, or of the control
+    plane's clock, and a fleet of suspects has no spare left. It is a fault of their domain.
+    """
+    nodes: dict[str, dict[str, float]] = {}
+    words: dict[str, str] = {}  # of the first of them
+    for finding in found:
+        alike_counts = finding.signal is Signal.HEALTH_SUSPECTED or isinstance(finding.detail, ClockDetail)
+        if alike_counts and bears_witness(snapshot.nodes[finding.node]):
+            nodes.setdefault(finding.rule, {}).setdefault(finding.node, finding.at)
+            words.setdefault(finding.rule, f"{finding.node} and others alike: {finding.summary}")
+    many = max(policy.together_nodes, policy.together_share * len(snapshot.nodes))
+    alike = {rule: names for rule, names in nodes.items() if len(names) >= many}
+    return [
+        *(one for one in found if one.rule not in alike),
+        *(domain_fault(snapshot, rule, names, words[rule]) for rule, names in alike.items()),
+    ]
 
 
 def domain_faults(snapshot: Snapshot, rule: str, failures: Iterable[tuple[str, float]], what: str) -> Iterator[Finding]:

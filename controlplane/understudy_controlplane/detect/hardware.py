@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from understudy_agent.wire import Gpu, GpuStatus, HardwareKind
 from understudy_controlplane.config import Hardware
-from understudy_controlplane.detect.common_cause import bears_witness, domain_fault
+from understudy_controlplane.detect.common_cause import shared_signs_joined
 from understudy_controlplane.detect.fabric import (
     FABRIC_COMPLETED,
     fabric_manager,
@@ -21,7 +21,7 @@ from understudy_controlplane.detect.host import host
 from understudy_controlplane.detect.memory_wear import gpu_memory, host_memory
 from understudy_controlplane.detect.thermal import held_back
 from understudy_controlplane.fleet.evidence import Evidence
-from understudy_controlplane.fleet.finding import ClockDetail, Finding, HardwareDetail, Signal
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -30,23 +30,7 @@ FABRIC_AS_IT_SHOULD_BE = (None, 0, FABRIC_COMPLETED)
 
 
 def hardware(snapshot: Snapshot, policy: Hardware) -> list[Finding]:
-    """A sign that many nodes show makes no node suspect: it is a property of the site, of an update, or of the control
-    plane's clock, and a fleet of suspects has no spare left. It is a fault of their domain.
-    """
-    found = list(_all(snapshot, policy))
-    nodes: dict[str, dict[str, float]] = {}
-    words: dict[str, str] = {}  # of the first of them
-    for finding in found:
-        alike_counts = finding.signal is Signal.HEALTH_SUSPECTED or isinstance(finding.detail, ClockDetail)
-        if alike_counts and bears_witness(snapshot.nodes[finding.node]):
-            nodes.setdefault(finding.rule, {}).setdefault(finding.node, finding.at)
-            words.setdefault(finding.rule, f"{finding.node} and others alike: {finding.summary}")
-    many = max(policy.together_nodes, policy.together_share * len(snapshot.nodes))
-    alike = {rule: names for rule, names in nodes.items() if len(names) >= many}
-    return [
-        *(one for one in found if one.rule not in alike),
-        *(domain_fault(snapshot, rule, names, words[rule]) for rule, names in alike.items()),
-    ]
+    return shared_signs_joined(snapshot, list(_all(snapshot, policy)), policy)
 
 
 def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from understudy_agent.kernel_line import Form
 from understudy_controlplane.config import Xid
-from understudy_controlplane.detect.node_log import read
+from understudy_controlplane.detect.node_log import kernel_row_name, read
 from understudy_controlplane.detect.xid import SIGNALS
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
@@ -33,7 +33,7 @@ def _of_node(now: float, node: NodeView, policy: Xid) -> Iterator[Finding]:
     for stored in node.events:
         if stored.event.xid is not None or read(stored).form is not Form.OTHER:
             continue
-        name = policy.rows.kernel_row(stored.event.text)
+        name = kernel_row_name(stored.event.text)
         if not name:
             continue
         row, text = policy.rows.kernel[name], stored.event.text

@@ -101,12 +101,12 @@ def _kind(line: KernelLine) -> tuple[object, ...]:
         line.severity,
         line.uuid,
         line.serial,
-        _row(line.message) if line.form is Form.OTHER else "",
+        kernel_row_name(line.message) if line.form is Form.OTHER else "",
     )
 
 
 @lru_cache(4096)
-def _row(text: str) -> str:
+def kernel_row_name(text: str) -> str:
     """A line without a code is of the kind that the policy has for it."""
     return default_policy().kernel_row(text)
 
