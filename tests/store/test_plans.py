@@ -33,9 +33,9 @@ STORED: list[dict[str, Any]] = json.loads(
 """With the names that migration 0014 gives them (`test_migrations`)."""
 
 
-LATER_KINDS = {RecoveryKind.PAGE, RecoveryKind.LEAVE_POOL}
+LATER_KINDS = {RecoveryKind.PAGE, RecoveryKind.LEAVE_POOL, RecoveryKind.DELETE_SEATS}
 
-LATER = {"requested", "excluded", "allowed"}
+LATER = {"requested", "excluded", "allowed", "places"}
 """Fields that plans of release 0.1 did not have."""
 
 

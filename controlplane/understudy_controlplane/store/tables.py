@@ -521,7 +521,7 @@ token = Table(
     Column("revoked_at", Double),
     Column("revoked_by", String(255), nullable=False, server_default=""),
     Column("last_used_at", Double),  # to the hour; not kept for nodes
-    Column("session_of", Number),  # the token from which this browser session was made
+    Column("session_of", BigInteger),  # the token from which this browser session was made
     UniqueConstraint("digest"),
     Index("ix_token_node", "node"),
     Index("ix_token_revoked_at", "revoked_at"),
