@@ -19,6 +19,7 @@ from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.cli.audit import exported
 from understudy_controlplane.cli.main import root
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.identity import Role
@@ -27,6 +28,7 @@ from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import entries
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.tokens import NewToken, TokenStore
 
 
 @pytest.fixture
@@ -96,6 +98,20 @@ def test_the_database_itself_keeps_every_entry(plane: ControlPlane, change: str)
     with pytest.raises(DBAPIError, match="append-only"), plane.engine.begin() as connection:
         connection.exec_driver_sql(change)
     assert len(shown(plane)) == 1
+
+
+def test_sessions_of_a_token_are_bounded_and_end_with_it(plane: ControlPlane) -> None:
+    store = TokenStore(plane.engine)
+    (token,) = (one for one in store.all() if one.label == "viewer")
+
+    def add_session(digest: str, now: float) -> dict[str, int]:
+        session = NewToken(digest, Role.VIEWER, "viewer", "", now, "login", now + 60, token.id)
+        return store.add_session(session, 2, AuditEntry.on_host("a", now, "session begin", digest))
+
+    assert [list(add_session(f"s{number}", b.NOW)) for number in range(4)] == [[], [], ["s0"], ["s1"]]
+    assert set(add_session("s4", b.NOW + 60)) == {"s2", "s3"}, "they have ended"
+    store.revoke([token.id], "root", b.NOW)
+    assert [one for one in store.all() if one.session_of and one.revoked_at is None] == []
 
 
 def add(plane: ControlPlane, number: int, action: str) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -99,17 +98,36 @@ class Site:
         return self.client().post("/v1/reports", content=report, headers=headers).status_code
 
 
-@pytest.fixture
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    """On each kind of database where the test uses the fixture `database`, otherwise on SQLite."""
-    on_each = "database" in request.fixturenames
-    database: str = request.getfixturevalue("database") if on_each else new_database(tmp_path / "fleet.db")
+@contextmanager
+def site_on(database: str) -> Iterator[Site]:
     munge, clock = FakeMunge(), SetClock()
     outside = Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, clock, decode_credential=munge.decode)
-    server = {"database": database}
-    with closing(compose(b.config(mode="observe", server=server), outside)) as plane:
+    with closing(compose(b.config(mode="observe", server={"database": database}), outside)) as plane:
         plane.loop.tick()
         yield Site(plane, munge, clock)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site_on(new_database(tmp_path_factory.mktemp("node tokens") / "fleet.db")) as site:
+        yield site
+
+
+@pytest.fixture
+def site(shared: Site) -> Site:
+    """Hours after the test before: limits are as new, and what it left for the audit is written."""
+    shared.clock.at += 3 * 3600
+    shared.munge.problem = None
+    shared.plane.audit.look()
+    shared.plane.audit.look()
+    return shared
+
+
+@pytest.fixture
+def own_site(database: str) -> Iterator[Site]:
+    """On each kind of database."""
+    with site_on(database) as site:
+        yield site
 
 
 def refused(answer: httpx2.Response, status: int, words: str) -> None:
@@ -181,25 +199,23 @@ def test_a_node_that_slurm_does_not_have_gets_none(site: Site) -> None:
         refused(site.ask(claim, site.munge.sign(claim)), status, words)
 
 
-@pytest.mark.usefixtures("database")
-def test_a_node_whose_tokens_were_revoked_gets_no_other_until_it_is_allowed(site: Site) -> None:
-    token, store = site.token(), TokenStore(site.plane.engine)
-    store.bar("n1", "root", site.clock.at)
-    site.clock.at += 1
-    assert site.report(token, "n1") == 401
-    claim = site.claim()
-    refused(site.ask(claim, site.munge.sign(claim)), 403, "were revoked")
-    assert site.report(site.token("n2"), "n2") == 200
-    assert [store.allow("n1", "root", site.clock.at) for _ in range(2)] == [True, False]
-    assert site.report(site.token("n1"), "n1") == 200
+def test_a_node_whose_tokens_were_revoked_gets_no_other_until_it_is_allowed(own_site: Site) -> None:
+    token, store = own_site.token(), TokenStore(own_site.plane.engine)
+    store.bar("n1", "root", own_site.clock.at)
+    own_site.clock.at += 1
+    assert own_site.report(token, "n1") == 401
+    claim = own_site.claim()
+    refused(own_site.ask(claim, own_site.munge.sign(claim)), 403, "were revoked")
+    assert own_site.report(own_site.token("n2"), "n2") == 200
+    assert [store.allow("n1", "root", own_site.clock.at) for _ in range(2)] == [True, False]
+    assert own_site.report(own_site.token("n1"), "n1") == 200
 
 
-@pytest.mark.usefixtures("database")
-def test_old_tokens_of_a_node_do_not_pile_up(site: Site) -> None:
+def test_old_tokens_of_a_node_do_not_pile_up(own_site: Site) -> None:
     for _ in range(5):
-        site.token()
-        site.clock.at += 0.6 * TOKEN_SECONDS
-    assert len(TokenStore(site.plane.engine).all()) <= 3
+        own_site.token()
+        own_site.clock.at += 0.6 * TOKEN_SECONDS
+    assert len(TokenStore(own_site.plane.engine).all()) <= 3
 
 
 def test_a_munge_that_does_not_work_is_this_hosts_problem(site: Site) -> None:
@@ -223,20 +239,19 @@ def audited(site: Site, hours: float = 0.0) -> list[tuple[str, str, Any]]:
     return [(one["action"], one["subject"], one["after"]) for one in entries(site.plane.engine, 0.0)][before:]
 
 
-@pytest.mark.usefixtures("database")
-def test_tokens_are_in_the_audit_an_hour_together(site: Site) -> None:
-    site.token("n1")
-    assert audited(site) == [("node token issue", "node n1", {"nodes": "n1"})]
-    site.token("n1")
-    site.token("n2")
-    assert audited(site) == [("node token renew", "node n1", {"nodes": "n1"})]
-    site.token("n1")
-    site.token("n2")
-    assert audited(site) == [], "not twice an hour"
-    issued, renewed = audited(site, hours=1)
+def test_tokens_are_in_the_audit_an_hour_together(own_site: Site) -> None:
+    own_site.token("n1")
+    assert audited(own_site) == [("node token issue", "node n1", {"nodes": "n1"})]
+    own_site.token("n1")
+    own_site.token("n2")
+    assert audited(own_site) == [("node token renew", "node n1", {"nodes": "n1"})]
+    own_site.token("n1")
+    own_site.token("n2")
+    assert audited(own_site) == [], "not twice an hour"
+    issued, renewed = audited(own_site, hours=1)
     assert issued == ("node token issue", "node n2", {"nodes": "n2"})
     assert renewed == ("node token renew", "2 nodes", {"nodes": "n[1-2]"})
-    assert audited(site, hours=1) == []
+    assert audited(own_site, hours=1) == []
 
 
 def test_refused_requests_are_in_the_audit_and_fill_it_with_a_few_lines_an_hour(site: Site) -> None:
@@ -252,19 +267,19 @@ def test_refused_requests_are_in_the_audit_and_fill_it_with_a_few_lines_an_hour(
     assert after["other_requests"] == 25 - REFUSALS_MAX
 
 
-def test_entries_wait_for_a_database_that_does_not_answer_and_are_written_at_the_end(site: Site) -> None:
-    site.token("n1")
+def test_entries_wait_for_a_database_that_does_not_answer_and_are_written_at_the_end(own_site: Site) -> None:
+    own_site.token("n1")
 
     def fail(*_: object) -> None:
         raise OperationalError("INSERT", {}, Exception("the disk is full"))
 
-    event.listen(site.plane.engine, "before_cursor_execute", fail)
-    site.plane.audit.look()
-    event.remove(site.plane.engine, "before_cursor_execute", fail)
-    site.token("n2")
-    site.plane.audit.stop()
-    site.plane.audit.run()
-    assert [one["subject"] for one in entries(site.plane.engine, 0.0)] == ["node n1", "node n2"]
+    event.listen(own_site.plane.engine, "before_cursor_execute", fail)
+    own_site.plane.audit.look()
+    event.remove(own_site.plane.engine, "before_cursor_execute", fail)
+    own_site.token("n2")
+    own_site.plane.audit.stop()
+    own_site.plane.audit.run()
+    assert [one["subject"] for one in entries(own_site.plane.engine, 0.0)] == ["node n1", "node n2"]
 
 
 def test_a_node_gets_no_tokens_without_end(site: Site) -> None:
@@ -286,22 +301,23 @@ class TestEnrolment:
     def exchange(self, site: Site, code: str) -> httpx2.Response:
         return site.client("10.9.9.9").post("/v1/enrolment", headers={"Authorization": f"Bearer {code}"})
 
-    @pytest.mark.usefixtures("database")
-    def test_a_code_gives_the_token_of_its_node_once(self, site: Site) -> None:
-        code = self.code(site)
-        token = msgspec.json.decode(self.exchange(site, code).content, type=NodeToken).token
-        assert (site.report(token, "n1"), site.report(token, "n2"), site.report(code, "n1")) == (200, 403, 403)
-        refused(self.exchange(site, code), 403, "used up")
-        site.clock.at += 1
-        assert self.exchange(site, code).status_code == 401
-        assert [(one["action"], one["subject"]) for one in entries(site.plane.engine, 0.0)] == [("enrol", "node n1")]
+    def test_a_code_gives_the_token_of_its_node_once(self, own_site: Site) -> None:
+        code = self.code(own_site)
+        token = msgspec.json.decode(self.exchange(own_site, code).content, type=NodeToken).token
+        reports = own_site.report(token, "n1"), own_site.report(token, "n2"), own_site.report(code, "n1")
+        assert reports == (200, 403, 403)
+        refused(self.exchange(own_site, code), 403, "used up")
+        own_site.clock.at += 1
+        assert self.exchange(own_site, code).status_code == 401
+        (entry,) = entries(own_site.plane.engine, 0.0)
+        assert (entry["action"], entry["subject"]) == ("enrol", "node n1")
 
-    def test_a_code_expires_and_is_none_of_a_barred_node(self, site: Site) -> None:
-        late, barred = self.code(site), self.code(site, "n2")
-        TokenStore(site.plane.engine).bar("n2", "root", site.clock.at)
-        assert self.exchange(site, barred).status_code in (401, 403)
-        site.clock.at += 3600
-        assert self.exchange(site, late).status_code == 401
+    def test_a_code_expires_and_is_none_of_a_barred_node(self, own_site: Site) -> None:
+        late, barred = self.code(own_site), self.code(own_site, "n2")
+        TokenStore(own_site.plane.engine).bar("n2", "root", own_site.clock.at)
+        assert self.exchange(own_site, barred).status_code in (401, 403)
+        own_site.clock.at += 3600
+        assert self.exchange(own_site, late).status_code == 401
 
     def test_the_token_of_a_node_is_no_code(self, site: Site) -> None:
         assert self.exchange(site, site.token()).status_code == 403

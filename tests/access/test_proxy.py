@@ -46,7 +46,7 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 
 def send(
-    plane: ControlPlane, path: str, *headers: tuple[str, str], address: str = PROXY, **more: Any
+    plane: ControlPlane, path: str, *headers: tuple[str, str | bytes], address: str = PROXY, **more: Any
 ) -> httpx2.Response:
     method = "POST" if more else "GET"
     return TestClient(plane.app, client=(address, 40000)).request(method, path, headers=list(headers), **more)
@@ -112,6 +112,11 @@ def test_what_a_client_may_have_added_is_refused(plane: ControlPlane) -> None:
         [user("b" * 300)],
     ):
         assert send(plane, "/v1/status", *headers).status_code == 403, headers
+
+
+def test_white_space_of_a_name_makes_it_no_other_name(plane: ControlPlane) -> None:
+    for name in ("bob\xa0", "\x85bob", "bob\x1f"):
+        assert send(plane, "/v1/pause", (user(name)[0], name.encode("latin-1")), json=REASON).status_code == 403
 
 
 def test_another_site_cannot_make_a_browser_change_anything(plane: ControlPlane) -> None:

@@ -84,7 +84,7 @@ def new_token(plane: ControlPlane, name: str, seconds: float = FOREVER) -> str:
 def test_a_person_logs_in_reads_and_logs_out(plane: ControlPlane) -> None:
     stranger = browser(plane)
     sent_on = stranger.get("/docs")
-    assert (sent_on.status_code, sent_on.headers["location"]) == (303, "/login")
+    assert (sent_on.status_code, sent_on.headers["location"]) == (303, "login")
     assert stranger.get("/login").status_code == 200
     client = logged_in(plane)
     assert client.get("/v1/session").json() == {"label": "viewer", "role": "viewer"}
@@ -167,6 +167,15 @@ def test_no_page_of_another_site_changes_anything_by_a_session(plane: ControlPla
         answer = client.request(method, path, json=REASON, headers=headers)
         assert (answer.status_code, "page of the control plane" in answer.json()["detail"]) == (403, True)
     assert client.get("/v1/session").status_code == 200
+
+
+@pytest.mark.parametrize(("name", "other"), [("Sec-Fetch-Site", "cross-site"), ("Origin", "https://evil.example")])
+def test_a_request_that_names_two_pages_changes_nothing(plane: ControlPlane, name: str, other: str) -> None:
+    client = logged_in(plane, Role.OPERATOR)
+    own = "same-origin" if name == "Sec-Fetch-Site" else HERE
+    for values in ((own, other), (other, own)):
+        answer = client.post("/v1/pause", json=REASON, headers=[(name, value) for value in values])
+        assert answer.status_code == 403
 
 
 def test_no_form_changes_anything_by_a_session_and_an_older_browser_can(plane: ControlPlane) -> None:

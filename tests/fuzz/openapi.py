@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -81,6 +82,8 @@ def served(plane: ControlPlane) -> Iterator[str]:
     (socket,) = listen(plane.current.config.server)
     thread = threading.Thread(target=server.run, args=([socket],))
     thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.01)
     try:
         yield f"http://127.0.0.1:{socket.getsockname()[1]}"
     finally:

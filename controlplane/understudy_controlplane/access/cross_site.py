@@ -21,13 +21,13 @@ class Site(Enum):
 
 
 def site_of(request: Request) -> Site:
-    fetch_site = request.headers.get("sec-fetch-site")
-    if fetch_site is not None:
-        return Site.OWN if fetch_site == "same-origin" else Site.OTHER
-    origin = request.headers.get("origin")
-    if origin is None:
+    fetch_sites, origins = request.headers.getlist("sec-fetch-site"), request.headers.getlist("origin")
+    if fetch_sites:
+        return Site.OWN if fetch_sites == ["same-origin"] else Site.OTHER
+    if not origins:
         return Site.NOT_NAMED
-    return Site.OWN if _host_of(origin) == request.headers.get("host", "").lower() else Site.OTHER
+    host = request.headers.get("host", "").lower()
+    return Site.OWN if [_host_of(one) for one in origins] == [host] else Site.OTHER
 
 
 def changes_by_other_site(request: Request, *, named: bool) -> str | None:
@@ -39,8 +39,8 @@ def changes_by_other_site(request: Request, *, named: bool) -> str | None:
     site = site_of(request)
     if site is Site.OTHER or (named and site is Site.NOT_NAMED):
         return "the request changes something, and does not come from a page of the control plane"
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # which no form can send
+    kinds = [one.partition(";")[0].strip().lower() for one in request.headers.getlist("content-type")]
+    if kinds != ["application/json"]:  # which no form can send
         return "the request changes something, and is not of the type application/json"
     return None
 

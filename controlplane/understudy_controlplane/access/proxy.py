@@ -51,10 +51,10 @@ class Proxy:
         groups = request.headers.getlist(access.proxy_groups_header)
         if len(names) > 1 or len(groups) > 1:
             raise NotBelieved("the header of the proxy is there twice: the proxy has to replace what a client sends")
-        name = names[0].strip()
+        name = names[0].strip(" \t")  # other white space would make one user of two
         if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
             raise NotBelieved(f"the header of the proxy names no user, or one of over {NAME_CHARACTERS_MAX} characters")
-        role = _role(access, name, [one.strip() for one in (groups or [""])[0].split(",")])
+        role = _role(access, name, [one.strip(" \t") for one in (groups or [""])[0].split(",")])
         if role is None:
             raise NotBelieved(
                 f"{name} has no role: [access] gives one neither to this user nor to a group of this user"
@@ -69,7 +69,7 @@ class Proxy:
         access = self._current.config.access
         if not access.proxy_addresses or address not in map(canonical, access.proxy_addresses):
             return None
-        return request.headers.get(access.proxy_user_header, "").strip()[:NAME_CHARACTERS_MAX] or None
+        return request.headers.get(access.proxy_user_header, "").strip(" \t")[:NAME_CHARACTERS_MAX] or None
 
     def _refuse(self, address: str, header: str) -> None:
         self._note_forged()
