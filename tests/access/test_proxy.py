@@ -46,10 +46,12 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 
 def send(
-    plane: ControlPlane, path: str, *headers: tuple[str, str | bytes], address: str = PROXY, **more: Any
+    plane: ControlPlane, path: str, *headers: tuple[str, str], address: str = PROXY, **more: Any
 ) -> httpx2.Response:
     method = "POST" if more else "GET"
-    return TestClient(plane.app, client=(address, 40000)).request(method, path, headers=list(headers), **more)
+    return TestClient(plane.app, client=(address, 40000)).request(
+        method, path, headers=[(name.encode(), value.encode("latin-1")) for name, value in headers], **more
+    )
 
 
 def user(name: str) -> tuple[str, str]:
@@ -116,7 +118,7 @@ def test_what_a_client_may_have_added_is_refused(plane: ControlPlane) -> None:
 
 def test_white_space_of_a_name_makes_it_no_other_name(plane: ControlPlane) -> None:
     for name in ("bob\xa0", "\x85bob", "bob\x1f"):
-        assert send(plane, "/v1/pause", (user(name)[0], name.encode("latin-1")), json=REASON).status_code == 403
+        assert send(plane, "/v1/pause", user(name), json=REASON).status_code == 403
 
 
 def test_another_site_cannot_make_a_browser_change_anything(plane: ControlPlane) -> None:
