@@ -32,6 +32,7 @@ from understudy_agent.wire import Gpu, LauncherPhase, LauncherState, Port, RankW
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.api.exported import METRIC_GROUPS
 from understudy_controlplane.cli.main import root
+from understudy_controlplane.config.current import ConfigFile
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.operator import Verb
@@ -304,8 +305,11 @@ def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) ->
     stores.fleet.add_intent(Verb.PAUSE, "maintenance", "an operator", now())
     rehearsal.silent.add("n5")
     note_launcher(rehearsal)
+    rehearsal.control_plane.current.file = ConfigFile(folder / "none.toml", read_again=True)
     rehearsal.run(60)
-    expect(receiver, "UnderstudyPausedLong", "UnderstudyAgentsSilent", "UnderstudyTokenEnds")
+    expect(
+        receiver, "UnderstudyPausedLong", "UnderstudyAgentsSilent", "UnderstudyTokenEnds", "UnderstudyConfigNotInForce"
+    )
     rehearsal.line.before = unreadable
     rehearsal.run(5)
     expect(receiver, "UnderstudySlurmUnreadable")
