@@ -31,6 +31,7 @@ def make_site() -> Iterator[MakeSite]:
             *,
             settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
             munge: bool = False,
+            leaf_switches: Mapping[str, tuple[str, ...]] | None = None,
         ) -> Site:
             directory = Path(tempfile.mkdtemp(prefix="ud-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -44,6 +45,7 @@ def make_site() -> Iterator[MakeSite]:
                 slurm_conf_lines=[IMPATIENT_SCHEDULER],
                 settings=settings,
                 munge=munge,
+                leaf_switches=leaf_switches,
             )
             return stack.enter_context(site)
 

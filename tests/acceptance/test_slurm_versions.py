@@ -23,6 +23,14 @@ pytestmark = pytest.mark.cluster
 STEPS = 400
 NODES = 3
 
+# The pool's spare is n6, so that a job of four nodes gets n1 to n4.
+TWO_RACKS_ON_TWO_RAILS = {
+    "leaf1a": ("n1", "n2", "n4", "n6"),
+    "leaf1b": ("n1", "n2", "n4", "n6"),
+    "leaf2a": ("n3", "n5"),
+    "leaf2b": ("n3", "n5"),
+}
+
 
 EXPEDITED = replace(DEBIAN_14, settings=("SlurmctldParameters=enable_expedited_requeue",))
 """Slurm's own way to hold a gang's seats, for jobs that ask for it."""
@@ -99,20 +107,22 @@ def test_a_gang_is_recovered_twice_and_ends_as_if_nothing_had_happened(
 
 @pytest.mark.parametrize("slurm", [pytest.param(DEBIAN_13, id="24.11"), pytest.param(DEBIAN_14, id="26.05")])
 def test_a_gang_with_spares_of_its_own_keeps_its_allocation(make_site: MakeSite, slurm: Installation) -> None:
-    """Launcher, agents and control plane together, after an Xid and then a dead node."""
-    site = make_site(nodes=6, spares=1, slurm=slurm)
+    """Launcher, agents and control plane together, after an Xid and then a dead node. Of its spares, n4 is in the rack
+    of the node that fails, and comes before n3.
+    """
+    site = make_site(nodes=6, spares=1, slurm=slurm, leaf_switches=TWO_RACKS_ON_TWO_RAILS)
     gang.start_site(site)
     job = LauncherJob(site, nodes=2, spares=2, steps=1000)
     assert job.wait_for_launch(0, 0) == ["n1", "n2"]
     job.wait_for_checkpoint(0, 0)
     site.nodes["n2"].fail_gpu()
-    assert job.wait_for_launch(0, 1) == ["n1", "n3"]
+    assert job.wait_for_launch(0, 1) == ["n1", "n4"]
     wait_succeeded(site, 1)
     assert site.node("n2")["slurm"]["reason"].startswith("understudy: xid.79")
     job.wait_for_checkpoint(0, 1)
-    site.lose_node("n3")
-    assert job.wait_for_launch(0, 2) == ["n1", "n4"]
-    site.wait_for(lambda: site.node("n3")["state"] == "quarantined", 60, "the dead node is quarantined")
+    site.lose_node("n4")
+    assert job.wait_for_launch(0, 2) == ["n1", "n3"]
+    site.wait_for(lambda: site.node("n4")["state"] == "quarantined", 60, "the dead node is quarantined")
     assert all(one["from"] > 0 for one in job.starts(0, 2))
     job.assert_trained()
     assert gang.job_fields(site, job.job)["Restarts"] == "0"

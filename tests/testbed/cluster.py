@@ -69,6 +69,7 @@ class SlurmCluster:
         *,
         slurm: Installation = NATIVE,
         racks: Mapping[str, int] | None = None,
+        leaf_switches: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         """Each node is a machine: it has a network namespace with an address and a host name of its own, so that its
         cable can be pulled. Where this machine allows no namespaces, all nodes share this host's network.
@@ -85,6 +86,7 @@ class SlurmCluster:
             node_ports=ports[1:],
             extra_lines=(*slurm.settings, *extra_lines),
             racks=dict(racks or {}),
+            leaf_switches=dict(leaf_switches or {}),
             addresses=addresses,
         )
         self._supervisor: Supervisor | None = None

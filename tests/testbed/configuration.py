@@ -36,6 +36,8 @@ class Layout:
     extra_lines: tuple[str, ...] = ()
     racks: Mapping[str, int] = field(default_factory=dict)
     """Leaf switches of a tree, and how many nodes are below each, in order; none: slurm.conf has no topology."""
+    leaf_switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Instead of racks, for Slurm alone: leaf switches and their nodes, which may be below several (rails)."""
     addresses: Addresses | None = None
     """Of the controller and the nodes; None: all are this host's own."""
 
@@ -123,7 +125,7 @@ def slurm_conf(layout: Layout) -> str:
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core",
         *([] if layout.gpus_per_node == 0 else ["GresTypes=gpu"]),
-        *(["TopologyPlugin=topology/tree"] if layout.racks else []),
+        *(["TopologyPlugin=topology/tree"] if layout.racks or layout.leaf_switches else []),
         *layout.extra_lines,
         *(_node_line(layout, place) for place in range(len(layout.node_names))),
         "PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=EXCLUSIVE State=UP",
@@ -140,10 +142,10 @@ def gres_conf(layout: Layout) -> str:
 
 def topology_conf(layout: Layout) -> str:
     names = iter(layout.node_names)
-    leaves = [
-        f"SwitchName={rack} Nodes={','.join(itertools.islice(names, count))}\n" for rack, count in layout.racks.items()
-    ]
-    return "".join([*leaves, f"SwitchName=spine Switches={','.join(layout.racks)}\n"])
+    racks = {rack: tuple(itertools.islice(names, count)) for rack, count in layout.racks.items()}
+    leaves = racks | dict(layout.leaf_switches)
+    lines = [f"SwitchName={switch} Nodes={','.join(nodes)}\n" for switch, nodes in leaves.items()]
+    return "".join([*lines, f"SwitchName=spine Switches={','.join(leaves)}\n"])
 
 
 def node_names(count: int) -> tuple[str, ...]:
@@ -159,7 +161,7 @@ def _node_line(layout: Layout, place: int) -> str:
 
 def write(layout: Layout) -> None:
     layout.slurm_conf.write_text(slurm_conf(layout), encoding="utf-8")
-    if layout.racks:
+    if layout.racks or layout.leaf_switches:
         (layout.directory / "topology.conf").write_text(topology_conf(layout), encoding="utf-8")
     if layout.addresses:
         layout.hosts_file.write_text(hosts_file(layout.addresses, layout.node_names), encoding="utf-8")
