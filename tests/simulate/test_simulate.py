@@ -17,6 +17,7 @@ from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, dra
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
+RACK = ("n5", "n6", "n7", "n8")
 CORPUS = REPOSITORY / "tests" / "data" / "simulator"
 
 
@@ -39,6 +40,18 @@ def test_a_node_that_dies_leaves_service_and_its_gang_works_again() -> None:
     assert gang.computes
     assert "n2" not in gang.seats
     assert any("drain_node n2" in words for _, words in outcome.world.story)
+
+
+@pytest.mark.parametrize(("seconds", "leave"), [(30.0, set()), (0.0, set(RACK))])
+def test_a_rack_without_power_is_one_failure_that_no_budget_holds_back(seconds: float, leave: set[str]) -> None:
+    """Four of sixteen nodes, all of one leaf switch, where three may be quarantined. 0 s: it does not come back."""
+    rack = Event(60.0, Kind.RACK_DIES, "n5", seconds, 4)
+    outcome = simulate(Scenario(0, (rack,), leaf_switches=4), trace=True)
+    assert outcome.violation is None
+    story = [words for _, words in outcome.world.story]
+    assert {name for name in RACK for words in story if words.startswith(f"Slurm: drain_node {name} ")} == leave
+    assert sum("ticket for switch rack2" in words for words in story) == 1
+    assert not any("circuit breaker" in words for words in story)
 
 
 def test_what_was_found_once_is_fixed() -> None:

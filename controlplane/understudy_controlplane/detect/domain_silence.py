@@ -83,7 +83,7 @@ def _new(snapshot: Snapshot, together: Mapping[str, float], watched: Set[str]) -
         if not enough:
             return
         label = min(enough, key=lambda one: (-len(silent[one]), len(members[one]), one))
-        first_first = sorted(silent[label], key=lambda name: together[name])
+        first_first = sorted(silent[label], key=lambda name: (together[name], name))
         yield SilentDomain(label, together[first_first[0]], tuple(first_first))
         left -= silent[label]
 

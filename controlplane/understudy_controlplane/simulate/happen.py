@@ -56,8 +56,10 @@ def _neighbours(world: World, event: Event, machine: Machine) -> list[Machine]:
 
 
 def _rack_dies(world: World, event: Event, machine: Machine) -> None:
-    for one in _neighbours(world, event, machine):
+    died = _neighbours(world, event, machine)
+    for one in died:
         _dies(world, event, one)
+    world.invariants.failed_together({one.name for one in died})
 
 
 def _xids_at_once(world: World, event: Event, machine: Machine) -> None:

@@ -108,6 +108,7 @@ class Invariants:
         """The newest recovery when the job was paused, and when that ends by the control plane's clock."""
         self._wrong_since: dict[str, float] = {}
         self._at_fault: set[str] = set()
+        self._failed_switches: list[set[str]] = []
         self._asked: dict[str, float] = {}
         self._drained_by_person: set[str] = set()
         self._drained_for_prolog: set[str] = set()
@@ -138,6 +139,11 @@ class Invariants:
             self._vouched_at[node] = self._world.now
         if verb in (Verb.HOLD, Verb.QUARANTINE, Verb.RETIRE):
             self._world.cluster.machines[node].accused_at = self._world.now
+
+    def failed_together(self, nodes: set[str]) -> None:
+        """All nodes of a leaf switch that die at once are one fault for the budgets."""
+        leaves = (set(unit.nodes) for unit in self._world.slurm.topology() if unit.level == 0)
+        self._failed_switches += [leaf for leaf in leaves if leaf <= nodes]
 
     def switched(self, verb: Verb) -> None:
         core = self._world.core
@@ -313,7 +319,8 @@ class Invariants:
         at_fault = {name for name, record in records.items() if record.at_fault and name not in not_counted}
         waiting = sum(self._waits(records[name]) for name in at_fault)
         limit = (guards.quarantined_nodes_max or 0) + min(waiting, guards.waiting_nodes_min)
-        if at_fault - self._at_fault and len(at_fault) > limit:
+        faults = len(at_fault) - sum(max(0, len(at_fault & switch) - 1) for switch in self._failed_switches)
+        if at_fault - self._at_fault and faults > limit:
             raise Violation("never-over-a-budget", f"{', '.join(sorted(at_fault))} are out of service, {limit} may be")
         self._at_fault = at_fault
         hour_ago = self._world.clock.now() - HOUR_SECONDS

@@ -134,6 +134,7 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
     events: tuple[Event, ...]
     settings: Settings = Settings()
     nodes: int = NODES
+    leaf_switches: int = 2
 
 
 FATAL_XIDS = (48, 79, 95, 119)

@@ -130,6 +130,7 @@ class World:
         self.config = configuration(scenario)
         names = node_names(scenario.nodes)
         self.slurm = VirtualSlurm(names, BEGIN, gpus=GPUS)
+        self.slurm.leaf_switches = scenario.leaf_switches
         self.cluster = Cluster(names, Random(f"messages {scenario.seed}"))
         self.random = Random(f"world {scenario.seed}")
         self.clock = VirtualClock(self.slurm)
