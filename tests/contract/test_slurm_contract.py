@@ -104,6 +104,13 @@ def test_a_job_has_its_owner_and_its_request(side: Side) -> None:
     assert job.submit_at <= job.start_at <= side.now()
 
 
+def test_one_job_is_read_as_all_jobs_show_it_and_an_unknown_one_is_none(side: Side) -> None:
+    job_id = side.submit("news", 2, comment="understudy")
+    running(side, job_id)
+    assert side.slurm.job(job_id) == job_of(side, job_id)
+    assert side.slurm.job(job_id + 1000) is None
+
+
 def test_a_cluster_without_jobs_or_reservations_has_none(side: Side) -> None:
     assert side.slurm.reservations() == []
     assert [job for job in side.slurm.jobs() if job.state in ("PENDING", "RUNNING", "COMPLETING")] == []
@@ -510,6 +517,7 @@ def test_a_task_of_an_array_is_changed_alone_by_its_address_and_with_all_others_
     until(side, lambda: sum(job.state == "RUNNING" for job in side.slurm.jobs()) == 3, "all tasks run")
     last = job_of(side, array)
     assert last.address == ArrayTask(array, 3)
+    assert side.slurm.job(array) == last
     others = [job.job_id for job in side.slurm.jobs() if job.job_id != array and job.state == "RUNNING"]
 
     def of_others() -> set[tuple[str, int, str, tuple[str, ...]]]:

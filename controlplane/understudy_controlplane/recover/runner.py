@@ -40,7 +40,7 @@ from understudy_controlplane.recover.step import Done, Failed, GangFacts, StepCo
 from understudy_controlplane.recover.steps import STEPS
 from understudy_controlplane.recover.tickets import Tickets, WebhookSender
 from understudy_controlplane.recover.timeouts import timeout_seconds
-from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_view
+from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_for_effects
 from understudy_controlplane.store.stores import Stores
 
 log = structlog.get_logger()
@@ -294,8 +294,8 @@ class Runner:
     def _context(self, recovery: Recovery) -> StepContext:
         now = self._clock.now()
         if self._reading is None:
-            self._reading, self._reading_is_own = read_view(self._slurm, now), True
-            self._read_at = self._clock.now()  # after it: Slurm may take longer to answer than a reading stays fresh
+            self._reading, self._reading_is_own = read_for_effects(self._slurm, now, self._note_read), True
+            self._note_read()
         job = job_of(recovery.plan)
         answers = self._asker()
         return StepContext(
@@ -312,6 +312,10 @@ class Runner:
             launcher=self._launchers.gang(job.job_id) if job else None,
             tickets=self._tickets,
         )
+
+    def _note_read(self) -> None:
+        """After the reading: Slurm may take longer to answer than a reading stays fresh."""
+        self._read_at = self._clock.now()
 
     def _asker(self) -> Callable[[SlurmNode], bool]:
         """Probes a slurmd's port. A port that never answered the control plane proves nothing."""

@@ -309,6 +309,9 @@ class VirtualSlurm:
     def jobs(self) -> list[SlurmJob]:
         return [self._shown_job(job) for job in self._jobs.values()]
 
+    def job(self, job_id: int) -> SlurmJob | None:
+        return next((job for job in self.jobs() if job.job_id == job_id), None)
+
     def reservations(self) -> list[SlurmReservation]:
         return list(self._reservations.values())
 

@@ -107,6 +107,20 @@ class CommandLineGateway:
         alone = [self._jobs_claiming(job_id)[:1] for job_id in sorted(ambiguous)]
         return [job for job in jobs if job.job_id not in ambiguous] + [job for found in alone for job in found]
 
+    def job(self, job_id: int) -> SlurmJob | None:
+        try:
+            printed = parse_jobs(self._run("--all", "show", "job", "--oneliner", str(int(job_id))))
+        except SlurmUnavailable:
+            raise
+        except SlurmError as error:
+            if "Invalid job id" not in str(error):
+                raise
+            return None
+        found = [job for job in printed if job.job_id == job_id]  # the id of an array shows all its tasks
+        if len(found) > 1:  # a text of a user imitates it
+            found = [job for job in self.jobs() if job.job_id == job_id]
+        return found[0] if found else None
+
     def reservations(self) -> list[SlurmReservation]:
         return parse_reservations(self._run("--all", "show", "reservations", "--oneliner"))
 

@@ -7,7 +7,7 @@ nothing, because an RPC that timed out may have been carried out. Callers read b
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from understudy_controlplane.fleet.slurm import (
@@ -69,6 +69,10 @@ class SlurmReads(Protocol):
 
     def jobs(self) -> list[SlurmJob]:
         """All jobs that slurmctld has in memory, finished ones included."""
+        ...
+
+    def job(self, job_id: int) -> SlurmJob | None:
+        """One of them, which costs slurmctld nothing; None: Slurm does not know it."""
         ...
 
     def reservations(self) -> list[SlurmReservation]: ...
@@ -196,6 +200,51 @@ def slurm_version(config: Mapping[str, str]) -> tuple[int, int]:
     if match is None:
         raise SlurmError(f"`scontrol show config` prints no known version: {config.get('SLURM_VERSION')!r}")
     return int(match[1]), int(match[2])
+
+
+class JobsAsNeeded(Mapping[int, SlurmJob]):
+    """The jobs that Slurm shows, each read when it is first asked for. All of them are read where all are asked for,
+    which takes a second with fifty thousand jobs. `note_read` is called after each reading.
+    """
+
+    def __init__(self, slurm: SlurmReads, note_read: Callable[[], None]) -> None:
+        self._slurm = slurm
+        self._note_read = note_read
+        self._single: dict[int, SlurmJob | None] = {}
+        self._all: dict[int, SlurmJob] | None = None
+
+    def __getitem__(self, job_id: int) -> SlurmJob:
+        if self._all is not None:
+            return self._all[job_id]
+        if job_id not in self._single:
+            self._single[job_id] = self._slurm.job(job_id)
+            self._note_read()
+        found = self._single[job_id]
+        if found is None:
+            raise KeyError(job_id)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def _read(self) -> dict[int, SlurmJob]:
+        if self._all is None:
+            self._all = {job.job_id: job for job in self._slurm.jobs()}
+            self._note_read()
+        return self._all
+
+
+def read_for_effects(slurm: SlurmReads, now: float, note_read: Callable[[], None]) -> SlurmView:
+    """As `read_view`, but jobs are read as needed (`JobsAsNeeded`)."""
+    return SlurmView(
+        read_at=now,
+        nodes={node.name: node for node in slurm.nodes()},
+        jobs=JobsAsNeeded(slurm, note_read),
+        reservations={reservation.name: reservation for reservation in slurm.reservations()},
+    )
 
 
 def read_view(slurm: SlurmReads, now: float) -> SlurmView:

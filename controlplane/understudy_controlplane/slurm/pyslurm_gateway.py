@@ -140,6 +140,9 @@ class PyslurmGateway:
         found = self._read("jobs", (), list[_Job], _job)
         return self._command_line.jobs() if found is None else found
 
+    def job(self, job_id: int) -> SlurmJob | None:
+        return self._command_line.job(job_id)
+
     def reservations(self) -> list[SlurmReservation]:
         found = self._read("reservations", (), list[_Reservation], _reservation)
         return self._command_line.reservations() if found is None else found
