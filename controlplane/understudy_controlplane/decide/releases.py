@@ -66,6 +66,9 @@ def left_seats(snapshot: Snapshot) -> Iterator[Finding]:
         if int(number) in moving or name in going:
             continue
         key = keys.get(int(number), JobKey("", int(number), 0))  # Slurm may have forgotten the job
+        job = snapshot.jobs.get(key)
+        if job is not None and not one.made_for(job.slurm.user):
+            continue  # created by an administrator, for others
         words = f"reservation {name}, of {', '.join(one.nodes)}, is left over"
         evidence = Evidence({"reservation": name, "nodes": [*one.nodes]})
         yield Finding(Signal.SEATS_LEFT, "job.seats_left", "", snapshot.now, words, evidence, job=key, nodes=one.nodes)
