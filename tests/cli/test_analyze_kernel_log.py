@@ -16,6 +16,8 @@ from understudy_controlplane.cli.main import root
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=1, name=python, GPU has fallen off the bus."
 SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 30 LTSSM Fault Up (First)"
+KILLED = "Memory cgroup out of memory: Killed process 42 (python) total-vm:1kB"
+CONTAINED = "pcieport 0000:16:01.0: DPC: containment event, status:0x1f01 source:0x0000"
 AT = 1_795_286_926.0  # 2026-11-21 18:48:46 UTC
 
 
@@ -53,7 +55,7 @@ def analyzed(*lines: str, **options: Any) -> dict[str, Any]:
     ],
 )
 def test_every_format_of_a_log_is_read(prefix: str, host: str, at: float | None) -> None:
-    for words in (XID, SWITCH):
+    for words in (XID, SWITCH, KILLED, CONTAINED):
         line = parse_line(prefix + words, 2026)
         assert line is not None
         assert (line.text, line.host) == (words, host)
@@ -104,6 +106,17 @@ class TestVerdicts:
         ]
         assert (node["next"]["action"], node["next"]["row"], node["next"]["repair"]) == ("quarantine", 10, "reboot")
         assert (printed["lines"], printed["timed"]) == (6, True)
+
+    def test_lines_without_a_code_are_judged_by_their_rows(self) -> None:
+        lines = (f"[   {seconds}.000000] {words}" for seconds, words in ((10, KILLED), (20, CONTAINED), (30, XID)))
+        (node,) = analyzed(*lines)["nodes"]
+        assert [(one["rule"], one["signal"], one["time"]) for one in node["others"]] == [
+            ("kernel.rank_out_of_memory", "application_fault", "10.000000"),
+            ("kernel.pcie_contained", "health_suspected", "20.000000"),
+        ]
+        assert [one["rule"] for one in node["events"]] == ["xid.79"]
+        (alone,) = analyzed(f"[   20.000000] {CONTAINED}")["nodes"]
+        assert (alone["next"]["row"], alone["next"]["state"]) == (140, "suspect")
 
     def test_a_log_of_several_machines_is_judged_machine_by_machine(self) -> None:
         printed = analyzed(

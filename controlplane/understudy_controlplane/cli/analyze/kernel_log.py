@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -27,14 +28,16 @@ from rich.table import Table
 from understudy_agent.wire import TEXT_CHARACTERS_MAX, KernelEvent
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
-from understudy_controlplane.detect.node_log import NodeLog
+from understudy_controlplane.detect.kernel_log import kernel_log
+from understudy_controlplane.detect.node_log import NodeLog, kernel_row_name
 from understudy_controlplane.detect.xid import Judged, burst_shown, judge_logs
 from understudy_controlplane.fleet.decision import Action, Decision
 from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.finding import HardwareDetail
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail
 from understudy_controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.xid_policy import default_policy
 
 LINE_BYTES_MAX = 65_536
 """A longer line is read in pieces of this size."""
@@ -51,6 +54,9 @@ NOT_SETTLED_SECONDS = 86_400.0
 """The log is judged as if a day had passed since its end, so that nothing is pending."""
 
 _WORDS = re.compile(r"(?:NVRM: |nvidia-nvswitch\d{1,6}: SXid )")
+PREFIX_CHARACTERS_MAX = 300
+"""Time, host and tags before a message, and its first words."""
+
 _KMSG = re.compile(r"\d{1,6},\d{1,18},(?P<microseconds>\d{1,16}),[^;]*;")
 _HOST = re.compile(r"(?:^|\s)(?P<host>[\w.-]{1,255})\s+kernel:\s")
 _MONOTONIC = re.compile(r"\[\s*(?P<seconds>\d{1,10}\.\d{3,9})\]")
@@ -105,6 +111,7 @@ class Analysis:
     reading: Reading
     judged: dict[str, list[Judged]]
     decisions: dict[str, list[Decision]]
+    others: dict[str, list[Finding]]  # of lines without a code
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -131,16 +138,32 @@ def parse_line(line: str, year: int) -> Line | None:
     found = _from_json(line) if line.startswith("{") else None
     if found is not None:
         return found
-    words = _WORDS.search(line)
-    if words is None:
+    begin = _begin(line)
+    if begin is None:
         return None
-    prefix, text = line[: words.start()], line[words.start() :]
+    prefix, text = line[:begin], line[begin:]
     record = _KMSG.match(prefix)
     if record is not None:
         seconds = int(record["microseconds"]) / 1e6
         return Line(text, "", seconds, f"{seconds:.6f}")
     at, shown = _time(prefix, year)
     return Line(text, _host(prefix), at, shown)
+
+
+def _begin(line: str) -> int | None:
+    """Where the message begins: one of the driver, or one that a row of the policy has."""
+    words = _WORDS.search(line)
+    if words is not None:
+        return words.start()
+    begins = (found.end() for found in _other_words().finditer(line[:PREFIX_CHARACTERS_MAX]))
+    return next((at for at in begins if kernel_row_name(line[at:])), None)
+
+
+@cache
+def _other_words() -> re.Pattern[str]:
+    """Before a message without a code: its first words follow."""
+    first = "|".join(re.escape(row.prefix) for row in default_policy().kernel.values())
+    return re.compile(rf"(?:^|kernel:\s+|\]\s+|[+-]\d\d:?\d\d\s+|;)(?={first})")
 
 
 def _from_json(line: str) -> Line | None:
@@ -153,7 +176,7 @@ def _from_json(line: str) -> Line | None:
         host = str(entry.get("_HOSTNAME", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, OSError):
         return None  # OSError: a year that this machine cannot represent
-    if not _WORDS.match(text):
+    if not _WORDS.match(text) and not kernel_row_name(text):
         return None
     return Line(text, host, at, shown)
 
@@ -230,6 +253,7 @@ def analyze(reading: Reading, config: Config, driver: str = "") -> Analysis:
     snapshot = _snapshot(nodes, reading.ended_at + NOT_SETTLED_SECONDS)
     # Each boot by itself: messages of an earlier boot are judged as they were then.
     judged: dict[str, list[Judged]] = {host: [] for host in nodes}
+    others: dict[str, list[Finding]] = {host: [] for host in nodes}
     for boot in sorted({event.event.boot_id for node in nodes.values() for event in node.history}, key=_boot_number):
         then = {
             host: replace(node, boot_id=boot, events=tuple(one for one in node.history if one.event.boot_id == boot))
@@ -237,16 +261,21 @@ def analyze(reading: Reading, config: Config, driver: str = "") -> Analysis:
         }
         for host, found in judge_logs(replace(snapshot, nodes=then), config.xid).items():
             judged[host] += found
+        for finding in kernel_log(replace(snapshot, nodes=then, now=reading.ended_at), config.xid):
+            others[finding.node].append(finding)
     decisions = {
-        host: [one for one in _decide(snapshot, node, judged[host], config) if one.subject == host]
+        host: [one for one in _decide(snapshot, node, judged[host], others[host], config) if one.subject == host]
         for host, node in nodes.items()
     }
-    return Analysis(reading, judged, decisions)
+    return Analysis(reading, judged, decisions, others)
 
 
-def _decide(snapshot: Snapshot, node: NodeView, judged: Sequence[Judged], config: Config) -> list[Decision]:
+def _decide(
+    snapshot: Snapshot, node: NodeView, judged: Sequence[Judged], others: Sequence[Finding], config: Config
+) -> list[Decision]:
     """Decisions from the findings of its last boot, as if it were the only node."""
     findings = [one.finding for one in judged if one.reading.stored.event.boot_id == node.boot_id]
+    findings += [one for one in others if isinstance(one.detail, HardwareDetail) and one.detail.boot_id == node.boot_id]
     return decide(replace(snapshot, nodes={node.name: node}), findings, config)
 
 
@@ -287,6 +316,7 @@ def as_record(analysis: Analysis) -> Json:
                 "lines": analysis.reading.lines[host],
                 "events": [_event_record(analysis.reading, host, one) for one in analysis.judged[host]],
                 "bursts": _burst_records(analysis.judged[host]),
+                "others": [_other_record(analysis.reading, one) for one in analysis.others[host]],
                 "next": _next_record(analysis.decisions[host]),
             }
             for host in analysis.reading.logs
@@ -303,6 +333,17 @@ def _event_record(reading: Reading, host: str, one: Judged) -> dict[str, Json]:
         "signal": one.finding.signal.value,
         "summary": one.finding.summary,
         **one.finding.evidence.shown(),
+    }
+
+
+def _other_record(reading: Reading, one: Finding) -> dict[str, Json]:
+    return {
+        "time": reading.shown.get((one.node, one.at), ""),
+        "at": one.at if reading.timed else None,
+        "rule": one.rule,
+        "signal": one.signal.value,
+        "summary": one.summary,
+        **one.evidence.shown(),
     }
 
 
@@ -352,6 +393,7 @@ COLOURS = {
 def draw(analysis: Analysis, console: Console) -> None:
     reading = analysis.reading
     found = sum(one.reading.stored.count for judged in analysis.judged.values() for one in judged)
+    found += sum(len(others) for others in analysis.others.values())
     console.print(
         f"{reading.lines_total} lines, {found} events of GPUs or switches on {len(reading.logs)} "
         f"{'node' if len(reading.logs) == 1 else 'nodes'}"
@@ -362,6 +404,9 @@ def draw(analysis: Analysis, console: Console) -> None:
         console.print(f"\n[bold]{escape(host)}[/]")
         for number, group in enumerate(_bursts(judged), 1):
             _draw_burst(reading, host, number, group, console)
+        for one in analysis.others[host]:
+            colour, when = COLOURS.get(one.signal.value, "dim"), reading.shown.get((host, one.at), "")
+            console.print(f"{escape(when)} [{colour}]{one.signal.value}[/] {one.rule}: {escape(one.summary)}")
         _draw_next(analysis.decisions[host], console)
 
 
