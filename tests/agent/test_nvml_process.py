@@ -146,3 +146,10 @@ def test_what_was_read_before_a_gpu_was_lost_goes_with_the_report(driver: Driver
     with pytest.raises(pynvml.NVMLError):
         driver.read(2.0)
     assert driver.reader.last_known() == {"uuid": "GPU-0", "power_watts": 5}
+
+
+@pytest.mark.parametrize("result", [pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED])
+def test_a_gpu_that_cannot_be_named_is_no_gpu_that_is_well(driver: Driver, result: int) -> None:
+    driver.fails["uuid"] = result
+    with pytest.raises(pynvml.NVMLError):
+        driver.read(0.0)

@@ -119,7 +119,7 @@ class GpuReader:
             fields = reading.read(handle)
         except pynvml.NVMLError as error:
             self._forget(reading)
-            if error.value not in UNSUPPORTED:
+            if error.value not in UNSUPPORTED or reading.name == "uuid":  # every GPU has one
                 self._errors[reading.name] = f"not all of it can be read: {reading.name}: {_error_text(error)}"
                 raise
             self._unsupported.add(reading.name)
