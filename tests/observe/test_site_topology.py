@@ -11,6 +11,7 @@ from understudy_controlplane.observe.site_topology import TopologyFileError, par
 from understudy_controlplane.observe.topology_reader import TOPOLOGY_AGE_MAX_SECONDS, TopologyReader
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
+NODES = ("n1", "n2", "n3", "n4")
 SITE = """
 [rack]
 r1 = "n[1-2]"
@@ -54,12 +55,12 @@ def test_slurm_and_the_file_are_one_topology_and_a_broken_file_leaves_the_one_be
     file = tmp_path / "topology.toml"
     file.write_text(SITE)
     reader, config = TopologyReader(VirtualSlurm(["n1", "n2", "n3", "n4"])), b.config(topology={"file": str(file)})
-    topology = reader.read(config, 0.0, "")
+    topology = reader.read(config, NODES, 0.0, "")
     assert topology.by_label["pod east"].nodes == ("n1", "n2")
     assert topology.names_of("n4", topology.by_label["rack r2"].kind) == ["r2"]
     file.write_text("rack = ")
-    assert reader.read(config, 1.0, "") is topology, "not read again yet"
-    later = reader.read(config, TOPOLOGY_AGE_MAX_SECONDS + 1, "")
+    assert reader.read(config, NODES, 1.0, "") is topology, "not read again yet"
+    later = reader.read(config, NODES, TOPOLOGY_AGE_MAX_SECONDS + 1, "")
     assert later.domains == topology.domains
     (problem,) = later.unread
     assert problem.endswith("what was read before is used")
@@ -67,5 +68,18 @@ def test_slurm_and_the_file_are_one_topology_and_a_broken_file_leaves_the_one_be
 
 def test_a_reloaded_configuration_counts_at_once() -> None:
     reader = TopologyReader(VirtualSlurm(["n1", "n2"]))
-    assert "rack r1" not in reader.read(b.config(), 0.0, "").by_label
-    assert "rack r1" in reader.read(b.config(guards={"domains": {"rack r1": ["n1"]}}), 1.0, "").by_label
+    assert "rack r1" not in reader.read(b.config(), NODES, 0.0, "").by_label
+    assert "rack r1" in reader.read(b.config(guards={"domains": {"rack r1": ["n1"]}}), NODES, 1.0, "").by_label
+
+
+def test_a_fabric_that_cannot_be_read_is_named_and_leaves_the_rest(tmp_path: Path) -> None:
+    fabric = tmp_path / "fabric.txt"
+    reader, config = TopologyReader(VirtualSlurm(["n1", "n2"])), b.config(topology={"infiniband": str(fabric)})
+    topology = reader.read(config, NODES, 0.0, "")
+    assert "switch rack1" in topology.by_label
+    assert "fabric.txt: cannot be read" in topology.unread[0]
+    fabric.write_text(
+        'Switch\t36 "S-a"\t# "leaf9" base port 0 lid 3 lmc 0\n[1]\t"H-b"[1](c) \t# "n1 mlx5_0" lid 4 4xHDR\n'
+    )
+    later = reader.read(config, NODES, TOPOLOGY_AGE_MAX_SECONDS, "")
+    assert (later.by_label["switch leaf9"].nodes, later.unread) == (("n1",), ())

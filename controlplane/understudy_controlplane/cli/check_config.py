@@ -68,6 +68,7 @@ def tried(config: Config, choose: Callable[[SlurmPolicy], Choice]) -> Iterator[C
         "server.munge_socket": lambda: _munge(config.server.munge_socket),
         "slurm": lambda: _slurm(config, choose),
         "topology.file": lambda: _topology(config.topology.file),
+        "topology.infiniband": lambda: _fabric(config.topology.infiniband),
         "repair.webhook": lambda: _webhook(config.repair.webhook),
     }
     for name, attempt in tries.items():
@@ -191,6 +192,20 @@ def _topology(path: Path | None) -> str:
         raise Wrong(str(error)) from error
     nodes = {name for one in domains for name in one.nodes}
     return f"{path}: {len(domains)} domains of {len(nodes)} nodes; `understudy topology check` holds it against Slurm"
+
+
+def _fabric(path: Path | None) -> str:
+    from understudy_controlplane.observe.fabric_map import FabricMapError
+    from understudy_controlplane.observe.site_topology import TopologyFileError
+    from understudy_controlplane.observe.topology_reader import fabric_domains
+
+    if path is None:
+        return ""
+    try:
+        fabric_domains(path, ())
+    except (TopologyFileError, FabricMapError) as error:
+        raise Wrong(str(error)) from error
+    return f"{path} names switches; `understudy topology check` holds it against Slurm"
 
 
 def _webhook(url: str) -> str:

@@ -125,6 +125,11 @@ class Topology(Section):
         description="File (TOML) with what Slurm does not know of racks, rows, cooling, power, rails and NVLink blocks "
         "([topology](topology.md)). It is read again every five minutes.",
     )
+    infiniband: Path | None = Field(
+        None,
+        description="File with the output of `ibnetdiscover` or `iblinkinfo`, as a timer writes it: leaf switches, "
+        "rails, pods and spines of an InfiniBand fabric. Read like `file`.",
+    )
 
 
 class NoSpare(StrEnum):

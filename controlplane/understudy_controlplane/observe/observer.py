@@ -140,7 +140,7 @@ class Observer:
         past = self._recoveries
         past.refresh(attempts_since)
         pauses = stores.repairs.job_pauses(now)
-        topology = self._topology.read(config, now, self.reading.error)
+        topology = self._topology.read(config, nodes, now, self.reading.error)
         pause, breaker = stores.fleet.pause(now), stores.repairs.breaker()
         tables = {
             job.key: table

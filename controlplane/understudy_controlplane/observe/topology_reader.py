@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import structlog
@@ -15,6 +16,7 @@ from understudy_controlplane.fleet.topology import (
     settings_domains,
     slurm_domains,
 )
+from understudy_controlplane.observe.fabric_map import FabricMapError, parse_fabric_map
 from understudy_controlplane.observe.site_topology import TopologyFileError, parse_site_topology
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmReads
 
@@ -35,18 +37,15 @@ class TopologyReader:
         self._topology = NO_TOPOLOGY
         self._read_at: float | None = None
 
-    def read(self, config: Config, now: float, slurm_error: str) -> Topology:
-        """The same value until it is read again. Not read while Slurm cannot be read."""
+    def read(self, config: Config, nodes: Collection[str], now: float, slurm_error: str) -> Topology:
+        """The same value until it is read again. Not read while Slurm cannot be read. `nodes`: those that it has."""
         young = self._read_at is not None and 0 <= now - self._read_at < TOPOLOGY_AGE_MAX_SECONDS
         if slurm_error or (young and config is self._config):
             return self._topology
         self._config, self._read_at = config, now
         self._read_slurm()
-        if config.topology.file is None:
-            self._known.pop("file", None)
-            self._unread.pop("file", None)
-        else:
-            self._read_file(config.topology.file)
+        self._read_file("file", config.topology.file, site_domains)
+        self._read_file("infiniband", config.topology.infiniband, lambda path: fabric_domains(path, nodes))
         known = (one for domains in self._known.values() for one in domains)
         domains = [*settings_domains(config.guards.domains), *known]
         topology = merged(domains, self._unread.values())
@@ -62,13 +61,15 @@ class TopologyReader:
         else:
             self._unread.pop("slurm", None)
 
-    def _read_file(self, path: Path) -> None:
+    def _read_file(self, source: str, path: Path | None, read: Callable[[Path], list[Domain]]) -> None:
+        self._unread.pop(source, None)
+        if path is None:
+            self._known.pop(source, None)
+            return
         try:
-            self._known["file"] = site_domains(path)
-        except TopologyFileError as error:
-            self._failed("file", str(error))
-        else:
-            self._unread.pop("file", None)
+            self._known[source] = read(path)
+        except (TopologyFileError, FabricMapError) as error:
+            self._failed(source, str(error))
 
     def _failed(self, source: str, why: str) -> None:
         self._unread[source] = f"{why}; what was read before is used"
@@ -77,8 +78,16 @@ class TopologyReader:
 
 def site_domains(path: Path) -> list[Domain]:
     """Raises TopologyFileError."""
+    return parse_site_topology(_text(path), str(path))
+
+
+def fabric_domains(path: Path, nodes: Collection[str]) -> list[Domain]:
+    """Raises FabricMapError, or TopologyFileError where the file cannot be read."""
+    return parse_fabric_map(_text(path), str(path), nodes)
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TopologyFileError(f"{path}: cannot be read: {error}; set topology.file to a readable file") from error
-    return parse_site_topology(text, str(path))
+        raise TopologyFileError(f"{path}: cannot be read: {error}; name a file that this user may read") from error
