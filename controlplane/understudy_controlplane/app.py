@@ -47,7 +47,7 @@ from understudy_controlplane.api.status import health_router, status_router
 from understudy_controlplane.api.topology import topology_router
 from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
 from understudy_controlplane.api.user_tokens import UserTokenDependencies, user_tokens_router
-from understudy_controlplane.audit_writer import AuditWriter
+from understudy_controlplane.audit_writer import AuditSyslog, AuditWriter, send_to_syslog
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config
 from understudy_controlplane.config.current import ConfigFile, CurrentConfig
@@ -220,9 +220,10 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     pruner = Pruner(RetentionStore(engine), lambda: current.config.retention, clock)
     notes = NodeTokenNotes()
     audit = AuditWriter(AuditStore(engine), notes, clock)
+    to_syslog = [AuditSyslog(engine, send_to_syslog, clock)] if config.server.audit_to_syslog else []
     app = FastAPI(
         title="Understudy",
-        lifespan=_lifespan((loop, pruner, audit), engine, reads, admission, outside.stopping),
+        lifespan=_lifespan((loop, pruner, audit, *to_syslog), engine, reads, admission, outside.stopping),
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -362,7 +363,7 @@ def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live) 
 
 
 def _lifespan(
-    parts: Sequence[Loop | Pruner | AuditWriter],
+    parts: Sequence[Loop | Pruner | AuditWriter | AuditSyslog],
     engine: Engine,
     reads: ReadDependencies,
     admission: Admission,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from tests import builders as b
 from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
-from understudy_controlplane.cli.audit import exported
+from understudy_controlplane.audit_writer import AuditSyslog
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.change import Change
@@ -26,7 +27,7 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.recovery import QuarantinePlan, StepName
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.audit import entries
+from understudy_controlplane.store.audit import entries, followed
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
@@ -127,7 +128,7 @@ def test_an_export_goes_on_with_each_new_entry_also_after_the_database_was_away(
     def fail(*_: object) -> None:
         raise OperationalError("SELECT", {}, Exception("away"))
 
-    def wait() -> None:
+    def wait() -> bool:
         match next(waits):
             case 0:
                 event.listen(plane.engine, "before_cursor_execute", fail)
@@ -136,13 +137,41 @@ def test_an_export_goes_on_with_each_new_entry_also_after_the_database_was_away(
                 add(plane, 49, "committed late")
                 add(plane, 51, "new")
             case 3:
-                raise KeyboardInterrupt
+                return False
+        return True
 
-    found: list[Any] = []
-    with pytest.raises(KeyboardInterrupt):
-        found.extend(one["action"] for one in exported(plane.engine, 0.0, wait))
-    assert found == ["first", "committed late", "new"]
-    assert [one["id"] for one in exported(plane.engine, 0.0, None)] == [49, 50, 51]
+    assert [one["action"] for one in followed(plane.engine, 0.0, wait)] == ["first", "committed late", "new"]
+    assert [one["id"] for one in followed(plane.engine, 0.0, lambda: False)] == [49, 50, 51]
+
+
+def test_the_audit_is_sent_to_syslog_as_lines_of_json_also_where_the_database_was_away(plane: ControlPlane) -> None:
+    sent: list[str] = []
+    logged = threading.Event()
+
+    class Now:
+        def now(self) -> float:
+            return b.NOW + 3600
+
+        def monotonic(self) -> float:
+            return 0.0
+
+    def fail(*_: object) -> None:
+        event.remove(plane.engine, "before_cursor_execute", fail)
+        raise OperationalError("SELECT", {}, Exception("away"))
+
+    def send(line: str) -> None:
+        sent.append(line)
+        logged.set()
+
+    add(plane, 1, "first")
+    event.listen(plane.engine, "before_cursor_execute", fail)
+    sender = AuditSyslog(plane.engine, send, Now(), every_seconds=0.01)
+    thread = threading.Thread(target=sender.run)
+    thread.start()
+    assert logged.wait(30)
+    sender.stop()
+    thread.join(30)
+    assert [json.loads(line)["action"] for line in sent] == ["first"]
 
 
 def test_changes_of_tokens_are_exported_as_lines_of_json(tmp_path: Path, database: str) -> None:

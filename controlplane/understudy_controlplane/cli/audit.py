@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -13,14 +11,8 @@ import msgspec
 from understudy_controlplane.cli.database import opened
 from understudy_controlplane.cli.durations import PAST
 from understudy_controlplane.cli.options import config_option
-from understudy_controlplane.cli.output import note
-
-if TYPE_CHECKING:
-    from understudy_controlplane.store.database import Engine
 
 FOLLOW_SECONDS = 2.0
-OVERLAP = 100
-"""Entries that are looked for again: on PostgreSQL one with a lower id may be committed later."""
 
 
 @click.group()
@@ -34,29 +26,13 @@ def audit() -> None:
 @config_option
 def export(since: float, follow: bool, config: Path) -> None:
     """Print each entry as a line of JSON, oldest first."""
+    from understudy_controlplane.store.audit import followed
+
     with opened(config) as engine:
-        for entry in exported(engine, since, (lambda: time.sleep(FOLLOW_SECONDS)) if follow else None):
+        for entry in followed(engine, since, lambda: follow and _wait()):
             click.echo(msgspec.json.encode(entry))
 
 
-def exported(engine: Engine, since: float, wait: Callable[[], None] | None) -> Iterator[dict[str, Any]]:
-    """With `wait` without end. Raises StoreError only before the first entry: later the database may be away."""
-    from understudy_controlplane.store.audit import entries
-    from understudy_controlplane.store.database import StoreError
-
-    printed: set[int] = set()
-    while True:
-        last = max(printed, default=0)
-        printed = {number for number in printed if number > last - OVERLAP}
-        try:
-            for entry in entries(engine, since, last - OVERLAP):
-                if entry["id"] not in printed:
-                    printed.add(entry["id"])
-                    yield entry
-        except StoreError as error:
-            if not last:
-                raise
-            note(f"the database does not answer: {type(error).__name__}; it is asked again")
-        if wait is None:
-            return
-        wait()
+def _wait() -> bool:
+    time.sleep(FOLLOW_SECONDS)
+    return True

@@ -34,6 +34,11 @@ class Server(Section):
         False, description="Every client that reaches the port may read `/v1` and `/metrics` without a token."
     )
     open_metrics: bool = Field(False, description="The same for `/metrics` alone.")
+    audit_to_syslog: bool = Field(
+        False,
+        description="Each entry of the audit also goes to syslog, or the journal, as a line of JSON "
+        "(`understudy-audit`, facility authpriv). After a restart those of the last hour come again.",
+    )
     munge_socket: Path | None = Field(
         None, description="Socket of munged, which proves which node an agent runs on. Without it MUNGE's own default."
     )
