@@ -77,6 +77,6 @@ class AuditSyslog:
 
 
 def send_to_syslog(line: str) -> None:
-    """And to the journal, which listens in the same place. A line that no service takes is lost: the database has it."""
+    """And to the journal, which listens there as well. A line that no service takes is lost: the database has it."""
     syslog.openlog("understudy-audit", facility=syslog.LOG_AUTHPRIV)
     syslog.syslog(line)
