@@ -43,6 +43,7 @@ def gpus_of_gres(gres: str) -> int:
     return sum(int(match["count"]) for match in found)
 
 
+@lru_cache(maxsize=1024)
 def has_gpus(gres: str) -> bool:
     """Whether Slurm has GPUs, or instances of GPUs, for the node."""
     return _GPUS.search(gres) is not None
