@@ -201,6 +201,21 @@ class TestAdministration:
         record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW - 100)
         assert signals(b.snapshot(b.node("n3", record=record))) == {("n3", Signal.DRAIN_LIFTED)}
 
+    @pytest.mark.parametrize(
+        ("reason", "set_at", "signal"),
+        [
+            ("understudy: xid.79: lost", b.NOW - 100, Signal.RETURN_REFUSED),
+            ("understudy: xid.79: lost", b.NOW - 10, Signal.DRAINED_BY_OTHERS),
+            ("NHC: disk full", b.NOW - 100, Signal.DRAINED_BY_OTHERS),
+        ],
+    )
+    def test_a_drain_that_slurm_refused_to_lift_is_understudys_until_a_person_sets_another(
+        self, reason: str, set_at: float, signal: Signal
+    ) -> None:
+        drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason=reason, user="root"), reason_at=int(set_at))
+        snapshot = b.snapshot(b.node("n3", slurm=drained), returns_failed={"n3": b.NOW - 60})
+        assert signals(snapshot) == {("n3", signal)}
+
     def test_a_foreign_drain_with_an_old_reason_of_understudy_is_foreign(self) -> None:
         """Some versions of Slurm keep a reason when a node is resumed, and when it is drained again."""
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")

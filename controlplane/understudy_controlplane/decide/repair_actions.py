@@ -122,7 +122,7 @@ def _plan(  # noqa: PLR0911 - a list: a return for each action
         case Action.RESTORE_WEIGHT:
             return plans.restore_weight_plan(node)
         case Action.RETURN:
-            on_probation = row.to is NodeState.PROBATION
+            on_probation = (row.to or node.state) is NodeState.PROBATION
             return plans.return_plan(snapshot, node, config, under_way, on_probation=on_probation)
         case Action.LET_GO:
             held = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations

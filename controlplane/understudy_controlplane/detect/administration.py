@@ -43,12 +43,24 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
     for node in snapshot.nodes.values():
         if node.name in returning or snapshot.slurm_read_at <= node.record.since:
             continue  # this reading is older than the last change of the record
+        if _is_still_drained(node, snapshot):
+            words = f"Slurm has not resumed it: {node.slurm.reason if node.slurm else ''}"
+            yield Finding(Signal.RETURN_REFUSED, "administration.return_refused", node.name, snapshot.now, words)
+            continue
         if refusal_behind(snapshot, node) is None:  # otherwise Understudy owns the drain, whatever its reason in Slurm
             kept = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations
             reservation_deleted = (
                 node.state in IN_REPAIR and not kept and _was_kept(snapshot.recovery_on(node.name), snapshot)
             )
             yield from _judge(node, snapshot.slurm_read_at, snapshot.slurmctld_started_at, kept, reservation_deleted)
+
+
+def _is_still_drained(node: NodeView, snapshot: Snapshot) -> bool:
+    """By the control plane, as before its return to service, which failed."""
+    slurm, returned_at = node.slurm, snapshot.returns_failed.get(node.name)
+    if slurm is None or returned_at is None or node.state in OUT_OF_SERVICE or node.state is NodeState.FOREIGN_DRAIN:
+        return False
+    return slurm.draining and slurm.reason.startswith(REASON_PREFIX) and slurm.reason_at <= returned_at
 
 
 def _judge(

@@ -76,6 +76,8 @@ class Snapshot:
     was started.
     """
     attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
+    returns_failed: Mapping[str, float] = field(default_factory=dict)
+    """Nodes whose newest return to service has failed → when it was decided, within the last week."""
     quarantined_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # node → when, within the last week
     incidents: Mapping[Subject, OpenIncident] = field(default_factory=dict)  # the open ones
     requests: Mapping[str, Request] = field(default_factory=dict)  # node → an operator's that is not answered yet

@@ -17,6 +17,7 @@ from understudy_controlplane.fleet.recovery import (
     ReleaseJobPlan,
     RepairAttempt,
     RepairPlan,
+    ReturnPlan,
     Rung,
     StepName,
     ValidationPlan,
@@ -105,6 +106,11 @@ class RecoveryHistory:
         plans = (one.plan for one in self._since(since))
         moves = (plan for plan in plans if isinstance(plan, PoolSwapPlan | AllocationSwapPlan))
         return tuple((plan.job, plan.last_step) for plan in moves if plan.hang)
+
+    def returns_failed_since(self, since: float) -> dict[str, float]:
+        """Nodes whose newest return to service has failed, and when that was decided."""
+        newest = {one.plan.nodes[0]: one for one in self._since(since) if isinstance(one.plan, ReturnPlan)}
+        return {name: one.decided_at for name, one in newest.items() if one.status is RecoveryStatus.FAILED}
 
     def limits_since(self, since: float) -> dict[tuple[JobKey, int], int]:
         """Job and restart count → its time limit at the first fault that was dealt with within its allocation."""
