@@ -14,6 +14,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.incident import DOMAIN_SILENT
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import SubjectKind
+from understudy_controlplane.fleet.topology import REDUNDANT
 
 WITHIN_SECONDS = 60.0
 """Nodes of a domain that fail together fall silent within this of the first."""
@@ -64,28 +65,35 @@ def _clusters(fallen: Mapping[str, float]) -> Iterator[dict[str, float]]:
 
 
 def _new(snapshot: Snapshot, together: Mapping[str, float], watched: Set[str]) -> Iterator[SilentDomain]:
-    """The domain with the most of these nodes, then that with the most of the others, as long as one has enough. Of
-    domains with the same nodes, such as a rack and its leaf switch, the first by name.
+    """The domain with the most of these nodes, then that with the most of the others, while one has enough. Of domains
+    with the same nodes, such as a rack and its leaf switch, the first by name.
     """
-    left = set(together)
-    members = {
-        label: nodes
-        for label, names in snapshot.topology.failing_together.items()
-        if len(nodes := watched & set(names)) < len(watched)
+    if len(together) < NODES_MIN:
+        return
+    silent: dict[str, set[str]] = {}
+    for name in together:
+        for label in _domains_of(snapshot, name):
+            silent.setdefault(label, set()).add(name)
+    sizes = {
+        label: sum(name in watched for name in snapshot.topology.failing_together[label])
+        for label, nodes in silent.items()
+        if len(nodes) >= NODES_MIN
     }
-    while len(left) >= NODES_MIN:
-        silent = {label: nodes & left for label, nodes in members.items()}
-        enough = [
-            label
-            for label, nodes in silent.items()
-            if len(nodes) >= NODES_MIN and len(nodes & left) >= SHARE_MIN * len(members[label])
-        ]
-        if not enough:
-            return
-        label = min(enough, key=lambda one: (-len(silent[one]), len(members[one]), one))
-        first_first = sorted(silent[label], key=lambda name: (together[name], name))
-        yield SilentDomain(label, together[first_first[0]], tuple(first_first))
-        left -= silent[label]
+    while enough := [
+        label
+        for label, size in sizes.items()
+        if len(silent[label]) >= max(NODES_MIN, SHARE_MIN * size) and size < len(watched)
+    ]:
+        found = min(enough, key=lambda one: (-len(silent[one]), sizes[one], one))
+        first_first = sorted(silent[found], key=lambda name: (together[name], name))
+        yield SilentDomain(found, together[first_first[0]], tuple(first_first))
+        for name in first_first:
+            for label in _domains_of(snapshot, name):
+                silent[label].discard(name)
+
+
+def _domains_of(snapshot: Snapshot, node: str) -> list[str]:
+    return [one.label for one in snapshot.topology.of_node.get(node, ()) if one.kind not in REDUNDANT]
 
 
 def domain_silences(found: list[SilentDomain]) -> Iterator[Finding]:
