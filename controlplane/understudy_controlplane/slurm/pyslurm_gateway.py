@@ -141,7 +141,10 @@ class PyslurmGateway:
         return self._command_line.jobs() if found is None else found
 
     def job(self, job_id: int) -> SlurmJob | None:
-        return self._command_line.job(job_id)
+        found = self._read("job", (int(job_id),), list[_Job], _job)
+        if found is None or (found and found[0].job_id != job_id):
+            return self._command_line.job(job_id)
+        return found[0] if found else None
 
     def reservations(self) -> list[SlurmReservation]:
         found = self._read("reservations", (), list[_Reservation], _reservation)

@@ -102,6 +102,15 @@ class Calls:
     def jobs(self) -> list[dict[str, Any]]:
         return [self._job(job) for job in self._pyslurm.Jobs.load().values()]
 
+    def job(self, job_id: int) -> list[dict[str, Any]]:
+        """Of this id, or by the id of an array one of its tasks; none where Slurm knows no such job."""
+        try:
+            return [self._job(self._pyslurm.Job.load(job_id))]
+        except self._pyslurm.RPCError as error:
+            if "Invalid job id" not in str(error):
+                raise
+            return []
+
     def reservations(self) -> list[dict[str, Any]]:
         return [
             {
