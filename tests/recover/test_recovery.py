@@ -406,6 +406,19 @@ def test_a_drain_that_stood_through_a_restart_is_a_persons_to_lift(rehearsal: Re
     assert rehearsal.line.effects["drain_node n3"] == 1
 
 
+def test_a_person_may_lift_a_drain_that_was_made_just_after_a_restart(rehearsal: Rehearsal) -> None:
+    """That restart cannot have lost it: Slurm has shown it since."""
+    rehearsal.fake.crash(rehearsal.fake.saved_state())
+    rehearsal.run(0.6)
+    rehearsal.fail("n5")
+    rehearsal.run_until(lambda: rehearsal.line.effects["drain_node n5"])
+    rehearsal.run(1.5)
+    rehearsal.fake.resume_node("n5")
+    rehearsal.run(5)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    assert rehearsal.line.effects["drain_node n5"] == 1
+
+
 def test_checkpoints_are_found_again_after_a_crash_that_forgot_a_requeue(rehearsal: Rehearsal) -> None:
     def key() -> JobKey:
         return rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang].key

@@ -100,7 +100,7 @@ def _judge(
         and not slurm.down
         and (node.state is NodeState.FOREIGN_DRAIN or _was_drained(node, read_at) or reservation_deleted)
         and not (in_repair and kept)
-        and not record.drain_may_be_forgotten(slurmctld_started_at)
+        and not node.drain_may_be_forgotten(slurmctld_started_at)
     ):
         yield Finding(
             Signal.DRAIN_LIFTED,
@@ -141,9 +141,7 @@ def undrained(snapshot: Snapshot) -> Iterator[Finding]:
         if never and node.name not in under_way:
             words = f"{node.state.value}, but Slurm has not drained it"
         elif (
-            node.record.drain_may_be_forgotten(snapshot.slurmctld_started_at)
-            and not slurm.down
-            and node.name not in draining
+            node.drain_may_be_forgotten(snapshot.slurmctld_started_at) and not slurm.down and node.name not in draining
         ):
             words = "slurmctld lost the drain in a crash"
         else:

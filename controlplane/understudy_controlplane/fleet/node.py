@@ -228,6 +228,11 @@ class NodeView:
     clock_ahead_seconds: float = 0.0  # of the control plane's clock; the report's travel time makes it less
     gpus_readable: GpusReadable | None = None  # None: not known, or its agent reads no GPUs
     problems: tuple[str, ...] = ()  # what its agent could not read, as text
+    drained_under: float | None = None  # when the slurmctld was started that last showed it draining to this process
+
+    def drain_may_be_forgotten(self, slurmctld_started_at: float | None) -> bool:
+        """A slurmctld that has shown a drain since its start has not lost it by that start."""
+        return self.drained_under != slurmctld_started_at and self.record.drain_may_be_forgotten(slurmctld_started_at)
 
     @property
     def name(self) -> str:

@@ -68,6 +68,8 @@ class Observer:
         self._progressed: dict[tuple[JobKey, int], bool] = {}
         """Job and restart count, while no rank of it has reported → whether the job finished a step before."""
         self._clock_sets = ClockSets()
+        self._drained_under: dict[str, float] = {}
+        """Node → when the slurmctld was started that last showed it draining."""
         self.begin()
 
     def clock_was_set(self, by_seconds: float) -> None:
@@ -105,6 +107,7 @@ class Observer:
         if new_view is not None:
             self._view = new_view
             self._show_jobs(new_view)
+            self._note_drains(new_view)
         with self._sources.stores.one_view():
             return self._look()
 
@@ -114,6 +117,11 @@ class Observer:
         shown = self._sources.directory.jobs_in(view, config.cluster, config.jobs.opt_in_word)
         self._shown = {job.key: job for job in shown}
         self._running = [job for job in shown if job.running]
+
+    def _note_drains(self, view: SlurmView) -> None:
+        started_at = self._slurm.slurmctld_started_at
+        if started_at is not None:
+            self._drained_under |= {name: started_at for name, node in view.nodes.items() if node.draining}
 
     def _look(self) -> Observation:
         sources, view = self._sources, self._view
@@ -277,6 +285,7 @@ class Observer:
         return NodeView(
             record=record,
             slurm=self._view.nodes.get(record.name) if self._view else None,
+            drained_under=self._drained_under.get(record.name),
             heard_at=heard.at if heard else None,
             boot_id=boot_id,
             driver_version=heard.report.driver_version if heard else "",
