@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -124,7 +125,7 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    app: FastAPI
+    make_app: Callable[[], FastAPI]
     current: CurrentConfig
     loop: Loop
     telemetry: Telemetry
@@ -135,6 +136,11 @@ class ControlPlane:
     admission: Admission
     events: EventFeed
     audit: AuditWriter
+
+    @property
+    def app(self) -> FastAPI:
+        """Its routes, made when they are first asked for: a rehearsal without requests needs none."""
+        return self.make_app()
 
     def end_waits(self) -> None:
         """The control plane stops: clients that wait for news get their answers now, and ask its successor."""
@@ -221,66 +227,75 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     notes = NodeTokenNotes()
     audit = AuditWriter(AuditStore(engine), notes, clock)
     to_syslog = [AuditSyslog(engine, send_to_syslog, clock)] if config.server.audit_to_syslog else []
-    app = FastAPI(
-        title="Understudy",
-        lifespan=_lifespan((loop, pruner, audit, *to_syslog), engine, reads, admission, outside.stopping),
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-    )
-    app.add_middleware(RequestLimits, limits=config.limits, refusals=core.reports.refusals, sender_of=admission.sender)
-    app.add_exception_handler(ClientDisconnect, _client_gone)
-    app.add_exception_handler(Denied, refuse_denied)
-    app.add_exception_handler(HTTPException, _refuse_request)
-    app.add_exception_handler(Exception, _refuse_for_error)
-    app.add_exception_handler(RequestValidationError, _refuse_request)
-    app.include_router(reports_router(core.reports, admission))
-    addresses = _addresses(current, loop, clock)
-    of_nodes = NodeTokenDependencies(config.cluster, challenges, decode, addresses, tokens, admission, clock, notes)
-    app.include_router(node_tokens_router(of_nodes))
-    app.include_router(user_tokens_router(UserTokenDependencies(current, decode, challenges, users, clock)))
-    app.include_router(launchers_router(core.reports, core.launchers, admission))
-    readers = [Depends(admission.admit_reader)]
-    for router in READ_ROUTERS:
-        app.include_router(router(reads), dependencies=readers)
     events = EventFeed(EventStore(reads.engine), reads.events, clock, config.limits)
-    app.include_router(events_router(events, admission))
-    app.include_router(metrics_router(reads), dependencies=[Depends(admission.require(Permission.METRICS))])
-    app.include_router(health_router(reads))
-    app.include_router(
-        operator_router(
-            OperatorDependencies(
-                admission, stores.fleet, stores.repairs, stores.recoveries, current, clock, loop.pulse, loop.wake
-            )
-        )
-    )
-    app.include_router(
-        job_requests_router(
-            JobRequestDependencies(
-                admission,
-                stores.repairs,
-                core.reports.directory,
-                core.reports.newest_checkpoint,
-                current,
-                loop.pulse,
-                clock,
-                loop.wake,
-            )
-        )
-    )
-    app.include_router(mode_router(ModeDependencies(admission, stores.fleet, current, clock, loop.wake)))
-    app.include_router(
-        spare_requests_router(SpareDependencies(admission, stores.fleet, current, clock, loop.pulse, loop.wake))
-    )
-    of_drills = DrillDependencies(admission, stores.facts, stores.fleet, current, clock, loop.pulse, loop.wake)
-    app.include_router(drills_router(of_drills))
-    app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock)))
 
-    sessions = Sessions(known, tokens, clock, current)
-    app.include_router(sessions_router(SessionDependencies(admission, sessions, clock)))
-    add_pages(app, admission)
+    @functools.cache
+    def make_app() -> FastAPI:
+        app = FastAPI(
+            title="Understudy",
+            lifespan=_lifespan((loop, pruner, audit, *to_syslog), engine, reads, admission, outside.stopping),
+            docs_url=None,
+            redoc_url=None,
+            openapi_url=None,
+        )
+        app.add_middleware(
+            RequestLimits, limits=config.limits, refusals=core.reports.refusals, sender_of=admission.sender
+        )
+        app.add_exception_handler(ClientDisconnect, _client_gone)
+        app.add_exception_handler(Denied, refuse_denied)
+        app.add_exception_handler(HTTPException, _refuse_request)
+        app.add_exception_handler(Exception, _refuse_for_error)
+        app.add_exception_handler(RequestValidationError, _refuse_request)
+        app.include_router(reports_router(core.reports, admission))
+        addresses = _addresses(current, loop, clock)
+        of_nodes = NodeTokenDependencies(config.cluster, challenges, decode, addresses, tokens, admission, clock, notes)
+        app.include_router(node_tokens_router(of_nodes))
+        app.include_router(user_tokens_router(UserTokenDependencies(current, decode, challenges, users, clock)))
+        app.include_router(launchers_router(core.reports, core.launchers, admission))
+        readers = [Depends(admission.admit_reader)]
+        for router in READ_ROUTERS:
+            app.include_router(router(reads), dependencies=readers)
+        app.include_router(events_router(events, admission))
+        app.include_router(metrics_router(reads), dependencies=[Depends(admission.require(Permission.METRICS))])
+        app.include_router(health_router(reads))
+        app.include_router(
+            operator_router(
+                OperatorDependencies(
+                    admission, stores.fleet, stores.repairs, stores.recoveries, current, clock, loop.pulse, loop.wake
+                )
+            )
+        )
+        app.include_router(
+            job_requests_router(
+                JobRequestDependencies(
+                    admission,
+                    stores.repairs,
+                    core.reports.directory,
+                    core.reports.newest_checkpoint,
+                    current,
+                    loop.pulse,
+                    clock,
+                    loop.wake,
+                )
+            )
+        )
+        app.include_router(mode_router(ModeDependencies(admission, stores.fleet, current, clock, loop.wake)))
+        app.include_router(
+            spare_requests_router(SpareDependencies(admission, stores.fleet, current, clock, loop.pulse, loop.wake))
+        )
+        of_drills = DrillDependencies(admission, stores.facts, stores.fleet, current, clock, loop.pulse, loop.wake)
+        app.include_router(drills_router(of_drills))
+        app.include_router(
+            trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock))
+        )
+
+        sessions = Sessions(known, tokens, clock, current)
+        app.include_router(sessions_router(SessionDependencies(admission, sessions, clock)))
+        add_pages(app, admission)
+        return app
+
     return ControlPlane(
-        app, current, loop, core.telemetry, stores, core.launchers, engine, reads, admission, events, audit
+        make_app, current, loop, core.telemetry, stores, core.launchers, engine, reads, admission, events, audit
     )
 
 
