@@ -105,6 +105,7 @@ def test_no_object_keeps_a_section_of_the_configuration_before(tmp_path: Path) -
     }
     outside = Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, config_file=ConfigFile(file))
     with closing(compose(config, outside)) as plane:
+        assert plane.app.routes
         del config
         plane.loop.tick()
         assert outside.config_file is not None

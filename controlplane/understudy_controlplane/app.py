@@ -229,6 +229,8 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     to_syslog = [AuditSyslog(engine, send_to_syslog, clock)] if config.server.audit_to_syslog else []
     events = EventFeed(EventStore(reads.engine), reads.events, clock, config.limits)
 
+    cluster, limits = config.cluster, config.limits  # the routes keep no section that can be reloaded
+
     @functools.cache
     def make_app() -> FastAPI:
         app = FastAPI(
@@ -238,9 +240,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
             redoc_url=None,
             openapi_url=None,
         )
-        app.add_middleware(
-            RequestLimits, limits=config.limits, refusals=core.reports.refusals, sender_of=admission.sender
-        )
+        app.add_middleware(RequestLimits, limits=limits, refusals=core.reports.refusals, sender_of=admission.sender)
         app.add_exception_handler(ClientDisconnect, _client_gone)
         app.add_exception_handler(Denied, refuse_denied)
         app.add_exception_handler(HTTPException, _refuse_request)
@@ -248,7 +248,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         app.add_exception_handler(RequestValidationError, _refuse_request)
         app.include_router(reports_router(core.reports, admission))
         addresses = _addresses(current, loop, clock)
-        of_nodes = NodeTokenDependencies(config.cluster, challenges, decode, addresses, tokens, admission, clock, notes)
+        of_nodes = NodeTokenDependencies(cluster, challenges, decode, addresses, tokens, admission, clock, notes)
         app.include_router(node_tokens_router(of_nodes))
         app.include_router(user_tokens_router(UserTokenDependencies(current, decode, challenges, users, clock)))
         app.include_router(launchers_router(core.reports, core.launchers, admission))
