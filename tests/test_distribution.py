@@ -136,7 +136,7 @@ def test_every_package_that_the_code_imports_is_declared() -> None:
     extras = {_name(line) for extra in ("controlplane", "postgres") for line in _extra(extra)}
     # Only where the site has it: the user's PyTorch on the node, and pyslurm, which depends on the site's Slurm.
     optional = {"torch", "pyslurm"}
-    brought = {"starlette", "pydantic-core"}  # parts of fastapi and pydantic
+    brought = {"starlette", "pydantic-core", "anyio"}  # parts of fastapi and pydantic, and of starlette
     assert _imported("agents/understudy_agent") - base - optional - {"numpy"} == set()
     assert _imported("controlplane/understudy_client") - base == set()
     assert _imported("controlplane/understudy_controlplane") - base - extras - optional - brought == set()

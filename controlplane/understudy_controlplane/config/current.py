@@ -14,26 +14,11 @@ from understudy_controlplane.config import SECRET, Config, ConfigError, load_con
 
 log = structlog.get_logger()
 
-NEEDS_RESTART = (
-    "cluster",
-    "server.host",
-    "server.port",
-    "server.tls_certificate",
-    "server.tls_key",
-    "server.tls_client_ca",
-    "server.database",
-    "server.open_reads",
-    "server.open_metrics",
-    "server.munge_socket",
-    "limits",
-    "slurm.gateway",
-    "slurm.pyslurm_python",
-    "slurm.scontrol",
-    "slurm.timeout_seconds",
-    "slurm.probe_timeout_seconds",
-    "spares.reservation",
-)
-"""Settings and sections of sockets, connections, threads and names in Slurm that are made at the start."""
+NEEDS_RESTART = ("cluster", "server", "limits", "slurm", "spares.reservation")
+"""Settings and sections of sockets, connections, threads and names in Slurm, which are made at the start..."""
+
+RELOADED = ("server.node_addresses", "slurm.poll_interval_seconds")
+"""... but for these."""
 
 
 @dataclass(slots=True)
@@ -90,17 +75,16 @@ class CurrentConfig:
 def reloaded(before: Config, new: Config) -> tuple[Config, Sequence[str]]:
     """`new`, with the settings of `before` that need a restart; and the names of those that differ."""
     waiting = [key for key in changed(before, new) if needs_restart(key)]
-    for name in NEEDS_RESTART:
-        section, _, key = name.partition(".")
-        kept = getattr(before, section)
-        if key:
-            kept = getattr(new, section).model_copy(update={key: getattr(kept, key)})
-        new = new.model_copy(update={section: kept})
+    old = dict(settings(before))
+    for key in waiting:
+        name, _, inner = key.partition(".")
+        value = getattr(new, name).model_copy(update={inner: old[key]}) if inner else old[key]
+        new = new.model_copy(update={name: value})
     return new, waiting
 
 
 def needs_restart(key: str) -> bool:
-    return key in NEEDS_RESTART or key.partition(".")[0] in NEEDS_RESTART
+    return key not in RELOADED and (key in NEEDS_RESTART or key.partition(".")[0] in NEEDS_RESTART)
 
 
 def changed(before: Config, new: Config) -> list[str]:
