@@ -9,6 +9,7 @@ from http.cookies import SimpleCookie
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.requests import HTTPConnection
 
 from tests import builders as b
 from tests.new_database import new_database
@@ -246,6 +247,15 @@ def test_a_token_counts_before_the_session_of_the_same_request(plane: ControlPla
     answer = client.post("/v1/breaker/reset", json=REASON, headers={**OWN_PAGE, **bearer(Role.VIEWER)})
     assert answer.status_code == 403
     assert client.request("DELETE", "/v1/session", json={}, headers=bearer(Role.VIEWER)).status_code == 409
+
+
+def test_sessions_share_the_rate_of_their_token(plane: ControlPlane, clock: SetClock) -> None:
+    clients = [logged_in(plane, Role.OPERATOR) for _ in range(2)]
+    assert [one.get("/v1/session").status_code for one in clients] == [200, 200]
+    headers = [(b"cookie", f"{COOKIE}={session_of(one)}".encode()) for one in clients]
+    headers.append((b"authorization", bearer(Role.OPERATOR)["Authorization"].encode()))
+    senders = {plane.admission.sender(HTTPConnection({"type": "http", "headers": [one]})) for one in headers}
+    assert [one.has_token for one in senders] == [True]
 
 
 def test_a_token_has_a_few_sessions_and_no_record_of_old_ones(plane: ControlPlane, clock: SetClock) -> None:

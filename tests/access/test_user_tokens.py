@@ -71,11 +71,19 @@ def make_site(folder: Path, **access: object) -> Site:
     return Site(plane, munge, clock)
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = make_site(tmp_path)
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = make_site(tmp_path_factory.mktemp("user tokens"))
     with closing(site.plane):
         yield site
+
+
+@pytest.fixture
+def site(shared: Site) -> Site:
+    """An hour after the test before: its tokens and challenges have ended."""
+    shared.clock.at += 3600
+    shared.munge.problem = None
+    return shared
 
 
 def test_a_user_gets_a_token_for_minutes_and_for_the_address_that_asked(site: Site) -> None:

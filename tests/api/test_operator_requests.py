@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from understudy_controlplane.store.stores import Stores
 Ask = Callable[..., Any]
 
 
-@pytest.fixture
-def plane(tmp_path: Path) -> Iterator[tuple[TestClient, Stores]]:
-    server = {"database": with_tokens(new_database(tmp_path / "fleet.db"))}
+@contextmanager
+def composed(folder: Path) -> Iterator[tuple[TestClient, Stores]]:
+    server = {"database": with_tokens(new_database(folder / "fleet.db"))}
     fake = VirtualSlurm(["n1", "n2"])
     with closing(compose(b.config(mode="observe", server=server), Outside(fake, lambda _node: True))) as made:
         made.loop.tick()
@@ -36,10 +36,27 @@ def plane(tmp_path: Path) -> Iterator[tuple[TestClient, Stores]]:
 
 
 @pytest.fixture
+def plane(tmp_path: Path) -> Iterator[tuple[TestClient, Stores]]:
+    with composed(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Stores]]:
+    """For requests that are refused."""
+    with composed(tmp_path_factory.mktemp("requests")) as made:
+        yield made
+
+
+@pytest.fixture
 def ask(plane: tuple[TestClient, Stores]) -> Ask:
+    return asks(plane[0])
+
+
+def asks(client: TestClient) -> Ask:
     def post(path: str, body: Any = None, role: Role = Role.ADMIN) -> Any:
         content = body if body is not None else {"reason": "cables", "by": "mallory"}
-        return plane[0].post(path, json=content, headers=bearer(role))
+        return client.post(path, json=content, headers=bearer(role))
 
     return post
 
@@ -76,12 +93,13 @@ def test_a_dry_run_answers_and_stores_nothing(ask: Ask, plane: tuple[TestClient,
     ],
 )
 def test_what_makes_no_sense_is_refused_in_words(
-    ask: Ask, plane: tuple[TestClient, Stores], path: str, body: Any, role: Role, status: int
+    untouched: tuple[TestClient, Stores], path: str, body: Any, role: Role, status: int
 ) -> None:
-    answer = ask(path, body, role)
+    client, stores = untouched
+    answer = asks(client)(path, body, role)
     assert answer.status_code == status
     assert answer.json()["detail"]
-    assert plane[1].repairs.requests_since(0.0) == {}
+    assert stores.repairs.requests_since(0.0) == {}
 
 
 def test_the_breaker_and_a_pause_are_switched_apart(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
