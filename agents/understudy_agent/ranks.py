@@ -97,6 +97,10 @@ QUESTIONS_OPEN_MAX = 16
 UNKNOWN_TYPES_LOGGED_MAX = 8
 """In the log, of one connection."""
 
+LINES_AT_ONCE = 32
+LINES_EACH_SECOND = 0.2
+"""In the log because of a user's processes. journald drops any lines of a service that logs too many."""
+
 UNKNOWN_NAMES_MAX = 64
 """In the log, in the life of the agent."""
 
@@ -139,6 +143,7 @@ class RankServer:
         self._seated: Shares[RankConnection] = Shares(CONNECTIONS_MAX, RANKS_PER_NODE_MAX)
         self._unknown: set[str] = set()
         self._pace = Pace(CONNECTS_AT_ONCE, CONNECTS_EACH_SECOND)
+        self._lines = Pace(LINES_AT_ONCE, LINES_EACH_SECOND)
         self._listening: socket.socket | None = None
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -221,7 +226,8 @@ class RankServer:
             async with asyncio.timeout(self.hello_seconds) as patience:
                 await rank.listen(reader, lambda: patience.reschedule(None))
         except RefusedError as error:
-            log.warning("rank_refused", extra=fields(pid=rank.pid, error=error))
+            if self.may_log(rank.user_id):
+                log.warning("rank_refused", extra=fields(pid=rank.pid, error=error))
             rank.answer(ErrorAnswer(error=str(error)))
         except (TimeoutError, ConnectionError, asyncio.CancelledError):
             pass  # the rank sent no hello, or it ended, or the agent stops
@@ -234,6 +240,10 @@ class RankServer:
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
             self._conversations.discard(task)
+
+    def may_log(self, user_id: int) -> bool:
+        """Whether what a process of this user does may be a line of the log."""
+        return self._lines.admits(user_id, time.monotonic())
 
     def note_unknown(self, names: list[str]) -> None:
         """Logs each name once in the life of the agent: what only hooks and launchers of other releases send."""
@@ -253,7 +263,8 @@ class RankServer:
                 "share; close connections that are not needed"
             ) from error
         if displaced is not None:
-            log.warning("rank_cut_off", extra=fields(pid=displaced.pid, reason="others need the room"))
+            if self.may_log(displaced.user_id):
+                log.warning("rank_cut_off", extra=fields(pid=displaced.pid, reason="others need the room"))
             displaced.cut_off()
 
 
@@ -301,7 +312,8 @@ class RankConnection:
             return
         self._writer.write(encode(answer))
         if self._writer.transport.get_write_buffer_size() > ANSWER_BYTES_UNREAD_MAX:
-            log.warning("rank_cut_off", extra=fields(pid=self.pid, reason="does not read its answers"))
+            if self._server.may_log(self.user_id):
+                log.warning("rank_cut_off", extra=fields(pid=self.pid, reason="does not read its answers"))
             self._writer.transport.abort()
 
     @property
@@ -380,7 +392,8 @@ class RankConnection:
         """A message with an id is answered, so that the sender does not repeat it."""
         if message.type not in self._ignored and len(self._ignored) < UNKNOWN_TYPES_LOGGED_MAX:
             self._ignored.add(message.type)
-            log.warning("rank_message_unknown", extra=fields(pid=self.pid, type=message.type))
+            if self._server.may_log(self.user_id):
+                log.warning("rank_message_unknown", extra=fields(pid=self.pid, type=message.type))
         if message.id is not None:
             unknown = message.fact.type if message.fact is not None else message.type
             error = f"release {RELEASE} of the agent does not know {unknown!r}"
@@ -394,7 +407,8 @@ class RankConnection:
             started_at = self._server.processes.started_at(self.pid)
         except ProcessLookupError as error:
             # The rank runs in a process namespace of its own. Its start is unknown, but it was a moment ago.
-            log.warning("rank_start_unknown", extra=fields(job=hello.job_id, rank=hello.rank, error=error))
+            if self._server.may_log(self.user_id):
+                log.warning("rank_start_unknown", extra=fields(job=hello.job_id, rank=hello.rank, error=error))
             started_at = time.time()
         self._announce(
             RankStarted(
@@ -446,7 +460,8 @@ class RankConnection:
         try:
             point = await self._server.ask_restore_point(question)
         except RestorePointError as error:
-            log.warning("restore_point_unavailable", extra=fields(job=question.job_id, pid=self.pid, error=error))
+            if self._server.may_log(self.user_id):
+                log.warning("restore_point_unavailable", extra=fields(job=question.job_id, pid=self.pid, error=error))
             self.answer(ErrorAnswer(error=str(error), id=identifier))
             return
         self.answer(RestorePointAnswer(id=identifier, step=point.step, path=point.path, managed=point.managed))

@@ -16,7 +16,7 @@ from understudy_agent import ranks
 from understudy_agent.facts import FactQueue
 from understudy_agent.process import ProcessClock
 from understudy_agent.rank_messages import LINE_BYTES_MAX, CollectiveEntered, Hello
-from understudy_agent.ranks import QUESTIONS_OPEN_MAX, RankServer, SocketInUseError
+from understudy_agent.ranks import LINES_AT_ONCE, QUESTIONS_OPEN_MAX, RankServer, SocketInUseError
 from understudy_agent.step_windows import REPORTS_PER_PLACE, WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
 from understudy_agent.wire import RANKS_PER_NODE_MAX, CheckpointShard, Collective, FirstStep, RankStarted, RestorePoint
@@ -310,6 +310,21 @@ def test_rubbish_gets_an_error_and_ends_only_its_own_connection(tmp_path: Path, 
         await bad.close()
 
     on_stage(tmp_path, play)
+
+
+def test_a_user_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """journald would drop the lines about the node's hardware as well."""
+
+    async def play(stage: Stage) -> None:
+        for number in range(2 * LINES_AT_ONCE):
+            rank = await stage.connect()
+            await rank.say({"type": f"new{number}"}, {"type": "rubbish", "id": []})
+            assert await rank.hear() is not None
+            await rank.close()
+
+    on_stage(tmp_path, play)
+    logged = [record.msg for record in caplog.records if record.msg in ("rank_refused", "rank_message_unknown")]
+    assert LINES_AT_ONCE <= len(logged) <= LINES_AT_ONCE + 5
 
 
 def test_what_only_a_newer_hook_says_is_left_out_and_answered_and_the_rank_goes_on(tmp_path: Path) -> None:
