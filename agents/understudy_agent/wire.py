@@ -529,6 +529,7 @@ class LauncherState(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch
     spares: tuple[Name, ...] = ()
     lost: tuple[Name, ...] = ()  # nodes of the allocation that it does not use any more
     nodes_min: Count = 1  # it continues with no fewer
+    group_sizes: Text = ""  # of the ranks' groups, as the command's own options name them: "tp=8 pp=4", also cp and ep
 
 
 class LauncherReport(msgspec.Struct, frozen=True, omit_defaults=True):

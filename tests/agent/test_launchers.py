@@ -42,6 +42,7 @@ STATE: LauncherState = {
     "spares": ("n3",),
     "lost": (),
     "nodes_min": 2,
+    "group_sizes": "tp=8",
 }
 NEXT: LauncherState = {**STATE, "launch": 1, "seats": ("n1", "n3"), "spares": (), "lost": ("n2",)}
 STARTED: messages.LaunchStarted = {

@@ -16,12 +16,14 @@ from understudy_controlplane.decide import allocation_swap
 from understudy_controlplane.decide.hangs import restarts_without_progress
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders, orders_of
+from understudy_controlplane.decide.placement import layout_of
 from understudy_controlplane.detect.launches import launches
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gang import Gang, orders_version
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
+from understudy_controlplane.fleet.parallelism import Parallelism
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     Plan,
@@ -100,6 +102,13 @@ def test_its_launcher_gets_the_spare_that_costs_the_gang_least(found: Finding) -
     assert plan.places == (("n2", "n5"),)
     assert orders_of(plan).places == {"n2": "n5"}
     assert orders_version(orders_of(plan)) != orders_version(orders_of(inside(scene(), found)))
+
+
+def test_the_sizes_that_its_launcher_reports_count_unless_the_comment_names_some() -> None:
+    reported = gang(group_sizes="tp=16 pp=2 fsdp=4 ep=0")
+    assert layout_of(scene(reported), JOB).sizes == Parallelism(tensor=16, pipeline=2)
+    named = b.job(comment="understudy tp=4")
+    assert layout_of(b.snapshot(jobs=[named], gangs={named.key: reported}), named).sizes == Parallelism(tensor=4)
 
 
 def test_a_spare_that_is_out_of_service_has_no_place() -> None:

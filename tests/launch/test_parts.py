@@ -16,7 +16,7 @@ import pytest
 
 from understudy_agent.launch import steps, tree, warm
 from understudy_agent.launch.case import OutOfSpares
-from understudy_agent.launch.command import Meeting, PythonProgram, parse_python, torchrun
+from understudy_agent.launch.command import Meeting, PythonProgram, group_sizes, parse_python, torchrun
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.hub import Hub
@@ -400,3 +400,10 @@ def test_every_option_is_documented() -> None:
 def test_every_row_of_the_table_is_documented() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "launcher.md").read_text()
     assert [row for row in TABLE if f"| {row.label} | {row.meaning} | {row.action} |" not in page] == []
+
+
+def test_sizes_of_groups_are_read_from_the_options_of_the_command() -> None:
+    command = ["python", "pretrain_gpt.py", "--tensor-model-parallel-size", "8", "--pipeline_model_parallel_size=4"]
+    assert group_sizes(command) == "tp=8 pp=4"
+    wrong = ["train", "tensor-parallel-size", "8", "--context-parallel-size", "1", "--expert-model-parallel-size"]
+    assert group_sizes(wrong) == ""

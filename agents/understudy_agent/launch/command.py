@@ -48,6 +48,28 @@ def parse_python(command: Sequence[str]) -> PythonProgram | None:
     return PythonProgram(command[0], tuple(flags), module, rest[0], tuple(rest[1:]))
 
 
+GROUP_OPTIONS = {
+    "tensor-model-parallel-size": "tp",
+    "tensor-parallel-size": "tp",
+    "context-parallel-size": "cp",
+    "expert-model-parallel-size": "ep",
+    "pipeline-model-parallel-size": "pp",
+    "pipeline-parallel-size": "pp",
+}
+"""Options of training programs, as Megatron names them, and the group of ranks of which they are the size."""
+
+
+def group_sizes(command: Sequence[str]) -> str:
+    """Sizes above 1 that the command names, as "--tensor-model-parallel-size 8": "tp=8"."""
+    found: dict[str, str] = {}
+    for i, argument in enumerate(command):
+        name, equals, value = argument.removeprefix("--").replace("_", "-").partition("=")
+        size = value if equals else "".join(command[i + 1 : i + 2])
+        if argument.startswith("--") and name in GROUP_OPTIONS and re.fullmatch(r"[1-9]\d{0,5}", size) and size != "1":
+            found[GROUP_OPTIONS[name]] = size
+    return " ".join(f"{group}={size}" for group, size in found.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Meeting:
     """The rendezvous of a launch: address, port and size."""

@@ -21,6 +21,7 @@ class LauncherState(TypedDict):
     spares: tuple[str, ...]
     lost: tuple[str, ...]
     nodes_min: int
+    group_sizes: str
 
 
 class LaunchStarted(TypedDict):

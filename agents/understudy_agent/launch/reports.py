@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.case import History, OutOfSpares
+from understudy_agent.launch.command import group_sizes
 from understudy_agent.launch.decide import Decision
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.launch import Launch
@@ -48,6 +49,7 @@ class Reports:
                 "spares": tuple(spares),
                 "lost": self._lost(launch, spares),
                 "nodes_min": nodes_min,
+                "group_sizes": group_sizes(self._options.command),
             }
         )
 

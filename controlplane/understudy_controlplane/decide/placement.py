@@ -15,7 +15,14 @@ import numpy.typing as npt
 
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.job import Job, parallelism
-from understudy_controlplane.fleet.parallelism import ANY, DATA_PARALLEL, Parallelism, ranks_of_node, traffic
+from understudy_controlplane.fleet.parallelism import (
+    ANY,
+    DATA_PARALLEL,
+    Parallelism,
+    parallelism_of,
+    ranks_of_node,
+    traffic,
+)
 from understudy_controlplane.fleet.slurm import gpus_of_gres
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import Topology
@@ -101,7 +108,8 @@ def layout_of(snapshot: Snapshot, job: Job) -> Layout:
     first = snapshot.nodes.get(seats[0]) if seats else None
     each = gpus_of_gres(first.slurm.gres) if first is not None and first.slurm is not None else 0
     world = len(table.nodes) if table is not None and by_rank == seats else len(seats) * max(1, each)
-    return Layout(seats, world, parallelism(job.slurm.comment) or DATA_PARALLEL)
+    reported = parallelism_of(gang.state.group_sizes.split()) if gang is not None else None
+    return Layout(seats, world, parallelism(job.slurm.comment) or reported or DATA_PARALLEL)
 
 
 def place(

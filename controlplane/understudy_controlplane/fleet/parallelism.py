@@ -37,7 +37,7 @@ DATA_PARALLEL = Parallelism()
 
 
 def parallelism_of(words: list[str]) -> Parallelism | None:
-    """In the words of a Slurm comment: "understudy tp=8 pp=4". None: none of them is a size."""
+    """In the words of a Slurm comment, or of a launcher: "understudy tp=8 pp=4". None: none of them is a size."""
     sizes = {SIZES[match[1]]: int(match[2]) for word in words if (match := _WORD.fullmatch(word))}
     return Parallelism(**sizes) if sizes else None
 
