@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests import builders as b
 from understudy_agent.systemd import ServiceManager
+from understudy_controlplane.api.tls import CertificateFiles
 from understudy_controlplane.config import ConfigError, Server
 from understudy_controlplane.heartbeat import Heartbeat
 from understudy_controlplane.live.pulse import Pulse
-from understudy_controlplane.serve import check_slurm, listen
+from understudy_controlplane.serve import check_slurm, listen, log_start
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
@@ -43,6 +45,17 @@ def test_without_slurms_commands_it_does_not_start() -> None:
 
 def test_while_slurm_does_not_answer_it_starts_and_waits() -> None:
     check_slurm(b.config(), SilentSlurm(["n1"]))
+
+
+@pytest.mark.parametrize(
+    ("host", "has_certificate", "warned"),
+    [("127.0.0.1", False, False), ("198.18.0.1", False, True), ("198.18.0.1", True, False)],
+)
+def test_a_control_plane_that_others_reach_without_tls_warns(host: str, has_certificate: bool, warned: bool) -> None:
+    certificate = CertificateFiles(Path("c"), Path("k")) if has_certificate else None
+    with capture_logs() as lines:
+        log_start(b.config(server={"host": host}), certificate)
+    assert ("requests_not_encrypted" in [one["event"] for one in lines]) is warned
 
 
 def test_a_port_that_is_taken_is_named_with_a_remedy() -> None:

@@ -210,6 +210,22 @@ def server_of(
     return TlsServer(settings, connections, certificate, stopping)
 
 
+def log_start(config: Config, certificate: CertificateFiles | None) -> None:
+    structlog.get_logger().info(
+        "control_plane_started",
+        cluster=config.cluster,
+        mode=config.mode.value,
+        host=config.server.host,
+        port=config.server.port,
+    )
+    if certificate is None and not config.server.is_local:
+        structlog.get_logger().warning(
+            "requests_not_encrypted",
+            host=config.server.host,
+            remedy="set tls_certificate and tls_key in [server], or keep the port inside a network that you trust",
+        )
+
+
 def serve(config: Config, path: Path, outside: Outside | None = None) -> None:
     """Run until SIGTERM or SIGINT; SIGHUP reloads the configuration from `path`. Raises ConfigError when the
     configuration cannot be used on this host.
@@ -229,19 +245,7 @@ def serve(config: Config, path: Path, outside: Outside | None = None) -> None:
     except ConfigError:
         control_plane.close()
         raise
-    structlog.get_logger().info(
-        "control_plane_started",
-        cluster=config.cluster,
-        mode=config.mode.value,
-        host=config.server.host,
-        port=config.server.port,
-    )
-    if certificate is None and not config.server.is_local:
-        structlog.get_logger().warning(
-            "requests_not_encrypted",
-            host=config.server.host,
-            remedy="set tls_certificate and tls_key in [server], or keep the port inside a network that you trust",
-        )
+    log_start(config, certificate)
     heartbeat = Heartbeat(manager, control_plane.loop.pulse, config.mode.value)
     server_of(control_plane, config, certificate, heartbeat).run(sockets)
     structlog.get_logger().info("control_plane_stopped")
