@@ -46,6 +46,7 @@ def parts() -> list[Part]:
         Part("requests", (*python, "tests.fuzz.openapi", "--seconds", "180")),
         Part("generated examples", (*python, "pytest", "-q", *examples)),
         *(Part(stage, (*python, "tests.run", stage)) for stage in STAGES),
+        Part("simulator, moment by moment", (*python, "tests.simulate.sweep")),
         Part("audit of packages", (*python, "tests.audit")),
         Part("versions of Python", (*python, "tests.python_versions")),
         *(Part(f"bench {name}", (*python, f"tests.bench.{name}")) for name in (*BENCHMARKS, "recovery")),
@@ -73,7 +74,7 @@ def main() -> int:
     failed = 0
     for part in parts():
         print(f"== {part.name}", flush=True)
-        log = logs / f"{part.name.replace(' ', '-')}.log"
+        log = logs / f"{part.name.replace(',', '').replace(' ', '-')}.log"
         code, seconds = run(part, log)
         failed += code != 0
         last = (log.read_text(errors="replace").strip().splitlines() or [""])[-1].replace("|", "/")
