@@ -171,7 +171,7 @@ class Loop:
         """Of the newest reading of Slurm. A reading that was asked for comes sooner, but any user can ask."""
         soon, self._read_soon = self._read_soon, False
         usual = self._current.config.slurm.poll_interval_seconds * (SOON_SHARE if soon else 1.0)
-        took = self.pulse.slurm.seconds
+        took = self.pulse.slurm.usual_seconds
         return max(
             RECOVERING_TICK_SECONDS if recovering else usual, took * APART_FACTOR if took > SLOW_SECONDS else 0.0
         )

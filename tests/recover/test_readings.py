@@ -78,12 +78,25 @@ def test_where_a_reading_takes_long_it_is_followed_by_a_rest_and_no_effect_waits
             readings.append(rehearsal.fake.now)
 
     rehearsal.line.before = takes_two_seconds
+    rehearsal.run_until(lambda: len(readings) == 2, 10)
+    readings.clear()
     rehearsal.run(100)
     assert 10 <= len(readings) <= 13
     rehearsal.fail("n3")
     rehearsal.run_until(lambda: rehearsal.line.effects["drain_node n3"], 15)
     rehearsal.run_until(rehearsal.ended, 150)
     assert rehearsal.gang_state() == ("RUNNING", 1)
+
+
+def test_one_reading_that_slurmctld_kept_waiting_puts_off_none(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    held_up = iter([10.0])
+    rehearsal.line.before = lambda call: rehearsal.fake.advance(next(held_up, 0.0)) if call == "jobs" else None
+    reading = rehearsal.control_plane.loop.observer.reading
+    rehearsal.run_until(lambda: reading.seconds >= 10, 5)
+    begun = rehearsal.clock.now()
+    rehearsal.run_until(lambda: reading.seconds < 10, 15)
+    assert rehearsal.clock.now() - begun < 3
 
 
 def test_a_job_that_stays_as_it_is_is_written_once_a_day(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from understudy_controlplane.live.meters import Meters
 class SlurmReading:
     at: float | None = None
     seconds: float = 0.0
+    usual_seconds: float = 0.0
+    """The shorter of the last two: one reading that waited for a busy slurmctld says nothing about the next."""
     error: str = ""  # of the last reading; empty: it succeeded
     errors_total: int = 0
 

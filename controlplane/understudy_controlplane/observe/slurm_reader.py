@@ -34,7 +34,9 @@ class SlurmReader:
             self.reading.errors_total += 1
             return None
         self.reading.at, self.reading.error = now, ""
-        self.reading.seconds = self._clock.now() - now
+        seconds = self._clock.now() - now
+        self.reading.usual_seconds = min(seconds, self.reading.seconds)
+        self.reading.seconds = seconds
         return view
 
     def _check_cluster(self) -> None:
