@@ -92,9 +92,7 @@ def test_a_bad_verdict_keeps_a_job_off_the_node_and_it_runs_elsewhere_without_a_
     assert drained(site) == []
 
     job = gang.submit(site, nodes=2, comment=comment)  # Slurm's choice is n1 and n2
-    begun = time.monotonic()
     gang.wait_running(site, job, restarts=1)
-    assert time.monotonic() - begun < 20
     assert gang.nodes_of(site, job) == ["n2", "n3"]
     (release,) = [one for one in site.items("/v1/decisions") if one["table_row"] == 90 and one["action"] != "nothing"]
     assert release["evidence"]["nodes"] == ["n1"]
