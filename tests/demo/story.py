@@ -182,7 +182,7 @@ class Story:
         self._site.wait_for(far_enough, GANG_START_SECONDS, f"attempt {attempt} makes {STEPS_BEFORE_A_FAULT} steps")
 
     def _show_progress(self, gang: int) -> tuple[int, int] | None:
-        """(attempt, steps it made) as its ranks tell them now. The attempt's record is written every ten seconds."""
+        """(attempt, steps it made) as its ranks report them now. The attempt's record is written every ten seconds."""
         for job in self._site.items("/v1/jobs?limit=20"):
             if job["job_id"] == gang and job["attempts"]:
                 attempt = job["attempts"][-1]
