@@ -185,7 +185,7 @@ def fill(package: Package, tree: Path, flavour: Flavour, cache: Path) -> None:
         copy(install(everything - agent, flavour, cache), library)
         for name in ("understudy_controlplane", "understudy_client"):
             copy(own / name, library / name)
-        for name in ("prometheus", "grafana"):
+        for name in ("prometheus", "grafana", "proxy"):
             copy(DEPLOY / name, tree / f"usr/share/{package.name}/{name}")
         copy(DEPLOY / "systemd/understudy.sysusers", tree / "usr/lib/sysusers.d/understudy.conf")
         copy(DEPLOY / f"systemd/{package.name}.tmpfiles", tree / f"usr/lib/tmpfiles.d/{package.name}.conf")
