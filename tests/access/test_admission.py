@@ -59,9 +59,8 @@ class SetClock:
         return self.at
 
 
-def control_plane(tmp_path: Path, clock: SetClock, **server: bool) -> ControlPlane:
-    database = with_tokens(new_database(tmp_path / "fleet.db"), ["n1", "n2"])
-    config = b.config(mode="observe", server={"database": database, **server})
+def control_plane(database: str, clock: SetClock, **server: bool) -> ControlPlane:
+    config = b.config(mode="observe", server={"database": with_tokens(database, ["n1", "n2"]), **server})
     plane = compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, clock))
     plane.loop.tick()
     plane.end_waits()  # a stream of events ends at once
@@ -76,13 +75,13 @@ def clock() -> SetClock:
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """For tests that change nothing."""
-    with closing(control_plane(tmp_path_factory.mktemp("admission"), SetClock())) as made:
+    with closing(control_plane(new_database(tmp_path_factory.mktemp("admission") / "fleet.db"), SetClock())) as made:
         yield made
 
 
 @pytest.fixture
-def own_plane(tmp_path: Path, clock: SetClock) -> Iterator[ControlPlane]:
-    with closing(control_plane(tmp_path, clock)) as made:
+def own_plane(database: str, clock: SetClock) -> Iterator[ControlPlane]:
+    with closing(control_plane(database, clock)) as made:
         yield made
 
 
@@ -154,7 +153,7 @@ def test_a_refusal_names_the_role_that_is_needed(plane: ControlPlane) -> None:
 def test_a_site_may_open_reads_or_metrics(
     tmp_path: Path, clock: SetClock, server: dict[str, bool], expected: tuple[int, int]
 ) -> None:
-    with closing(control_plane(tmp_path, clock, **server)) as plane:
+    with closing(control_plane(new_database(tmp_path / "fleet.db"), clock, **server)) as plane:
         client = TestClient(plane.app)
         assert (client.get("/v1/status").status_code, client.get("/metrics").status_code) == expected
         assert client.post("/v1/pause", json={"reason": "x"}).status_code == 401

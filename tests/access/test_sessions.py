@@ -12,7 +12,6 @@ from fastapi.testclient import TestClient
 from starlette.requests import HTTPConnection
 
 from tests import builders as b
-from tests.new_database import new_database
 from tests.tokens import FOREVER, add_tokens, bearer, secret
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.access.sessions import PER_TOKEN_MAX
@@ -45,8 +44,8 @@ def clock() -> SetClock:
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory, clock: SetClock) -> Iterator[ControlPlane]:
-    server = {"database": new_database(tmp_path_factory.mktemp("sessions") / "fleet.db")}
+def plane(shared_database: str, clock: SetClock) -> Iterator[ControlPlane]:
+    server = {"database": shared_database}
     with closing(compose(b.config(server=server), Outside(VirtualSlurm(["n1"]), lambda _node: True, clock))) as made:
         made.loop.tick()
         add_tokens(made.engine, ["n1"])

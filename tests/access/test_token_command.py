@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import select
 
-from tests.new_database import new_database
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
+def config(tmp_path: Path, database: str) -> Path:
     path = tmp_path / "controlplane.toml"
-    path.write_text(f'cluster = "c"\n[server]\ndatabase = "{new_database(tmp_path / "fleet.db")}"\n')
+    path.write_text(f'cluster = "c"\n[server]\ndatabase = "{database}"\n')
     return path
 
 
@@ -36,22 +37,26 @@ def listed(config: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_token_is_shown_once_and_stored_as_its_digest(config: Path, tmp_path: Path) -> None:
+def test_a_token_is_shown_once_and_stored_as_its_digest(config: Path, database: str, tmp_path: Path) -> None:
     secret = run("create", "--role", "operator", "--label", "alice", "--config", config).strip()
     assert len(secret) > 43
-    stored = b"".join(path.read_bytes() for path in tmp_path.glob("fleet.db*"))
-    assert secret.encode() not in stored
-    assert digest_of(secret).encode() in stored
+    engine = open_database(database)
+    with engine.connect() as connection:
+        rows = [connection.execute(select(table)).all() for table in (tables.token, tables.audit)]
+    engine.dispose()
+    files = b"".join(path.read_bytes() for path in tmp_path.glob("fleet.db*"))
+    assert secret not in str(rows) and secret.encode() not in files
+    assert digest_of(secret) in str(rows)
     (token,) = listed(config)
     assert (token["role"], token["label"], token["node"], token["revoked_at"]) == ("operator", "alice", "", None)
     assert secret not in run("list", "--config", config)
 
 
-def test_sessions_are_listed_and_end_with_their_token(config: Path, tmp_path: Path) -> None:
+def test_sessions_are_listed_and_end_with_their_token(config: Path, database: str) -> None:
     run("create", "--role", "viewer", "--label", "alice", "--config", config)
     (token,) = listed(config)
     session = NewToken("x", Role.VIEWER, "alice", "", token["made_at"], "login", token["expires_at"], token["id"])
-    engine = open_database(f"sqlite:///{tmp_path}/fleet.db")
+    engine = open_database(database)
     TokenStore(engine).add([session])
     engine.dispose()
     assert f"viewer, session of {token['id']}" in run("list", "--config", config)

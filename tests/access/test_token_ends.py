@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from fastapi.testclient import TestClient
 from structlog.testing import capture_logs
 
 from tests import builders as b
-from tests.new_database import new_database
 from tests.tokens import bearer, with_tokens
 from understudy_controlplane.access.token_ends import DAY_SECONDS, ends_of
 from understudy_controlplane.app import ControlPlane, Outside, compose
@@ -55,8 +53,8 @@ def clock() -> SetClock:
 
 
 @pytest.fixture
-def plane(tmp_path: Path, clock: SetClock) -> Iterator[ControlPlane]:
-    server = {"database": with_tokens(new_database(tmp_path / "fleet.db"), ["n1"])}
+def plane(database: str, clock: SetClock) -> Iterator[ControlPlane]:
+    server = {"database": with_tokens(database, ["n1"])}
     outside = Outside(VirtualSlurm(["n1"]), lambda _: True, clock)
     with closing(compose(b.config(mode="observe", server=server), outside)) as made:
         made.loop.tick()
