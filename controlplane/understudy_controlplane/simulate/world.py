@@ -357,7 +357,8 @@ class World:
         self._breaker_is_known = is_open
 
     def _chores(self) -> float:
-        moments = (*self._repairs.values(), *self._rebooting.values(), *(at for at, _ in self._later))
+        repairs = self._repairs.values() if self.core else ()  # they wait for the control plane
+        moments = (*repairs, *self._rebooting.values(), *(at for at, _ in self._later))
         return min(moments, default=math.inf)
 
     def _do_chores(self) -> None:
