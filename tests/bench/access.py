@@ -4,6 +4,7 @@
 as they get answers: the largest pages, and no pause between two requests. The real control plane with its database,
 12,500 nodes and 300,000 decisions; the main thread takes the part of the loop. `quiet` is the same without readers, and
 `tick_under_readers` a whole round of the loop. `rank_hello_under_flood_milliseconds`: `tests/bench/rank_flood.py`.
+Ten thousand connections: `tests/bench/connection_flood.py`.
 `authenticated_report_cost_ratio`: `tests/bench/report_cost.py`.
 """
 
@@ -24,6 +25,7 @@ import uvicorn
 from sqlalchemy import Engine, insert
 
 from tests import builders as b
+from tests.bench.connection_flood import measure_connections
 from tests.bench.ingest_load import node_name
 from tests.bench.rank_flood import measure_hellos
 from tests.bench.report_cost import NODES, measure_report_cost
@@ -70,7 +72,7 @@ def main() -> int:
         add_viewers(fleet.control_plane.engine)
         cost = measure_report_cost(fleet.control_plane)
         fleet.control_plane.telemetry.know(fleet.control_plane.stores.fleet.nodes())
-        results = [*measure_readers(fleet, directory), measure_hellos()]
+        results = [*measure_readers(fleet, directory), measure_hellos(), *measure_connections()]
     for one in results:
         quiet = one.rivals["quiet"]
         print(f"{one.name}: median {one.median:.1f} {one.unit}, worst {one.worst:.1f}; quiet {quiet:.1f}")
