@@ -25,6 +25,7 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
     server = {"database": with_tokens(new_database(tmp_path / "fleet.db"))}
     fake = VirtualSlurm(["n1", "n2"])
     fake.submit("researcher", 2, comment="understudy")
+    fake.submit("researcher", 1, comment="")
     with closing(compose(b.config(mode="act", server=server), Outside(fake, lambda _node: True))) as made:
         made.loop.tick()
         yield made
@@ -100,6 +101,7 @@ def test_a_user_pauses_their_own_job_and_no_other(client: TestClient, plane: Con
     [
         ("9/pause", Role.OPERATOR, 404, "job 9 is not known"),
         ("1/resume", Role.OPERATOR, 409, "job 1 is not paused"),
+        ("2/pause", Role.OPERATOR, 409, "job 2 is not paused: it did not ask for Understudy"),
         ("1/pause", Role.VIEWER, 403, "viewer"),
     ],
 )

@@ -142,6 +142,12 @@ def _may_end(pause: JobPause, identity: Identity) -> bool:
     return identity.may(Permission.OPERATE) or pause.by == identity.label
 
 
+def _managed(snapshot: Snapshot | None, job: KnownJob) -> bool:
+    """As Slurm shows it now: the user may have asked for Understudy since the job was last written down."""
+    shown = snapshot.jobs.get(job.key) if snapshot is not None else None
+    return job.managed if shown is None else shown.managed
+
+
 SWITCHES = {
     Verb.PAUSE_JOB: "nothing begins for it; what is under way stops before its next effect",
     Verb.RESUME_JOB: "the control plane attends to it again",
@@ -163,6 +169,9 @@ async def _switch(deps: JobRequestDependencies, request: Request, job_id: int, v
     if pause is not None and pause.concerns(job.key) and not _may_end(pause, identity):
         hint = "ask the operator, or wait until the pause ends by itself"
         return refuse(403, f"job {job_id} is paused by an operator: {pause.words}", hint)
+    if verb is Verb.PAUSE_JOB and not _managed(deps.pulse.snapshot, job):
+        why = "it did not ask for Understudy, which leaves it alone anyway"
+        return refuse(409, f"job {job_id} is not paused: {why}", f"see GET /v1/jobs/{job_id}")
     prospect = Prospect(Outcome.WILL_ACT, SWITCHES[verb])
     if operator_request.dry_run:
         return accepted(None, subject, verb, prospect)
