@@ -83,7 +83,8 @@ def log_calls() -> list[tuple[str, ast.Call]]:
 def find_log_calls() -> Iterator[tuple[str, ast.Call]]:
     for source in SOURCES:
         for path in sorted((REPOSITORY / source).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
+            text = path.read_text()
+            for node in ast.walk(ast.parse(text)) if "log." in text or "get_logger()" in text else ():
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
                     logger = ast.unparse(node.func.value)
                     if logger == "log" or logger.endswith("get_logger()"):
