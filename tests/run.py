@@ -1,9 +1,9 @@
 """Runs stages of the tests: `python -m tests.run unit patient cluster`.
 
-A failed test of any stage but `unit` is run once more, alone, after all stages. A test that passes only then is flaky:
-it is listed at the end, and `build/flaky/` keeps the log of its stage and that of its second run. The exit status is 0
-where no test failed twice. `build/test/STAGE.log` is the output of each stage. The variable
-UNDERSTUDY_BUILD names another folder than `build`.
+A failed test of any stage but `unit` is run once more, after all stages, with nothing but the failed tests of its file.
+A test that passes only then is flaky: it is listed at the end, and `build/flaky/` keeps the log of its stage and that
+of the second run. The exit status is 0 where no test failed twice. `build/test/STAGE.log` is the output of each stage.
+The variable UNDERSTUDY_BUILD names another folder than `build`.
 
 A stage that gives way runs beside the next ones, with the lowest priority and its output in its log alone: tests with
 processes and clusters wait much, and leave it a third of the machine. It has ended before a stage begins that promises
@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from tests import NEED_TORCH, REPOSITORY
@@ -94,11 +95,15 @@ def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
     options = ["-m", stage.marks, "-q", *stage.options, "--durations", "15", "-o", f"cache_dir={cache}", *arguments]
     code = run_program([stage.program, *options], LOGS / f"{name}.log", gives_way=stage.gives_way)
     seconds = time.monotonic() - began
-    remembered = cache / "v" / "cache" / "lastfailed"
-    failed = tuple(map(without_group, json.loads(remembered.read_text()))) if remembered.exists() else ()
+    failed = failed_in(cache)
     return Outcome(
         name, counts(LOGS / f"{name}.log"), failed, code not in PYTEST_RAN or (code == 1 and not failed), seconds
     )
+
+
+def failed_in(cache: Path) -> tuple[str, ...]:
+    remembered = cache / "v" / "cache" / "lastfailed"
+    return tuple(map(without_group, json.loads(remembered.read_text()))) if remembered.exists() else ()
 
 
 def without_group(test: str) -> str:
@@ -144,13 +149,17 @@ def counts(log: Path) -> Counter[str]:
     return Counter({"errors" if what == "error" else what: int(number) for number, what in found})
 
 
-def run_again(outcome: Outcome, test: str) -> bool:
-    """Alone. Whether it passed."""
+def run_again(outcome: Outcome, file: str, tests: Sequence[str]) -> set[str]:
+    """Tests of one file, which may share what takes long to begin. Returns those that passed."""
     FLAKY.mkdir(parents=True, exist_ok=True)
     shutil.copy(LOGS / f"{outcome.stage}.log", FLAKY / f"{outcome.stage}.first.log")
-    print(f"== once more, alone: {test}", flush=True)
-    log = FLAKY / (re.sub(r"[^\w.-]+", "_", test) + ".second.log")
-    return run_program(["pytest", test, "-m", STAGES[outcome.stage].marks, "-rA", "-p", "no:cacheprovider"], log) == 0
+    print(f"== once more, alone: {' '.join(tests)}", flush=True)
+    name = re.sub(r"[^\w.-]+", "_", file)
+    cache = LOGS / f"{name}.cache"
+    shutil.rmtree(cache, ignore_errors=True)
+    options = ["-m", STAGES[outcome.stage].marks, "-rA", "-o", f"cache_dir={cache}"]
+    code = run_program(["pytest", *tests, *options], FLAKY / f"{name}.second.log")
+    return set() if code not in {0, 1} else set(tests) - set(failed_in(cache))
 
 
 def make_slurm_versions() -> bool:
@@ -212,8 +221,11 @@ def report(outcomes: Sequence[Outcome]) -> int:
         if not STAGES[outcome.stage].depends_on_machine or len(outcome.failed) > RERUNS_MAX:
             failed += outcome.failed
             continue
-        for test in outcome.failed:
-            (flaky if run_again(outcome, test) else failed).append(test)
+        for file, tests in groupby(sorted(outcome.failed), lambda test: test.partition("::")[0]):
+            again = list(tests)
+            passed_now = run_again(outcome, file, again)
+            flaky += [test for test in again if test in passed_now]
+            failed += [test for test in again if test not in passed_now]
     broken = [outcome.stage for outcome in outcomes if outcome.broken]
     for outcome in outcomes:
         numbers = ", ".join(f"{number} {what}" for what, number in outcome.counts.items())
