@@ -148,6 +148,21 @@ def _managed(snapshot: Snapshot | None, job: KnownJob) -> bool:
     return job.managed if shown is None else shown.managed
 
 
+def _why_not_switched(
+    snapshot: Snapshot | None, job: KnownJob, verb: Verb, pause: JobPause | None, identity: Identity
+) -> Response | None:
+    name, see = f"job {job.key.job_id}", f"see GET /v1/jobs/{job.key.job_id}"
+    if verb is Verb.PAUSE_JOB and not _managed(snapshot, job):
+        return refuse(409, f"{name} is not paused: it did not ask for Understudy, which leaves it alone anyway", see)
+    paused = pause is not None and pause.concerns(job.key)
+    if verb is Verb.RESUME_JOB and not paused:
+        return refuse(409, f"{name} is not paused", see)
+    if pause is not None and paused and not _may_end(pause, identity):
+        hint = "ask the operator, or wait until the pause ends by itself"
+        return refuse(403, f"{name} is paused by an operator: {pause.words}", hint)
+    return None
+
+
 SWITCHES = {
     Verb.PAUSE_JOB: "nothing begins for it; what is under way stops before its next effect",
     Verb.RESUME_JOB: "the control plane attends to it again",
@@ -164,14 +179,9 @@ async def _switch(deps: JobRequestDependencies, request: Request, job_id: int, v
         return job_unknown(job_id)
     now, subject = deps.clock.now(), job_subject(job_id)
     pause = (await asyncio.to_thread(deps.repairs.job_pauses, now)).get(job_id)
-    if verb is Verb.RESUME_JOB and (pause is None or not pause.concerns(job.key)):
-        return refuse(409, f"job {job_id} is not paused", f"see GET /v1/jobs/{job_id}")
-    if pause is not None and pause.concerns(job.key) and not _may_end(pause, identity):
-        hint = "ask the operator, or wait until the pause ends by itself"
-        return refuse(403, f"job {job_id} is paused by an operator: {pause.words}", hint)
-    if verb is Verb.PAUSE_JOB and not _managed(deps.pulse.snapshot, job):
-        why = "it did not ask for Understudy, which leaves it alone anyway"
-        return refuse(409, f"job {job_id} is not paused: {why}", f"see GET /v1/jobs/{job_id}")
+    refusal = _why_not_switched(deps.pulse.snapshot, job, verb, pause, identity)
+    if refusal is not None:
+        return refusal
     prospect = Prospect(Outcome.WILL_ACT, SWITCHES[verb])
     if operator_request.dry_run:
         return accepted(None, subject, verb, prospect)
