@@ -1,7 +1,8 @@
 """How good the straggler rule is, and how quick: false alarms on noise, slowdowns found, 100,000 ranks judged.
 
 Noise is made by chance (`tests.generated_steps`), with work spread unevenly by 5 % in every step. `--rank-days` is how
-much of it is looked at for every number of peers. Writes the figures and the drawing in docs/straggler.svg.
+much of it is looked at for every number of peers. Work that varies is that of a real job (`tests.resampled_steps`), of
+whose healthy steps `--trace-rank-days` are looked at. Writes the figures and the drawing in docs/straggler.svg.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import time
 from pathlib import Path
 from statistics import median
 
+from tests import resampled_steps
 from tests.bench.result import Result, result, write
 from tests.generated_steps import STEP_SECONDS, GeneratedGang, false_alarms, steps_to_detection
+from tests.resampled_steps import JUDGED, ResampledGangs
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.slow_ranks import judge
 
@@ -22,6 +25,8 @@ RANKS = 100_000
 ROUNDS = 9
 GANGS = 1000
 WITHIN_STEPS = 100
+TRACE_GANGS = 100
+TRACE_ROUNDS = 100
 ALARM_PEERS = (4, 8, 16, 64, 256)
 CURVE_PEERS = (3, 4, 8, 16, 32, 64, 128)
 SLOWDOWNS = (0.03, 0.05, 0.10, 0.20)
@@ -73,6 +78,38 @@ def curves() -> tuple[list[Result], dict[float, list[float]]]:
     return results, drawn
 
 
+def where_work_varies() -> list[Result]:
+    """Slowdowns found in a real job's steps, with and without other ranks of the replica to compare with."""
+    results: list[Result] = []
+    for known in (True, False):
+        for each_step, longest in ((True, False), (True, True), (False, False), (False, True)):
+            for slower in SLOWDOWNS:
+                gangs = ResampledGangs(TRACE_GANGS, JUDGED, seed=int(slower * 100), shuffled_each_step=each_step)
+                found = resampled_steps.steps_to_detection(gangs, slower, longest=longest, known=known)
+                what = f"{'replicas' if known else 'none'}_{'steps' if each_step else 'gangs'}"
+                name = f"straggler_trace_{what}{'_longest' if longest else ''}_{slower * 100:.0f}_percent"
+                results.append(result(f"{name}_found", "1", [len(found) / TRACE_GANGS], {}, more_is_better=True))
+                if found:
+                    results.append(result(f"{name}_steps", "steps", found, {}, more_is_better=False))
+                print(
+                    f"{name}: {len(found)} of {TRACE_GANGS}, steps {median(found or [0]):.0f}, {max(found, default=0)}"
+                )
+    return results
+
+
+def alarms_where_work_varies(rank_days: float) -> Result:
+    rates = []
+    for each_step in (True, False):
+        found, judged = 0, 0.0
+        while judged < rank_days / 2:
+            gangs = ResampledGangs(TRACE_GANGS, JUDGED, seed=int(judged), shuffled_each_step=each_step)
+            more, days = resampled_steps.false_alarms(gangs, TRACE_ROUNDS)
+            found, judged = found + more, judged + days
+        rates.append(found / judged * 20_000)
+        print(f"real steps, order of {'steps' if each_step else 'gangs'}: {found} alarms in {judged:.0f} rank-days")
+    return result("straggler_trace_alarms_per_20000_rank_days", "1", rates, {}, more_is_better=False)
+
+
 def speed() -> Result:
     gang = GeneratedGang(RANKS, RANKS, IMBALANCE, seed=1, role="")
     gang.train(128)
@@ -117,12 +154,14 @@ def draw(drawn: dict[float, list[float]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rank-days", type=float, default=20_000.0)
-    rank_days = parser.parse_args().rank_days
+    parser.add_argument("--trace-rank-days", type=float, default=2_000.0)
+    arguments = parser.parse_args()
     timing = speed()
     print(f"{timing.name}: median {timing.median * 1000:.0f} ms, worst {timing.worst * 1000:.0f} ms")
     found, drawn = curves()
+    varied = [*where_work_varies(), alarms_where_work_varies(arguments.trace_rank_days)]
     DRAWING.write_text(draw(drawn))
-    print(write("straggler", [timing, alarms(rank_days), *found]))
+    print(write("straggler", [timing, alarms(arguments.rank_days), *found, *varied]))
     return 0
 
 

@@ -164,6 +164,37 @@ def test_what_is_not_judged_is_reported() -> None:
     assert any("steps are too few" in note for note in judged("-", stdin=as_csv(short))["notes"])
 
 
+def varying(columns: list[str], slow: int = 12) -> bytes:
+    """Eight replicas of two stages whose work varies; one rank is a tenth slower from step 40 on."""
+    rng = np.random.default_rng(1)
+    table = []
+    for step in range(100):
+        work = np.exp(rng.normal(0, 0.2, 8))
+        for rank in range(16):
+            stage, replica = divmod(rank, 8)
+            pace = 1.1 if rank == slow and step >= 40 else 1.0
+            row = {"step": step, "rank": rank, "stage": stage, "dp_rank": replica, "work": f"{1e6 * work[replica]:.0f}"}
+            seconds = f"{(1 + stage + work[replica]) * pace * rng.normal(1, 0.005):.6f}"
+            table.append({name: str(value) for name, value in row.items()} | {"self_seconds": seconds})
+    return as_csv(table, ["step", "rank", "stage", "self_seconds", *columns])
+
+
+@pytest.mark.parametrize("columns", [["dp_rank"], ["work"], ["dp_rank", "work"], []])
+def test_work_is_taken_out_where_columns_or_other_stages_show_it(columns: list[str]) -> None:
+    (slow,) = judged("-", stdin=varying(columns))["suspects"]
+    assert slow["rank"] == 12
+    assert 1.08 < slow["ratio"] < 1.12
+
+
+def test_a_rank_of_two_replicas_and_impossible_work_are_refused_in_words() -> None:
+    lines = b"step,rank,self_seconds,dp_rank,work\n1,0,1,0,5\n2,0,1,1,5\n3,0,1,0,-5\n4,0,1,x,5\n5,0,1,,\n"
+    refused = judged("-", stdin=lines)["refused_lines"]
+    assert [one["line"] for one in refused] == [3, 4, 5]
+    assert "dp_rank 1 here and 0 before" in refused[0]["why"]
+    assert "work '-5' is impossible" in refused[1]["why"]
+    assert "dp_rank 'x' is no number" in refused[2]["why"]
+
+
 def test_a_role_that_was_not_given_is_not_taken_for_a_fault() -> None:
     rng = np.random.default_rng(1)
     work = [1.0] * 6 + [1.3] * 2

@@ -89,6 +89,12 @@ class Straggler(Section):
     ratio_gross: float = Field(
         1.3, gt=1, description="Ratio above which, in both halves of one window, a node is suspect at once."
     )
+    pace_ratio: float = Field(
+        1.035, gt=1, description="As `ratio`, where the work of each step is known and its times are judged without it."
+    )
+    pace_ratio_overall: float = Field(1.04, gt=1, description="As `ratio_overall`, for times without work.")
+    pace_ratio_few_peers: float = Field(1.05, gt=1, description="As `ratio_few_peers`, for times without work.")
+    pace_ratio_gross: float = Field(1.08, gt=1, description="As `ratio_gross`, for times without work.")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

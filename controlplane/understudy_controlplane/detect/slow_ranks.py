@@ -7,21 +7,19 @@ service and `understudy analyze steps` both use it, so both give the same result
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect.medians import MAD_TO_SIGMA, Floats, Indices, means, medians
+from understudy_controlplane.detect.work import without_work
 from understudy_controlplane.fleet.steps import StepTable
 
-Floats = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.intp]
 _PeerGroups = list[tuple[bool, Indices]]
-
-MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation of a normal distribution, in standard deviations (reciprocal)."""
+GroupsOf = Callable[[tuple[str, ...]], _PeerGroups]
 
 MEDIAN_ERROR = 1.2533
 """Standard error of a median, in those of the mean (normal distribution)."""
@@ -49,6 +47,10 @@ ALIKE_SHARE = 0.05
 APART_SHARE = {True: 4, False: 32}
 """Of a named role up to a quarter may stand apart, of ranks without one up to a thirty-second, and always one: more of
 them are taken for a role that was not set."""
+
+
+QUICKER_MIN = 0.97
+"""A rank that was quicker than this before did other work then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +95,89 @@ def judge_all(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowR
     """As `judge`, one list a table. Gangs are compared beside each other, never with each other: so thousands of small
     ones cost what a few large ones do.
     """
+    groups_of = cache(_peer_groups)  # in most gangs no rank has set a role
+    found = _slow_in(tables, policy, groups_of)
+    paces = {}
+    for place, table in enumerate(tables):
+        left = without_work(table, [group for _, group in groups_of(table.roles)])
+        if left is not None:
+            paces[place] = _as_begun(left, policy, groups_of)
+    by_pace = _slow_in(list(paces.values()), _for_pace(policy), groups_of)
+    for (place, pace), slow in zip(paces.items(), by_pace, strict=True):
+        found[place] = _joined(found[place], slow, pace, groups_of)
+    return [sorted(slow, key=lambda one: one.rank) for slow in found]
+
+
+def _slow_in(tables: Sequence[StepTable], policy: Straggler, groups_of: GroupsOf) -> list[list[SlowRank]]:
     found: list[list[SlowRank]] = [[] for _ in tables]
     alike: dict[int, list[_Case]] = {}
     for table, slow in zip(tables, found, strict=True):
         span = _span(table, policy)
         if span is not None:
             alike.setdefault(span.count, []).append(_Case(table, policy, span, slow))
-    groups_of = cache(_peer_groups)  # in most gangs no rank has set a role
     for cases in alike.values():
         for batch in _batches(cases):
             _judge_batch(batch, groups_of)
-    return [sorted(slow, key=lambda one: one.rank) for slow in found]
+    return found
+
+
+def _for_pace(policy: Straggler) -> Straggler:
+    """Limits for times without work, which vary less."""
+    return policy.model_copy(
+        update={
+            "ratio": policy.pace_ratio,
+            "ratio_overall": policy.pace_ratio_overall,
+            "ratio_few_peers": policy.pace_ratio_few_peers,
+            "ratio_gross": policy.pace_ratio_gross,
+        }
+    )
+
+
+def _as_begun(left: StepTable, policy: Straggler, groups_of: GroupsOf) -> StepTable:
+    """Times without work. Those of a rank that was quicker than its peers are higher by that: what it lost counts."""
+    span = _span(left, policy)
+    if span is None or span.start < 2 * policy.window_steps:
+        return left
+    times = left.self_seconds.copy()
+    for _, groups in groups_of(left.roles):
+        early = times[groups, : span.start]
+        before = medians(early / _usual(early), least=policy.window_steps)
+        times[groups] /= np.nan_to_num(np.clip(before, QUICKER_MIN, 1), nan=1)[..., None]
+    return replace(left, self_seconds=times)
+
+
+def _joined(by_times: list[SlowRank], by_pace: list[SlowRank], pace: StepTable, groups_of: GroupsOf) -> list[SlowRank]:
+    """A rank is slow by its times or without its work. The first does not count where the second shows no slowness."""
+    found = {slow.rank: slow for slow in by_times}
+    usual = {
+        rank: times
+        for _, groups in (groups_of(pace.roles) if found else [])
+        for group, times in zip(groups, _usual(pace.self_seconds[groups])[:, 0], strict=True)
+        for rank in found.keys() & set(group.tolist())
+    }
+    for rank, times in usual.items():
+        window = slice(max(0, found[rank].first_step - pace.first_step), None)
+        ratio = float(medians(pace.self_seconds[rank, window] / times[window], least=1))
+        if ratio - 1 < (found[rank].ratio - 1) / 3 and _work_is_no_fault(pace, rank):
+            found[rank] = replace(found[rank], doubt="its steps have more work, as those of its replica show")
+    for slow in by_pace:
+        if slow.rank not in found or found[slow.rank].doubt:
+            found[slow.rank] = slow
+    return list(found.values())
+
+
+def _work_is_no_fault(pace: StepTable, rank: int) -> bool:
+    """Unless all that shows the work is on the rank's own node, which may be slow."""
+    if pace.work is not None:
+        return True
+    nodes = {pace.nodes[mate] for mate in np.flatnonzero(pace.replicas == pace.replicas[rank]).tolist()}
+    return len(nodes) > 1 or "" in nodes
+
+
+def _usual(values: Floats) -> Floats:
+    """What each step usually takes. Shapes (roles, ranks, steps) and (roles, 1, steps)."""
+    some = values[:, :: max(1, values.shape[1] // SAMPLE)]
+    return medians(np.ascontiguousarray(some.swapaxes(1, 2)), least=PEERS_MIN)[:, None, :]
 
 
 def judged_ranks(table: StepTable, policy: Straggler) -> list[int]:
@@ -143,14 +217,14 @@ def _batches(cases: Sequence[_Case]) -> Iterator[list[_Case]]:
         yield batch
 
 
-def _judge_batch(batch: Sequence[_Case], groups_of: Callable[[tuple[str, ...]], _PeerGroups]) -> None:
+def _judge_batch(batch: Sequence[_Case], groups_of: GroupsOf) -> None:
     """Of cases with equally many windows: their ranks are the rows of one array, gang after gang."""
     policy, count = batch[0].policy, batch[0].span.count
     width = policy.window_steps
     blocks = [case.table.self_seconds[:, case.span.start : case.span.end] for case in batch]
     block = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
-    medians = _medians(block.reshape(len(block), count, width), least=width // 2)
-    halves = _medians(block[:, -(width // 2) * 2 :].reshape(len(block), 2, width // 2), least=width // 4)
+    windows = medians(block.reshape(len(block), count, width), least=width // 2)
+    halves = medians(block[:, -(width // 2) * 2 :].reshape(len(block), 2, width // 2), least=width // 4)
     rows: dict[tuple[bool, int], list[Indices]] = {}
     owners: dict[tuple[bool, int], list[_Owner]] = {}
     first_row = 0
@@ -161,7 +235,7 @@ def _judge_batch(batch: Sequence[_Case], groups_of: Callable[[tuple[str, ...]], 
             owners.setdefault(key, []).extend([_Owner(case, first_row)] * len(groups))
         first_row += len(case.table.self_seconds)
     for (named, size), members in rows.items():
-        _judge_groups(np.concatenate(members), named, medians, halves, owners[named, size])
+        _judge_groups(np.concatenate(members), named, windows, halves, owners[named, size])
 
 
 def _span(table: StepTable, policy: Straggler) -> _Span | None:
@@ -209,10 +283,10 @@ class _Owner:
     first_row: int
 
 
-def _judge_groups(groups: Indices, named: bool, medians: Floats, halves: Floats, owners: Sequence[_Owner]) -> None:
-    """`groups` are rows of `medians` and `halves`, one group a row; `owners` get the slow ones."""
+def _judge_groups(groups: Indices, named: bool, windows: Floats, halves: Floats, owners: Sequence[_Owner]) -> None:
+    """`groups` are rows of `windows` and `halves`, one group a row; `owners` get the slow ones."""
     policy = owners[0].case.policy
-    ratio, ratio_half = _ratios(medians[groups]), _ratios(halves[groups])
+    ratio, ratio_half = _ratios(windows[groups]), _ratios(halves[groups])
     if not ((ratio > policy.ratio).any() or (ratio_half > policy.ratio_gross).any()):
         return  # as in most gangs at most times
     z, z_half = _distances(ratio), _distances(ratio_half)
@@ -221,7 +295,7 @@ def _judge_groups(groups: Indices, named: bool, medians: Floats, halves: Floats,
     # slow (_doubt).
     slow = (ratio > policy.ratio) & (few | (z > policy.robust_z))
     asked = policy.ratio_few_peers if few else policy.ratio_overall
-    recent = _means(ratio[..., -policy.windows_slow_min :])
+    recent = means(ratio[..., -policy.windows_slow_min :])
     # The latest window may be one of those that fall short, but not of one who keeps up again.
     steady = (slow.sum(axis=-1) >= policy.windows_slow_min) & (ratio[..., -1] > (1 + asked) / 2) & (recent > asked)
     gross = ((ratio_half > policy.ratio_gross) & (few | (z_half > policy.robust_z))).all(axis=-1)
@@ -245,7 +319,7 @@ def _ratios(values: Floats) -> Floats:
     the answer.
     """
     by_window = np.ascontiguousarray(np.swapaxes(values, 1, 2))
-    middle = _medians(by_window, _peers_least(values))[..., None]
+    middle = medians(by_window, _peers_least(values))[..., None]
     middle[~(middle > SELF_SECONDS_MIN)] = np.nan
     return np.swapaxes(by_window / middle, 1, 2)
 
@@ -253,36 +327,13 @@ def _ratios(values: Floats) -> Floats:
 def _distances(ratios: Floats) -> Floats:
     """From the median of the peers, in robust deviations. Shapes as in `_ratios`."""
     away = np.ascontiguousarray(np.swapaxes(ratios, 1, 2)) - 1
-    spread = _means(MAD_TO_SIGMA * _medians(np.abs(away), _peers_least(ratios)))  # of the role, not of a window
+    spread = means(MAD_TO_SIGMA * medians(np.abs(away), _peers_least(ratios)))  # of the role, not of a window
     return np.swapaxes(away / np.maximum(spread, MAD_FLOOR_SHARE)[:, None, None], 1, 2)
 
 
 def _peers_least(values: Floats) -> int:
     ranks: int = values.shape[1]
     return max(PEERS_MIN, ranks // 2)
-
-
-def _medians(values: Floats, least: int) -> Floats:
-    """Along the last axis, of what has arrived; NaN where that is less than `least` values.
-
-    Sorting is several times as quick as numpy's own median of many short rows, and puts what is missing last.
-    """
-    ordered = np.sort(values, axis=-1)
-    size = ordered.shape[-1]
-    if not np.isnan(ordered[..., -1]).any():
-        return np.asarray((ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2)
-    there = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
-    low = np.take_along_axis(ordered, np.maximum(there - 1, 0) // 2, axis=-1)
-    high = np.take_along_axis(ordered, np.minimum(there // 2, size - 1), axis=-1)
-    return np.asarray(np.where(there >= max(least, 1), (low + high) / 2, np.nan)[..., 0], dtype=ordered.dtype)
-
-
-def _means(values: Floats) -> Floats:
-    """Along the last axis, of what has arrived; NaN where nothing has."""
-    there = ~np.isnan(values)
-    count = there.sum(axis=-1)
-    total = np.where(there, values, 0).sum(axis=-1)
-    return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
 
 
 class _Peers:
@@ -295,7 +346,7 @@ class _Peers:
         self._case = case
         sample = ranks[:: max(1, len(ranks) // SAMPLE)]
         steps = case.table.self_seconds[:, : case.span.end]
-        self._middle = _medians(np.ascontiguousarray(steps[sample].T), least=max(1, len(sample) // 2))
+        self._middle = medians(np.ascontiguousarray(steps[sample].T), least=max(1, len(sample) // 2))
         self._sample = sample
 
     def convict(self, place: int, steps: int, ratio: float, z: float, slow: npt.NDArray[np.bool_]) -> SlowRank | None:
@@ -333,7 +384,7 @@ class _Peers:
     def _doubt(self, place: int, excess: float) -> str:
         """Several ranks that are slow alike are taken for a role that was not set, unless this one kept up before."""
         alike = min(max(excess / 4, ALIKE_SHARE), excess / 2)
-        apart = int((np.abs(_means(self._ratio) - 1) > alike).sum())
+        apart = int((np.abs(means(self._ratio) - 1) > alike).sum())
         allowed = max(1, len(self._ranks) // APART_SHARE[self._named])
         if apart <= allowed or self._fell_back(place, excess):
             return ""
@@ -347,12 +398,12 @@ class _Peers:
         """Whether it once kept up: work does not change, a fault comes."""
         width, end = self._case.policy.window_steps, self._case.span.end
         own = self._relative(self._ranks[place : place + 1])[0, end % width :]
-        before = _medians(own.reshape(-1, width), least=width // 2)
+        before = medians(own.reshape(-1, width), least=width // 2)
         return bool((before[:-1] - 1 < excess / 3).any())
 
 
 def _noise(relative: Floats) -> Floats:
     """Robust deviation of single steps, each row for itself."""
     least = relative.shape[1] // 4
-    middle = _medians(relative, least)
-    return MAD_TO_SIGMA * _medians(np.abs(relative - middle[:, None]), least)
+    middle = medians(relative, least)
+    return MAD_TO_SIGMA * medians(np.abs(relative - middle[:, None]), least)

@@ -61,4 +61,8 @@ class StepTable:
     section: str = ""  # that a rank is in, besides steps; empty: none
     section_since: float = 0.0  # since when
     left_section_at: float = 0.0  # when a rank last left one; 0: none has
+    replicas: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Per rank: its data-parallel replica, -1: not known. Empty: none is known."""
+    work: npt.NDArray[np.float32] | None = None
+    """Shape of `self_seconds`: how much work a step was, in a unit of the training's own. None: no rank reports it."""
     stacks: Mapping[int, str] = field(default_factory=dict)  # rank → where it stands still, innermost frame first

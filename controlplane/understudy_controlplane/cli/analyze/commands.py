@@ -48,7 +48,7 @@ def analyze_steps(file: str, config: Path, as_json: bool) -> None:
     """Find slow ranks in step times, as the control plane would.
 
     FILE is CSV with a header, plain or gzip; `-` is standard input. Columns: step, rank, self_seconds (or
-    forward_seconds and backward_seconds), and role or stage; others are ignored.
+    forward_seconds and backward_seconds), and role or stage, dp_rank and work where known; others are ignored.
     """
     from understudy_controlplane.cli.analyze import step_times
 

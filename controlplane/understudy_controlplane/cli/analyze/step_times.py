@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ SELF_COLUMNS = ("self_seconds", "compute_seconds")
 COMPUTE_COLUMNS = ("forward_seconds", "backward_seconds")
 ROLE_COLUMNS = ("role", "stage", "pp_rank")
 """The first of these that the file has."""
+REPLICA_COLUMN = "dp_rank"
+WORK_COLUMN = "work"
 
 STEPS_AT_ONCE = 128
 """As many steps as the control plane keeps."""
@@ -45,6 +47,7 @@ REFUSED_LINES_SHOWN = 20
 RANKS_MAX = 1_000_000
 CELLS_MAX = 4_000_000_000
 SECONDS_MAX = 1e6
+WORK_MAX = 1e30
 STEP_MAX = 2**53
 NO_JOB = JobKey("", 0, 0)
 
@@ -53,16 +56,37 @@ class AnalyzeError(Exception):
     """The file cannot be judged; the message says which, why, and what is needed."""
 
 
+class Line(NamedTuple):
+    step: int
+    rank: int
+    seconds: float  # NaN: a gap
+    role: str
+    replica: int | None
+    work: float  # NaN: not known
+
+
 @dataclass(slots=True)
 class Content:
     """What a file contains, without its step times."""
 
     ranks: list[int] = field(default_factory=list)
     roles: dict[int, str] = field(default_factory=dict)
+    replicas: dict[int, int] = field(default_factory=dict)
+    has_work: bool = False
     steps: list[int] = field(default_factory=list)
     gaps: int = 0
     refused_count: int = 0
     refused: list[dict[str, Any]] = field(default_factory=list)  # the first refused lines, with reasons
+
+    def contradiction(self, line: Line) -> str:
+        """What contradicts earlier lines about this rank; empty: nothing does."""
+        role = self.roles.setdefault(line.rank, line.role) if line.role else ""
+        replica = self.replicas.setdefault(line.rank, line.replica) if line.replica is not None else None
+        if role != line.role:
+            return f"rank {line.rank} has role {line.role!r} here and role {role!r} before"
+        if replica != line.replica:
+            return f"rank {line.rank} has {REPLICA_COLUMN} {line.replica} here and {replica} before"
+        return ""
 
     def refuse(self, line: int, why: str) -> None:
         self.refused_count += 1
@@ -157,46 +181,48 @@ def _analyze(lines: IO[str], directory: Path, policy: Straggler) -> Analysis:
                 f"the file contains no step time; {content.refused_count} lines were refused{_first_refusal(content)}"
             )
         cells.flush()
-        times = _matrix(directory, content)
+        matrices = _matrices(directory, content)
     notes = _notes(content, policy)
-    return _judge_all(times, content, policy, notes)
+    return _judge_all(matrices, content, policy, notes)
 
 
-CELL = np.dtype([("rank", np.int32), ("step", np.int32), ("line", np.int64), ("seconds", np.float32)])
-"""One line of the file: row and column of the matrix, line number, and seconds."""
+CELL = np.dtype(
+    [("rank", np.int32), ("step", np.int32), ("line", np.int64), ("seconds", np.float32), ("work", np.float32)]
+)
+"""One line of the file: row and column of the matrix, line number, seconds, and work."""
 
 
-def _cells(lines: IO[str], content: Content) -> Iterator[tuple[int, int, int, float]]:
+def _cells(lines: IO[str], content: Content) -> Iterator[tuple[int, int, int, float, float]]:
     reader = csv.reader(lines)
     header = next(_rows(reader, content), None)
     if header is None:
         raise AnalyzeError("the file is empty; its first line must name the columns")
     columns = _Columns.of([name.strip().lower() for name in header])
+    content.has_work = columns.work is not None
     row_of: dict[int, int] = {}
     column_of: dict[int, int] = {}
     for row in _rows(reader, content):
         if not row:
             continue
         try:
-            step, rank, seconds, role = columns.read(row)
+            line = columns.read(row)
         except ValueError as error:
             content.refuse(reader.line_num, str(error))
             continue
-        if rank not in row_of:
+        if line.rank not in row_of:
             if len(row_of) >= RANKS_MAX:
                 content.refuse(reader.line_num, f"more than {RANKS_MAX} ranks")
                 continue
-            row_of[rank] = len(content.ranks)
-            content.ranks.append(rank)
-        if step not in column_of:
-            column_of[step] = len(content.steps)
-            content.steps.append(step)
-        if role:
-            known = content.roles.setdefault(rank, role)
-            if known != role:
-                content.refuse(reader.line_num, f"rank {rank} has role {role!r} here and role {known!r} before")
-                continue
-        yield row_of[rank], column_of[step], reader.line_num, seconds
+            row_of[line.rank] = len(content.ranks)
+            content.ranks.append(line.rank)
+        if line.step not in column_of:
+            column_of[line.step] = len(content.steps)
+            content.steps.append(line.step)
+        contradiction = content.contradiction(line)
+        if contradiction:
+            content.refuse(reader.line_num, contradiction)
+            continue
+        yield row_of[line.rank], column_of[line.step], reader.line_num, line.seconds, line.work
 
 
 def _rows(reader: Any, content: Content) -> Iterator[list[str]]:
@@ -217,6 +243,8 @@ class _Columns:
     rank: int
     seconds: tuple[int, ...]  # their sum is the self time
     role: int | None
+    replica: int | None
+    work: int | None
 
     @classmethod
     def of(cls, names: Sequence[str]) -> _Columns:
@@ -232,16 +260,25 @@ class _Columns:
                 "Wall time is the same on every rank and would name no rank"
             )
         role = next((names.index(name) for name in ROLE_COLUMNS if name in names), None)
-        return cls(len(names), names.index("step"), names.index("rank"), tuple(map(names.index, own)), role)
+        replica, work = (names.index(name) if name in names else None for name in (REPLICA_COLUMN, WORK_COLUMN))
+        times = tuple(map(names.index, own))
+        return cls(len(names), names.index("step"), names.index("rank"), times, role, replica, work)
 
-    def read(self, row: Sequence[str]) -> tuple[int, int, float, str]:
-        """Step, rank, seconds (NaN: a gap) and role. Raises ValueError."""
+    def read(self, row: Sequence[str]) -> Line:
+        """Raises ValueError."""
         if len(row) != self.count:
             raise ValueError(f"{len(row)} fields, but the first line names {self.count}")
         step, rank = _whole(row[self.step], "step", STEP_MAX), _whole(row[self.rank], "rank", 2**31 - 1)
-        seconds = sum(_seconds(row[column]) for column in self.seconds)
-        role = row[self.role].strip() if self.role is not None else ""
-        return step, rank, seconds, "" if role.lower() in ("nan", "none", "null") else role
+        seconds = sum(_number(row[column], "time", SECONDS_MAX) for column in self.seconds)
+        role = _text(row[self.role]) if self.role is not None else ""
+        replica = _text(row[self.replica]) if self.replica is not None else ""
+        work = _number(row[self.work], "work", WORK_MAX) if self.work is not None else math.nan
+        known = _whole(replica, REPLICA_COLUMN, 2**31 - 1) if replica else None
+        return Line(step, rank, seconds, role, known, work)
+
+
+def _text(value: str) -> str:
+    return "" if value.strip().lower() in ("nan", "none", "null") else value.strip()
 
 
 def _whole(text: str, what: str, most: int) -> int:
@@ -254,41 +291,47 @@ def _whole(text: str, what: str, most: int) -> int:
     return int(number)
 
 
-def _seconds(text: str) -> float:
-    """NaN for a missing time."""
+def _number(text: str, what: str, most: float) -> float:
+    """NaN where it is missing."""
     if not text.strip() or text.strip().lower() in ("none", "null"):
         return math.nan
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        raise ValueError(f"time {text[:40]!r} is no number") from None
-    if seconds < 0 or seconds > SECONDS_MAX:
-        raise ValueError(f"time {text[:40]!r} is impossible")
-    return seconds
+        raise ValueError(f"{what} {text[:40]!r} is no number") from None
+    if number < 0 or number > most:
+        raise ValueError(f"{what} {text[:40]!r} is impossible")
+    return number
 
 
-def _chunks(cells: Iterator[tuple[int, int, int, float]]) -> Iterator[npt.NDArray[np.void]]:
-    numbers, seconds = array("q"), array("f")
-    for row, column, line, value in cells:
+def _chunks(cells: Iterator[tuple[int, int, int, float, float]]) -> Iterator[npt.NDArray[np.void]]:
+    numbers, values = array("q"), array("f")
+    for row, column, line, seconds, work in cells:
         numbers.extend((row, column, line))
-        seconds.append(value)
-        if len(seconds) >= CHUNK:
-            yield _packed(numbers, seconds)
-            numbers, seconds = array("q"), array("f")
-    if seconds:
-        yield _packed(numbers, seconds)
+        values.extend((seconds, work))
+        if len(numbers) >= 3 * CHUNK:
+            yield _packed(numbers, values)
+            numbers, values = array("q"), array("f")
+    if numbers:
+        yield _packed(numbers, values)
 
 
-def _packed(numbers: array[int], seconds: array[float]) -> npt.NDArray[np.void]:
-    chunk = np.empty(len(seconds), CELL)
-    whole = np.frombuffer(numbers, np.int64).reshape(-1, 3)
-    chunk["rank"], chunk["step"], chunk["line"] = whole.T
-    chunk["seconds"] = np.frombuffer(seconds, np.float32)
+def _packed(numbers: array[int], values: array[float]) -> npt.NDArray[np.void]:
+    chunk = np.empty(len(numbers) // 3, CELL)
+    chunk["rank"], chunk["step"], chunk["line"] = np.frombuffer(numbers, np.int64).reshape(-1, 3).T
+    chunk["seconds"], chunk["work"] = np.frombuffer(values, np.float32).reshape(-1, 2).T
     return chunk
 
 
-def _matrix(directory: Path, content: Content) -> npt.NDArray[np.float32]:
-    """Step times of shape (steps, ranks), in order, on disk. NaN: missing; of two times the first counts."""
+@dataclass(frozen=True, slots=True)
+class _Matrices:
+    """Of shape (steps, ranks), in order, on disk. NaN: missing; of two values the first counts."""
+
+    seconds: npt.NDArray[np.float32]
+    work: npt.NDArray[np.float32] | None  # None: the file has none
+
+
+def _matrices(directory: Path, content: Content) -> _Matrices:
     steps, ranks = len(content.steps), len(content.ranks)
     if steps * ranks > CELLS_MAX:
         raise AnalyzeError(f"{ranks} ranks times {steps} steps are too many for one analysis; give fewer steps")
@@ -296,9 +339,8 @@ def _matrix(directory: Path, content: Content) -> npt.NDArray[np.float32]:
     place[np.argsort(np.array(content.steps), kind="stable")] = np.arange(steps)
     row = np.empty(ranks, np.int64)
     row[np.argsort(np.array(content.ranks), kind="stable")] = np.arange(ranks)
-    times = np.memmap(directory / "times", np.float32, "w+", shape=(steps, ranks))
-    for begin in range(0, steps, STEPS_AT_ONCE):
-        times[begin : begin + STEPS_AT_ONCE] = np.nan
+    times = _empty(directory / "times", steps, ranks)
+    work = _empty(directory / "work", steps, ranks) if content.has_work else None
     seen = np.memmap(directory / "seen", np.bool_, "w+", shape=(steps, ranks))
     with (directory / "cells").open("rb") as file:
         while len(chunk := np.fromfile(file, CELL, CHUNK)):
@@ -312,12 +354,21 @@ def _matrix(directory: Path, content: Content) -> npt.NDArray[np.float32]:
                 content.refused.append({"line": int(again["line"]), "why": _repeated(content, again)})
             content.refused_count += int((~new).sum())
             times[columns[new], rows[new]] = chunk["seconds"][new]
+            if work is not None:
+                work[columns[new], rows[new]] = chunk["work"][new]
             seen[columns[new], rows[new]] = True
     content.refused = sorted(content.refused, key=lambda one: int(one["line"]))[:REFUSED_LINES_SHOWN]
     content.steps.sort()
     content.ranks.sort()
     content.gaps = sum(int(np.isnan(times[i : i + STEPS_AT_ONCE]).sum()) for i in range(0, steps, STEPS_AT_ONCE))
-    return times
+    return _Matrices(times, work)
+
+
+def _empty(path: Path, steps: int, ranks: int) -> npt.NDArray[np.float32]:
+    values = np.memmap(path, np.float32, "w+", shape=(steps, ranks))
+    for begin in range(0, steps, STEPS_AT_ONCE):
+        values[begin : begin + STEPS_AT_ONCE] = np.nan
+    return values
 
 
 def _repeated(content: Content, cell: Any) -> str:
@@ -342,14 +393,13 @@ def _notes(content: Content, policy: Straggler) -> list[str]:
     return notes
 
 
-def _judge_all(times: npt.NDArray[np.float32], content: Content, policy: Straggler, notes: list[str]) -> Analysis:
+def _judge_all(matrices: _Matrices, content: Content, policy: Straggler, notes: list[str]) -> Analysis:
     """As the control plane would have judged them, at every half window."""
     named: dict[int, SlowRank] = {}
     doubted: dict[int, SlowRank] = {}
-    roles = tuple(content.roles.get(rank, "") for rank in content.ranks)
     half = policy.window_steps // 2
     for end in range(2 * half, len(content.steps) + 1, half):
-        for slow in judge(_table(times, max(0, end - STEPS_AT_ONCE), end, roles), policy):
+        for slow in judge(_table(matrices, max(0, end - STEPS_AT_ONCE), end, content), policy):
             found = replace(
                 slow,
                 rank=content.ranks[slow.rank],
@@ -366,18 +416,21 @@ def _judge_all(times: npt.NDArray[np.float32], content: Content, policy: Straggl
     )
 
 
-def _table(times: npt.NDArray[np.float32], begin: int, end: int, roles: tuple[str, ...]) -> StepTable:
-    ranks = len(roles)
+def _table(matrices: _Matrices, begin: int, end: int, content: Content) -> StepTable:
+    ranks = len(content.ranks)
+    replicas = [content.replicas.get(rank, -1) for rank in content.ranks] if content.replicas else []
     return StepTable(
         job=NO_JOB,
         attempt=Attempt(0),
         first_step=begin,
-        self_seconds=np.ascontiguousarray(times[begin:end].T),
+        self_seconds=np.ascontiguousarray(matrices.seconds[begin:end].T),
         last_step=np.full(ranks, end - 1, np.int64),
         nodes=("",) * ranks,
-        roles=roles,
+        roles=tuple(content.roles.get(rank, "") for rank in content.ranks),
         gpus=(None,) * ranks,
         advanced_at=0.0,
+        replicas=np.array(replicas, np.int64),
+        work=None if matrices.work is None else np.ascontiguousarray(matrices.work[begin:end].T),
     )
 
 
