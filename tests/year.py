@@ -112,6 +112,7 @@ def kinds(shape: Shape) -> dict[str, Iterable[Row]]:
         tables.kernel_event.name: _kernel_events(shape),
         tables.hardware_event.name: _hardware_events(shape),
         tables.job_refusal.name: _refusals(shape),
+        tables.site_signal.name: _signals(shape),
         tables.incident.name: _incidents(shape),
         tables.incident_finding.name: _findings(shape),
         tables.recovery.name: _recoveries(shape),
@@ -385,6 +386,19 @@ def _refusals(shape: Shape) -> Iterator[Row]:
             "at": at,
             "received_at": at,
             "reason": "understudy: xid.79: GPU 0000:1b:00.0 has fallen off the bus",
+        }
+
+
+def _signals(shape: Shape) -> Iterator[Row]:
+    for number, node, at in shape.each(2, KEPT.events_days):
+        yield {
+            "source": "alertmanager",
+            "key": f"{number:016x}",
+            "kind": "over_temperature",
+            "targets": json.dumps([node, "rack r17"]),
+            "summary": "InletTemperatureHigh: the inlet of the rack is at 38 degrees for more than ten minutes",
+            "at": at,
+            "until": at + 6 * 3600,
         }
 
 

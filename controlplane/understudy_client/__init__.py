@@ -29,6 +29,8 @@ from understudy_client.records import (
     RecoveryCount,
     RequestState,
     RuleRecord,
+    Signals,
+    SiteSignal,
     Status,
     Ticket,
 )
@@ -57,6 +59,8 @@ __all__ = [
     "RefusedError",
     "RequestState",
     "RuleRecord",
+    "Signals",
+    "SiteSignal",
     "Status",
     "Ticket",
     "UnreachableError",

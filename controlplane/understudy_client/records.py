@@ -169,6 +169,23 @@ class Ticket(msgspec.Struct, frozen=True):
     closed_at: float | None
 
 
+class SiteSignal(msgspec.Struct, frozen=True):
+    """What another system of the site reports of nodes or domains."""
+
+    id: int
+    source: str
+    kind: str
+    effect: str
+    targets: tuple[str, ...]
+    summary: str
+    at: float
+    until: float
+
+
+class Signals(msgspec.Struct, frozen=True):
+    signals: tuple[SiteSignal, ...]
+
+
 class Event(msgspec.Struct, frozen=True):
     """Something that happened. `number` is that of the record, such as the recovery of a step."""
 

@@ -43,6 +43,7 @@ from understudy_controlplane.api.report import report_router
 from understudy_controlplane.api.request_limits import RequestLimits
 from understudy_controlplane.api.requests import requests_router
 from understudy_controlplane.api.sessions import SessionDependencies, sessions_router
+from understudy_controlplane.api.site_signals import end_signals_router, signals_router
 from understudy_controlplane.api.spares import SpareDependencies, spare_requests_router, spares_router
 from understudy_controlplane.api.status import health_router, status_router
 from understudy_controlplane.api.topology import topology_router
@@ -61,6 +62,7 @@ from understudy_controlplane.ingest.node_tokens import NodeTokenDependencies, no
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Refusals
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
+from understudy_controlplane.ingest.site_signals import SignalDependencies, site_signals_router
 from understudy_controlplane.ingest.soon_readings import SoonReadings
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
@@ -95,6 +97,7 @@ READ_ROUTERS = (
     observed_router,
     spares_router,
     topology_router,
+    signals_router,
     report_router,
     explain_router,
 )
@@ -258,13 +261,10 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         app.include_router(events_router(events, admission))
         app.include_router(metrics_router(reads), dependencies=[Depends(admission.require(Permission.METRICS))])
         app.include_router(health_router(reads))
-        app.include_router(
-            operator_router(
-                OperatorDependencies(
-                    admission, stores.fleet, stores.repairs, stores.recoveries, current, clock, loop.pulse, loop.wake
-                )
-            )
+        of_operators = OperatorDependencies(
+            admission, stores.fleet, stores.repairs, stores.recoveries, current, clock, loop.pulse, loop.wake
         )
+        _add_operators(app, stores, of_operators)
         app.include_router(
             job_requests_router(
                 JobRequestDependencies(
@@ -297,6 +297,16 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     return ControlPlane(
         make_app, current, loop, core.telemetry, stores, core.launchers, engine, reads, admission, events, audit
     )
+
+
+def _add_operators(app: FastAPI, stores: Stores, deps: OperatorDependencies) -> None:
+    """And other systems of the site."""
+    app.include_router(operator_router(deps))
+    of_senders = SignalDependencies(
+        deps.admission, stores.signals, deps.current, deps.pulse, deps.clock, deps.wake_loop
+    )
+    app.include_router(site_signals_router(of_senders))
+    app.include_router(end_signals_router(deps, stores.signals))
 
 
 async def _client_gone(_request: Request, _error: Exception) -> Response:

@@ -100,10 +100,15 @@ def needed(method: str, path: str) -> Permission:
         return Permission.REPORT
     if path == ENROL:
         return Permission.ENROL
-    if path == "/metrics":
-        return Permission.METRICS
-    if path in ("/v1/breaker/reset", "/v1/mode"):
-        return Permission.ADMINISTER
+    others = {
+        ("GET", "/metrics"): Permission.METRICS,
+        ("POST", "/v1/breaker/reset"): Permission.ADMINISTER,
+        ("POST", "/v1/mode"): Permission.ADMINISTER,
+        ("POST", "/v1/signals"): Permission.SIGNAL,
+        ("POST", "/v1/signals/alertmanager"): Permission.SIGNAL,
+    }
+    if (method, path) in others:
+        return others[method, path]
     if method == "GET" or path == "/v1/session":
         return Permission.READ_OWN_JOBS if path in OF_USERS else Permission.READ
     return Permission.OPERATE_OWN_JOBS if path in OF_OWNERS else Permission.OPERATE

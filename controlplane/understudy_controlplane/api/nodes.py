@@ -166,6 +166,10 @@ def node_record(deps: ReadDependencies, name: str) -> Record | Response:
         "state": node.state.value,
         "since": node.record.since,
         "row": node.record.table_row,
+        "signals": [
+            {"id": one.id, "kind": one.kind.value, "words": one.words, "until": one.until}
+            for one in snapshot.signals_on.get(name, ())
+        ],
         "suspicions": [{"cause": one.cause.value, "since": one.since} for one in node.record.suspicions],
         "spare": node.is_spare,
         "boot_id": node.boot_id,

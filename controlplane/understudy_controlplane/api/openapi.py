@@ -51,7 +51,9 @@ from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.event import Event, EventKind
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Outcome, Verb
+from understudy_controlplane.ingest.alertmanager import AlertmanagerBody
 from understudy_controlplane.ingest.answers import JSON, PROBLEM
+from understudy_controlplane.ingest.site_signals import SignalBody, SignalRecords
 
 Document = dict[str, Any]
 
@@ -84,6 +86,8 @@ SENT: dict[str, type[msgspec.Struct]] = {
     "/v1/spares/{node}/remove": ChoiceBody,
     "/v1/spares/{node}/forget": ChoiceBody,
     "/v1/drills": DrillBody,
+    "/v1/signals": SignalBody,
+    "/v1/signals/alertmanager": AlertmanagerBody,
 }
 """Bodies; of the other requests of operators it is `RequestBody`."""
 
@@ -93,6 +97,8 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/status": Status,
     "/v1/spares": Spares,
     "/v1/topology": TopologyRecord,
+    "/v1/signals": SignalRecords,
+    "/v1/signals/alertmanager": SignalRecords,
     "/v1/report": FleetReport,
     "/v1/observed": Observed,
     "/v1/explain/nodes/{node}": NodeExplanation,

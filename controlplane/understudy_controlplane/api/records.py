@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from understudy_agent.wire import Gpu, Host, Port
+from understudy_controlplane.config import SignalKind
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState
@@ -33,6 +34,15 @@ class NodeSuspicion(msgspec.Struct, frozen=True):
     since: float
 
 
+class NodeSignal(msgspec.Struct, frozen=True):
+    """A live signal that names the node, or a domain that it is in."""
+
+    id: int
+    kind: SignalKind
+    words: str
+    until: float
+
+
 class LemonScore(msgspec.Struct, frozen=True):
     score: float
     faults: float
@@ -51,6 +61,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     state: NodeState
     since: float
     row: int
+    signals: list[NodeSignal]
     suspicions: list[NodeSuspicion]
     spare: bool
     boot_id: str

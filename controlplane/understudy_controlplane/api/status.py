@@ -12,7 +12,7 @@ from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.access.token_ends import ending_soon
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import known_parameters
-from understudy_controlplane.config import Mode
+from understudy_controlplane.config import Mode, SignalEffect
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.silence import silent_since
 from understudy_controlplane.fleet.node import NodeState
@@ -220,6 +220,14 @@ def _warnings_of_fleet(deps: ReadDependencies) -> list[str]:
     with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
     if with_people:
         warnings.append(f"manual repair is needed on {_named(with_people)}: `understudy ticket list`")
+    policy = deps.current.config.signals
+    live = [
+        f"{one.words} ({_named([*one.targets])})"
+        for one in snapshot.signals
+        if policy.effect_of(one.kind).includes(SignalEffect.WARN)
+    ]
+    if live:
+        warnings.append(f"other systems of the site report (`understudy signal list`): {_named(live)}")
     unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
     if unheard > len(views) / 2:
         warnings.append(f"{unheard} of {len(views)} nodes do not report: check that their agents run")

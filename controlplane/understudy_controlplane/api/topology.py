@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Response
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.operator_requests import not_ready
 from understudy_controlplane.api.pages import known_parameters
+from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import Domain, problems
 
 
@@ -17,6 +18,7 @@ class DomainRecord(msgspec.Struct, frozen=True):
     source: str  # slurm, infiniband, guards.domains or file
     nodes: list[str]
     switches: list[str]  # leaf switches that it consists of, where it is named by them
+    signals: list[str]  # live ones that name it
 
 
 class TopologyRecord(msgspec.Struct, frozen=True):
@@ -39,9 +41,10 @@ def _topology(deps: ReadDependencies) -> TopologyRecord | Response:
     snapshot = deps.pulse.snapshot
     if snapshot is None:
         return not_ready()
-    domains = [_record(one) for one in snapshot.topology.domains]
+    domains = [_record(one, snapshot) for one in snapshot.topology.domains]
     return TopologyRecord(domains, problems(snapshot.topology, snapshot.nodes))
 
 
-def _record(domain: Domain) -> DomainRecord:
-    return DomainRecord(domain.kind, domain.name, domain.source, [*domain.nodes], [*domain.switches])
+def _record(domain: Domain, snapshot: Snapshot) -> DomainRecord:
+    signals = [one.words for one in snapshot.signals if domain.label in one.targets]
+    return DomainRecord(domain.kind, domain.name, domain.source, [*domain.nodes], [*domain.switches], signals)

@@ -26,6 +26,7 @@ class Domain(msgspec.Struct, frozen=True):
     source: str
     nodes: tuple[str, ...]
     switches: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
 
 
 class Topology(msgspec.Struct, frozen=True):
@@ -83,6 +84,8 @@ def _parent(domain: Domain, domains: Sequence[Domain]) -> Domain | None:
 def _branch(domain: Domain, below: dict[Domain | None, list[Domain]], first: str, rest: str) -> Iterator[str]:
     nodes = compress(domain.nodes) if domain.nodes else "no nodes"
     yield one_line(f"{first}{domain.kind} {domain.name}  {nodes}  ({len(domain.nodes)}, {domain.source})")
+    for signal in domain.signals:
+        yield one_line(f"{rest}   ! {signal}")
     inner = below.get(domain, [])
     for one in inner:
         last = one is inner[-1]

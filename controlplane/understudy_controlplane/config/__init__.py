@@ -24,6 +24,7 @@ from understudy_controlplane.config.limits import Limits
 from understudy_controlplane.config.retention import Retention
 from understudy_controlplane.config.section import Section
 from understudy_controlplane.config.service import Gateway, Jobs, NoSpare, Server, Slurm, Spares, Topology
+from understudy_controlplane.config.signals import SignalEffect, SignalKind, Signals
 from understudy_controlplane.xid_policy import RowOverride
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ __all__ = [
     "Repair",
     "Retention",
     "Server",
+    "SignalEffect",
+    "SignalKind",
+    "Signals",
     "Silence",
     "Slurm",
     "Spares",
@@ -100,6 +104,7 @@ class Config(Section):
     jobs: Jobs = Jobs()
     spares: Spares = Spares()
     topology: Topology = Topology()
+    signals: Signals = Signals()
     guards: Guards = Guards()
     silence: Silence = Silence()
     straggler: Straggler = Straggler()

@@ -26,7 +26,9 @@ class Retention(Section):
         "have acted in mode `act`, stay for `events_days`.",
     )
     events_days: float = Field(
-        90.0, ge=HISTORY_DAYS, description="The same for kernel events, hardware events and refusals of the Prolog."
+        90.0,
+        ge=HISTORY_DAYS,
+        description="The same for kernel events, hardware events, refusals of the Prolog and signals of the site.",
     )
     jobs_days: float = Field(
         365.0,

@@ -87,8 +87,8 @@ def _can_wait(condemned: Entered) -> int:
 
 def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) -> list[str]:
     """Nodes that were to be quarantined and were not, where they are more than the breaker bears: it does not matter
-    whether it was the breaker that held them back, or a budget that is smaller. Those that people reported wait for
-    room: they do not show that the control plane errs.
+    whether it was the breaker that held them back, or a budget that is smaller. Those that people or other systems of
+    the site reported wait for room: they do not show that the control plane errs.
     """
     snapshot, config = current.snapshot, current.config
     since = max(snapshot.ago(config.guards.breaker_window_seconds), snapshot.breaker_reset_at)
@@ -104,7 +104,9 @@ def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) 
 
 
 def _is_reported(decision: Decision) -> bool:
-    return decision.finding is not None and decision.finding.request is not None
+    """By a person, or by another system of the site."""
+    finding = decision.finding
+    return finding is not None and (finding.request is not None or finding.signal is Signal.SITE_FAULT)
 
 
 def _leaves(snapshot: Snapshot, condemned: Entered, objection: guards.Objection) -> bool:

@@ -10,7 +10,7 @@ from understudy_controlplane.decide import repair_actions, repair_cycle
 from understudy_controlplane.decide.approvals import await_approval
 from understudy_controlplane.decide.condemnation import condemnations
 from understudy_controlplane.decide.job_moves import moves_asked
-from understudy_controlplane.decide.pages import domains_down, held_back, left_by_slurm, page, unheard
+from understudy_controlplane.decide.pages import domains_down, held_back, left_by_slurm, page, unheard, warnings_of_site
 from understudy_controlplane.decide.pool import change_pool, pool_changes
 from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, left_seats, release
 from understudy_controlplane.decide.round import Entered, Round
@@ -42,7 +42,13 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         acting = any(one.plan and one.action is not Action.RELEASE_JOB for one in decisions)
         current = replace(current, acting=acting)
     decisions = await_approval(snapshot, decisions, config)
-    waiting = (*held_back(current, decisions), *left_by_slurm(current), *unheard(current), *domains_down(current))
+    waiting = (
+        *held_back(current, decisions),
+        *left_by_slurm(current),
+        *unheard(current),
+        *domains_down(current),
+        *warnings_of_site(current),
+    )
     return decisions + page(current, [*_of_no_node(waiting)])
 
 

@@ -4,9 +4,9 @@ whose ranks do not report after a restart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
-from understudy_controlplane.config import Config, NoSpare
+from understudy_controlplane.config import Config, NoSpare, SignalEffect
 from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
@@ -17,6 +17,7 @@ from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.incident import DOMAIN_SILENT
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName
+from understudy_controlplane.fleet.site_signal import signal_subject
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HOLDING = frozenset(
@@ -41,6 +42,7 @@ LABELS = {
     Signal.LEFT_BY_SLURM: "left",
     Signal.GANG_UNHEARD: "unheard",
     Signal.DOMAIN_DOWN: "domain",
+    Signal.SITE_WARNING: "signal",
 }
 """How the labels of tickets begin."""
 
@@ -136,6 +138,38 @@ def domains_down(current: Round) -> Iterator[Finding]:
         yield Finding(
             Signal.DOMAIN_DOWN, DOMAIN_SILENT, "", snapshot.now, words, Evidence({"nodes": nodes}), nodes=(*due,)
         )
+
+
+def warnings_of_site(current: Round) -> Iterator[Finding]:
+    """One for all signals of which a person has to know, and that came since a person was notified last."""
+    snapshot, policy = current.snapshot, current.config.signals
+    if not snapshot.signals or guards.object_to_operator(snapshot) is not None:
+        return
+    due = [
+        one
+        for one in snapshot.signals
+        if policy.effect_of(one.kind).includes(SignalEffect.WARN)
+        and not _is_paged(snapshot, signal_subject(one.id), one.at)
+    ]
+    if due:
+        shown = [f"{one.words} ({_shown(one.targets)})" for one in due[:SHOWN_MAX]]
+        more = f"; and {len(due) - SHOWN_MAX} more" if len(due) > SHOWN_MAX else ""
+        nodes = {name for one in due for target in one.targets for name in snapshot.nodes_of(target)}
+        words = f"{'; '.join(shown)}{more}. {_gangs_there(snapshot, nodes)}"
+        about = tuple(signal_subject(one.id) for one in due)
+        evidence = Evidence({"signals": [one.id for one in due], "targets": [t for one in due for t in one.targets]})
+        yield Finding(Signal.SITE_WARNING, "signal.warning", "", snapshot.now, words, evidence, nodes=about)
+
+
+def _gangs_there(snapshot: Snapshot, nodes: Set[str]) -> str:
+    jobs = [job for job in snapshot.jobs.values() if job.managed and not job.slurm.ended]
+    there = [f"job {job.key.job_id}" for job in jobs if not nodes.isdisjoint(job.slurm.nodes)]
+    if not there:
+        return "No managed gang runs there"
+    return (
+        f"Gangs there: {_shown(there)}. The control plane cannot make a job write a checkpoint at once: ask the owner, "
+        "or move it with `understudy job move JOB REASON --at-checkpoint --off NODES`"
+    )
 
 
 def page(current: Round, entered: Sequence[Entered]) -> list[Decision]:

@@ -12,6 +12,7 @@ import msgspec
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, ladder
+from understudy_controlplane.detect.site_signals import threat_to
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.node import (
@@ -74,7 +75,8 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
         request = snapshot.requests.get(name)
         if request is not None:
             yield asked(snapshot, node, request, config)
-        if node.state is NodeState.QUARANTINED and config.repair.enabled:
+        threatened = threat_to(snapshot, name, config.signals) is not None
+        if node.state is NodeState.QUARANTINED and config.repair.enabled and not threatened:
             yield from _next_rung(snapshot, node, tried.get(name, ()), config)
         elif node.state in IN_REPAIR:
             yield from _outcome(snapshot, node, tried.get(name, ()), config)

@@ -10,6 +10,7 @@ from understudy_controlplane.decide.guards import still_gathering
 from understudy_controlplane.decide.pool_spread import spread
 from understudy_controlplane.detect.gpu_set import lacks_gpus
 from understudy_controlplane.detect.lemon import lemons
+from understudy_controlplane.detect.site_signals import is_blocked
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import (
@@ -225,4 +226,5 @@ def _fit(node: NodeView, snapshot: Snapshot, config: Config) -> bool:
         and node.slurm is not None
         and node.slurm.usable
         and not lacks_gpus(node, config.hardware)
+        and not is_blocked(snapshot, node.name, config.signals)
     )

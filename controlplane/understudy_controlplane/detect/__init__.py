@@ -21,6 +21,7 @@ from understudy_controlplane.detect.lemon import lemon
 from understudy_controlplane.detect.prolog import drained_for_prolog
 from understudy_controlplane.detect.seats import lost_seats
 from understudy_controlplane.detect.silence import silence
+from understudy_controlplane.detect.site_signals import site_signals
 from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.detect.xid import xid
@@ -56,6 +57,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *inventory(snapshot),
         *launches(snapshot),
         *hang(snapshot, config.hang, config.silence),
+        *site_signals(snapshot, config.signals),
     ]
     accused = {one.node for one in found if one.signal in ACCUSING and one.signal is not Signal.DRAIN_AT_JOB_END}
     suspected = {(one.node, SUSPICION_OF[one.signal]) for one in found if one.signal in SUSPICION_OF}

@@ -77,6 +77,9 @@ class Signal(StrEnum):
     LEFT_BY_SLURM = "left_by_slurm"  # Slurm itself took nodes out of service, and nothing brings them back
     GANG_UNHEARD = "gang_unheard"  # no rank reports since a restart, though ranks did before it
     DOMAIN_DOWN = "domain_down"  # a domain failed as a whole
+    SITE_SIGNAL = "site_signal"  # another system of the site reports what may explain a fault there
+    SITE_WARNING = "site_warning"  # such reports that a person has to know
+    SITE_FAULT = "site_fault"  # such a report on which the site wants nodes quarantined
     TOO_MANY_AT_ONCE = "too_many_at_once"  # nodes that would be quarantined within a short time
     REQUEST_GIVEN_UP = "request_given_up"  # an operator's request that could not be fulfilled in time
 
@@ -88,6 +91,7 @@ ACCUSING = frozenset(
         Signal.STRAGGLER_CONFIRMED,
         Signal.GANG_STRANDED,
         Signal.DRAIN_AT_JOB_END,
+        Signal.SITE_FAULT,
     }
 )
 """Signals that a node is at fault. Each opens an incident."""

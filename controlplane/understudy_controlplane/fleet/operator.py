@@ -38,6 +38,8 @@ class Verb(StrEnum):
     SPARE_REMOVE = "spare-remove"  # a node is never in the pool
     SPARE_FORGET = "spare-forget"  # the control plane chooses again whether a node is in the pool
     DRILL = "drill"  # an Xid is injected
+    SIGNAL = "signal"  # another system of the site reports something
+    END_SIGNAL = "end-signal"  # that is over, or was wrong
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 

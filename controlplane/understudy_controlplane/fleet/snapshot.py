@@ -6,7 +6,7 @@ What they ask once a node of thousands is counted once a snapshot.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,10 +27,11 @@ from understudy_controlplane.fleet.recovery import (
     ReturnPlan,
     ValidationPlan,
 )
+from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import Subject
-from understudy_controlplane.fleet.topology import NO_TOPOLOGY, Topology
+from understudy_controlplane.fleet.topology import NO_TOPOLOGY, REDUNDANT, Topology
 
 LEFT_SECONDS = 3600.0
 """A node that has been quarantined for this time waits for a person where the control plane has nothing to do."""
@@ -92,6 +93,7 @@ class Snapshot:
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
     topology: Topology = NO_TOPOLOGY
+    signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
     clock_sets: ClockSets = NEVER_SET
     monotonic: float = 0.0  # at `now`, by the clock that is never set
     mass_silence: str = ""  # why nothing is done, because too many agents are silent at once; empty: they are not
@@ -175,6 +177,33 @@ class Snapshot:
         for domain, names in self.domains.items():
             for name in names:
                 found.setdefault(name, []).append(domain)
+        return found
+
+    def nodes_of(self, target: str) -> tuple[str, ...]:
+        """Those that a signal's target is or contains, of the fleet's nodes."""
+        if target in self.nodes:
+            return (target,)
+        domain = self.topology.by_label.get(target)
+        members = domain.nodes if domain is not None else self.domains.get(target, ())
+        return tuple(name for name in members if name in self.nodes)
+
+    @cached_property
+    def signals_on(self) -> dict[str, list[SiteSignal]]:
+        """Node → the live signals that name it, or a domain that it is in."""
+        return self._signals_on(lambda _target: True)
+
+    @cached_property
+    def threats_to(self) -> dict[str, list[SiteSignal]]:
+        """The same without those of domains that can fail without their nodes: rails and spines."""
+        spared = {one.label for one in self.topology.domains if one.kind in REDUNDANT}
+        return self._signals_on(lambda target: target not in spared)
+
+    def _signals_on(self, counts: Callable[[str], bool]) -> dict[str, list[SiteSignal]]:
+        found: dict[str, list[SiteSignal]] = {}
+        for signal in self.signals:
+            targets = [target for target in signal.targets if counts(target)]
+            for name in dict.fromkeys(name for target in targets for name in self.nodes_of(target)):
+                found.setdefault(name, []).append(signal)
         return found
 
     @cached_property

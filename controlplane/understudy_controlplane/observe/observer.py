@@ -195,6 +195,7 @@ class Observer:
             breaker_reset_at=breaker.reset_at,
             domains=self._domains(topology),
             topology=topology,
+            signals=stores.signals.live(now),
             moved_gpus=self._inventory.moved,
             gangs=self._gangs(running),
             disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),

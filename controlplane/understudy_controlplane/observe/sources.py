@@ -19,6 +19,7 @@ from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.node import NodeRecord, StoredHardwareEvent, StoredKernelEvent
 from understudy_controlplane.fleet.operator import Breaker, JobPause, ModeLimit, MoveRequest, Pause, Request, SparesSize
 from understudy_controlplane.fleet.recovery import Recovery
+from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import Subject
@@ -78,6 +79,10 @@ class RepairReads(Protocol):
     def moved_gpus(self, seen: Mapping[str, Sequence[Gpu]]) -> list[MovedGpu]: ...
 
 
+class SignalReads(Protocol):
+    def live(self, now: float) -> tuple[SiteSignal, ...]: ...
+
+
 class StoreReads(Protocol):
     @property
     def facts(self) -> FactReads: ...
@@ -95,6 +100,8 @@ class StoreReads(Protocol):
     def incidents(self) -> IncidentReads: ...
     @property
     def repairs(self) -> RepairReads: ...
+    @property
+    def signals(self) -> SignalReads: ...
     def one_view(self) -> AbstractContextManager[None]: ...
 
 

@@ -23,6 +23,7 @@ STAMPS = (
     tables.recovery_step.c.intended_at,
     tables.recovery_step.c.done_at,
     tables.operator_intent.c.at,
+    tables.site_signal.c.at,
 )
 """Times of the control plane's own clock that are compared with each other or with now."""
 

@@ -111,6 +111,7 @@ def _rules() -> Iterator[Rule]:
     yield Rule(_INTENT, and_(_INTENT.c.at < incidents, _INTENT.c.id.not_in(holds), ~answered))
     for table in (tables.kernel_event, tables.hardware_event, tables.job_refusal):
         yield Rule(table, table.c.received_at < events)
+    yield Rule(tables.site_signal, tables.site_signal.c.until < events)
     shard, whole = tables.checkpoint_shard, tables.checkpoint
     same = [shard.c[name] == whole.c[name] for name in ("job", "restart_count", "launch", "step", "path", "world_size")]
     yield Rule(

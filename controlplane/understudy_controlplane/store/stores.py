@@ -18,6 +18,7 @@ from understudy_controlplane.store.launches import LaunchStore
 from understudy_controlplane.store.lemons import LemonStore
 from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.site_signals import SiteSignalStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Stores:
     incidents: IncidentStore
     recoveries: RecoveryStore
     repairs: RepairStore
+    signals: SiteSignalStore
 
     @classmethod
     def of(cls, engine: Engine) -> Stores:
@@ -46,6 +48,7 @@ class Stores:
             incidents=IncidentStore(engine),
             recoveries=RecoveryStore(engine),
             repairs=RepairStore(engine),
+            signals=SiteSignalStore(engine),
         )
 
     def set_times_back(self, now: float, seconds: float) -> None:

@@ -497,6 +497,22 @@ audit = Table(
     Index("ix_audit_at", "at"),
 )
 
+site_signal = Table(
+    "site_signal",
+    metadata,
+    # What other systems of the site report of nodes and domains. Live until `until`, or until an operator ends it.
+    Column("id", Number, primary_key=True),
+    Column("source", String(255), nullable=False),
+    Column("key", String(255), nullable=False),
+    Column("kind", String(32), nullable=False),  # config.SignalKind
+    Column("targets", JSON, nullable=False),  # names of nodes and domains
+    Column("summary", Text, nullable=False),
+    Column("at", Double, nullable=False),  # when it first came
+    Column("until", Double, nullable=False),
+    Column("ended_at", Double),  # by an operator; until `until` the same signal is not taken again
+    Index("ix_site_signal_until", "until"),
+)
+
 barred_node = Table(
     "barred_node",
     metadata,

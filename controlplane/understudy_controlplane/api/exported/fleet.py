@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from understudy_agent.wire import GpuStatus
 from understudy_controlplane.api.exported.metric import Metric, Sample, labels_text
 from understudy_controlplane.api.exported.source import Source, counted, one
+from understudy_controlplane.config import SignalKind
 from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.guards import breaker_limit, failures, lately_quarantined, quarantine_limit
 from understudy_controlplane.detect.lemon import lemons
@@ -138,6 +139,13 @@ FLEET: tuple[Metric[Source], ...] = (
         ),
         ("subject",),
         str(len(SubjectKind)),
+    ),
+    Metric(
+        "site_signals",
+        "Live signals of other systems of the site.",
+        counted("kind", [k.value for k in SignalKind], lambda s: Counter(one.kind for one in s.snapshot.signals)),
+        ("kind",),
+        str(len(SignalKind)),
     ),
     Metric("tickets_open", "Open tickets: work for an administrator.", one(lambda s: len(s.pulse.tickets_opened_at))),
     Metric(

@@ -1,0 +1,80 @@
+"""The section `signals`: what follows from signals of other systems of the site."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from understudy_controlplane.config.section import Section
+
+
+class SignalKind(StrEnum):
+    """What another system of the site reports."""
+
+    LEAK = "leak"  # of a cooling loop
+    OVER_TEMPERATURE = "over_temperature"
+    POWER = "power"  # a feed or a supply failed, or its redundancy is lost
+    FABRIC = "fabric"  # a switch, a link or the fabric manager is in trouble
+    PLANNED_OUTAGE = "planned_outage"  # such as the reboot of a switch
+    OTHER = "other"
+
+
+class SignalEffect(StrEnum):
+    """What follows from a signal while it lives. Each effect includes those before it."""
+
+    EXPLAIN = "explain"  # it is shown, and stands in the evidence of incidents there
+    WARN = "warn"  # a person gets a ticket that names the gangs there
+    BLOCK = "block"  # no node there is taken as a spare
+    ACT = "act"  # nodes there are quarantined, within the budgets
+
+    def includes(self, other: SignalEffect) -> bool:
+        order = list(SignalEffect)
+        return order.index(other) <= order.index(self)
+
+
+def _effect(default: SignalEffect, what: str) -> SignalEffect:
+    effect: SignalEffect = Field(default, description=f"What follows from a signal of this kind: {what}.")
+    return effect
+
+
+class Signals(Section):
+    leak: SignalEffect = _effect(
+        SignalEffect.WARN,
+        "`explain` (it is shown, and stands in the evidence of incidents there), `warn` (and a person gets a ticket), "
+        "`block` (and no node there is taken as a spare) or `act` (and nodes there are quarantined, within the "
+        "budgets). [Signals of the site](topology.md#signals-of-the-site)",
+    )
+    over_temperature: SignalEffect = _effect(SignalEffect.WARN, "as above")
+    power: SignalEffect = _effect(SignalEffect.WARN, "as above; a feed or a supply failed, or its redundancy is lost")
+    fabric: SignalEffect = _effect(SignalEffect.WARN, "as above; a switch, a link or the fabric manager is in trouble")
+    planned_outage: SignalEffect = _effect(SignalEffect.WARN, "as above; such as the reboot of a switch")
+    other: SignalEffect = _effect(SignalEffect.EXPLAIN, "as above; also alerts of which the kind is not known")
+    live_max: int = Field(
+        200,
+        ge=1,
+        le=2000,
+        description="Signals that are live, or ended within the last hour; further ones are refused (HTTP 429).",
+    )
+    alerts: dict[str, SignalKind] = Field(
+        default_factory=dict,
+        description='Names of Alertmanager\'s alerts and the kind of each: `CoolantLeak = "leak"`. The label '
+        "`understudy_kind` of an alert counts before it; an alert with neither is of kind `other`.",
+    )
+    alert_seconds: float = Field(
+        6 * 3600.0,
+        ge=60,
+        le=31 * 86400,
+        description="Time for which an alert is live after Alertmanager sent it, unless it is resolved before; more "
+        "than Alertmanager's `repeat_interval` (4 h).",
+    )
+
+    def effect_of(self, kind: SignalKind) -> SignalEffect:
+        return {
+            SignalKind.LEAK: self.leak,
+            SignalKind.OVER_TEMPERATURE: self.over_temperature,
+            SignalKind.POWER: self.power,
+            SignalKind.FABRIC: self.fabric,
+            SignalKind.PLANNED_OUTAGE: self.planned_outage,
+            SignalKind.OTHER: self.other,
+        }[kind]

@@ -1,0 +1,76 @@
+"""Alerts as Alertmanager's webhook sends them, version 4: which signal of the site each one is. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from understudy_controlplane.config import SignalKind, Signals
+from understudy_controlplane.fleet.site_signal import ReportedSignal
+from understudy_controlplane.fleet.topology import DomainKind
+
+NODE_LABELS = ("node", "nodename", "hostname", "host", "instance")
+KIND_LABEL = "understudy_kind"
+
+OWN_ALERTS = "Understudy"
+"""How the names of the control plane's own alerts begin: they are no news to it."""
+
+SUMMARY_CHARACTERS_MAX = 500
+
+Short = Annotated[str, Meta(max_length=4000, pattern=r"^[^\x00]*$")]
+Texts = dict[Annotated[str, Meta(max_length=255)], Short]
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """What else Alertmanager sends is ignored."""
+
+    status: str  # firing or resolved
+    labels: Texts
+    annotations: Texts = {}
+    fingerprint: Annotated[str, Meta(max_length=64, pattern=r"^[^\x00]*$")] = ""
+
+    @property
+    def name(self) -> str:
+        return self.labels.get("alertname", "an alert without a name")
+
+    @property
+    def key(self) -> str:
+        if self.fingerprint:
+            return self.fingerprint
+        return hashlib.sha256(msgspec.json.encode(sorted(self.labels.items()))).hexdigest()[:32]
+
+    def signal(self, source: str, targets: tuple[str, ...], policy: Signals) -> ReportedSignal:
+        known = self.labels.get(KIND_LABEL, "")
+        kind = SignalKind(known) if known in set(SignalKind) else policy.alerts.get(self.name, SignalKind.OTHER)
+        words = self.annotations.get("summary") or self.annotations.get("description") or ""
+        summary = f"{self.name}: {words}" if words else self.name
+        return ReportedSignal(source, self.key, kind, targets, summary[:SUMMARY_CHARACTERS_MAX])
+
+
+class AlertmanagerBody(msgspec.Struct, frozen=True):
+    version: str
+    alerts: Annotated[list[Alert], Meta(max_length=1000)]
+
+    @property
+    def counted(self) -> Iterator[Alert]:
+        return (one for one in self.alerts if not one.name.startswith(OWN_ALERTS))
+
+
+def targets_of(labels: Mapping[str, str], is_known: Callable[[str], bool]) -> tuple[str, ...]:
+    """The node that an alert names; else the domains. An alert about one node may have the label of its rack too."""
+    for label in NODE_LABELS:
+        for name in _node_names(labels.get(label, "")):
+            if is_known(name):
+                return (name,)
+    domains = (f"{kind} {labels[kind]}" for kind in DomainKind if kind in labels)
+    return tuple(one for one in domains if is_known(one))
+
+
+def _node_names(value: str) -> Iterator[str]:
+    """Of "n1.example.org:9100" also n1.example.org and n1."""
+    without_port = value.partition(":")[0]
+    yield from dict.fromkeys(name for name in (value, without_port, without_port.partition(".")[0]) if name)
