@@ -71,6 +71,7 @@ class Job(msgspec.Struct, frozen=True):
     restart_count: int
     ettr: Ettr | None = None
     paused: str = ""
+    task: str = ""
 
 
 class JobKey(msgspec.Struct, frozen=True):

@@ -451,6 +451,7 @@ def test_a_parameter_that_a_route_does_not_have_is_refused(rehearsal: Rehearsal,
         "nodes?names=n[3-1]",
         "jobs?state=RUNING",
         "jobs?managed=perhaps",
+        "jobs?task=4711",
         "decisions?since=nan",
     ],
 )

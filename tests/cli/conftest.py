@@ -48,8 +48,11 @@ def run(*arguments: str, url: str, token: str = "", status: int = 0) -> Result:
 
 
 @contextmanager
-def served(folder: Path, mode: str, nodes: int = 4) -> Iterator[Served]:
+def served(folder: Path, mode: str, nodes: int = 4, tasks: int = 0) -> Iterator[Served]:
+    """Job 1 is an array of so many tasks."""
     slurm = VirtualSlurm([f"n{number}" for number in range(1, nodes + 1)])
+    if tasks:
+        slurm.submit_array("ann", tasks, comment="understudy")
     server = {"database": with_tokens(new_database(folder / "fleet.db"))}
     with (
         closing(compose(b.config(mode=mode, server=server), Outside(slurm, lambda _node: True))) as control_plane,
@@ -73,7 +76,7 @@ def served(folder: Path, mode: str, nodes: int = 4) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def observing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("observing"), "observe") as made:
+    with served(tmp_path_factory.mktemp("observing"), "observe", tasks=3) as made:
         yield made
 
 

@@ -42,6 +42,20 @@ def test_one_record_is_shown(observing: Served) -> None:
     assert "there is no recovery 99" in observing.run("recovery", "show", "99", status=1)
 
 
+def test_a_task_of_a_job_array_has_the_name_that_squeue_shows(observing: Served) -> None:
+    jobs = {one["task"]: one["job_id"] for one in json.loads(observing.run("job", "list", "--json"))}
+    assert jobs == {"1_1": 2, "1_2": 3, "1_3": 1}
+    assert "3 (1_2)" in observing.run("job", "list")
+    assert json.loads(observing.run("job", "show", "1_2", "--json"))["job_id"] == 3
+    assert "it is task 1_2 of a job array" in observing.run("explain", "job", "1_2")
+    (answer,) = json.loads(observing.run("job", "pause", "1_2", "wait", "--dry-run", "--json"))
+    assert answer["subject"] == "job 3"
+    assert json.loads(observing.run("checkpoints", "--job", "1_2", "--json")) == []
+    refused = observing.run("job", "show", "1_9", status=1)
+    assert refused == "Slurm shows no task 1_9 of a job array; `understudy job list` lists the jobs\n"
+    assert "is no job" in observing.run("job", "show", "x", status=2)
+
+
 def test_a_request_in_mode_observe_is_recorded_only_and_has_an_exit_code_of_its_own(observing: Served) -> None:
     printed = observing.run("node", "hold", "n1", "fan", status=5)
     assert "n1: hold: recorded only: the control plane observes and changes nothing" in printed

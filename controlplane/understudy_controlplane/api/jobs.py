@@ -23,6 +23,7 @@ from understudy_controlplane.api.pages import (
 )
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.slurm import ArrayTask
 from understudy_controlplane.live.step_buffer import RankNow
 from understudy_controlplane.plan.ettr import ettr
 from understudy_controlplane.store.database import ID_MAX
@@ -55,6 +56,9 @@ class JobsQuery(NumberedQuery):
     state: JobState | None = None
     managed: bool | None = Field(None, description="The job asked for Understudy.")
     user: Name | None = None
+    task: str | None = Field(
+        None, pattern=r"^[0-9]{1,18}_[0-9]{1,18}$", description="A task of a job array that Slurm shows: `4711_3`."
+    )
 
 
 class RanksQuery(ListQuery):
@@ -72,7 +76,9 @@ def jobs_router(deps: ReadDependencies) -> APIRouter:
     @router.get("/jobs")
     async def jobs(query: Annotated[JobsQuery, Query()], reader: Reader) -> Response:
         """Jobs as Slurm showed them last, with their attempts and ETTR."""
-        only = JobFilter(query.state and query.state.value, query.managed, query.user, user_id=reader.user_id)
+        state = query.state and query.state.value
+        job_id = None if query.task is None else _job_id_of(deps, query.task)
+        only = JobFilter(state, query.managed, query.user, job_id=job_id, user_id=reader.user_id)
         return await deps.readers.read(lambda: _page(deps, query, only))
 
     @router.get("/jobs/{job_id}")
@@ -97,12 +103,26 @@ def _jobs(deps: ReadDependencies, limit: int, before: int, only: JobFilter) -> l
     records = deps.queries.jobs(limit, before, only)
     progress = deps.queries.progress([record["id"] for record in records])
     pauses = deps.stores.repairs.job_pauses(deps.clock.now())
+    shown = deps.pulse.snapshot.jobs if deps.pulse.snapshot is not None else {}
     for record in records:
+        job = shown.get(_key(record))
+        record["task"] = str(job.slurm.array_task) if job is not None and job.slurm.array_task is not None else ""
         pause = pauses.get(record["job_id"])
         held = pause if pause is not None and pause.concerns(_key(record)) else None
         record["paused"], record["paused_until"] = (held.words, held.until) if held is not None else ("", None)
         record["ettr"] = ettr(progress.get(record["id"], []))
     return records
+
+
+NO_JOB = 0
+"""Slurm's first job has the id 1."""
+
+
+def _job_id_of(deps: ReadDependencies, task: str) -> int:
+    array, _, number = task.partition("_")
+    wanted = ArrayTask(int(array), int(number))
+    shown = deps.pulse.snapshot.jobs.values() if deps.pulse.snapshot is not None else ()
+    return next((job.key.job_id for job in shown if job.slurm.array_task == wanted), NO_JOB)
 
 
 def _key(record: Record) -> JobKey:

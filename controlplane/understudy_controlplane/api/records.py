@@ -122,8 +122,13 @@ class LaunchRecord(msgspec.Struct, frozen=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True):
+    """`task` is what squeue shows of a job array's task, such as 4711_3; empty for others, and once Slurm shows it no
+    longer.
+    """
+
     cluster: str
     job_id: int
+    task: str
     submit_at: int
     user: str
     user_id: int

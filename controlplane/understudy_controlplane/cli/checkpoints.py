@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.job import JOB, job_id_of
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_items
 from understudy_controlplane.cli.output import date
 
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--job", type=click.IntRange(min=0), help="Only checkpoints of this job.")
+@click.option("--job", type=JOB, help="Only checkpoints of this job.")
 @limit_option
 @connected
-def checkpoints(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
+def checkpoints(client: Client, /, as_json: bool, limit: int, job: int | str | None, **chosen: Chosen) -> None:
     """The newest checkpoints, complete or not."""
+    if job is not None:
+        chosen["job"] = job_id_of(client, job)
     print_items(client, listing(), as_json, limit, chosen)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.job import job_argument, job_id_of
 from understudy_controlplane.cli.options import config_option, config_or_defaults, driver_option, json_option
 from understudy_controlplane.cli.output import console, one_line, print_json
 
@@ -33,13 +34,13 @@ def explain_one_node(client: Client, as_json: bool, name: str) -> None:
 
 
 @explain.command("job")
-@click.argument("number", metavar="JOB", type=click.IntRange(min=0))
+@job_argument
 @connected
-def explain_one_job(client: Client, as_json: bool, number: int) -> None:
+def explain_one_job(client: Client, as_json: bool, number: int | str) -> None:
     """The same of a job."""
     from understudy_client import Explanation
 
-    _print_explained(client.get(f"/v1/explain/jobs/{number}", Explanation), as_json)
+    _print_explained(client.get(f"/v1/explain/jobs/{job_id_of(client, number)}", Explanation), as_json)
 
 
 def _print_explained(explained: Explanation, as_json: bool) -> None:
