@@ -190,6 +190,5 @@ def test_a_checkpoint_notice_becomes_the_restore_point(
         again = Monitor()
         restore = again.restore_point()
         again.close()
-    assert restore is not None
     assert (restore.step, restore.path) == (7, str(tmp_path))
     assert places.passed() == places.named

@@ -7,7 +7,6 @@ trainer.train(resume_from_checkpoint=callback.resume_from_checkpoint())
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from transformers.trainer_callback import TrainerCallback, TrainerControl, Train
 from transformers.training_args import TrainingArguments
 
 from .ddp import Watch, watch_ddp
-from .monitor import Monitor
+from .monitor import STOP, Monitor
 from .never_raise import never_raise, warn_once
 
 
@@ -35,20 +34,18 @@ class UnderstudyCallback(TrainerCallback):
         self._watch: Watch | None = None
         self._evaluation: AbstractContextManager[None] | None = None
 
-    @never_raise
-    def resume_from_checkpoint(self, otherwise: str | bool | None = None) -> str | bool | None:
-        """For Trainer.train: the checkpoint to continue from; None to start from the beginning. The same on every rank.
+    def resume_from_checkpoint(self, otherwise: str | bool | None = STOP) -> str | bool | None:
+        """For Trainer.train: the checkpoint to continue from; None to start from the beginning, as nothing was ever
+        saved. The same on every rank.
 
-        `otherwise` is the result when no restore point is known, as outside of a Slurm job: a path, True for the last
+        Where it is not known, as outside of a Slurm job, RestorePointUnknownError is raised; or `otherwise` is the
+        result, where it is given: a path, True for the last
         checkpoint in the output directory (there must be one), or None for the beginning.
         """
-        point = self._monitor.restore_point()
-        if point is None:
-            return otherwise
-        if point.path and not os.path.exists(point.path):  # noqa: PTH110
-            warn_once("resume", "the checkpoint %s does not exist any more; continuing with %r", *(point, otherwise))
-            return otherwise
-        return point.path or None
+        if otherwise is STOP:
+            return self._monitor.restore_point().path or None
+        point = self._monitor.restore_point(otherwise=None)
+        return otherwise if point is None else point.path or None
 
     # -- called by the Trainer ---------------------------------------------------------------------------------
 

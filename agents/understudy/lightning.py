@@ -7,7 +7,6 @@ trainer.fit(model, ckpt_path=callback.ckpt_path())
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .ddp import Watch, watch_ddp
-from .monitor import Monitor
+from .monitor import STOP, Monitor
 from .never_raise import never_raise, warn_once
 
 if TYPE_CHECKING:
@@ -47,20 +46,18 @@ class UnderstudyCallback(Callback):
         self._own_save = False
         self._evaluation: AbstractContextManager[None] | None = None
 
-    @never_raise
-    def ckpt_path(self, otherwise: str | None = None) -> str | None:
-        """For Trainer.fit: the checkpoint to continue from; None to start from the beginning. The same on every rank.
+    def ckpt_path(self, otherwise: str | None = STOP) -> str | None:
+        """For Trainer.fit: the checkpoint to continue from; None to start from the beginning, as nothing was ever
+        saved. The same on every rank.
 
-        `otherwise` is the result when no restore point is known, as outside of a Slurm job: a path, "last", or None for
+        Where it is not known, as outside of a Slurm job, RestorePointUnknownError is raised; or `otherwise` is the
+        result, where it is given: a path, "last", or None for
         the beginning.
         """
-        point = self._monitor.restore_point()
-        if point is None:
-            return otherwise
-        if point.path and not os.path.exists(point.path):  # noqa: PTH110
-            warn_once("ckpt_path", "the checkpoint %s does not exist any more; continuing with %r", *(point, otherwise))
-            return otherwise
-        return point.path or None
+        if otherwise is STOP:
+            return self._monitor.restore_point().path or None
+        point = self._monitor.restore_point(otherwise=None)
+        return otherwise if point is None else point.path or None
 
     # -- called by Lightning -----------------------------------------------------------------------------------
 

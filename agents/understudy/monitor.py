@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, SupportsFloat, SupportsInt, TypeVar
+from typing import Any, SupportsFloat, SupportsInt, TypeVar, overload
 
 from .clocks import StepTimer, WaitingClock
 from .collectives import Collective, NoCollective
@@ -30,6 +30,7 @@ from .identity import IdentityError, launcher_restore_point, read_identity, sock
 from .link import Link, hello_message
 from .never_raise import log, never_raise
 from .outbox import TEXT_CHARACTERS_MAX, Outbox, describe_file, step_number
+from .restore import RestorePoint, RestorePointUnknownError, hook_failed, read_point
 
 AGENT_WAIT_SECONDS = 10.0
 """How long to wait for an agent that may be restarting."""
@@ -39,22 +40,20 @@ EXIT_SECONDS_MAX = 5.0
 """How long a process that ends without close() waits for acknowledgements."""
 
 
+Other = TypeVar("Other")
 Number = TypeVar("Number", bound=SupportsInt)
 """A step's: an int, or a scalar of NumPy or torch."""
 
 
-class RestorePoint(NamedTuple):
-    """Where training continues: step 0 and an empty path mean from the beginning."""
-
-    step: int
-    path: str
+STOP: Any = object()
+"""The default of `otherwise`."""
 
 
 class Monitor:
     """Reports this rank to its node's agent. One per process; in the child of a fork it does nothing.
 
-    No method raises, and none delays the training for longer than the caller asks for. In a process that is no rank of
-    a Slurm job, or has no agent, every method does nothing; one line is logged.
+    Only restore_point() raises, and no method delays the training for longer than the caller asks for. In a process
+    that is no rank of a Slurm job, or has no agent, every other method does nothing; one line is logged.
     """
 
     _link: Link | None
@@ -105,40 +104,58 @@ class Monitor:
         """This is a rank of a Slurm job, and the monitor is not closed. An agent may still be absent."""
         return self._link is not None
 
-    @never_raise
-    def restore_point(self, timeout_seconds: float = 60.0) -> RestorePoint | None:
-        """Where this attempt of the job continues, the same for all its ranks. None when no answer comes in time.
+    @overload
+    def restore_point(self, timeout_seconds: float = 60.0) -> RestorePoint: ...
+
+    @overload
+    def restore_point(self, timeout_seconds: float = 60.0, *, otherwise: Other) -> RestorePoint | Other: ...
+
+    def restore_point(self, timeout_seconds: float = 60.0, *, otherwise: Any = STOP) -> Any:
+        """Where this attempt of the job continues, the same for all its ranks: a checkpoint to restore, or the
+        beginning where nothing was ever saved.
+
+        Where that is not known, RestorePointUnknownError is raised, which ends the job unless it is caught; or
+        `otherwise` is returned, where it is given.
 
         While no control plane answers, the ranks of a launcher's gang get the newest checkpoint that the launcher knows
         to be complete, at once and without asking.
         """
+        try:
+            return self._restore_point(timeout_seconds)
+        except Exception as error:  # noqa: BLE001 - a fault in the hook makes it unknown
+            unknown = error if isinstance(error, RestorePointUnknownError) else hook_failed(error)
+            if otherwise is STOP:
+                raise unknown from None
+            if self.active:  # that it is not was logged before
+                log.warning("understudy: where to continue is not known: %s; otherwise %r", unknown.cause, otherwise)
+            return otherwise
+
+    def _restore_point(self, timeout_seconds: float) -> RestorePoint:
+        """Raises RestorePointUnknownError."""
         link = self._link
         if link is None:
-            return None
+            raise RestorePointUnknownError("this process is no rank of a Slurm job, or its monitor is closed")
         known = launcher_restore_point(os.environ)
         if known is not None:
-            if os.path.exists(known[1]):  # noqa: PTH110
-                link.warn_once(
-                    "launcher",
-                    "no control plane answers: continuing from step %d, %s, named by the launcher",
-                    *known,
-                )
-                return RestorePoint(*known)
-            link.warn_once("launcher", "%s, which the launcher named, is gone; asking the control plane", known[1])
+            link.warn_once(
+                "launcher", "no control plane answers: continuing from step %d, %s, named by the launcher", *known
+            )
+            return RestorePoint(*known)
         deadline = time.monotonic() + timeout_seconds
         if not link.connected.wait(min(timeout_seconds, AGENT_WAIT_SECONDS)):
-            return None
+            raise RestorePointUnknownError("no agent of Understudy answers on this node")
         reason = "no answer"
         while (left_seconds := deadline - time.monotonic()) > 0:
             answer = self._ask(link, {"type": "restore_point"}, left_seconds)
             if answer is None:
                 break
             if answer.get("type") == "restore_point":
-                return RestorePoint(int(answer["step"]), str(answer["path"]))
+                return read_point(answer)
             reason = str(answer.get("error"))
+            if answer.get("final"):
+                raise RestorePointUnknownError(reason)
             time.sleep(max(0.0, min(ASK_AGAIN_SECONDS, deadline - time.monotonic())))
-        link.warn_once("restore_point", "no restore point within %g s: %s", timeout_seconds, reason)
-        return None
+        raise RestorePointUnknownError(f"no restore point within {timeout_seconds:g} s: {reason}")
 
     def steps(self, numbers: Iterable[Number]) -> Iterator[Number]:
         """Yields the numbers and times the body of the loop as one step for each.

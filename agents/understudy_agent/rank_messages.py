@@ -180,6 +180,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
 
     error: str
     id: int | None = None
+    final: bool = False  # to a question: to ask again changes nothing
 
 
 Answer = Acknowledged | RestorePointAnswer | LauncherAnswer | ControlPlaneSilent | Progress | ErrorAnswer

@@ -462,7 +462,7 @@ class RankConnection:
         except RestorePointError as error:
             if self._server.may_log(self.user_id):
                 log.warning("restore_point_unavailable", extra=fields(job=question.job_id, pid=self.pid, error=error))
-            self.answer(ErrorAnswer(error=str(error), id=identifier))
+            self.answer(ErrorAnswer(error=str(error), id=identifier, final=error.final))
             return
         self.answer(RestorePointAnswer(id=identifier, step=point.step, path=point.path, managed=point.managed))
 

@@ -80,7 +80,12 @@ class RestorePointRequest:
 
 
 class RestorePointError(Exception):
-    """No restore point was received in time; the message has the cause."""
+    """No restore point was received; the message has the cause."""
+
+    def __init__(self, message: str, final: bool = False) -> None:
+        """`final`: the control plane answered that it names none; to ask again changes nothing."""
+        super().__init__(message)
+        self.final = final
 
 
 class UnreachableError(Exception):
@@ -170,7 +175,7 @@ class Uplink:
             except NOT_UNDERSTOOD as error:
                 raise RestorePointError(f"the answer of the control plane cannot be decoded: {error}") from error
             except RejectedError as error:
-                raise RestorePointError(str(error)) from error
+                raise RestorePointError(str(error), final=True) from error
             except UnreachableError as error:
                 if time.monotonic() + RESTORE_POINT_RETRY_SECONDS > deadline:
                     waited = f"no answer within {RESTORE_POINT_WAIT_SECONDS:g} s"

@@ -198,7 +198,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         clock=clock,
         wake_loop=loop.wake,
         read_slurm=SoonReadings(loop.read_soon, clock).ask,
-        give_restore_point=lambda known, attempt: restore_points.give(known.key, known.row, attempt),
+        give_restore_point=restore_points.give,
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
         rates=Rates(config.limits.reports_per_second_per_node),

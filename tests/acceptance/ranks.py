@@ -32,8 +32,6 @@ def main() -> None:
     rank = int(os.environ["SLURM_PROCID"])
     monitor = Monitor()
     point = monitor.restore_point(timeout_seconds=30)
-    if point is None:
-        raise SystemExit("no restore point was received")
     weight = int((Path(point.path) / f"rank-{rank}").read_text()) if point.path else 1
     with (directory / f"attempts-{rank}").open("a") as log:
         attempt, launch = (os.environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "UNDERSTUDY_LAUNCH"))

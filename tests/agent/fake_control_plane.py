@@ -26,6 +26,8 @@ class FakeControlPlane:
         self.refuse: Callable[[Report], tuple[int, str] | None] = lambda _: None
         """Called with a report: returns status and body to refuse it with."""
         self.restore_points: dict[tuple[int, int], tuple[int, str]] = {}
+        self.restore_unknown = ""
+        """Why no restore point can be named."""
         self.restore_requests = 0
         self.authorization: str | None = None
         """Of the newest request for a restore point."""
@@ -154,6 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
         plane.authorization = self.headers.get("Authorization")
         query = dict(pair.split("=") for pair in self.path.partition("?")[2].split("&"))
         job_id, restart_count = int(query["job_id"]), int(query["restart_count"])
+        if plane.restore_unknown:
+            self._refuse(409, plane.restore_unknown)
+            return
         point = plane.restore_points.get((job_id, restart_count))
         if point is None:
             self._refuse(404, f"job {job_id} is not known")

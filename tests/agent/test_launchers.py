@@ -18,6 +18,7 @@ from understudy_agent.config import Config
 from understudy_agent.launch import messages
 from understudy_agent.launch.agent_line import AgentLine, Restart
 from understudy_agent.launch.messages import LauncherState
+from understudy_agent.launch.named_checkpoints import NamedCheckpoints
 from understudy_agent.launch.progress import HookProgress, TimeAlive
 from understudy_agent.launch.verdicts import AllVerdicts, FileVerdicts
 from understudy_agent.launchers import LAUNCHERS_OF_USER_MAX
@@ -225,6 +226,22 @@ def test_while_the_control_plane_is_silent_a_launch_restores_the_newest_checkpoi
         assert line.restore_point() is None
     turn_until(line, lambda: line.turn() is None)
     assert line.restore_point() == (40, "/c/40"), "the agent itself is away"
+
+
+def test_a_checkpoint_that_was_deleted_is_not_restored_but_the_one_named_before_it(tmp_path: Path) -> None:
+    named = NamedCheckpoints()
+    assert named.newest() is None
+    for step in (20, 40, 60):
+        (tmp_path / str(step)).mkdir()
+        named.note(step, str(tmp_path / str(step)))
+    (tmp_path / "60").rmdir()
+    assert named.newest() == (40, str(tmp_path / "40"))
+    named.note(20, str(tmp_path / "20"))
+    assert named.newest() == (20, str(tmp_path / "20")), "step 40 is no longer good"
+    (tmp_path / "20").rmdir()
+    assert named.newest() == (20, str(tmp_path / "20")), "the ranks may see what the launcher does not"
+    named.note(0, "")
+    assert named.newest() is None
 
 
 def test_a_control_plane_that_never_answered_is_not_silent(

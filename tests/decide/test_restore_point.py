@@ -6,8 +6,8 @@ from typing import Any
 
 from tests import builders as b
 from understudy_agent.wire import AnomalyKind
-from understudy_controlplane.decide.restore_point import choose, explain, suspicion
-from understudy_controlplane.fleet.job import Attempt, Checkpoint, StoredAnomaly
+from understudy_controlplane.decide.restore_point import choose, decide, explain, suspicion
+from understudy_controlplane.fleet.job import Attempt, Checkpoint, RestoreAnswer, RestoreDecision, StoredAnomaly
 
 
 def written(step: int, attempt: int = 0, path: str = "") -> Checkpoint:
@@ -37,9 +37,20 @@ def test_checkpoints_from_that_step_on_are_passed_over() -> None:
     assert choose(THREE, [anomaly(61)]) == written(60)
 
 
-def test_when_none_is_good_it_is_the_beginning_in_words() -> None:
-    assert choose(THREE, [anomaly(3)]) is None
-    assert "none is good: from the beginning" in explain(THREE, [anomaly(3)])
+def test_when_none_is_good_it_is_not_known_and_not_the_beginning() -> None:
+    decision = decide(THREE, THREE, [anomaly(3)])
+    assert (decision.answer, decision.path) == (RestoreAnswer.UNKNOWN, "")
+    assert "none is good" in decision.why
+
+
+def test_it_is_the_beginning_only_where_nothing_was_ever_saved() -> None:
+    assert decide([], []) == RestoreDecision(RestoreAnswer.FRESH)
+    ended_in_its_first_save = [written(20), written(20, attempt=1)]
+    assert decide([], ended_in_its_first_save).answer is RestoreAnswer.FRESH
+    never_whole = decide([], THREE)
+    assert never_whole.answer is RestoreAnswer.UNKNOWN
+    assert never_whole.why == "3 checkpoints were announced, none of them by every rank of the gang"
+    assert decide(THREE[:1], THREE) == RestoreDecision(RestoreAnswer.RESTORE, 20, "/c/0/20")
 
 
 def test_the_words_name_step_rank_node_and_what_was_seen() -> None:

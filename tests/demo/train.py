@@ -146,15 +146,8 @@ def _every(state: dict[Key, Value], rank: int, world: int) -> dict[Key, Value]:
 
 
 def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> int:
-    """The step to continue from. Rank 0 asks and broadcasts it, so that all continue from the same one."""
-    answer: list[tuple[int, str] | None] = [None]
-    if rank == 0:
-        point = monitor.restore_point(timeout_seconds=60)
-        answer = [(point.step, point.path) if point else None]
-    dist.broadcast_object_list(answer)
-    if answer[0] is None:
-        raise SystemExit("no restore point: no agent, or no answer; not starting from the beginning without one")
-    step, path = answer[0]
+    """The step to continue from. Every rank asks, and all get the same answer."""
+    step, path = monitor.restore_point()
     if not path:
         return 0
     world = dist.get_world_size()

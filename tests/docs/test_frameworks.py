@@ -174,12 +174,22 @@ def test_the_nan_of_the_trainer_is_reported(plane: FakeControlPlane, config: Con
     assert seen[AnomalyKind.LOSS_NAN] == 12
 
 
-def test_a_missing_checkpoint_is_not_restored(plane: FakeControlPlane, config: Config, site: TrainingSite) -> None:
-    plane.restore_points[JOB, 0] = (10, str(site.checkpoints / "gone.ckpt"))
+def test_callbacks_do_not_start_from_the_beginning_where_it_is_not_known(
+    plane: FakeControlPlane, config: Config, site: TrainingSite
+) -> None:
+    plane.restore_unknown = "none is good"
     script = (
+        "from understudy import RestorePointUnknownError\n"
         "from understudy.{0} import UnderstudyCallback\n"
         "callback = UnderstudyCallback()\n"
         "assert callback.{1}(otherwise='mine') == 'mine'\n"
+        "assert callback.{1}(otherwise=None) is None\n"
+        "try:\n"
+        "    callback.{1}()\n"
+        "except RestorePointUnknownError as error:\n"
+        "    assert 'none is good' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError\n"
     )
     with running_agent(config):
         for page, method in (("lightning", "ckpt_path"), ("huggingface", "resume_from_checkpoint")):

@@ -25,7 +25,7 @@ import pytest
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
-from understudy import Monitor, RestorePoint
+from understudy import Monitor, RestorePoint, RestorePointUnknownError
 from understudy.clocks import WaitingClock
 from understudy_agent.config import Config
 from understudy_agent.rank_messages import AnomalyNotice, CollectiveEntered, FirstStepNotice, Hello, ShardNotice, Steps
@@ -108,6 +108,23 @@ def test_a_training_run_is_seen_from_its_first_step_to_its_checkpoint(
     assert (shard.size_bytes, shard.sha256) == (7, hashlib.sha256(b"weights").hexdigest())
 
 
+def test_what_the_control_plane_cannot_name_stops_the_job_at_once_unless_the_user_chose_otherwise(
+    plane: FakeControlPlane, config: Config
+) -> None:
+    """It is no start from the beginning: that would throw work away."""
+    plane.restore_unknown = "step 20: loss_nan on rank 1"
+    with running_agent(config):
+        monitor = Monitor()
+        begun = time.monotonic()
+        with pytest.raises(RestorePointUnknownError, match=r"loss_nan on rank 1.*pass otherwise="):
+            monitor.restore_point()
+        assert monitor.restore_point(otherwise="/mine") == "/mine"
+        assert time.monotonic() - begun < 5
+        plane.restore_unknown, plane.restore_points[7, 0] = "", (0, "")
+        assert monitor.restore_point(otherwise="/mine") == RestorePoint(0, ""), "nothing was ever saved"
+        monitor.close()
+
+
 def test_where_to_go_on_is_the_launchers_word_while_no_control_plane_answers(
     plane: FakeControlPlane, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,8 +143,8 @@ def test_where_to_go_on_is_the_launchers_word_while_no_control_plane_answers(
         plane.restore_points[7, 0] = (30, "/ckpt/30")
         plane.start()
         checkpoint.rmdir()
-        assert monitor.restore_point(timeout_seconds=5) == RestorePoint(30, "/ckpt/30"), "it is gone: asked after all"
-        checkpoint.mkdir()
+        again = monitor.restore_point(timeout_seconds=5)
+        assert again == RestorePoint(40, str(checkpoint)), "ranks that looked for themselves could split the gang"
         monkeypatch.setenv("UNDERSTUDY_LAUNCH", "0")
         assert monitor.restore_point(timeout_seconds=5) == RestorePoint(30, "/ckpt/30"), "that was Slurm's TaskProlog"
         monitor.close()
@@ -171,7 +188,8 @@ def test_without_an_agent_training_continues_and_that_is_logged_once(
 ) -> None:
     with caplog.at_level(logging.WARNING, "understudy.train"):
         monitor = Monitor()
-        assert monitor.restore_point(timeout_seconds=0.6) is None
+        with pytest.raises(RestorePointUnknownError, match="no agent of Understudy answers"):
+            monitor.restore_point(timeout_seconds=0.6)
         for number in range(3):
             with monitor.step(number), monitor.waiting():
                 pass
@@ -192,7 +210,9 @@ def test_outside_a_slurm_job_nothing_is_reported(
     monkeypatch.delenv("SLURM_JOB_ID")
     before = threading.active_count()
     monitor = Monitor()
-    assert monitor.restore_point() is None
+    with pytest.raises(RestorePointUnknownError, match="no rank of a Slurm job"):
+        monitor.restore_point()
+    assert monitor.restore_point(otherwise=None) is None
     with monitor.step(1), monitor.waiting():
         pass
     monitor.checkpoint_saved(2, tmp_path, "none")
@@ -306,10 +326,10 @@ def test_a_restore_point_that_is_none_is_no_restore_point(tmp_path: Path, caplog
         answering = threading.Thread(target=answer)
         answering.start()
         monitor = Monitor()
-        assert monitor.restore_point(timeout_seconds=5) is None
+        with pytest.raises(RestorePointUnknownError, match="makes no sense"):
+            monitor.restore_point(timeout_seconds=5)
         monitor.close(timeout_seconds=0.5)
         answering.join(5)
-    assert "failed, and the training continues" in caplog.text
 
 
 def test_a_process_that_has_no_file_descriptor_left_trains_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -361,7 +381,7 @@ def test_a_forked_child_is_no_rank_and_leaves_its_parent_alone(plane: FakeContro
             if child == 0:  # nothing of pytest's may run here
                 status = 1
                 with contextlib.suppress(BaseException):
-                    quiet = not monitor.active and monitor.restore_point() is None
+                    quiet = not monitor.active and monitor.restore_point(otherwise=None) is None
                     with monitor.step(77), monitor.collective("all_reduce"):
                         pass
                     monitor.close()

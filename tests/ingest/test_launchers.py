@@ -31,7 +31,7 @@ from understudy_agent.wire import (
 from understudy_controlplane.access.admission import Denied
 from understudy_controlplane.fleet.gang import Gang, orders_version
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.job import Attempt, RestoreAnswer, RestoreDecision
 from understudy_controlplane.ingest.answers import refuse_denied
 from understudy_controlplane.ingest.launchers import launchers_router
 from understudy_controlplane.ingest.rates import Rates
@@ -99,7 +99,7 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
         Still(),
         lambda: woken.append(b.NOW),
         lambda _user: woken.append(b.NOW),
-        lambda _known, _attempt: (0, ""),
+        lambda _known, _attempt: RestoreDecision(RestoreAnswer.FRESH),
         lambda _node, _now: "",
         Rates(per_second=50),
         lambda _job: newest[-1],

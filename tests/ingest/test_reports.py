@@ -38,7 +38,7 @@ from understudy_agent.wire import (
 )
 from understudy_controlplane.access.admission import Denied
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.fleet.job import Attempt, KnownJob
+from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import refuse_denied
 from understudy_controlplane.ingest.rates import Rates
@@ -99,8 +99,10 @@ def route(tmp_path: Path) -> Iterator[Route]:
     directory = JobDirectory(known={known.key.job_id: known})
     woken: list[float] = []
 
-    def give(known: KnownJob, attempt: Attempt) -> tuple[int, str]:
-        return (20, f"/c/20/{known.row}/{attempt}")
+    def give(known: KnownJob, attempt: Attempt) -> RestoreDecision:
+        if attempt.launch == 9:
+            return RestoreDecision(RestoreAnswer.UNKNOWN, why="step 20: loss_nan")
+        return RestoreDecision(RestoreAnswer.RESTORE, 20, f"/c/20/{known.row}/{attempt}")
 
     unfit: dict[str, str] = {}
     meters = Meters()
@@ -536,6 +538,9 @@ class TestRestorePoint:
     def test_ranks_get_their_restore_point(self, route: Route) -> None:
         answer = self.ask(route, 7)
         assert answer.json() == {"job_id": 7, "restart_count": 0, "step": 20, "path": "/c/20/1/0"}
+
+    def test_what_is_not_known_is_refused_so_that_no_hook_takes_it_for_the_beginning(self, route: Route) -> None:
+        refused(self.ask(route, 7, launch=9), 409, "loss_nan", "trust-checkpoints")
 
     def test_a_job_that_slurm_has_not_named_is_asked_for_again(self, route: Route) -> None:
         refused(self.ask(route, 8), 404, "job 8")

@@ -19,7 +19,7 @@ from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_controlplane.fleet.job import Attempt, JobKey, RestoreAnswer, RestoreDecision
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -73,11 +73,14 @@ def report(engine: Engine) -> Report:
     return record
 
 
-def restore(engine: Engine, attempt: int) -> tuple[int, str]:
+def decided(engine: Engine, attempt: int) -> RestoreDecision:
     known = FleetStore(engine).known_jobs(b.CLUSTER, [JOB.key.job_id])[JOB.key.job_id]
-    return RestorePoints(CheckpointStore(engine), FleetStore(engine), StoodClock()).give(
-        JOB.key, known.row, Attempt(attempt)
-    )
+    return RestorePoints(CheckpointStore(engine), FleetStore(engine), StoodClock()).give(known, Attempt(attempt))
+
+
+def restore(engine: Engine, attempt: int) -> tuple[int, str]:
+    decision = decided(engine, attempt)
+    return decision.step, decision.path
 
 
 def test_an_anomaly_is_kept_once_however_often_it_arrives(engine: Engine, report: Report) -> None:
@@ -102,9 +105,19 @@ def test_the_restore_point_skips_suspect_checkpoints_and_reports_it(engine: Engi
     assert "step 60: loss_nan (nan) on rank 1 (n2) since step 41" in attempt["restore_why"]
 
 
-def test_a_job_without_a_good_checkpoint_starts_from_the_beginning(engine: Engine, report: Report) -> None:
+def test_a_job_that_saved_and_has_no_good_checkpoint_does_not_start_from_the_beginning(
+    engine: Engine, report: Report
+) -> None:
+    """And every rank of the attempt gets the same answer, whatever is known later."""
+    assert decided(engine, 1).answer is RestoreAnswer.FRESH
     report("n2", *shards(20), *shards(40), anomaly(7))
-    assert restore(engine, 1) == (0, "")
+    assert decided(engine, 2).answer is RestoreAnswer.UNKNOWN
+    assert "loss_nan" in decided(engine, 2).why
+    (job,) = Queries(engine).jobs(10)
+    shown = [(one["restore_answer"], one["restore_step"]) for one in job["attempts"]]
+    assert shown == [(None, None), ("fresh", 0), ("unknown", None)]
+    report("n2", *shards(4))
+    assert [decided(engine, one).answer for one in (1, 2, 3)] == ["fresh", "unknown", "restore"]
 
 
 def test_the_restore_point_of_an_attempt_stays(engine: Engine, report: Report) -> None:

@@ -23,7 +23,7 @@ from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.job import Attempt, JobKey, JobThere, identify
+from understudy_controlplane.fleet.job import Attempt, JobKey, JobThere, RestoreAnswer, RestoreDecision, identify
 from understudy_controlplane.fleet.node import NodeState, generation_of
 from understudy_controlplane.fleet.recovery import (
     PoolSwapPlan,
@@ -300,14 +300,15 @@ class TestCheckpoints:
 def test_a_restore_point_stays_for_its_launch(engine: Engine, job_row: int) -> None:
     fleet = FleetStore(engine)
     first, second = Attempt(1), Attempt(1, 1)
+    twenty, forty = (RestoreDecision(RestoreAnswer.RESTORE, step, f"/c/{step}") for step in (20, 40))
     assert fleet.restore_point(job_row, first) is None
-    fleet.record_restore_point(job_row, first, 20, "/c/20", b.NOW)
-    fleet.record_restore_point(job_row, first, 40, "/c/40", b.NOW)
-    assert fleet.restore_point(job_row, first) == (20, "/c/20")
+    fleet.record_restore_point(job_row, first, twenty, b.NOW)
+    fleet.record_restore_point(job_row, first, forty, b.NOW)
+    assert fleet.restore_point(job_row, first) == twenty
     assert fleet.restore_point(job_row, second) is None
-    fleet.record_restore_point(job_row, second, 40, "/c/40", b.NOW)
-    assert fleet.restore_point(job_row, second) == (40, "/c/40")
-    assert fleet.restore_point(job_row, first) == (20, "/c/20")
+    fleet.record_restore_point(job_row, second, forty, b.NOW)
+    assert fleet.restore_point(job_row, second) == forty
+    assert fleet.restore_point(job_row, first) == twenty
 
 
 def test_what_ranks_of_a_later_launch_report_counts_again(engine: Engine, job_row: int) -> None:

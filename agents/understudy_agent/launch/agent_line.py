@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_agent.launch.messages import LauncherState, LaunchFact, LaunchNotice, Message
+from understudy_agent.launch.named_checkpoints import NamedCheckpoints
 
 CONNECT_SECONDS = 1.0
 """Pause between two attempts to reach the agent."""
@@ -72,7 +73,7 @@ class AgentLine:
         self._progress: tuple[int, int] = (-1, -1)
         self._control_plane_answers: bool | None = None
         """None: it has not answered yet."""
-        self._restore: tuple[int, str] = (0, "")
+        self._checkpoints = NamedCheckpoints()
         self._complained = False
         self.refused = ""
         """Why the agent refused this launcher, or could not be reached."""
@@ -109,10 +110,11 @@ class AgentLine:
     def restore_point(self) -> tuple[int, str] | None:
         """Step and path from which a launch that begins now continues. None: its ranks ask the control plane.
 
-        While the control plane is silent, it is the newest good checkpoint that it named: all ranks get the same one,
-        at once. A checkpoint that was complete stays complete; what has been reported against it since is not known.
+        While the control plane is silent, it is the newest good checkpoint that it named and that is still there: all
+        ranks get the same one, at once, and none of them looks for itself. A checkpoint that was complete stays
+        complete; what has been reported against it since is not known.
         """
-        return self._restore if self.silent and self._restore[1] else None
+        return self._checkpoints.newest() if self.silent else None
 
     def restart(self, launch: int) -> Restart | None:
         """An order to restart that is about this launch."""
@@ -235,7 +237,7 @@ class AgentLine:
     def _take_answer(self, answer: dict[str, Any]) -> None:
         """`wire.LauncherAnswer`, in which fields that have their default are left out."""
         self._control_plane_answers = True
-        self._restore = (int(answer.get("restore_step", 0)), str(answer.get("restore_path", "")))
+        self._checkpoints.note(int(answer.get("restore_step", 0)), str(answer.get("restore_path", "")))
         if answer.get("step") is not None:
             self._note_step(int(answer.get("launch", 0)), int(answer["step"]))
         if answer.get("orders") is None:  # the earlier orders stand

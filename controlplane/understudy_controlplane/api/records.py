@@ -98,6 +98,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     nodes: list[str]
     running_at: float | None
     ended_at: float | None
+    restore_answer: str | None  # restore | fresh | unknown; null: not asked for
     restore_step: int | None
     restore_path: str
     restore_at: float | None

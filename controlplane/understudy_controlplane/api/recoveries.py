@@ -18,7 +18,7 @@ from understudy_controlplane.api.dependencies import (
 from understudy_controlplane.api.pages import Name, Number, NumberedQuery, known_parameters, numbered_page
 from understudy_controlplane.api.timeline import phases_ms
 from understudy_controlplane.fleet.decision import Action
-from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.job import Attempt, RestoreAnswer
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     FillPoolPlan,
@@ -174,7 +174,7 @@ def _progress_lost(deps: ReadDependencies, plan: PoolSwapPlan | AllocationSwapPl
     else:
         following = Attempt(plan.restart_count + 1)
     point = deps.stores.fleet.restore_point(job_row, following) if job_row else None
-    restored = point[0] if point else None
+    restored = point.step if point and point.answer is not RestoreAnswer.UNKNOWN else None
     # A checkpoint from which step n is next proves that n - 1 was finished, even if its time was never reported.
     proven = restored - 1 if restored else None
     known = [step for step in (reached, plan.last_step, proven) if step is not None]

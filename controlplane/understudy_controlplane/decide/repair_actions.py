@@ -82,10 +82,7 @@ def object_to(
             or guards.object_to_requested_test(snapshot, config, already)
         )
     if finding.request is not None:
-        objection = guards.object_to_operator(snapshot)
-        if objection is None and row.action is Action.VALIDATE:
-            objection = guards.object_to_released(snapshot, finding.node)
-        return objection
+        return guards.object_to_operator(snapshot)
     if row.action in (Action.REPAIR, Action.VALIDATE):
         tried = attempts_by_node(snapshot).get(finding.node, [])
         ask = guards.object_to_probe if finding.signal is Signal.PROBE_DUE else guards.object_to_repair

@@ -1,11 +1,12 @@
-"""Which checkpoint a gang goes on from: the newest that is complete and good."""
+"""Where a gang continues: the newest checkpoint that is complete and good, the beginning, or not known."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from understudy_agent.wire import AnomalyKind
-from understudy_controlplane.fleet.job import Checkpoint, StoredAnomaly
+from understudy_controlplane.fleet.job import Checkpoint, RestoreAnswer, RestoreDecision, StoredAnomaly
 
 NAMED_MAX = 3
 
@@ -17,9 +18,28 @@ SUSPECT_SECONDS_MAX = 6 * 3600.0
 """Checkpoints that are written longer than this after what is no proof are not suspect for it: the run went on well."""
 
 
+def decide(
+    complete: Sequence[Checkpoint], announced: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = ()
+) -> RestoreDecision:
+    """From the beginning only where nothing was ever saved. An attempt that ended during its first save has saved
+    nothing; one that went on after a checkpoint that is not complete may have saved more than was announced.
+    `announced` are all of them, complete or not.
+    """
+    chosen, why = choose(complete, anomalies), explain(complete, anomalies)
+    if chosen is not None:
+        return RestoreDecision(RestoreAnswer.RESTORE, chosen.step, chosen.path, why)
+    if complete:
+        return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
+    halves = Counter(one.attempt for one in announced)
+    if max(halves.values(), default=0) <= 1:
+        return RestoreDecision(RestoreAnswer.FRESH)
+    why = f"{halves.total()} checkpoints were announced, none of them by every rank of the gang"
+    return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
+
+
 def choose(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = ()) -> Checkpoint | None:
-    """The furthest complete checkpoint that is not suspect; of two of the same step the later one. None: start from the
-    beginning. NaN in the loss proves that a checkpoint is bad. Anything else is no proof, and is disregarded where it
+    """The furthest complete checkpoint that is not suspect; of two of the same step the later one. None: none is good.
+    NaN in the loss proves that a checkpoint is bad. Anything else is no proof, and is disregarded where it
     would cost a large part of the run, or all of it.
 
     Half-announced checkpoints never get here: only those of which every rank's shard is in count as complete.
@@ -55,7 +75,7 @@ def explain(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly]) 
     newest = sorted(passed_over, key=lambda one: -one.step)
     named = "; ".join(f"step {one.step}: {suspicion(one, anomalies)}" for one in newest[:NAMED_MAX])
     more = f"; and {len(newest) - NAMED_MAX} more" if len(newest) > NAMED_MAX else ""
-    instead = f"step {chosen.step} is the newest good one" if chosen else "none is good: from the beginning"
+    instead = f"step {chosen.step} is the newest good one" if chosen else "none is good"
     return f"{instead}; suspect are {named}{more}"
 
 

@@ -1,8 +1,7 @@
-"""Seats that were planned for a gang and are not available, because an administrator or operator has taken the node.
+"""Seats that were planned for a gang and are no longer available, because an administrator took the node meanwhile.
 
-A person may drain or hold a spare, reboot it or put it into maintenance while a recovery is on its way to it; or the
-gang ran on a held node, and has to leave another one. The node is left to that person; the gang needs another one, or
-its recovery would wait for this seat until it gives up.
+An administrator may drain a spare, reboot it or put it into maintenance while a recovery is on its way to it. The node
+is left to the administrator; the gang needs another one, or its recovery would wait for this seat until it gives up.
 """
 
 from __future__ import annotations

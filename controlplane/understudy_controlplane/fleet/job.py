@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from understudy_agent.wire import AnomalyKind
@@ -126,6 +127,22 @@ class Checkpoint:
     world_size: int
     completed_at: float
     attempt: Attempt = FIRST_ATTEMPT  # that wrote it
+
+
+class RestoreAnswer(StrEnum):
+    RESTORE = "restore"
+    FRESH = "fresh"  # nothing was ever saved: from the beginning
+    UNKNOWN = "unknown"  # something was saved, and nothing of it can be named: a user has to choose
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreDecision:
+    """Where an attempt continues. Step and path are of the checkpoint to restore."""
+
+    answer: RestoreAnswer
+    step: int = 0
+    path: str = ""
+    why: str = ""  # what speaks against newer checkpoints, or why nothing is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from understudy_controlplane.access.admission import Admission, Denied, address_
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.detect.node_log import with_code
 from understudy_controlplane.fleet.identity import Identity, Permission
-from understudy_controlplane.fleet.job import Attempt, KnownJob
+from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.decode import Decoded, decode_report
@@ -71,9 +71,9 @@ _NOTHING_TO_ACKNOWLEDGE = answer(Acknowledgement(0)).body
 class ReportDependencies:
     """What the routes for agents use.
 
-    `give_restore_point(job, attempt)` returns step and path. `unfit(node, now)` returns why no new job may start on the
-    node; empty: it may. `read_slurm(user_id)` asks for a new reading of Slurm, for that user. `newest_checkpoint(job)`
-    returns step and path, or (0, "").
+    `give_restore_point(job, attempt)` decides where an attempt continues. `unfit(node, now)` returns why no new job may
+    start on the node; empty: it may. `read_slurm(user_id)` asks for a new reading of Slurm, for that user.
+    `newest_checkpoint(job)` returns step and path, or (0, "").
     """
 
     cluster: str
@@ -84,7 +84,7 @@ class ReportDependencies:
     clock: Clock
     wake_loop: Callable[[], None]
     read_slurm: Callable[[int], None]
-    give_restore_point: Callable[[KnownJob, Attempt], tuple[int, str]]
+    give_restore_point: Callable[[KnownJob, Attempt], RestoreDecision]
     unfit: Callable[[str, float], str]
     rates: Rates
     newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
@@ -141,8 +141,7 @@ def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
             return _not_running(deps, job_id, restart_count, user_id)
         if identity.node not in nodes:
             return refuse(403, f"job {job_id} does not run on {identity.node}", "ask on a node of the job")
-        step, path = await asyncio.to_thread(deps.give_restore_point, known, Attempt(restart_count, launch))
-        return answer(RestorePoint(job_id, restart_count, step, path, launch))
+        return await _decided(deps, known, Attempt(restart_count, launch))
 
     return router
 
@@ -171,6 +170,21 @@ async def _receive(deps: ReportDependencies, request: Request, identity: Identit
         _note_unknown(deps, decoded)
     answered = await _take(deps, decoded)
     return BY_STATUS.get(answered.status_code), answered
+
+
+async def _decided(deps: ReportDependencies, known: KnownJob, attempt: Attempt) -> Response:
+    """Where it is not known, hooks of all releases take a refusal for that; none takes it for the beginning."""
+    number = known.key.job_id
+    decision = await asyncio.to_thread(deps.give_restore_point, known, attempt)
+    if decision.answer is not RestoreAnswer.UNKNOWN:
+        return answer(RestorePoint(number, attempt.restart_count, decision.step, decision.path, attempt.launch))
+    hint = (
+        f"`understudy checkpoints --job {number}` lists them; `understudy job trust-checkpoints {number} REASON` makes "
+        "suspect ones good for the next attempt"
+    )
+    if not known.managed:
+        hint = "sbatch --comment=understudy"
+    return refuse(409, f"no checkpoint of job {number} can be named, and it may have saved some: {decision.why}", hint)
 
 
 def _not_running(deps: ReportDependencies, job_id: int, restart_count: int, user_id: int) -> Response:

@@ -8,7 +8,7 @@ import structlog
 
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.decide import restore_point
-from understudy_controlplane.fleet.job import Attempt, JobKey, KnownJob
+from understudy_controlplane.fleet.job import Attempt, JobKey, KnownJob, RestoreAnswer, RestoreDecision
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.fleet import FleetStore
 
@@ -41,23 +41,33 @@ class RestorePoints:
             if len(self._newest) > KEPT_MAX:
                 self._newest.clear()  # most of these jobs have ended
             if job.row not in self._newest:
-                chosen = restore_point.choose(
-                    self._checkpoints.complete_checkpoints(job.key), self._checkpoints.anomalies([job.key])
-                )
-                self._newest[job.row] = (chosen.step, chosen.path) if chosen else (0, "")
+                decision = self._decide(job.key)
+                self._newest[job.row] = (decision.step, decision.path)
             return self._newest[job.row]
 
-    def give(self, job: JobKey, job_row: int, attempt: Attempt) -> tuple[int, str]:
-        """Step and path; (0, "") to start from the beginning. The first request decides it for all."""
-        point = self._fleet.restore_point(job_row, attempt)
-        if point is None:
-            complete, anomalies = self._checkpoints.complete_checkpoints(job), self._checkpoints.anomalies([job])
-            chosen = restore_point.choose(complete, anomalies)
-            why = restore_point.explain(complete, anomalies)
-            step, path = (chosen.step, chosen.path) if chosen else (0, "")
-            self._fleet.record_restore_point(job_row, attempt, step, path, self._clock.now(), why)
-            if why:
-                log.warning("restore_point_not_the_furthest", job=str(job), attempt=str(attempt), reason=why)
-            point = self._fleet.restore_point(job_row, attempt)
-        assert point is not None  # written and committed just above
-        return point
+    def give(self, job: KnownJob, attempt: Attempt) -> RestoreDecision:
+        """The first request decides it for all."""
+        decision = self._fleet.restore_point(job.row, attempt)
+        if decision is None:
+            decision = self._decide(job.key)
+            if decision.answer is RestoreAnswer.FRESH and not job.managed:
+                why = "the job did not ask for Understudy, so its checkpoints are not recorded"
+                decision = RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
+            self._fleet.record_restore_point(job.row, attempt, decision, self._clock.now())
+            if decision.why:
+                log.warning(
+                    "restore_point_not_the_furthest",
+                    job=str(job.key),
+                    attempt=str(attempt),
+                    answer=decision.answer.value,
+                    reason=decision.why,
+                )
+            decision = self._fleet.restore_point(job.row, attempt)
+        assert decision is not None  # written and committed just above
+        return decision
+
+    def _decide(self, job: JobKey) -> RestoreDecision:
+        store = self._checkpoints
+        return restore_point.decide(
+            store.complete_checkpoints(job), store.announced_checkpoints(job), store.anomalies([job])
+        )

@@ -46,10 +46,14 @@ class CheckpointStore:
             .order_by(table.c.step)
         )
         with reading(self._engine) as connection:
-            return [
-                Checkpoint(r.step, r.path, r.world_size, r.at, Attempt(r.restart_count, r.launch))
-                for r in connection.execute(query)
-            ]
+            return [_checkpoint(row) for row in connection.execute(query)]
+
+    def announced_checkpoints(self, job: JobKey) -> list[Checkpoint]:
+        """Checkpoints of which any process of the job announced a shard."""
+        table = tables.checkpoint
+        query = select(table).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job))
+        with reading(self._engine) as connection:
+            return [_checkpoint(row) for row in connection.execute(query)]
 
     def newest(self) -> list[int]:
         """The newest ids of shards, anomalies and clearances."""
@@ -161,6 +165,10 @@ def is_complete() -> ColumnElement[bool]:
     is counted again, which changes nothing here.
     """
     return tables.checkpoint.c.shards >= tables.checkpoint.c.world_size
+
+
+def _checkpoint(row: Row[Any]) -> Checkpoint:
+    return Checkpoint(row.step, row.path, row.world_size, row.at, Attempt(row.restart_count, row.launch))
 
 
 def _anomaly(row: Row[Any], job: JobKey) -> StoredAnomaly:

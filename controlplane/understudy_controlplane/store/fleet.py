@@ -9,7 +9,15 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, bindparam, fun
 
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.audit import AuditEntry
-from understudy_controlplane.fleet.job import Attempt, Job, JobKey, KnownJob, checkpoint_folders
+from understudy_controlplane.fleet.job import (
+    Attempt,
+    Job,
+    JobKey,
+    KnownJob,
+    RestoreAnswer,
+    RestoreDecision,
+    checkpoint_folders,
+)
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
 from understudy_controlplane.fleet.operator import SPARE_CHOICES, ModeLimit, Pause, SparesSize, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode
@@ -51,8 +59,8 @@ _PROGRESSED = (
     .distinct()
 )
 _NOTE_RUNNING = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.running_at.is_(None))
-_RESTORE_POINT = select(tables.attempt.c.restore_step, tables.attempt.c.restore_path).where(_IS_ATTEMPT)
-_FIX_RESTORE_POINT = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.restore_step.is_(None))
+_RESTORE_POINT = select(tables.attempt).where(_IS_ATTEMPT)
+_FIX_RESTORE_POINT = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.restore_answer.is_(None))
 _SWITCHES = [Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value]
 _MODES = {Verb.MODE_OBSERVE.value: Mode.OBSERVE, Verb.MODE_APPROVE.value: Mode.APPROVE}
 
@@ -230,20 +238,25 @@ class FleetStore:
         with self._engine.begin() as connection:
             connection.execute(_NOTE_PROGRESS, rows)
 
-    def restore_point(self, job_row: int, attempt: Attempt) -> tuple[int, str] | None:
+    def restore_point(self, job_row: int, attempt: Attempt) -> RestoreDecision | None:
         """The restore point of this attempt; None: not decided yet."""
         with reading(self._engine) as connection:
             row = connection.execute(_RESTORE_POINT, _this(job_row, attempt)).first()
-        return None if row is None or row.restore_step is None else (row.restore_step, row.restore_path)
+        if row is None or row.restore_answer is None:
+            return None
+        answer = RestoreAnswer(row.restore_answer)
+        return RestoreDecision(answer, row.restore_step or 0, row.restore_path, row.restore_why)
 
-    def record_restore_point(
-        self, job_row: int, attempt: Attempt, step: int, path: str, now: float, why: str = ""
-    ) -> None:
-        """Fix the attempt's restore point. The first one stays: all ranks must get the same. `why` says what
-        speaks against newer ones.
-        """
+    def record_restore_point(self, job_row: int, attempt: Attempt, decision: RestoreDecision, now: float) -> None:
+        """Fix the attempt's restore point. The first one stays: all ranks must get the same."""
         row = {"job": job_row, **attempt._asdict(), "nodes": [], "restore_path": ""}
-        fixed = {"restore_step": step, "restore_path": path, "restore_at": now, "restore_why": why}
+        fixed = {
+            "restore_answer": decision.answer.value,
+            "restore_step": None if decision.answer is RestoreAnswer.UNKNOWN else decision.step,
+            "restore_path": decision.path,
+            "restore_at": now,
+            "restore_why": decision.why,
+        }
         with self._engine.begin() as connection:
             insert_new(connection, tables.attempt, [row])
             connection.execute(_FIX_RESTORE_POINT, {**_this(job_row, attempt), **fixed})

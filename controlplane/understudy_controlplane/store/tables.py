@@ -99,7 +99,8 @@ attempt = Table(
     Column("nodes", JSON, nullable=False, default=list),
     Column("running_at", Double),  # first seen running in Slurm
     Column("ended_at", Double),  # first seen not running any more
-    Column("restore_step", BigInteger),  # None: not asked for
+    Column("restore_answer", String(16)),  # fleet.job.RestoreAnswer; None: not asked for
+    Column("restore_step", BigInteger),
     Column("restore_path", Text, nullable=False, default=""),
     Column("restore_at", Double),
     Column("restore_why", Text, nullable=False, server_default=""),  # what speaks against newer checkpoints
